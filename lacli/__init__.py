@@ -1,0 +1,24 @@
+"""lacli: any GGUF model faster without a draft model, and the same text (lookahead decoding, Fu et al. 2024)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Answer", "DecodeSettings", "LacliError", "ModelSettings", "Session", "generate", "load"]
+
+if TYPE_CHECKING:
+    from lacli.errors import LacliError
+    from lacli.session import Answer, Session, generate, load
+    from lacli.settings import DecodeSettings, ModelSettings
+
+
+HOMES = {"DecodeSettings": "settings", "ModelSettings": "settings", "LacliError": "errors"}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names load on first use, so that `import lacli` does not wait for llama.cpp."""
+    if name not in __all__:
+        raise AttributeError(f"module 'lacli' has no attribute {name!r}")
+    return getattr(import_module(f"lacli.{HOMES.get(name, 'session')}"), name)

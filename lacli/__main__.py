@@ -1,0 +1,5 @@
+"""`python -m lacli`."""
+
+from lacli.cli.main import main
+
+main()

@@ -1,0 +1,85 @@
+"""`lacli run`: one question, one answer streamed to the screen, and what it cost if asked.
+
+Takes settings and text; flags and files are read before, terminals are `ui.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from lacli.errors import LacliError
+from lacli.report import against_plain, as_json, as_lines
+from lacli.session import Generation, Session, open_session
+from lacli.settings import DecodeSettings, ModelSettings
+from lacli.ui import Screen
+
+
+class Interrupted(LacliError):
+    """The user pressed Ctrl-C; what was printed stays."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked and how the answer is to end. limit: tokens, -1 for none."""
+
+    text: str
+    system: str = ""
+    raw: bool = False
+    limit: int = -1
+    stops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Output:
+    """How the answer is shown: as it comes or as JSON, with numbers, with llama.cpp's log."""
+
+    json: bool = False
+    stats: bool = False
+    verbose: bool = False
+
+
+def ask(
+    path: Path,
+    question: Question,
+    model_settings: ModelSettings,
+    decode_settings: DecodeSettings,
+    output: Output,
+    screen: Screen,
+) -> None:
+    """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out."""
+    with open_session(path, model_settings, decode_settings, verbose=output.verbose) as session:
+        for note in session.notes:
+            screen.note(note)
+        prompt = session.prompt(question.text, question.system, raw=question.raw)
+        generation = session.generate(prompt, question.limit, question.stops)
+        try:
+            _stream(generation, output, screen)
+        except KeyboardInterrupt:
+            screen.end_line()
+            raise Interrupted("interrupted") from None
+        _conclude(session, generation, output, screen)
+
+
+def _stream(generation: Generation, output: Output, screen: Screen) -> None:
+    if output.json:
+        for _ in generation:
+            pass
+    else:
+        screen.write(generation)
+        screen.end_line()
+
+
+def _conclude(session: Session, generation: Generation, output: Output, screen: Screen) -> None:
+    answer = generation.answer()
+    if output.json:
+        screen.line(json.dumps(as_json(session, answer), ensure_ascii=False))
+    if output.stats:
+        screen.report(as_lines(session, answer))
+        if session.settings.mode != "plain" and answer.tokens:
+            sentence = against_plain(answer, session.plain_tokens_per_second(), session.settings.mode)
+            if sentence:
+                screen.report(sentence)

@@ -1,0 +1,91 @@
+"""Which tokens the cache holds and for which sequences: prefill, what stays after a step, cutting back.
+
+All sequence calls of a decode go through here, each limited to the positions it is about: an unlimited one walks
+the cache's per-sequence bookkeeping and costs milliseconds at a few thousand tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+from lacli.batch import from_tokens
+from lacli.engine import Engine
+from lacli.tree import ROOT, Tree
+
+ALL = -1
+"""As a sequence: every one. As an end: to the end."""
+
+
+class Cache:
+    """The tokens 0 .. past-1 of sequence 0, and how far the other sequences share them.
+
+    past: tokens held; the next input goes to this position. seconds: time spent in sequence calls.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.past = 0
+        self.seconds = 0.0
+        self._synced = 0
+        # A recurrent model has one sequence and does not know -1.
+        self._every = ALL if engine.sequences > 1 else 0
+
+    @property
+    def room(self) -> int:
+        """Rows that the next step may have."""
+        return min(self._engine.cells - self.past, self._engine.batch_rows)
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """Decode tokens into sequence 0 in batches of at most `batch_rows`, without logits."""
+        rows = self._engine.batch_rows
+        for first in range(0, len(tokens), rows):
+            piece = tokens[first : first + rows]
+            fits = self._engine.decode(from_tokens(piece, self.past))
+            assert fits, "the caller checks the prompt against the context"
+            self.past += len(piece)
+
+    def share(self, tree: Tree) -> None:
+        """Give every sequence of a tree what sequence 0 holds, before the tree is decoded."""
+        begin = perf_counter()
+        if self._synced < self.past:
+            for sequence in tree.sequences[ROOT][1:]:
+                self._engine.copy(0, sequence, self._synced, self.past)
+        if len(tree.sequences[ROOT]) > 1:
+            self._synced = self.past
+        self.seconds += perf_counter() - begin
+
+    def keep(self, tree: Tree, nodes: Sequence[int]) -> None:
+        """After a decode: hold the input and the accepted nodes, in all sequences of the tree, and drop the rest."""
+        begin = perf_counter()
+        start = self.past + 1
+        end = start + len(nodes)
+        owner = tree.sequences[nodes[-1]][0] if nodes else 0
+        others = tree.sequences[ROOT][1:]
+        if owner == 0:
+            # The path is a chain in sequence 0, or there is none: what follows it goes, in one call.
+            if len(tree) > end - self.past:
+                self._engine.remove(self._every, end, ALL)
+        else:
+            self._engine.copy(owner, 0, start, end)
+            for sequence in others:
+                self._engine.remove(sequence, start, ALL)
+            for sequence in others:
+                self._engine.copy(0, sequence, start, end)
+        self.past = end
+        if others:
+            self._synced = end
+        self.seconds += perf_counter() - begin
+
+    def truncate(self, length: int) -> bool:
+        """Cut all sequences back to the first `length` tokens; False where the model cannot forget a part."""
+        if not self._engine.remove(self._every, length, ALL):
+            return False
+        self.past = min(self.past, length)
+        self._synced = min(self._synced, length)
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._engine.clear()
+        self.past = self._synced = 0

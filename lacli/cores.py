@@ -1,0 +1,22 @@
+"""How many threads to compute with when the user does not say: one per physical core this process may use.
+
+Two threads of one core share its arithmetic units, so more threads than cores slow llama.cpp down.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+
+
+def physical_cores() -> int:
+    """Physical cores open to this process; logical ones where the system does not tell them apart."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    allowed = os.sched_getaffinity(0)
+    try:
+        return len({Path(SIBLINGS.format(core)).read_text() for core in allowed})
+    except OSError:
+        return len(allowed)

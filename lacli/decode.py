@@ -1,0 +1,161 @@
+"""The loop that all modes share: grow a tree, decode it, verify, keep what was accepted, learn.
+
+Token ids in, steps out. It knows an Engine, not llama.cpp, and no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from statistics import median
+from time import perf_counter
+
+from lacli import batch
+from lacli.cache import Cache
+from lacli.engine import Engine
+from lacli.errors import PromptError
+from lacli.modes import Jacobi, Lookahead, Lookup, Mode, Plain
+from lacli.pool import NgramPool
+from lacli.settings import DecodeSettings
+from lacli.stats import Finish, Step
+from lacli.tree import Tree
+from lacli.verify import Path, walk
+
+
+class Decoder:
+    """Generates with one engine in one mode; the pool lives as long as the decoder.
+
+    text: the prompt's and the accepted tokens. The cache always holds all of them but the last, which is the next
+    step's input.
+    """
+
+    def __init__(self, engine: Engine, settings: DecodeSettings) -> None:
+        assert settings.sequences <= engine.sequences, "the context was made for fewer sequences"
+        self.settings = settings
+        self.pool = NgramPool(settings.ngram, settings.guesses, settings.pool_keys)
+        self.text: list[int] = []
+        self.prompt_s = 0.0
+        self._engine = engine
+        self._cache = Cache(engine)
+
+    def generate(self, prompt: Sequence[int], limit: int = -1) -> Generator[Step]:
+        """Decode what follows a prompt: at most `limit` tokens (-1: no limit), to an end token or a full context.
+
+        Closing the iterator early leaves exactly the accepted tokens in `text` and in the cache. Raises PromptError
+        when the prompt is empty or has more tokens than the context has cells.
+        """
+        self._start(prompt)
+        mode = self._mode(prompt)
+        made = 0
+        try:
+            while made != limit and self._cache.room:
+                step = self._step(mode, limit - made if limit >= 0 else None)
+                if step is None:
+                    return
+                made += len(step.tokens)
+                yield step
+                if step.finish:
+                    return
+        finally:
+            self._cache.truncate(self._cache.past)
+
+    def truncate(self, length: int) -> None:
+        """Forget the text after its first `length` tokens, in the cache too where the model can."""
+        del self.text[length:]
+        self._cache.truncate(max(length - 1, 0))
+
+    def time_plain_step(self, repeats: int = 5) -> float:
+        """Median seconds of a one-row step at the end of the text: its last tokens are decoded again, one by one."""
+        start = max(self._cache.past - repeats, 0)
+        if not self._cache.truncate(start):
+            return 0.0
+        times = []
+        for token in self.text[start:-1]:
+            begin = perf_counter()
+            tree = Tree(token)
+            self._engine.decode(batch.from_tree(tree, self._cache.past))
+            self._engine.greedy()
+            self._cache.keep(tree, ())
+            times.append(perf_counter() - begin)
+        return median(times) if times else 0.0
+
+    def _start(self, prompt: Sequence[int]) -> None:
+        if not prompt:
+            raise PromptError("the prompt has no tokens", "give some text with -p or -f")
+        if len(prompt) > self._engine.cells:
+            raise PromptError(
+                f"the prompt has {len(prompt)} tokens and the context {self._engine.cells} cells",
+                f"a larger context, -c {len(prompt) + 512} for example, or a shorter prompt",
+            )
+        begin = perf_counter()
+        self._cache.clear()
+        self.text = list(prompt)
+        self._cache.prefill(prompt[:-1])
+        self.prompt_s = perf_counter() - begin
+
+    def _mode(self, prompt: Sequence[int]) -> Mode:
+        match self.settings.mode:
+            case "plain":
+                return Plain()
+            case "lookup":
+                return Lookup(self.settings)
+            case "jacobi":
+                return Jacobi(self.settings, prompt)
+            case "lookahead":
+                engine = self._engine
+                return Lookahead(self.settings, prompt, self.pool, engine.vocabulary, engine.is_end)
+
+    def _step(self, mode: Mode, remaining: int | None) -> Step | None:
+        """One step of the paper; None when not even one row finds a cell."""
+        begin = perf_counter()
+        cache_before = self._cache.seconds
+        decoded = self._decode(mode)
+        if decoded is None:
+            return None
+        tree, decode_s = decoded
+
+        chosen_at = perf_counter()
+        outputs = [node for node, wanted in enumerate(tree.verified) if wanted]
+        choices = dict(zip(outputs, self._engine.greedy().tolist(), strict=True))
+        choose_s = perf_counter() - chosen_at
+
+        path = walk(tree, choices.__getitem__)
+        tokens, finish = self._cut(path, remaining)
+        nodes = path.nodes[: len(tokens) - 1]
+        self._cache.keep(tree, nodes)
+        self.text += tokens
+        mode.observe(tree, choices, len(tokens))
+
+        cache_s = self._cache.seconds - cache_before
+        return Step(
+            tokens=tokens,
+            origins=tuple(tree.origins[node] for node in (*path.nodes, 0)[: len(tokens)]),
+            rows=len(tree),
+            drafted=sum(tree.verified) - 1,
+            decode_s=decode_s,
+            choose_s=choose_s,
+            cache_s=cache_s,
+            python_s=perf_counter() - begin - decode_s - choose_s - cache_s,
+            finish=finish,
+        )
+
+    def _decode(self, mode: Mode) -> tuple[Tree, float] | None:
+        """Grow and decode, with half the rows again and again while the cache finds no place for them."""
+        room = self._cache.room
+        while room:
+            tree = mode.grow(self.text, room)
+            self._cache.share(tree)
+            rows = batch.from_tree(tree, self._cache.past)
+            begin = perf_counter()
+            if self._engine.decode(rows):
+                return tree, perf_counter() - begin
+            room = len(tree) // 2
+        return None
+
+    def _cut(self, path: Path, remaining: int | None) -> tuple[tuple[int, ...], Finish | None]:
+        """The accepted tokens up to an end token or the limit, and why they end there."""
+        for count, token in enumerate(path.tokens, start=1):
+            if self._engine.is_end(token):
+                return path.tokens[:count], "eog"
+            if count == remaining:
+                return path.tokens[:count], "length"
+        return path.tokens, None

@@ -1,0 +1,39 @@
+"""The errors a user can cause, each with what happened, what to do about it and an exit code.
+
+    LacliError             1   something outside the program is wrong (a file, memory, the model)
+    ├── ModelLoadError     1   the model file cannot be used
+    ├── PromptError        1   the prompt cannot be decoded in this context
+    └── UsageError         2   the options contradict each other or leave their range
+
+Programming errors are not here: they stay `assert` and a traceback.
+"""
+
+from __future__ import annotations
+
+
+class LacliError(Exception):
+    """Something the user can mend; `hint` says how, in one line."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.hint})" if self.hint else self.what
+
+
+class ModelLoadError(LacliError):
+    """The model file is missing, broken or of a kind that lacli cannot run."""
+
+
+class PromptError(LacliError):
+    """The prompt is empty, unreadable or longer than the context."""
+
+
+class UsageError(LacliError):
+    """Options that contradict each other or leave their range."""
+
+    exit_code = 2

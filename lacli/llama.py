@@ -1,0 +1,313 @@
+"""llama.cpp: weights, vocabulary and one context behind the Engine protocol. The only file that imports llama_cpp.
+
+Everything the rest of the package knows of the library is here: its structs, its return codes, its log. No
+algorithm and no text handling beyond bytes in and bytes out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import llama_cpp as lib
+import numpy as np
+import numpy.typing as npt
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+from lacli.batch import Batch, Ints
+from lacli.errors import LacliError, ModelLoadError
+from lacli.settings import DecodeSettings, ModelSettings
+
+CONTEXT_PAD = 256
+"""llama.cpp rounds a context up to a multiple of this many cells."""
+
+LARGEST_DEFAULT_CONTEXT = 8192
+"""A model's own context is used up to here; -c asks for more."""
+
+FLASH_ATTENTION = {
+    "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
+}
+
+LOG_ERROR, LOG_CONTINUE = 4, 5
+"""ggml's log levels; llama-cpp-python's own table has older numbers and hides errors."""
+
+
+class _Log:
+    """Receives llama.cpp's log: passed on to stderr when `verbose`, its last error lines kept for our exceptions."""
+
+    def __init__(self) -> None:
+        self.verbose = False
+        self.errors: deque[str] = deque(maxlen=3)
+        self._level = 0
+        # The library keeps only the pointer: the callback must live as long as the process.
+        self._callback = lib.llama_log_callback(self._receive)
+
+    def install(self) -> None:
+        lib.llama_log_set(self._callback, ctypes.c_void_p(0))
+
+    def last_error(self) -> str:
+        """The first of the last error lines, without the C function's name: the others are its consequences."""
+        line = self.errors[0] if self.errors else "llama.cpp gives no reason"
+        self.errors.clear()
+        return line.split(": ", 1)[-1]
+
+    def _receive(self, level: int, text: bytes, _: Any) -> None:
+        if level != LOG_CONTINUE:
+            self._level = level
+        line = text.decode("utf-8", "replace")
+        if self._level == LOG_ERROR and line.strip():
+            self.errors.append(line.strip())
+        if self.verbose:
+            sys.stderr.write(line)
+
+
+@cache
+def _library() -> _Log:
+    """Start llama.cpp once a process."""
+    log = _Log()
+    log.install()
+    lib.llama_backend_init()
+    return log
+
+
+class LlamaModel:
+    """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
+
+    Raises ModelLoadError when llama.cpp cannot read the file or lacli cannot decode with its kind of model.
+    """
+
+    def __init__(self, path: Path, settings: ModelSettings, *, verbose: bool = False) -> None:
+        self._log = _library()
+        self._log.verbose = verbose
+        self._log.errors.clear()
+        parameters = lib.llama_model_default_params()
+        parameters.n_gpu_layers = settings.gpu_layers
+        self.path = path
+        self.handle = lib.llama_model_load_from_file(str(path).encode(), parameters)
+        if not self.handle:
+            raise ModelLoadError(
+                f"cannot load {path.name}: {self._log.last_error()}",
+                "the file may be damaged, incomplete or of a newer kind: fetch it again or update llama-cpp-python",
+            )
+        self._vocabulary = lib.llama_model_get_vocab(self.handle)
+        self._refuse()
+
+    @property
+    def description(self) -> str:
+        """Architecture, size and type in llama.cpp's words."""
+        buffer = ctypes.create_string_buffer(256)
+        lib.llama_model_desc(self.handle, buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
+
+    @property
+    def devices(self) -> str:
+        """Whether this build of llama.cpp can compute elsewhere than on the CPU, in a word or two."""
+        return "GPU offload" if lib.llama_supports_gpu_offload() else "CPU"
+
+    @property
+    def context(self) -> int:
+        """Tokens of the context that the model was trained with."""
+        return int(lib.llama_model_n_ctx_train(self.handle))
+
+    @property
+    def vocabulary(self) -> int:
+        return int(lib.llama_vocab_n_tokens(self._vocabulary))
+
+    @property
+    def adds_bos(self) -> bool:
+        return bool(lib.llama_vocab_get_add_bos(self._vocabulary))
+
+    @property
+    def chain_only(self) -> str:
+        """Why this model cannot take a step back and so decodes plainly, or an empty string."""
+        if lib.llama_model_is_recurrent(self.handle):
+            return "a recurrent model keeps one state and cannot forget a wrong guess"
+        if lib.llama_model_is_hybrid(self.handle):
+            return "a hybrid model keeps a recurrent state and cannot forget a wrong guess"
+        return ""
+
+    def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Token ids of a text; the names of special tokens in it become those tokens (llama.cpp's rule for prompts)."""
+        raw = text.encode()
+        count = -lib.llama_tokenize(self._vocabulary, raw, len(raw), None, 0, add_special, True)
+        if count <= 0:
+            return []
+        tokens = (lib.llama_token * count)()
+        lib.llama_tokenize(self._vocabulary, raw, len(raw), tokens, count, add_special, True)
+        return list(tokens)
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes of one token, which may be a part of a character; special tokens have none unless asked for."""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            written = int(lib.llama_token_to_piece(self._vocabulary, token, buffer, size, 0, special))
+            if written >= 0:
+                return buffer.raw[:written]
+            size = -written
+
+    def bos(self) -> str:
+        return self._special(lib.llama_vocab_bos(self._vocabulary))
+
+    def eos(self) -> str:
+        return self._special(lib.llama_vocab_eos(self._vocabulary))
+
+    def is_end(self, token: int) -> bool:
+        return bool(lib.llama_vocab_is_eog(self._vocabulary, token))
+
+    def chat_formatter(self) -> Callable[..., str] | None:
+        """The model's own Jinja template as a function of `messages`, or None where the file has none."""
+        template = lib.llama_model_chat_template(self.handle, None)
+        if not template:
+            return None
+        formatter = Jinja2ChatFormatter(template.decode("utf-8", "replace"), self.eos(), self.bos())
+        return lambda messages: formatter(messages=messages).prompt
+
+    def close(self) -> None:
+        if self.handle:
+            lib.llama_model_free(self.handle)
+            self.handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def _special(self, token: int) -> str:
+        return "" if token < 0 else self.piece(token, special=True).decode("utf-8", "replace")
+
+    def _refuse(self) -> None:
+        """Models that do not generate one token after another are not for us."""
+        kind = ""
+        if lib.llama_model_has_encoder(self.handle):
+            kind = "an encoder (or encoder-decoder) model"
+        elif lib.llama_model_is_diffusion(self.handle):
+            kind = "a diffusion model"
+        if kind:
+            self.close()
+            raise ModelLoadError(f"{self.path.name} is {kind}", "lacli decodes causal text models only")
+
+
+class LlamaEngine:
+    """One llama_context as an Engine; close it before its model, or use it in `with`.
+
+    Raises ModelLoadError when the context does not fit into memory or its options contradict each other.
+    """
+
+    def __init__(self, model: LlamaModel, settings: ModelSettings, decode: DecodeSettings) -> None:
+        self._model = model
+        self._log = _library()
+        self.sequences = decode.sequences
+        self.vocabulary = model.vocabulary
+        self.calls = 0
+        self._handle = lib.llama_init_from_model(model.handle, self._parameters(settings, decode))
+        if not self._handle:
+            raise ModelLoadError(
+                f"cannot make a context: {self._log.last_error()}", "a smaller one may fit: -c 4096, or -ctk q8_0"
+            )
+        self.cells = int(lib.llama_n_ctx(self._handle))
+        self.batch_rows = int(lib.llama_n_batch(self._handle))
+        self._memory = lib.llama_get_memory(self._handle)
+        if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
+            self.close()
+            raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
+        self._outputs = 0
+        self._allocate(self.batch_rows, max(self.batch_rows, decode.most_sequence_ids))
+
+    def decode(self, batch: Batch) -> bool:
+        rows = len(batch)
+        assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
+        ids = len(batch.sequence_ids)
+        if ids > len(self._ids):
+            self._allocate(self.batch_rows, ids)
+        self._tokens[:rows] = batch.tokens
+        self._positions[:rows] = batch.positions
+        self._counts[:rows] = batch.sequence_counts
+        self._ids[:ids] = batch.sequence_ids
+        starts = np.cumsum(batch.sequence_counts) - batch.sequence_counts
+        self._pointers[:rows] = self._ids_address + starts * self._ids.itemsize
+        self._flags[:rows] = batch.outputs
+        self._struct.n_tokens = rows
+        self.calls += 1
+        status = lib.llama_decode(self._handle, self._struct)
+        if status == 1:
+            return False
+        if status != 0:
+            raise LacliError(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
+        self._outputs = int(np.count_nonzero(batch.outputs))
+        return True
+
+    def greedy(self) -> Ints:
+        best: Ints = self.logits().argmax(axis=1).astype(np.int32)
+        return best
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        """The last batch's logits, (outputs, vocabulary) float32, valid until the next decode."""
+        pointer = lib.llama_get_logits(self._handle)
+        return np.ctypeslib.as_array(pointer, (self._outputs, self.vocabulary))
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        lib.llama_memory_seq_cp(self._memory, source, target, start, end)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        return bool(lib.llama_memory_seq_rm(self._memory, sequence, start, end))
+
+    def clear(self) -> None:
+        lib.llama_memory_clear(self._memory, False)
+
+    def is_end(self, token: int) -> bool:
+        return self._model.is_end(token)
+
+    def close(self) -> None:
+        if self._handle:
+            lib.llama_free(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def _parameters(self, settings: ModelSettings, decode: DecodeSettings) -> Any:
+        parameters = lib.llama_context_default_params()
+        cells = settings.context or min(self._model.context, LARGEST_DEFAULT_CONTEXT)
+        # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
+        parameters.n_ctx = -(-cells // CONTEXT_PAD) * CONTEXT_PAD
+        parameters.n_batch = settings.batch
+        parameters.n_seq_max = decode.sequences
+        parameters.kv_unified = True
+        parameters.swa_full = True
+        parameters.n_outputs_max = max(decode.sequences, decode.most_outputs)
+        parameters.n_threads = settings.threads
+        parameters.n_threads_batch = settings.threads_batch or settings.threads
+        parameters.flash_attn_type = FLASH_ATTENTION[settings.flash_attention]
+        parameters.type_k = getattr(lib, f"GGML_TYPE_{settings.cache_type_k.upper()}")
+        parameters.type_v = getattr(lib, f"GGML_TYPE_{settings.cache_type_v.upper()}")
+        return parameters
+
+    def _allocate(self, rows: int, ids: int) -> None:
+        """Arrays that llama_batch points into, written through numpy at every step."""
+        self._tokens = np.zeros(rows, np.int32)
+        self._positions = np.zeros(rows, np.int32)
+        self._counts = np.zeros(rows, np.int32)
+        self._flags = np.zeros(rows, np.int8)
+        self._ids = np.zeros(ids, np.int32)
+        self._pointers = np.zeros(rows, np.uintp)
+        self._ids_address = self._ids.ctypes.data
+        self._struct = lib.llama_batch(
+            token=self._tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
+            pos=self._positions.ctypes.data_as(ctypes.POINTER(lib.llama_pos)),
+            n_seq_id=self._counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            seq_id=self._pointers.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(lib.llama_seq_id))),
+            logits=self._flags.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )

@@ -1,0 +1,173 @@
+"""The modes: what each one guesses in a step, and what it learns from the model's choices.
+
+A mode grows one tree a step and observes the outcome. It decides speed, never text: the loop (`decode.py`)
+verifies every guess the same way. Each mode is one idea; none touches the cache or the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from random import Random
+from typing import Protocol
+
+from lacli.pool import NgramPool
+from lacli.settings import DecodeSettings, window_rows
+from lacli.tree import ROOT, Origin, Tree
+from lacli.window import Window
+
+WINDOW_SEED = 2402
+"""The window's first guesses come from a generator of their own, so the user's seed never meets them."""
+
+
+class Mode(Protocol):
+    """Guesses for one generation."""
+
+    def grow(self, text: Sequence[int], room: int) -> Tree:
+        """A tree below the text's last token with at most `room` (1 or more) nodes.
+
+        Calling it again with less room, when the cache had too little, gives a smaller tree of the same step.
+        """
+
+    def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
+        """Take in a verified step: the model's choice after each output node, and how many tokens it brought."""
+
+
+class Plain:
+    """One token a step."""
+
+    def grow(self, text: Sequence[int], room: int) -> Tree:
+        return Tree(text[-1])
+
+    def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
+        pass
+
+
+class Lookup:
+    """Prompt lookup: what followed the longest match of the text's end, as one chain (Table 3 of the paper, row 2)."""
+
+    def __init__(self, settings: DecodeSettings) -> None:
+        self._match = settings.lookup_match
+        self._draft = settings.lookup_draft
+        self._indexed = 0
+        # For each match length the index just after the most recent occurrence of those tokens.
+        self._after: dict[tuple[int, ...], int] = {}
+
+    def grow(self, text: Sequence[int], room: int) -> Tree:
+        self._index(text)
+        tree = Tree(text[-1])
+        for length in range(min(self._match, len(text)), 0, -1):
+            found = self._after.get(tuple(text[-length:]))
+            if found is not None:
+                tree.add(text[found : found + min(self._draft, room - 1)], None, Origin.CHAIN)
+                break
+        return tree
+
+    def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
+        pass
+
+    def _index(self, text: Sequence[int]) -> None:
+        """Remember the ends before the last token; its own would match itself."""
+        for end in range(max(self._indexed, 1), len(text)):
+            for length in range(1, min(self._match, end) + 1):
+                self._after[tuple(text[end - length : end])] = end
+        self._indexed = max(self._indexed, len(text))
+
+
+class Jacobi:
+    """Jacobi decoding: one block of guesses, iterated until it is fixed or often enough (Algorithm 1)."""
+
+    def __init__(self, settings: DecodeSettings, prompt: Sequence[int]) -> None:
+        self._size = settings.window
+        self._most_iterations = settings.jacobi_iterations
+        self._prompt = prompt
+        self._random = Random(WINDOW_SEED)
+        self._block: list[int] = []
+        self._iterations = 0
+
+    def grow(self, text: Sequence[int], room: int) -> Tree:
+        if not self._block:
+            self._block = self._random.choices(self._prompt, k=self._size)
+            self._iterations = 0
+        tree = Tree(text[-1])
+        tree.add(self._block[: room - 1], None, Origin.CHAIN)
+        return tree
+
+    def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
+        """The choices after the accepted part are the block's next values; a block that is fixed or old starts anew."""
+        self._iterations += 1
+        self._block = [choices[node] for node in range(accepted, len(tree))]
+        if self._iterations >= self._most_iterations:
+            self._block = []
+
+
+class Lookahead:
+    """Lookahead decoding: a window that finds n-grams and a pool whose n-grams are verified (Algorithm 2).
+
+    Sequence 0 holds the text, 1 .. W a window column each, W+1 .. W+G a candidate each.
+    """
+
+    def __init__(
+        self,
+        settings: DecodeSettings,
+        prompt: Sequence[int],
+        pool: NgramPool,
+        vocabulary: int,
+        is_end: Callable[[int], bool],
+    ) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._learned = 0 if settings.pool_prompt else len(prompt)
+        self._random = Random(WINDOW_SEED)
+        self._prompt = prompt
+        self._vocabulary = vocabulary
+        self._is_end = is_end
+        self._learn(prompt)
+        wanted = settings.window + settings.ngram - 2
+        guesses = pool.chain(prompt[-1], wanted) if settings.window_init == "pool" else ()
+        self._window = Window(settings.window, settings.ngram, self._draw, guesses)
+        self._ends: list[int] = []
+
+    def grow(self, text: Sequence[int], room: int) -> Tree:
+        if self._settings.pool_text:
+            self._learn(text)
+        settings, window = self._settings, self._window
+        tree = Tree(text[-1], range(settings.sequences))
+        while window_rows(window.width, settings.ngram) >= room:
+            window.narrow(window.width - 1)
+        room -= window_rows(window.width, settings.ngram)
+        first = settings.window + 1
+        candidates = islice(self._pool.lookup(text[-1]), settings.guesses)
+        for sequence, candidate in enumerate(candidates, start=first):
+            if len(tree) + tree.missing(candidate) > room:
+                break
+            tree.add(candidate, sequence, Origin.POOL)
+        self._ends = [self._add_column(tree, path, column) for column, path in enumerate(window.paths(), start=1)]
+        return tree
+
+    def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
+        window = self._window
+        results = [choices[end] for end in self._ends]
+        for key, continuation in window.ngrams(tree.tokens[ROOT], results):
+            self._pool.insert(key, continuation)
+        # An end token would make all guesses after it guesses about another text.
+        window.slide([self._draw() if self._is_end(token) else token for token in results])
+        if self._settings.window_shift == "refill":
+            window.shift(accepted - 1)
+
+    def _add_column(self, tree: Tree, path: list[int], sequence: int) -> int:
+        end = tree.add(path, sequence, Origin.WINDOW, verify=False)
+        tree.verified[end] = True
+        return end
+
+    def _learn(self, text: Sequence[int]) -> None:
+        """Put the n-grams that the text has completed since the last call into the pool."""
+        complete = len(text) - self._settings.ngram + 1
+        if complete > self._learned:
+            self._pool.learn(text, self._learned)
+            self._learned = complete
+
+    def _draw(self) -> int:
+        if self._settings.window_init == "random":
+            return self._random.randrange(self._vocabulary)
+        return self._random.choice(self._prompt)

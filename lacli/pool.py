@@ -1,0 +1,101 @@
+"""The n-gram pool: what followed a token before, kept by that token, most recent first.
+
+Token ids only. Who fills it (the window, the prompt, the text) and who verifies what it proposes live elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+
+Continuation = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PoolStatistics:
+    """What a pool holds and how often it was of use.
+
+    fan-out: continuations of one key. hit_rate: lookups so far that found at least one, 0 before the first.
+    """
+
+    keys: int
+    ngrams: int
+    fan_out_mean: float
+    fan_out_median: float
+    fan_out_max: int
+    lookups: int
+    hit_rate: float
+
+
+class NgramPool:
+    """N-grams by their first token: at most `guesses` a key and `keys` keys, least recently used out first.
+
+    Source: section 3.2 of the paper and Algorithm 2, line 29. With N = 3 and G = 2:
+
+    >>> pool = NgramPool(ngram=3, guesses=2)
+    >>> pool.learn([7, 1, 2, 7, 1, 3, 7, 4, 4])
+    >>> list(pool.lookup(7))
+    [(4, 4), (1, 3)]
+    """
+
+    def __init__(self, ngram: int, guesses: int, keys: int = 10_000) -> None:
+        self.ngram = ngram
+        self.guesses = guesses
+        self.most_keys = keys
+        # A dict keeps insertion order, so its first entry is the least recently used one.
+        self._by_key: dict[int, dict[Continuation, None]] = {}
+        self._lookups = 0
+        self._hits = 0
+
+    def insert(self, key: int, continuation: Continuation) -> None:
+        """Add one n-gram, or make it the most recent one of its key."""
+        if not self.guesses:
+            return
+        bucket = self._by_key.pop(key, None)
+        if bucket is None:
+            bucket = {}
+            if len(self._by_key) >= self.most_keys:
+                del self._by_key[next(iter(self._by_key))]
+        self._by_key[key] = bucket
+        bucket.pop(continuation, None)
+        bucket[continuation] = None
+        if len(bucket) > self.guesses:
+            del bucket[next(iter(bucket))]
+
+    def learn(self, tokens: Sequence[int], start: int = 0) -> None:
+        """Insert every n-gram of a text that begins at index `start` or later."""
+        for first in range(start, len(tokens) - self.ngram + 1):
+            self.insert(tokens[first], tuple(tokens[first + 1 : first + self.ngram]))
+
+    def lookup(self, key: int) -> Iterator[Continuation]:
+        """The continuations of a token, N-1 tokens each, most recent first; counted for the hit rate."""
+        bucket = self._by_key.get(key)
+        self._lookups += 1
+        if bucket is None:
+            return iter(())
+        self._hits += 1
+        return reversed(bucket)
+
+    def chain(self, token: int, length: int) -> list[int]:
+        """At most `length` tokens that may follow: each n-gram's end is looked up in turn, as far as the pool knows."""
+        chain: list[int] = []
+        while len(chain) < length and (bucket := self._by_key.get(token)):
+            chain.extend(islice(next(reversed(bucket)), length - len(chain)))
+            token = chain[-1]
+        return chain
+
+    def statistics(self) -> PoolStatistics:
+        """Sizes, fan-out and hit rate as they are now."""
+        fan_outs = [len(bucket) for bucket in self._by_key.values()]
+        ngrams = sum(fan_outs)
+        return PoolStatistics(
+            keys=len(fan_outs),
+            ngrams=ngrams,
+            fan_out_mean=ngrams / len(fan_outs) if fan_outs else 0.0,
+            fan_out_median=float(median(fan_outs)) if fan_outs else 0.0,
+            fan_out_max=max(fan_outs, default=0),
+            lookups=self._lookups,
+            hit_rate=self._hits / self._lookups if self._lookups else 0.0,
+        )

@@ -1,0 +1,131 @@
+"""What a run cost, as lines for a person and as one flat JSON object for a program.
+
+Formats numbers; measures nothing and prints nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lacli.session import Answer, Session
+from lacli.settings import DecodeSettings
+
+BAR = 24
+
+
+def as_json(session: Session, answer: Answer) -> dict[str, Any]:
+    """One flat object; prompt_*, predicted_* and draft_* are named as in llama-server's timings.
+
+    *_ms: milliseconds; bookkeeping_ms and python_ms are sums over all steps. accept_hist[k]: steps that brought
+    k+1 tokens.
+    """
+    run, settings, pool = answer.statistics, session.settings, answer.pool
+    return {
+        "model": str(session.model.path),
+        "mode": settings.mode,
+        "window": settings.window,
+        "ngram": settings.ngram,
+        "guesses": settings.guesses,
+        "text": answer.text,
+        "tokens": list(answer.tokens),
+        "finish_reason": answer.finish_reason,
+        "prompt_n": run.prompt_tokens,
+        "prompt_ms": _ms(run.prompt_s),
+        "first_token_ms": _ms(run.first_token_s),
+        "predicted_n": run.tokens,
+        "predicted_ms": _ms(run.predicted_s),
+        "predicted_per_second": round(run.tokens_per_second, 2),
+        "draft_n": run.drafted,
+        "draft_n_accepted": run.accepted,
+        "steps": run.steps,
+        "tokens_per_step": round(run.tokens_per_step, 4),
+        "accept_hist": run.accept_hist,
+        "rows_mean": round(run.rows_mean, 2),
+        "decode_ms": _ms(run.decode_s),
+        "choose_ms": _ms(run.choose_s),
+        "bookkeeping_ms": _ms(run.cache_s),
+        "python_ms": _ms(run.python_s),
+        "pool": {
+            "keys": pool.keys,
+            "ngrams": pool.ngrams,
+            "fan_out_mean": round(pool.fan_out_mean, 2),
+            "fan_out_median": pool.fan_out_median,
+            "fan_out_max": pool.fan_out_max,
+            "hit_rate": round(pool.hit_rate, 4),
+        },
+    }
+
+
+def as_lines(session: Session, answer: Answer) -> str:
+    """The same for a person, a subject a line."""
+    run, pool = answer.statistics, answer.pool
+    steps = max(run.steps, 1)
+    prefill = max(run.prompt_tokens - 1, 0)
+    lines = [
+        ("model", f"{session.model.description}, {session.engine.cells} cells, {_threads(session)}"),
+        ("mode", describe(session.settings)),
+        ("prompt", f"{run.prompt_tokens} tokens, prefill {_ms(run.prompt_s)} ms ({_rate(prefill, run.prompt_s)})"),
+        ("answer", f"{run.tokens} tokens in {_ms(run.predicted_s)} ms ({_rate(run.tokens, run.predicted_s)}), "
+                   f"first after {_ms(run.first_token_s)} ms"),
+        ("steps", f"{run.steps}, S = {run.tokens_per_step:.2f} tokens a step, {run.rows_mean:.1f} rows a step"),
+        ("a step", f"decode {run.decode_s / steps * 1e3:.2f} ms, choose {run.choose_s / steps * 1e3:.2f}, "
+                   f"cache {run.cache_s / steps * 1e3:.2f}, Python {run.python_s / steps * 1e3:.2f}"),
+    ]  # fmt: skip
+    if run.drafted:
+        lines.append(("guesses", f"{run.accepted} accepted of {run.drafted} verified"))
+        lines += [("accepted" if not index else "", bar) for index, bar in enumerate(_histogram(run.accept_hist))]
+    if session.settings.mode == "lookahead":
+        lines.append((
+            "pool",
+            f"{pool.keys} keys, {pool.ngrams} n-grams, fan-out mean {pool.fan_out_mean:.1f} "
+            f"median {pool.fan_out_median:g} max {pool.fan_out_max}, hit rate {pool.hit_rate:.0%}",
+        ))  # fmt: skip
+    return "\n".join(f"{name:9} {text}" for name, text in lines)
+
+
+def against_plain(answer: Answer, plain_tokens_per_second: float, mode: str) -> str:
+    """A sentence on whether the guesses paid, from the speed of a few plain steps."""
+    speed = answer.statistics.tokens_per_second
+    if not plain_tokens_per_second or not speed:
+        return ""
+    ratio = speed / plain_tokens_per_second
+    plain = f"plain decoding ran at {plain_tokens_per_second:.0f} tokens/s in a few timed steps"
+    if ratio >= 1:
+        return f"{plain}: {mode} was {ratio:.2f} times as fast."
+    return f"{plain}: it would have been {1 / ratio:.2f} times as fast here. Try --mode plain, or a smaller -W and -G."
+
+
+def describe(settings: DecodeSettings) -> str:
+    """Mode and sizes in a few words."""
+    match settings.mode:
+        case "lookahead":
+            return f"lookahead, W={settings.window} N={settings.ngram} G={settings.guesses}"
+        case "jacobi":
+            return f"jacobi, block of {settings.window}, {settings.jacobi_iterations} iterations"
+        case "lookup":
+            return f"lookup, match up to {settings.lookup_match}, draft {settings.lookup_draft}"
+        case "plain":
+            return "plain"
+
+
+def _histogram(counts: list[int]) -> list[str]:
+    most = max(counts, default=1)
+    width = len(str(most))
+    return [
+        f"{length:2} tokens  {count:{width}} steps  {'█' * round(count / most * BAR)}"
+        for length, count in enumerate(counts, start=1)
+    ]
+
+
+def _threads(session: Session) -> str:
+    settings = session.model_settings
+    count = "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
+    return f"{count}, {session.model.devices}"
+
+
+def _rate(count: int, seconds: float) -> str:
+    return f"{count / seconds:.1f} tokens/s" if seconds else "nothing to do"
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 2)

@@ -1,0 +1,228 @@
+"""A loaded model that answers prompts: weights, context and decoder together. The Python API's home.
+
+The command line and other programs come through here; nothing here prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Self, overload
+
+from lacli.cores import physical_cores
+from lacli.decode import Decoder
+from lacli.errors import PromptError, UsageError
+from lacli.llama import LARGEST_DEFAULT_CONTEXT, LlamaEngine, LlamaModel
+from lacli.pool import PoolStatistics
+from lacli.resolve import find_model
+from lacli.settings import DecodeSettings, ModelSettings
+from lacli.stats import Finish, RunStatistics
+from lacli.template import chat_prompt, without_bos
+from lacli.text import Piece, TextStream
+from lacli.tree import Origin
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One finished generation.
+
+    tokens: the generated ids that the text was made of, an end token included. finish_reason: stop (a stop
+    string), eog (an end token) or length (the limit, or a full context).
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: Finish
+    statistics: RunStatistics
+    pool: PoolStatistics
+
+    @property
+    def tokens_per_step(self) -> float:
+        """S, the step compression."""
+        return self.statistics.tokens_per_step
+
+
+class Session:
+    """A model ready to answer; use it in `with`, or close it. Made by `load`.
+
+    notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run).
+    """
+
+    def __init__(
+        self, path: Path, model_settings: ModelSettings, decode_settings: DecodeSettings, *, verbose: bool = False
+    ) -> None:
+        cores = model_settings.threads or physical_cores()
+        model_settings = replace(model_settings, threads=cores, threads_batch=model_settings.threads_batch or cores)
+        self.notes: list[str] = []
+        self.model = LlamaModel(path, model_settings, verbose=verbose)
+        try:
+            decode_settings = self._possible(decode_settings)
+            if not model_settings.context and self.model.context > LARGEST_DEFAULT_CONTEXT:
+                whole, cut = self.model.context, LARGEST_DEFAULT_CONTEXT
+                self.notes.append(f"the context is cut to {cut} of the model's {whole} tokens; -c sets it")
+            self.engine = LlamaEngine(self.model, model_settings, decode_settings)
+        except BaseException:
+            self.model.close()
+            raise
+        self.decoder = Decoder(self.engine, decode_settings)
+        self.model_settings = model_settings
+
+    @property
+    def settings(self) -> DecodeSettings:
+        """How this session decodes, after what the model made impossible."""
+        return self.decoder.settings
+
+    def prompt(self, question: str, system: str = "", *, raw: bool = False) -> list[int]:
+        """The tokens of a question: through the model's chat template where it has one, or as it stands."""
+        if not question.strip():
+            raise PromptError("the prompt is empty", "give some text with -p or -f")
+        formatter = None if raw else self.model.chat_formatter()
+        if formatter is None:
+            return self.model.tokenize(f"{system}\n\n{question}" if system else question)
+        rendered = chat_prompt(formatter, question, system)
+        return self.model.tokenize(without_bos(rendered, self.model.bos(), adds_bos=self.model.adds_bos))
+
+    def generate(self, prompt: Sequence[int], limit: int = -1, stops: Sequence[str] = ()) -> Generation:
+        """Begin an answer to prompt tokens; iterate it for the text as it is accepted."""
+        return Generation(self, prompt, limit, stops)
+
+    def plain_tokens_per_second(self) -> float:
+        """The speed of plain decoding at the end of the last answer, from a few timed one-row steps."""
+        return 1 / self.decoder.time_plain_step()
+
+    def close(self) -> None:
+        self.engine.close()
+        self.model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def _possible(self, settings: DecodeSettings) -> DecodeSettings:
+        why = self.model.chain_only
+        if not why or settings.mode == "plain":
+            return settings
+        self.notes.append(f"decoding plainly: {why}")
+        return replace(settings, mode="plain")
+
+
+class Generation:
+    """One answer on its way: iterate it for text pieces, then read `answer()`.
+
+    Leaving the iteration early is safe: text, tokens and cache stop at the last accepted token.
+    """
+
+    def __init__(self, session: Session, prompt: Sequence[int], limit: int, stops: Sequence[str]) -> None:
+        self._session = session
+        self._prompt = prompt
+        self._limit = limit
+        self._stream = TextStream(session.model.piece, stops)
+        self._text: list[str] = []
+        self._finish: Finish = "length"
+        self.statistics = RunStatistics(prompt_tokens=len(prompt))
+
+    def __iter__(self) -> Iterator[Piece]:
+        decoder, stream, statistics = self._session.decoder, self._stream, self.statistics
+        begin = perf_counter()
+        steps = decoder.generate(self._prompt, self._limit)
+        try:
+            for step in steps:
+                if not statistics.steps:
+                    statistics.prompt_s = decoder.prompt_s
+                    statistics.first_token_s = perf_counter() - begin
+                ends = step.finish == "eog"
+                tokens = step.tokens[:-1] if ends else step.tokens
+                guessed = [origin is not Origin.MODEL for origin in step.origins[: len(tokens)]]
+                read_before = stream.read
+                yield from self._note(stream.feed(tokens, guessed))
+                statistics.add(step, stream.read - read_before + ends)
+                if stream.stopped:
+                    self._finish = "stop"
+                    break
+                self._finish = step.finish or self._finish
+            yield from self._note(stream.finish())
+        finally:
+            steps.close()
+            if stream.stopped:
+                decoder.truncate(len(self._prompt) + stream.kept)
+
+    def answer(self) -> Answer:
+        """The text and tokens so far, and what they cost."""
+        return Answer(
+            text="".join(self._text),
+            tokens=tuple(self._session.decoder.text[len(self._prompt) :]),
+            finish_reason=self._finish,
+            statistics=self.statistics,
+            pool=self._session.decoder.pool.statistics(),
+        )
+
+    def _note(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        for piece in pieces:
+            self._text.append(piece.text)
+            yield piece
+
+
+def load(
+    model: str | Path | None = None,
+    *,
+    model_settings: ModelSettings | None = None,
+    decode_settings: DecodeSettings | None = None,
+) -> Session:
+    """Open a GGUF file (None: the bundled demo model) for `generate`.
+
+    Raises ModelLoadError when the file or its kind cannot be used, UsageError when the settings cannot.
+    """
+    return open_session(find_model(model), model_settings or ModelSettings(), decode_settings or DecodeSettings())
+
+
+def open_session(
+    path: Path, model_settings: ModelSettings, decode_settings: DecodeSettings, *, verbose: bool = False
+) -> Session:
+    """`load` with the path found already. Raises UsageError when a step would not fit into a batch."""
+    if decode_settings.most_rows > model_settings.batch:
+        raise UsageError(
+            f"a step has up to {decode_settings.most_rows} rows and -b is {model_settings.batch}",
+            f"-b {decode_settings.most_rows} or a smaller -W, -N or -G",
+        )
+    return Session(path, model_settings, decode_settings, verbose=verbose)
+
+
+@overload
+def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first match is meant
+    session: Session, prompts: str, *, system: str = "", limit: int = -1, stops: Sequence[str] = (), raw: bool = False
+) -> Answer: ...
+@overload
+def generate(
+    session: Session,
+    prompts: Sequence[str],
+    *,
+    system: str = "",
+    limit: int = -1,
+    stops: Sequence[str] = (),
+    raw: bool = False,
+) -> list[Answer]: ...
+def generate(
+    session: Session,
+    prompts: str | Sequence[str],
+    *,
+    system: str = "",
+    limit: int = -1,
+    stops: Sequence[str] = (),
+    raw: bool = False,
+) -> Answer | list[Answer]:
+    """Answer one prompt, or several one after another with the pool kept between them.
+
+    limit: tokens an answer may have, -1 for no limit but the context's. Raises PromptError for an empty prompt or
+    one longer than the context. Greedy decoding: Algorithms 2 and 3 of the paper.
+    """
+    if isinstance(prompts, str):
+        generation = session.generate(session.prompt(prompts, system, raw=raw), limit, stops)
+        for _ in generation:
+            pass
+        return generation.answer()
+    return [generate(session, prompt, system=system, limit=limit, stops=stops, raw=raw) for prompt in prompts]

@@ -1,0 +1,152 @@
+"""Frozen settings of a decode and of a model, their presets and their ranges.
+
+Nothing here reads the environment, a file or a model: the command line fills these in and passes them down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lacli.errors import UsageError
+
+Mode = Literal["plain", "jacobi", "lookup", "lookahead"]
+WindowInit = Literal["prompt", "random", "pool"]
+WindowShift = Literal["once", "refill"]
+
+MODES: tuple[Mode, ...] = ("plain", "jacobi", "lookup", "lookahead")
+
+MAX_SEQUENCES = 256
+"""Sequence ids that llama.cpp 0.3.36 allows in one context (`llama_max_parallel_sequences`)."""
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """How tokens are guessed and verified; the defaults are the paper's for a 7B model.
+
+    window, ngram, guesses are the paper's W, N and G. Mode jacobi (Algorithm 1) has a block of `window` guesses and
+    starts a new one after `jacobi_iterations`; mode lookup (Table 3, row 2) matches the text's last `lookup_match`
+    tokens and drafts `lookup_draft`.
+    """
+
+    mode: Mode = "lookahead"
+    window: int = 15
+    ngram: int = 5
+    guesses: int = 15
+    window_init: WindowInit = "prompt"
+    window_shift: WindowShift = "once"
+    pool_prompt: bool = True
+    pool_text: bool = True
+    pool_keys: int = 10_000
+    jacobi_iterations: int = 16
+    lookup_match: int = 2
+    lookup_draft: int = 10
+
+    def __post_init__(self) -> None:
+        at_least = {"window": 0, "ngram": 2, "guesses": 0, "pool_keys": 1}
+        at_least |= {"jacobi_iterations": 1, "lookup_match": 1, "lookup_draft": 1}
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                label = FLAG[name]
+                raise UsageError(f"{label} is {getattr(self, name)}", f"{label} must be at least {least}")
+        if self.mode == "lookahead" and self.window + self.guesses + 1 > MAX_SEQUENCES:
+            fits = MAX_SEQUENCES - 1
+            raise UsageError(
+                f"W + G + 1 = {self.window + self.guesses + 1} sequences, and llama.cpp has {MAX_SEQUENCES}",
+                f"W + G of at most {fits} fits, for example -W {fits // 2} -G {fits - fits // 2}",
+            )
+
+    @property
+    def sequences(self) -> int:
+        """Sequence ids a context needs for this mode: W + G + 1 in lookahead, one elsewhere."""
+        return self.window + self.guesses + 1 if self.mode == "lookahead" else 1
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest step, before prefixes are shared."""
+        if self.mode == "lookahead":
+            return 1 + window_rows(self.window, self.ngram) + self.guesses * (self.ngram - 1)
+        if self.mode == "jacobi":
+            return 1 + self.window
+        return 1 + self.lookup_draft if self.mode == "lookup" else 1
+
+    @property
+    def most_outputs(self) -> int:
+        """Rows of the largest step whose choice is read."""
+        if self.mode != "lookahead":
+            return self.most_rows
+        return 1 + self.window + self.guesses * (self.ngram - 1)
+
+    @property
+    def most_sequence_ids(self) -> int:
+        """Sequence ids named by the rows of the largest step, the input being in all."""
+        window = sum(column + self.ngram - 2 for column in range(self.window))
+        return self.sequences + window + self.guesses * (self.ngram - 1)
+
+
+def window_rows(columns: int, ngram: int) -> int:
+    """Rows that a window of so many columns adds to a step, the input not counted: (N-1) columns - 1."""
+    return columns * (ngram - 1) - 1 if columns else 0
+
+
+FLAG = {
+    "window": "-W",
+    "ngram": "-N",
+    "guesses": "-G",
+    "pool_keys": "--pool-keys",
+    "jacobi_iterations": "--jacobi-iterations",
+    "lookup_match": "--lookup-match",
+    "lookup_draft": "--lookup-draft",
+}
+"""The command line's name of a setting, for messages."""
+
+
+PRESETS: dict[str, dict[str, int]] = {
+    "code": {"window": 8, "ngram": 6, "guesses": 15, "jacobi_iterations": 12},
+    "text": {"window": 7, "ngram": 5, "guesses": 10, "jacobi_iterations": 16},
+    "creative": {"window": 5, "ngram": 4, "guesses": 8, "jacobi_iterations": 20},
+    "7b": {"window": 15, "ngram": 5, "guesses": 15},
+    "13b": {"window": 10, "ngram": 5, "guesses": 10},
+    "34b": {"window": 7, "ngram": 5, "guesses": 7},
+}
+"""Settings by kind of text and by model size; the sizes are Table 4 of the paper, with G = W."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """How llama.cpp loads a model and makes a context; names follow its flags.
+
+    context: cells, 0 = the model's own (at most 8,192). batch: rows a llama_decode call may have.
+    gpu_layers: -1 = all. threads: 0 = one per physical core. flash_attention: on, off or auto.
+    """
+
+    context: int = 0
+    batch: int = 2048
+    gpu_layers: int = -1
+    threads: int = 0
+    threads_batch: int = 0
+    flash_attention: Literal["on", "off", "auto"] = "auto"
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+
+    def __post_init__(self) -> None:
+        if self.context < 0:
+            raise UsageError(f"-c is {self.context}", "-c must be 0 (the model's own) or more")
+        if self.batch < 1:
+            raise UsageError(f"-b is {self.batch}", "-b must be at least 1")
+        for label, count in (("-t", self.threads), ("-tb", self.threads_batch)):
+            if count < 0:
+                raise UsageError(f"{label} is {count}", f"{label} must be 0 (one a core) or more")
+        for label, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
+            if name not in CACHE_TYPES:
+                raise UsageError(f"{label} {name} is no cache type", "one of " + ", ".join(CACHE_TYPES))
+
+
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+"""KV cache types that llama.cpp's -ctk and -ctv take."""
+
+
+def decode_settings(preset: str | None = None, **chosen: Any) -> DecodeSettings:
+    """Settings from a preset and what was chosen besides; a value of None was not chosen, the others win."""
+    given = {name: value for name, value in chosen.items() if value is not None}
+    return DecodeSettings(**{**PRESETS.get(preset or "", {}), **given})

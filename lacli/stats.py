@@ -1,0 +1,99 @@
+"""What a step was and what a run cost: the records that every consumer of the loop reads.
+
+Plain numbers; nothing here measures or prints.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lacli.tree import Origin
+
+Finish = Literal["stop", "eog", "length"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One llama_decode call and what it brought.
+
+    tokens: the accepted tokens in order, at least one. origins: where each was guessed; the last is the model's
+    own. rows: the batch's size. drafted: guesses that the step could have accepted. Times in seconds: decode
+    (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all else).
+    finish: why this was the last step, or None.
+    """
+
+    tokens: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    rows: int
+    drafted: int
+    decode_s: float
+    choose_s: float
+    cache_s: float
+    python_s: float
+    finish: Finish | None = None
+
+
+@dataclass
+class RunStatistics:
+    """Sums over the steps of one generation.
+
+    accept_hist[k]: steps that brought k+1 tokens. prompt_s: the prefill, seconds. first_token_s: from the call
+    to the first accepted token, seconds.
+    """
+
+    prompt_tokens: int = 0
+    prompt_s: float = 0.0
+    first_token_s: float = 0.0
+    steps: int = 0
+    tokens: int = 0
+    rows: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    decode_s: float = 0.0
+    choose_s: float = 0.0
+    cache_s: float = 0.0
+    python_s: float = 0.0
+    origins: Counter[Origin] = field(default_factory=Counter)
+    lengths: Counter[int] = field(default_factory=Counter)
+
+    def add(self, step: Step, read: int | None = None) -> None:
+        """Count one more step, of which the first `read` tokens (None: all) belong to the answer."""
+        origins = step.origins[:read]
+        self.steps += 1
+        self.tokens += len(origins)
+        self.rows += step.rows
+        self.drafted += step.drafted
+        self.accepted += sum(origin is not Origin.MODEL for origin in origins)
+        self.decode_s += step.decode_s
+        self.choose_s += step.choose_s
+        self.cache_s += step.cache_s
+        self.python_s += step.python_s
+        self.origins.update(origins)
+        self.lengths[len(origins)] += 1
+
+    @property
+    def predicted_s(self) -> float:
+        """Seconds of the decode phase, the prefill not counted."""
+        return self.decode_s + self.choose_s + self.cache_s + self.python_s
+
+    @property
+    def tokens_per_step(self) -> float:
+        """S, the step compression of the paper's Equation 6."""
+        return self.tokens / self.steps if self.steps else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens a second of the decode phase."""
+        return self.tokens / self.predicted_s if self.predicted_s else 0.0
+
+    @property
+    def rows_mean(self) -> float:
+        """Mean rows of a step."""
+        return self.rows / self.steps if self.steps else 0.0
+
+    @property
+    def accept_hist(self) -> list[int]:
+        """Steps by the number of tokens they brought, from 1 up to the largest seen."""
+        return [self.lengths[length] for length in range(1, max(self.lengths, default=0) + 1)]

@@ -1,0 +1,89 @@
+"""From accepted tokens to text: UTF-8 across tokens, stop strings across tokens, which tokens a stop leaves.
+
+Bytes in, strings out. Templates, colours and terminals are elsewhere.
+"""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text of one token; guessed: the token was accepted in parallel, not chosen one at a time."""
+
+    text: str
+    guessed: bool
+
+
+class TextStream:
+    """Turns tokens into text that is safe to print, and finds the first stop string.
+
+    Text that may be the beginning of a stop string is held back until it is known not to be. `kept` counts the
+    tokens that lie wholly before the stop (all read ones without it), `read` those up to the one that completes it.
+    """
+
+    def __init__(self, bytes_of: Callable[[int], bytes], stops: Sequence[str] = ()) -> None:
+        self._bytes_of = bytes_of
+        self._stops = [stop for stop in stops if stop]
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._held: list[Piece] = []
+        self._ends: list[int] = []
+        self._released = 0
+        self._length = 0
+        self.kept = 0
+        self.read = 0
+        self.stopped = False
+
+    def feed(self, tokens: Sequence[int], guessed: Sequence[bool]) -> Iterator[Piece]:
+        """Read tokens up to the first stop string; what can be printed comes out as pieces."""
+        for token, parallel in zip(tokens, guessed, strict=True):
+            if self.stopped:
+                return
+            text = self._decoder.decode(self._bytes_of(token))
+            self._length += len(text)
+            half, _ = self._decoder.getstate()
+            # A half character already belongs to whatever it will complete.
+            self._ends.append(self._length + bool(half))
+            self.read = self.kept = len(self._ends)
+            if text:
+                self._held.append(Piece(text, parallel))
+                yield from self._release()
+
+    def finish(self) -> Iterator[Piece]:
+        """What was held back, once no more tokens come; a half character at the end is dropped."""
+        if not self.stopped:
+            yield from self._take(self._length - self._released)
+
+    def _release(self) -> Iterator[Piece]:
+        held = "".join(piece.text for piece in self._held)
+        found = [at for stop in self._stops if (at := held.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            cut = self._released + min(found)
+            self.kept = next(index for index, end in enumerate(self._ends) if end > cut)
+            yield from self._take(min(found))
+        else:
+            yield from self._take(len(held) - self._beginning_of_stop(held))
+
+    def _beginning_of_stop(self, held: str) -> int:
+        """Characters at the end of the held text that a stop string may begin with."""
+        longest = 0
+        for stop in self._stops:
+            for length in range(min(len(stop) - 1, len(held)), longest, -1):
+                if held.endswith(stop[:length]):
+                    longest = length
+                    break
+        return longest
+
+    def _take(self, characters: int) -> Iterator[Piece]:
+        self._released += characters
+        while characters and self._held:
+            piece = self._held.pop(0)
+            if len(piece.text) > characters:
+                self._held.insert(0, Piece(piece.text[characters:], piece.guessed))
+                piece = Piece(piece.text[:characters], piece.guessed)
+            characters -= len(piece.text)
+            yield piece

@@ -1,0 +1,92 @@
+"""The terminal: the answer on stdout as it comes, everything else on stderr, colours only where they are wanted.
+
+The only module that writes to either. Model text goes out raw; rich would read markup in it and wrap it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import Literal, TextIO
+
+from rich.color import ColorSystem
+from rich.console import Console
+from rich.style import Style
+
+from lacli.errors import LacliError
+from lacli.text import Piece
+
+Color = Literal["auto", "on", "off"]
+
+GUESSED = Style(color="bright_cyan")
+"""Tokens accepted in parallel."""
+
+
+class Screen:
+    """stdout for the answer and stderr for words about it.
+
+    quiet: no notes. show_accepted: mark guessed text where stdout has colours (auto: on a terminal that wants them).
+    """
+
+    def __init__(self, *, color: Color = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
+        self.quiet = quiet
+        self._out: TextIO = sys.stdout
+        self._errors = console(sys.stderr, color)
+        self._mark = show_accepted and console(sys.stdout, color).color_system is not None
+        self._last = "\n"
+
+    def write(self, pieces: Iterable[Piece]) -> None:
+        """Print answer text now. Raises LacliError when stdout cannot take it, BrokenPipeError when nobody reads."""
+        for piece in pieces:
+            text = piece.text
+            if piece.guessed and self._mark:
+                text = GUESSED.render(text, color_system=ColorSystem.STANDARD)
+            self._last = piece.text[-1:]
+            self._put(text)
+
+    def end_line(self) -> None:
+        """End the answer's last line, where it has not ended itself."""
+        if self._last != "\n":
+            self._last = "\n"
+            self._put("\n")
+
+    def line(self, text: str) -> None:
+        """A whole line on stdout (JSON)."""
+        self._put(text + "\n")
+
+    def note(self, sentence: str) -> None:
+        """A sentence on stderr, unless quiet."""
+        if not self.quiet:
+            self._errors.print(f"lacli: {sentence}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+    def report(self, text: str) -> None:
+        """Asked-for numbers on stderr, quiet or not."""
+        self._errors.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def error(self, error: LacliError) -> None:
+        """One line: what happened and what to do."""
+        self._errors.print(f"lacli: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+    def _put(self, text: str) -> None:
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except BrokenPipeError:
+            raise
+        except (OSError, ValueError) as error:
+            abandon_stdout()
+            reason = getattr(error, "strerror", None) or error
+            raise LacliError(f"cannot write the answer: {reason}", "check where stdout goes") from error
+
+
+def console(file: TextIO, color: Color) -> Console:
+    """A rich console on a stream; rich itself heeds NO_COLOR, FORCE_COLOR and TERM=dumb."""
+    if color == "auto":
+        return Console(file=file)
+    return Console(file=file, force_terminal=color == "on", no_color=color == "off")
+
+
+def abandon_stdout() -> None:
+    """Let what stdout still buffers go nowhere, so that the interpreter's last flush does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,0 +1,63 @@
+"""The lookahead window: N-1 rows of W guesses that Jacobi iteration improves by one row a step.
+
+Token ids only. The window proposes paths and takes back the model's choices after them; it knows neither the
+cache nor the pool, and what it guesses never decides what is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+Draw = Callable[[], int]
+"""A token to guess where nothing better is known."""
+
+
+class Window:
+    """Rows of guesses; row r, column c guesses the token at the input's position + r + c.
+
+    Row 0, column 0 is the input itself. Oldest row first: the paper's w^(i-N+2) .. w^i (Algorithm 2, section 3.1).
+    """
+
+    def __init__(self, width: int, ngram: int, draw: Draw, guesses: Sequence[int] = ()) -> None:
+        """guesses: tokens that may follow the input, taken by position; `draw` fills in beyond them."""
+        self._draw = draw
+        known = [0, *guesses]
+        self.rows = [
+            [known[row + column] if 0 < row + column < len(known) else draw() for column in range(width)]
+            for row in range(ngram - 1)
+        ]
+
+    @property
+    def width(self) -> int:
+        return len(self.rows[0])
+
+    def narrow(self, width: int) -> None:
+        """Keep only the first `width` columns."""
+        for row in self.rows:
+            del row[width:]
+
+    def paths(self) -> Iterator[list[int]]:
+        """For each column the tokens from the input (not counted) to the column's last row.
+
+        Column c: c tokens of row 0, then column c of rows 1 .. N-2. The model's choice after the path is the
+        column's new guess.
+        """
+        first, *later = self.rows
+        for column in range(self.width):
+            yield first[1 : column + 1] + [row[column] for row in later]
+
+    def ngrams(self, token: int, results: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The n-grams of this step, one a column: (first token, the N-1 after it). token: the step's input."""
+        self.rows[0][:1] = [token] if self.width else []
+        for first, *following in zip(*self.rows, results, strict=True):
+            yield first, tuple(following)
+
+    def slide(self, results: Sequence[int]) -> None:
+        """Rows move up by one and the results become the last row: once a step, whatever was accepted."""
+        self.rows = [*self.rows[1:], list(results)]
+
+    def shift(self, columns: int) -> None:
+        """Drop the leading columns that accepted tokens have overtaken and refill at the end (Algorithm 2, line 25)."""
+        for row in self.rows:
+            dropped = min(columns, len(row))
+            row[:] = row[dropped:] + [self._draw() for _ in range(dropped)]

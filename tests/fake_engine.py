@@ -1,0 +1,146 @@
+"""A toy language model behind the Engine protocol that enforces llama.cpp's rules.
+
+Its next token is a function of exactly those (position, token) pairs that a row's sequence ids make visible, so a
+mistake in a mask or a cache call changes the text or breaks a rule. No test lives here.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lacli.batch import Batch, Ints
+
+
+class RuleBroken(Exception):
+    """llama.cpp would return -1, abort or leave the result to chance."""
+
+
+@dataclass
+class Cell:
+    position: int
+    token: int
+    owners: set[int]
+
+
+@dataclass
+class FakeEngine:
+    """vocabulary toy tokens; `ends` are end tokens; `surprise`: one token in so many ignores the last two."""
+
+    cells: int = 256
+    batch_rows: int = 256
+    sequences: int = 1
+    vocabulary: int = 12
+    ends: frozenset[int] = frozenset()
+    surprise: int = 5
+    calls: int = 0
+    refuse_above: int | None = None
+    _cells: list[Cell] = field(default_factory=list)
+    _greedy: list[int] = field(default_factory=list)
+
+    def next_token(self, context: list[tuple[int, int]]) -> int:
+        digest = zlib.crc32(repr(context).encode())
+        if digest % self.surprise == 0:
+            return digest // self.surprise % self.vocabulary
+        before, last = ([0] + [token for _, token in context])[-2:]
+        return (3 * last + before + 1) % self.vocabulary
+
+    def decode(self, batch: Batch) -> bool:
+        rows = self._rows(batch)
+        self._check(rows)
+        if len(self._cells) + len(rows) > self.cells:
+            return False
+        if self.refuse_above is not None and len(rows) > self.refuse_above:
+            return False
+        self.calls += 1
+        self._cells += [Cell(position, token, set(owners)) for token, position, owners in rows]
+        self._greedy = []
+        for (_, position, owners), wanted in zip(rows, batch.outputs.tolist(), strict=True):
+            views = [self._visible(owner, position) for owner in owners]
+            if any(view != views[0] for view in views):
+                raise RuleBroken("the ids of a token see different cells, and llama.cpp follows any one of them")
+            if wanted:
+                self._greedy.append(self.next_token(views[0]))
+        return True
+
+    def greedy(self) -> Ints:
+        return np.array(self._greedy, np.int32)
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self._check_sequence(source)
+        self._check_sequence(target)
+        for cell in self._in(start, end):
+            if source in cell.owners:
+                cell.owners.add(target)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        if sequence != -1:
+            self._check_sequence(sequence)
+        for cell in self._in(start, end):
+            if sequence == -1:
+                cell.owners.clear()
+            cell.owners.discard(sequence)
+        self._cells = [cell for cell in self._cells if cell.owners]
+        return True
+
+    def clear(self) -> None:
+        self._cells = []
+
+    def is_end(self, token: int) -> bool:
+        return token in self.ends
+
+    def held(self, sequence: int = 0) -> list[int]:
+        """The tokens of a sequence by position."""
+        return [token for _, token in self._visible(sequence, self.cells * 2)]
+
+    def _rows(self, batch: Batch) -> list[tuple[int, int, list[int]]]:
+        ids = iter(batch.sequence_ids.tolist())
+        rows = []
+        for token, position, count in zip(
+            batch.tokens.tolist(), batch.positions.tolist(), batch.sequence_counts.tolist(), strict=True
+        ):
+            rows.append((token, position, [next(ids) for _ in range(count)]))
+        if next(ids, None) is not None:
+            raise RuleBroken("more sequence ids than the counts say")
+        return rows
+
+    def _check(self, rows: list[tuple[int, int, list[int]]]) -> None:
+        """The checks of llama_batch_allocr::init."""
+        if not rows or len(rows) > self.batch_rows:
+            raise RuleBroken(f"{len(rows)} rows in a batch of at most {self.batch_rows}: GGML_ASSERT")
+        newest: dict[int, int] = {}
+        together: dict[int, set[int]] = {}
+        for token, position, owners in rows:
+            if not 0 <= token < self.vocabulary:
+                raise RuleBroken(f"token {token} is not in the vocabulary")
+            if not owners or len(set(owners)) != len(owners):
+                raise RuleBroken(f"sequence ids {owners}")
+            for owner in owners:
+                self._check_sequence(owner)
+                held = self._last_position(owner)
+                if self._last_position(owners[0]) != held:
+                    raise RuleBroken(f"sequences {owners[0]} and {owner} are coupled but have diverged")
+                expected = newest.get(owner, held)
+                if position not in (expected, expected + 1) or position <= held:
+                    raise RuleBroken(f"sequence {owner} has {expected} and the batch continues with {position}")
+                newest[owner] = position
+                together[owner] = together.get(owner, set(owners)) & set(owners)
+                if not together[owner]:
+                    raise RuleBroken(f"sequence {owner} belongs to incompatible sets")
+
+    def _check_sequence(self, sequence: int) -> None:
+        if not 0 <= sequence < self.sequences:
+            raise RuleBroken(f"sequence {sequence} of {self.sequences}: GGML_ASSERT")
+
+    def _last_position(self, sequence: int) -> int:
+        return max((cell.position for cell in self._cells if sequence in cell.owners), default=-1)
+
+    def _visible(self, sequence: int, position: int) -> list[tuple[int, int]]:
+        return sorted(
+            (cell.position, cell.token) for cell in self._cells if sequence in cell.owners and cell.position <= position
+        )
+
+    def _in(self, start: int, end: int) -> list[Cell]:
+        return [cell for cell in self._cells if cell.position >= max(start, 0) and (end < 0 or cell.position < end)]

@@ -1,0 +1,315 @@
+"""Small random-weight GGUF models, one writer per kind of model that the tests meet.
+
+Here live the shapes, the vocabulary and the random weights, and nothing that loads or runs a model. Every file is
+below 1 MB, comes out the same each time, and shares one byte-level BPE vocabulary: three special tokens, the 256
+bytes and a few merges. The weights are scaled so that greedy text depends on the context and the first choice is
+usually well ahead of the second; the special tokens score low, so greedy text seldom ends by itself.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+CONTEXT_LENGTH = 512
+SLIDING_WINDOW = 32
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+END_OF_TEXT, _, END_OF_TURN = range(len(SPECIAL_TOKENS))
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+_MERGES = (
+    *("Ġ Ġ", "Ġ t", "h e", "Ġt he", "i n", "r e", "o n", "e r", "Ġ a", "a n", "an d", "s t", "e n", "o r", "Ġ s"),
+    *("in g", "e s", "a t", "Ġ c", "e d", "o u", "l l", "Ġ f", "d e", "s e", "c t", "i on", "Ġ =", "t r", "ĠĠ ĠĠ"),
+)
+_WIDTH = 64
+_LAYERS = 2
+_HEADS = 2
+_KEY_VALUE_HEADS = 1
+_HEAD_WIDTH = _WIDTH // _HEADS
+_FEED_FORWARD = 128
+_EPSILON = 1e-5
+_STATE_INNER = 2 * _WIDTH  # the only expansion that llama.cpp's first mamba takes
+_STATE_SIZE = 16
+_STATE_KERNEL = 4
+_STATE_RANK = 4
+_RELATIVE_BUCKETS = 32
+_SPLIT_TENSORS = 11  # the llama model has 21 tensors, so this makes two files
+_LOGIT_SCALE = 6.0
+_POST_NORM = 12.0  # embedding and output are one matrix in gemma2; this keeps a token from predicting itself
+
+
+def _byte_alphabet() -> list[str]:
+    """Return the 256 printable characters that stand for the byte values in GPT-2 vocabularies, in byte order."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    stand_ins = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(stand_ins)) for byte in range(256)]
+
+
+TOKENS = (*SPECIAL_TOKENS, *_byte_alphabet(), *(merge.replace(" ", "") for merge in _MERGES))
+
+
+class _Builder:
+    """One model file in the making: its GGUF writer, and the generator that its weights are drawn from."""
+
+    def __init__(self, path: Path, architecture: str, split_tensors: int = 0) -> None:
+        self.writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_tensors)
+        self._random = np.random.default_rng(0)
+
+    def put(self, name: str, values: npt.NDArray[Any]) -> None:
+        """Add one tensor as F32; `values` is in row-major order, the reverse of llama.cpp's dimensions."""
+        self.writer.add_tensor(name, values.astype(np.float32))
+
+    def normal(self, *shape: int) -> npt.NDArray[np.float32]:
+        """Draw standard normal values."""
+        return self._random.standard_normal(shape, dtype=np.float32)
+
+    def matrix(self, name: str, rows: int, columns: int, gain: float = 1.0) -> None:
+        """Add a matrix that takes inputs of unit size to outputs whose typical size is `gain`."""
+        self.put(name, gain / np.sqrt(columns) * self.normal(rows, columns))
+
+    def vector(self, name: str, length: int, centre: float = 0.0, spread: float = 0.2) -> None:
+        """Add a bias, or a norm weight where `centre` is not zero."""
+        self.put(name, centre + spread * self.normal(length))
+
+    def tokens_matrix(self, name: str, gain: float) -> None:
+        """Add an embedding or output matrix, vocabulary x width; rows of special tokens are a tenth of the others."""
+        values = gain * self.normal(len(TOKENS), _WIDTH)
+        values[: len(SPECIAL_TOKENS)] *= 0.1
+        self.put(name, values)
+
+    def save(self) -> None:
+        """Write the file, or the files of a split model."""
+        self.writer.write_header_to_file()
+        self.writer.write_kv_data_to_file()
+        self.writer.write_tensors_to_file()
+        self.writer.close()
+
+
+def _start(
+    path: Path,
+    architecture: str,
+    *,
+    key_value_heads: int | Sequence[int] = _KEY_VALUE_HEADS,
+    split_tensors: int = 0,
+) -> _Builder:
+    """Open a model file and give it the vocabulary and the keys that every architecture here reads."""
+    builder = _Builder(path, architecture, split_tensors)
+    writer = builder.writer
+    writer.add_name(f"tiny {architecture}")
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_vocab_size(len(TOKENS))
+    writer.add_context_length(CONTEXT_LENGTH)
+    writer.add_embedding_length(_WIDTH)
+    writer.add_block_count(_LAYERS)
+    writer.add_feed_forward_length(_FEED_FORWARD)
+    writer.add_head_count(_HEADS)
+    writer.add_head_count_kv(key_value_heads)
+    writer.add_layer_norm_rms_eps(_EPSILON)
+    _add_tokenizer(writer)
+    return builder
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
+    """Add the vocabulary, its merges and special tokens, and a ChatML template."""
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([control if token in SPECIAL_TOKENS else normal for token in TOKENS])
+    writer.add_token_merges(_MERGES)
+    writer.add_bos_token_id(END_OF_TEXT)
+    writer.add_eos_token_id(END_OF_TEXT)
+    writer.add_eot_token_id(END_OF_TURN)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def _add_ends(builder: _Builder) -> None:
+    """Add the embedding, the last norm and an output matrix of its own."""
+    builder.tokens_matrix("token_embd.weight", 1.0)
+    builder.vector("output_norm.weight", _WIDTH, centre=1.0)
+    builder.tokens_matrix("output.weight", _LOGIT_SCALE / np.sqrt(_WIDTH))
+
+
+def _add_attention(
+    builder: _Builder,
+    block: str,
+    *,
+    key_value_heads: int = _KEY_VALUE_HEADS,
+    biases: bool = False,
+    out: str = "output",
+    sharpness: float = 1.7,
+) -> None:
+    """Add the four attention matrices of one block; a large `sharpness` makes it pick out few positions."""
+    key_value_width = key_value_heads * _HEAD_WIDTH
+    for name, rows, gain in (("q", _WIDTH, sharpness), ("k", key_value_width, sharpness), ("v", key_value_width, 1.5)):
+        builder.matrix(f"{block}.attn_{name}.weight", rows, _WIDTH, gain)
+        if biases:
+            builder.vector(f"{block}.attn_{name}.bias", rows)
+    builder.matrix(f"{block}.attn_{out}.weight", _WIDTH, _WIDTH, 1.5)
+
+
+def _add_feed_forward(builder: _Builder, block: str) -> None:
+    """Add the norm and the three matrices of a gated feed-forward part."""
+    builder.vector(f"{block}.ffn_norm.weight", _WIDTH, centre=1.0)
+    builder.matrix(f"{block}.ffn_gate.weight", _FEED_FORWARD, _WIDTH, 1.5)
+    builder.matrix(f"{block}.ffn_up.weight", _FEED_FORWARD, _WIDTH, 1.5)
+    builder.matrix(f"{block}.ffn_down.weight", _WIDTH, _FEED_FORWARD, 1.5)
+
+
+def _add_state_space(builder: _Builder, block: str) -> None:
+    """Add the tensors of one mamba mixer; its states fade over some tens of tokens."""
+    builder.matrix(f"{block}.ssm_in.weight", 2 * _STATE_INNER, _WIDTH, 1.5)
+    builder.matrix(f"{block}.ssm_conv1d.weight", _STATE_INNER, _STATE_KERNEL, 1.5)
+    builder.vector(f"{block}.ssm_conv1d.bias", _STATE_INNER)
+    builder.matrix(f"{block}.ssm_x.weight", _STATE_RANK + 2 * _STATE_SIZE, _STATE_INNER, 2.0)
+    builder.matrix(f"{block}.ssm_dt.weight", _STATE_INNER, _STATE_RANK)
+    builder.vector(f"{block}.ssm_dt.bias", _STATE_INNER, centre=-1.0)
+    builder.put(f"{block}.ssm_a", np.tile(-np.linspace(0.05, 2.0, _STATE_SIZE), (_STATE_INNER, 1)))
+    builder.vector(f"{block}.ssm_d", _STATE_INNER, centre=1.0)
+    builder.matrix(f"{block}.ssm_out.weight", _WIDTH, _STATE_INNER, 1.5)
+
+
+def _add_state_space_keys(writer: gguf.GGUFWriter) -> None:
+    """Add the sizes that a mamba mixer reads."""
+    writer.add_ssm_conv_kernel(_STATE_KERNEL)
+    writer.add_ssm_inner_size(_STATE_INNER)
+    writer.add_ssm_state_size(_STATE_SIZE)
+    writer.add_ssm_time_step_rank(_STATE_RANK)
+
+
+def _write_decoder(path: Path, architecture: str, *, biases: bool = False, split_tensors: int = 0) -> None:
+    """Write a plain transformer with a norm before each part, as llama and many others have it."""
+    builder = _start(path, architecture, split_tensors=split_tensors)
+    builder.writer.add_rope_dimension_count(_HEAD_WIDTH)
+    builder.writer.add_rope_freq_base(10000.0)
+    _add_ends(builder)
+    for layer in range(_LAYERS):
+        block = f"blk.{layer}"
+        builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)
+        _add_attention(builder, block, biases=biases)
+        _add_feed_forward(builder, block)
+    builder.save()
+
+
+def write_llama(path: Path) -> None:
+    """Write a llama model: attention over the whole context, no biases."""
+    _write_decoder(path, "llama")
+
+
+def write_llama_split(folder: Path) -> list[Path]:
+    """Write the model of `write_llama` as two files and return their paths; the first is the one to load."""
+    _write_decoder(folder / "tiny.gguf", "llama", split_tensors=_SPLIT_TENSORS)
+    return sorted(folder.glob("tiny-?????-of-?????.gguf"))
+
+
+def write_unknown_architecture(path: Path) -> None:
+    """Write the tensors of a llama model under an architecture name that llama.cpp does not know."""
+    _write_decoder(path, "nonesuch")
+
+
+def write_qwen2(path: Path) -> None:
+    """Write a qwen2 model: queries, keys and values have biases."""
+    _write_decoder(path, "qwen2", biases=True)
+
+
+def write_diffusion(path: Path) -> None:
+    """Write a dream model: a diffusion model, which sees the whole text at once and keeps no memory of it."""
+    _write_decoder(path, "dream", biases=True)
+
+
+def write_gemma_swa(path: Path) -> None:
+    """Write a gemma2 model: the first block sees the last `SLIDING_WINDOW` tokens, the second the whole context."""
+    builder = _start(path, "gemma2")
+    builder.writer.add_sliding_window(SLIDING_WINDOW)
+    builder.tokens_matrix("token_embd.weight", 1 / np.sqrt(_WIDTH))
+    builder.vector("output_norm.weight", _WIDTH, centre=_LOGIT_SCALE)
+    for layer in range(_LAYERS):
+        block = f"blk.{layer}"
+        builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)
+        _add_attention(builder, block)
+        builder.vector(f"{block}.post_attention_norm.weight", _WIDTH, centre=_POST_NORM)
+        _add_feed_forward(builder, block)
+        builder.vector(f"{block}.post_ffw_norm.weight", _WIDTH, centre=_POST_NORM)
+    builder.save()
+
+
+def write_mamba(path: Path) -> None:
+    """Write a mamba model: recurrent, with a state of fixed size instead of a cache."""
+    builder = _start(path, "mamba")
+    _add_state_space_keys(builder.writer)
+    _add_ends(builder)
+    for layer in range(_LAYERS):
+        block = f"blk.{layer}"
+        builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)
+        _add_state_space(builder, block)
+    builder.save()
+
+
+def write_hybrid(path: Path) -> None:
+    """Write a jamba model: a mamba block, then an attention block."""
+    builder = _start(path, "jamba", key_value_heads=(0, _KEY_VALUE_HEADS))
+    _add_state_space_keys(builder.writer)
+    _add_ends(builder)
+    for block in ("blk.0", "blk.1"):
+        builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)
+        _add_feed_forward(builder, block)
+    _add_state_space(builder, "blk.0")
+    builder.vector("blk.0.ssm_dt_norm.weight", _STATE_RANK, centre=1.0)
+    builder.vector("blk.0.ssm_b_norm.weight", _STATE_SIZE, centre=1.0)
+    builder.vector("blk.0.ssm_c_norm.weight", _STATE_SIZE, centre=1.0)
+    _add_attention(builder, "blk.1")
+    builder.save()
+
+
+def write_bert(path: Path) -> None:
+    """Write a bert model: an encoder that gives one embedding per text and no next token."""
+    builder = _start(path, "bert", key_value_heads=_HEADS)
+    writer = builder.writer
+    writer.add_layer_norm_eps(_EPSILON)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_token_type_count(1)
+    builder.tokens_matrix("token_embd.weight", 1.0)
+    builder.matrix("token_types.weight", 1, _WIDTH)
+    builder.matrix("position_embd.weight", CONTEXT_LENGTH, _WIDTH)
+    norms = ["token_embd_norm"]
+    for layer in range(_LAYERS):
+        block = f"blk.{layer}"
+        _add_attention(builder, block, key_value_heads=_HEADS, biases=True)
+        builder.matrix(f"{block}.ffn_up.weight", _FEED_FORWARD, _WIDTH)
+        builder.matrix(f"{block}.ffn_down.weight", _WIDTH, _FEED_FORWARD)
+        norms += [f"{block}.attn_output_norm", f"{block}.layer_output_norm"]
+    for name in norms:
+        builder.vector(f"{name}.weight", _WIDTH, centre=1.0)
+        builder.vector(f"{name}.bias", _WIDTH)
+    builder.save()
+
+
+def write_t5(path: Path) -> None:
+    """Write a t5 model: an encoder whose result a decoder attends to."""
+    builder = _start(path, "t5", key_value_heads=_HEADS)
+    builder.writer.add_relative_attn_buckets_count(_RELATIVE_BUCKETS)
+    builder.writer.add_decoder_start_token_id(END_OF_TEXT)
+    builder.tokens_matrix("token_embd.weight", 1.0)
+    builder.tokens_matrix("output.weight", _LOGIT_SCALE / np.sqrt(_WIDTH))
+    for side in ("enc", "dec"):
+        builder.vector(f"{side}.output_norm.weight", _WIDTH, centre=1.0)
+        builder.matrix(f"{side}.blk.0.attn_rel_b.weight", _RELATIVE_BUCKETS, _HEADS)
+        for layer in range(_LAYERS):
+            block = f"{side}.blk.{layer}"
+            builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)
+            _add_attention(builder, block, key_value_heads=_HEADS, out="o", sharpness=0.7)  # t5 scales no scores down
+            _add_feed_forward(builder, block)
+    for layer in range(_LAYERS):
+        block = f"dec.blk.{layer}.cross"
+        builder.vector(f"{block}_attn_norm.weight", _WIDTH, centre=1.0)
+        for part in ("q", "k", "v", "o"):
+            builder.matrix(f"{block}_attn_{part}.weight", _WIDTH, _WIDTH)
+    builder.save()
