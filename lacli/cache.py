@@ -6,7 +6,7 @@ the cache's per-sequence bookkeeping and costs milliseconds at a few thousand to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 from lacli.batch import from_tokens
@@ -20,14 +20,15 @@ ALL = -1
 class Cache:
     """The tokens 0 .. past-1 of sequence 0, and how far the other sequences share them.
 
-    past: tokens held; the next input goes to this position. seconds: time spent in sequence calls.
+    past: tokens held; the next input goes to this position. seconds: time spent in sequence calls. A sequence is
+    brought up to date when a tree next uses it, not before: idle ones cost nothing.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.past = 0
         self.seconds = 0.0
-        self._synced = 0
+        self._shared = [0] * engine.sequences
         # A recurrent model has one sequence and does not know -1.
         self._every = ALL if engine.sequences > 1 else 0
 
@@ -37,44 +38,38 @@ class Cache:
         return min(self._engine.cells - self.past, self._engine.batch_rows)
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        """Decode tokens into sequence 0 in batches of at most `batch_rows`, without logits."""
+        """Decode tokens in batches of at most `batch_rows`, without logits, and let every sequence own them."""
         rows = self._engine.batch_rows
         for first in range(0, len(tokens), rows):
             piece = tokens[first : first + rows]
             fits = self._engine.decode(from_tokens(piece, self.past))
             assert fits, "the caller checks the prompt against the context"
             self.past += len(piece)
+        self._share(range(1, self._engine.sequences))
 
     def share(self, tree: Tree) -> None:
         """Give every sequence of a tree what sequence 0 holds, before the tree is decoded."""
         begin = perf_counter()
-        if self._synced < self.past:
-            for sequence in tree.sequences[ROOT][1:]:
-                self._engine.copy(0, sequence, self._synced, self.past)
-        if len(tree.sequences[ROOT]) > 1:
-            self._synced = self.past
+        self._share(tree.sequences[ROOT][1:])
         self.seconds += perf_counter() - begin
 
     def keep(self, tree: Tree, nodes: Sequence[int]) -> None:
-        """After a decode: hold the input and the accepted nodes, in all sequences of the tree, and drop the rest."""
+        """After a decode: sequence 0 holds the input and the accepted nodes, and nothing else of the tree is left."""
         begin = perf_counter()
         start = self.past + 1
         end = start + len(nodes)
         owner = tree.sequences[nodes[-1]][0] if nodes else 0
         others = tree.sequences[ROOT][1:]
-        if owner == 0:
-            # The path is a chain in sequence 0, or there is none: what follows it goes, in one call.
-            if len(tree) > end - self.past:
-                self._engine.remove(self._every, end, ALL)
-        else:
+        if owner:
             self._engine.copy(owner, 0, start, end)
             for sequence in others:
                 self._engine.remove(sequence, start, ALL)
-            for sequence in others:
-                self._engine.copy(0, sequence, start, end)
+        elif len(tree) > end - self.past:
+            # The path is a chain in sequence 0, or there is none: what follows it goes, in one call.
+            self._engine.remove(self._every, end, ALL)
+        for sequence in others:
+            self._shared[sequence] = start
         self.past = end
-        if others:
-            self._synced = end
         self.seconds += perf_counter() - begin
 
     def truncate(self, length: int) -> bool:
@@ -82,10 +77,17 @@ class Cache:
         if not self._engine.remove(self._every, length, ALL):
             return False
         self.past = min(self.past, length)
-        self._synced = min(self._synced, length)
+        self._shared = [min(shared, length) for shared in self._shared]
         return True
 
     def clear(self) -> None:
         """Forget everything."""
         self._engine.clear()
-        self.past = self._synced = 0
+        self.past = 0
+        self._shared = [0] * self._engine.sequences
+
+    def _share(self, sequences: Iterable[int]) -> None:
+        for sequence in sequences:
+            if self._shared[sequence] < self.past:
+                self._engine.copy(0, sequence, self._shared[sequence], self.past)
+                self._shared[sequence] = self.past

@@ -290,10 +290,21 @@ class LlamaEngine:
         parameters.n_outputs_max = max(decode.sequences, decode.most_outputs)
         parameters.n_threads = settings.threads
         parameters.n_threads_batch = settings.threads_batch or settings.threads
-        parameters.flash_attn_type = FLASH_ATTENTION[settings.flash_attention]
+        parameters.flash_attn_type = FLASH_ATTENTION[self._flash_attention(settings)]
         parameters.type_k = getattr(lib, f"GGML_TYPE_{settings.cache_type_k.upper()}")
         parameters.type_v = getattr(lib, f"GGML_TYPE_{settings.cache_type_v.upper()}")
         return parameters
+
+    @staticmethod
+    def _flash_attention(settings: ModelSettings) -> str:
+        """What `auto` means: off on the CPU, where it was 1.4 to 3 times slower at 3,100 tokens (docs/measured.md).
+
+        Quantised cache values need it on; with a GPU the choice stays llama.cpp's.
+        """
+        on_gpu = lib.llama_supports_gpu_offload() and settings.gpu_layers != 0
+        if settings.flash_attention != "auto" or on_gpu or settings.cache_type_v not in ("f32", "f16", "bf16"):
+            return settings.flash_attention
+        return "off"
 
     def _allocate(self, rows: int, ids: int) -> None:
         """Arrays that llama_batch points into, written through numpy at every step."""

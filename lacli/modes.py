@@ -7,7 +7,6 @@ verifies every guess the same way. Each mode is one idea; none touches the cache
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from random import Random
 from typing import Protocol
 
@@ -59,7 +58,7 @@ class Lookup:
         for length in range(min(self._match, len(text)), 0, -1):
             found = self._after.get(tuple(text[-length:]))
             if found is not None:
-                tree.add(text[found : found + min(self._draft, room - 1)], None, Origin.CHAIN)
+                tree.add(text[found : found + min(self._draft, room - 1)], 0, Origin.CHAIN)
                 break
         return tree
 
@@ -90,7 +89,7 @@ class Jacobi:
             self._block = self._random.choices(self._prompt, k=self._size)
             self._iterations = 0
         tree = Tree(text[-1])
-        tree.add(self._block[: room - 1], None, Origin.CHAIN)
+        tree.add(self._block[: room - 1], 0, Origin.CHAIN)
         return tree
 
     def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
@@ -132,13 +131,11 @@ class Lookahead:
         if self._settings.pool_text:
             self._learn(text)
         settings, window = self._settings, self._window
-        tree = Tree(text[-1], range(settings.sequences))
         while window_rows(window.width, settings.ngram) >= room:
             window.narrow(window.width - 1)
+        tree = Tree(text[-1])
         room -= window_rows(window.width, settings.ngram)
-        first = settings.window + 1
-        candidates = islice(self._pool.lookup(text[-1]), settings.guesses)
-        for sequence, candidate in enumerate(candidates, start=first):
+        for sequence, candidate in enumerate(self._pool.lookup(text[-1]), start=settings.window + 1):
             if len(tree) + tree.missing(candidate) > room:
                 break
             tree.add(candidate, sequence, Origin.POOL)
