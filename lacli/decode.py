@@ -122,6 +122,8 @@ class Decoder:
         tokens, finish = self._cut(path, remaining)
         nodes = path.nodes[: len(tokens) - 1]
         self._cache.keep(tree, nodes)
+        if not self._cache.room:
+            finish = finish or "length"
         self.text += tokens
         mode.observe(tree, choices, len(tokens))
 

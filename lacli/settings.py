@@ -33,7 +33,7 @@ class DecodeSettings:
     window: int = 15
     ngram: int = 5
     guesses: int = 15
-    window_init: WindowInit = "prompt"
+    window_init: WindowInit = "pool"
     window_shift: WindowShift = "once"
     pool_prompt: bool = True
     pool_text: bool = True

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from hypothesis import given, settings
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lacli.decode import Decoder
+from lacli.errors import PromptError
 from lacli.settings import MODES, DecodeSettings
 from lacli.stats import Step
-from tests.fake_engine import FakeEngine
+from lacli.tree import Origin
+from tests.fake_engine import FakeEngine, RuleBroken
 
 VOCABULARY = 12
 
@@ -33,24 +34,232 @@ prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
 ends = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=2)
 
 
-def engine_for(decode_settings: DecodeSettings, cells: int, batch_rows: int, ends: frozenset[int]) -> FakeEngine:
-    return FakeEngine(cells, batch_rows, decode_settings.sequences, VOCABULARY, ends)
+def engine_for(
+    chosen: DecodeSettings, cells: int = 256, rows: int = 256, ends: frozenset[int] = frozenset()
+) -> FakeEngine:
+    return FakeEngine(cells, rows, chosen.sequences, VOCABULARY, ends)
 
 
 def tokens_of(steps: list[Step]) -> list[int]:
     return [token for step in steps for token in step.tokens]
 
 
+def plain_tokens(prompt: list[int], limit: int = -1, cells: int = 256, ends: frozenset[int] = frozenset()) -> list[int]:
+    chosen = DecodeSettings(mode="plain")
+    return tokens_of(list(Decoder(engine_for(chosen, cells, ends=ends), chosen).generate(prompt, limit)))
+
+
 @given(any_settings, prompts, ends, st.integers(-1, 80), st.integers(41, 130), st.integers(4, 64))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_every_mode_equals_plain(
-    chosen: DecodeSettings, prompt: list[int], ends: frozenset[int], limit: int, cells: int, batch_rows: int
+    chosen: DecodeSettings, prompt: list[int], ends: frozenset[int], limit: int, cells: int, rows: int
 ) -> None:
-    plain = Decoder(FakeEngine(cells, batch_rows, 1, VOCABULARY, ends), replace(chosen, mode="plain"))
-    expected = tokens_of(list(plain.generate(prompt, limit)))
-    engine = engine_for(chosen, cells, batch_rows, ends)
+    engine = engine_for(chosen, cells, rows, ends)
     decoder = Decoder(engine, chosen)
     steps = list(decoder.generate(prompt, limit))
-    assert tokens_of(steps) == expected
-    assert decoder.text == prompt + expected
+    assert tokens_of(steps) == plain_tokens(prompt, limit, cells, ends)
+    assert decoder.text == prompt + tokens_of(steps)
     assert engine.held() == decoder.text[:-1]
+
+
+@given(any_settings, prompts, st.integers(1, 20), st.integers(1, 5))
+@settings(max_examples=200, deadline=None)
+def test_closing_early_leaves_exactly_the_accepted_tokens(
+    chosen: DecodeSettings, prompt: list[int], steps: int, cut: int
+) -> None:
+    engine = engine_for(chosen)
+    decoder = Decoder(engine, chosen)
+    generation = decoder.generate(prompt, 100)
+    taken = [step for _, step in zip(range(steps), generation, strict=False)]
+    generation.close()
+    assert decoder.text == prompt + tokens_of(taken)
+    assert engine.held() == decoder.text[:-1]
+    decoder.truncate(max(len(decoder.text) - cut, 1))
+    assert engine.held() == decoder.text[:-1]
+
+
+@given(any_settings, prompts, prompts)
+@settings(max_examples=100, deadline=None)
+def test_a_second_prompt_is_answered_as_by_a_fresh_decoder(
+    chosen: DecodeSettings, first: list[int], second: list[int]
+) -> None:
+    decoder = Decoder(engine_for(chosen), chosen)
+    list(decoder.generate(first, 30))
+    assert tokens_of(list(decoder.generate(second, 30))) == plain_tokens(second, 30)
+
+
+@given(any_settings, prompts, st.integers(1, 30))
+@settings(max_examples=100, deadline=None)
+def test_a_cache_that_refuses_large_batches_gets_smaller_ones(
+    chosen: DecodeSettings, prompt: list[int], largest: int
+) -> None:
+    engine = engine_for(chosen, rows=max(largest, 1))
+    decoder = Decoder(engine, chosen)
+    generation = decoder.generate(prompt, 40)
+    first = next(generation)
+    engine.refuse_above = largest
+    assert tokens_of([first, *generation]) == plain_tokens(prompt, 40)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_full_context_ends_with_length_and_its_last_cell_is_used(mode: str) -> None:
+    chosen = DecodeSettings(mode=mode, window=4, ngram=3, guesses=4)  # type: ignore[arg-type]
+    engine = engine_for(chosen, cells=50)
+    decoder = Decoder(engine, chosen)
+    steps = list(decoder.generate([1, 2, 3], -1))
+    assert len(engine.held()) == 50
+    assert len(tokens_of(steps)) == 48
+    assert steps[-1].finish == "length"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_step_is_one_decode_call(mode: str) -> None:
+    chosen = DecodeSettings(mode=mode)  # type: ignore[arg-type]
+    engine = engine_for(chosen)
+    steps = list(Decoder(engine, chosen).generate([5, 1, 2, 3], 60))
+    assert engine.calls == len(steps) + 1  # the prompt is one batch
+
+
+def test_an_end_token_inside_an_accepted_run_ends_it() -> None:
+    prompt = [3, 1, 4, 1, 5]
+    text = plain_tokens(prompt, 60)
+    repeated = prompt + text
+    found = 0
+    for end in range(VOCABULARY):
+        chosen = DecodeSettings(window=4, ngram=5, guesses=6)
+        steps = list(Decoder(engine_for(chosen, ends=frozenset({end})), chosen).generate(repeated, 60))
+        assert end not in tokens_of(steps)[:-1]
+        if tokens_of(steps)[-1] == end:
+            assert steps[-1].finish == "eog"
+            found += len(steps[-1].tokens) > 1
+    assert found, "no end token fell inside a run: the test has lost its point"
+
+
+def test_lookahead_accepts_several_tokens_a_step_on_text_that_repeats() -> None:
+    chosen = DecodeSettings()
+    engine = FakeEngine(256, 256, chosen.sequences, VOCABULARY, surprise=40)
+    steps = list(Decoder(engine, chosen).generate([1, 2, 3, 4], 100))
+    assert len(tokens_of(steps)) / len(steps) > 2
+    assert sum(origin is Origin.POOL for step in steps for origin in step.origins) > 30
+
+
+def test_jacobi_fixes_a_block_within_its_length_in_steps() -> None:
+    chosen = DecodeSettings(mode="jacobi", window=6, jacobi_iterations=6)
+    steps = list(Decoder(engine_for(chosen), chosen).generate([1, 2, 3], 60))
+    assert max(step.rows for step in steps) == 7
+    assert len(steps) < 60
+
+
+def test_lookup_drafts_what_followed_the_most_recent_longest_match() -> None:
+    chosen = DecodeSettings(mode="lookup", lookup_match=2, lookup_draft=3)
+    decoder = Decoder(engine_for(chosen), chosen)
+    step = next(decoder.generate([7, 8, 1, 2, 3, 7, 8, 4, 5, 6, 7, 8], 10))
+    assert step.rows == 4
+    assert step.drafted == 3
+
+
+def test_a_prompt_that_does_not_fit_is_refused() -> None:
+    chosen = DecodeSettings()
+    decoder = Decoder(engine_for(chosen, cells=8), chosen)
+    with pytest.raises(PromptError, match="9 tokens"):
+        next(decoder.generate([1] * 9, 5))
+    with pytest.raises(PromptError, match="no tokens"):
+        next(decoder.generate([], 5))
+
+
+def test_timing_plain_steps_leaves_text_and_cache_as_they_were() -> None:
+    chosen = DecodeSettings()
+    engine = engine_for(chosen)
+    decoder = Decoder(engine, chosen)
+    list(decoder.generate([1, 2, 3], 20))
+    before = engine.held()
+    assert decoder.time_plain_step() > 0
+    assert engine.held() == before == decoder.text[:-1]
+
+
+class Mutant(FakeEngine):
+    """A fake engine whose `broken` cache call does something else."""
+
+    broken = ""
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        match self.broken:
+            case "no copy into the text's sequence" if target == 0:
+                return
+            case "no copy out of it" if source == 0:
+                return
+            case "copy starts late":
+                start += 1
+            case "copy ends early":
+                end -= 1
+            case "copy without limits":
+                start, end = 0, -1
+        super().copy(source, target, start, end)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        match self.broken:
+            case "no remove of one sequence" if sequence > 0:
+                return True
+            case "no remove of all" if sequence == -1:
+                return True
+            case "remove starts late":
+                start += 1
+            case "remove starts early":
+                start -= 1
+            case "remove from the wrong sequence" if sequence > 0:
+                sequence -= 1
+        return super().remove(sequence, start, end)
+
+    def clear(self) -> None:
+        if self.broken != "no clear":
+            super().clear()
+
+
+MUTATIONS = [
+    "no copy into the text's sequence",
+    "no copy out of it",
+    "copy starts late",
+    "copy ends early",
+    "copy without limits",
+    "no remove of one sequence",
+    "no remove of all",
+    "remove starts late",
+    "remove starts early",
+    "remove from the wrong sequence",
+    "no clear",
+]
+
+
+def survives(mutation: str) -> bool:
+    """Whether a broken cache call goes unnoticed on a few texts."""
+    chosen = DecodeSettings(window=4, ngram=4, guesses=4)
+    engine = Mutant(256, 256, chosen.sequences, VOCABULARY)
+    engine.broken = mutation
+    decoder = Decoder(engine, chosen)
+    for prompt in ([1, 2, 3, 1, 2, 3], [4, 4, 4, 5, 6, 4], [9, 1, 9, 2, 9, 3]):
+        try:
+            tokens = tokens_of(list(decoder.generate(prompt, 60)))
+        except RuleBroken:
+            return False
+        if tokens != plain_tokens(prompt, 60) or engine.held() != decoder.text[:-1]:
+            return False
+    return True
+
+
+def test_the_unbroken_engine_survives() -> None:
+    assert survives("")
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_broken_cache_call_is_noticed(mutation: str) -> None:
+    assert not survives(mutation)
+
+
+@given(any_settings)
+@settings(max_examples=200, deadline=None)
+def test_no_step_is_larger_than_the_settings_say(chosen: DecodeSettings) -> None:
+    assume(chosen.mode != "plain")
+    engine = engine_for(chosen)
+    for step in Decoder(engine, chosen).generate([1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2], 60):
+        assert step.rows <= chosen.most_rows
+        assert step.drafted < chosen.most_outputs

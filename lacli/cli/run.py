@@ -22,7 +22,7 @@ def run(
     window: options.Window = None,
     ngram: options.Ngram = None,
     guesses: options.Guesses = None,
-    window_init: options.WindowInit = WindowInitName.prompt,
+    window_init: options.WindowInit = WindowInitName.pool,
     window_shift: options.WindowShift = WindowShiftName.once,
     pool_prompt: options.PoolPrompt = True,
     pool_text: options.PoolText = True,

@@ -1,0 +1,110 @@
+"""The tree of guesses, the walk down it and the batch made of it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lacli import batch
+from lacli.settings import DecodeSettings
+from lacli.tree import ROOT, Origin, Tree
+from lacli.verify import walk
+
+paths = st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=8)
+
+
+def grown(guesses: list[list[int]], *, verify: bool = True) -> Tree:
+    tree = Tree(9)
+    for sequence, path in enumerate(guesses, start=1):
+        tree.add(path, sequence, Origin.POOL, verify=verify)
+    return tree
+
+
+def path_to(tree: Tree, node: int) -> list[int]:
+    """The tokens to a node, found from the sequences alone: the nodes of its first sequence up to it."""
+    sequence = tree.sequences[node][0]
+    return [tree.tokens[other] for other in range(node + 1) if sequence in tree.sequences[other]]
+
+
+def test_paths_that_begin_alike_share_nodes() -> None:
+    tree = grown([[1, 2], [1, 3], [4]])
+    assert tree.tokens == [9, 1, 2, 3, 4]
+    assert tree.depths == [0, 1, 2, 2, 1]
+    assert tree.sequences == [[0, 1, 2, 3], [1, 2], [1], [2], [3]]
+
+
+@given(paths)
+def test_a_tree_has_one_node_for_each_prefix(guesses: list[list[int]]) -> None:
+    tree = grown(guesses)
+    prefixes = {tuple(path[:length]) for path in guesses for length in range(len(path) + 1)} | {()}
+    assert len(tree) == len(prefixes)
+
+
+@given(paths, st.lists(st.integers(0, 3), max_size=5))
+def test_missing_says_what_adding_appends(guesses: list[list[int]], path: list[int]) -> None:
+    tree = grown(guesses)
+    missing, before = tree.missing(path), len(tree)
+    tree.add(path, 99, Origin.POOL)
+    assert len(tree) - before == missing
+
+
+@given(paths)
+def test_all_sequences_of_a_node_hold_the_same_tokens_before_it(guesses: list[list[int]]) -> None:
+    tree = grown(guesses)
+    for node in range(len(tree)):
+        for sequence in tree.sequences[node]:
+            before = [tree.tokens[other] for other in range(node + 1) if sequence in tree.sequences[other]]
+            assert before == path_to(tree, node)
+
+
+@given(paths, st.lists(st.integers(0, 3), min_size=6, max_size=6))
+def test_the_walk_accepts_the_longest_agreeing_path_and_one_more(guesses: list[list[int]], text: list[int]) -> None:
+    tree = grown(guesses)
+    asked: list[int] = []
+
+    def choose(node: int) -> int:
+        asked.append(node)
+        return text[tree.depths[node]]
+
+    path = walk(tree, choose)
+    agreeing = 0
+    while any(guess[: agreeing + 1] == text[: agreeing + 1] for guess in guesses if len(guess) > agreeing):
+        agreeing += 1
+    assert list(path.tokens) == text[: agreeing + 1]
+    assert len(path.nodes) == agreeing
+    assert asked == [ROOT, *path.nodes], "one choice for each accepted node, none twice"
+
+
+def test_the_walk_stops_where_the_choice_is_not_known() -> None:
+    tree = grown([[1, 2]], verify=False)
+    assert walk(tree, lambda node: 1).tokens == (1,)
+
+
+def test_a_shared_node_is_verified_if_any_path_wants_it() -> None:
+    tree = Tree(9)
+    tree.add([1, 2], 1, Origin.WINDOW, verify=False)
+    tree.add([1], 2, Origin.POOL)
+    assert tree.verified == [True, True, False]
+    assert tree.origins[1] is Origin.WINDOW
+
+
+def test_a_batch_has_a_row_for_each_node_at_its_depth() -> None:
+    rows = batch.from_tree(grown([[1, 2], [1, 3]]), past=40)
+    assert rows.tokens.tolist() == [9, 1, 2, 3]
+    assert rows.positions.tolist() == [40, 41, 42, 42]
+    assert rows.sequence_counts.tolist() == [3, 2, 1, 1]
+    assert rows.sequence_ids.tolist() == [0, 1, 2, 1, 2, 1, 2]
+    assert rows.outputs.tolist() == [1, 1, 1, 1]
+
+
+def test_a_prompt_batch_is_a_chain_without_outputs() -> None:
+    rows = batch.from_tokens([5, 6, 7], past=2)
+    assert rows.positions.tolist() == [2, 3, 4]
+    assert rows.sequence_ids.tolist() == [0, 0, 0]
+    assert not rows.outputs.any()
+
+
+def test_the_reference_settings_have_the_reference_shape() -> None:
+    """llama.cpp's example sends 120 rows, 76 of them outputs, in 31 sequences for W=15 N=5 G=15."""
+    settings = DecodeSettings()
+    assert (settings.most_rows, settings.most_outputs, settings.sequences) == (120, 76, 31)
