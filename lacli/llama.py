@@ -7,8 +7,6 @@ algorithm and no text handling beyond bytes in and bytes out.
 from __future__ import annotations
 
 import ctypes
-import sys
-from collections import deque
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,7 +19,9 @@ import numpy.typing as npt
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from lacli.batch import Batch, Ints
+from lacli.buffers import BatchBuffers
 from lacli.errors import LacliError, ModelLoadError
+from lacli.log import Log
 from lacli.settings import DecodeSettings, ModelSettings
 
 CONTEXT_PAD = 256
@@ -36,44 +36,14 @@ FLASH_ATTENTION = {
     "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
 }
 
-LOG_ERROR, LOG_CONTINUE = 4, 5
-"""ggml's log levels; llama-cpp-python's own table has older numbers and hides errors."""
-
-
-class _Log:
-    """Receives llama.cpp's log: passed on to stderr when `verbose`, its last error lines kept for our exceptions."""
-
-    def __init__(self) -> None:
-        self.verbose = False
-        self.errors: deque[str] = deque(maxlen=3)
-        self._level = 0
-        # The library keeps only the pointer: the callback must live as long as the process.
-        self._callback = lib.llama_log_callback(self._receive)
-
-    def install(self) -> None:
-        lib.llama_log_set(self._callback, ctypes.c_void_p(0))
-
-    def last_error(self) -> str:
-        """The first of the last error lines, without the C function's name: the others are its consequences."""
-        line = self.errors[0] if self.errors else "llama.cpp gives no reason"
-        self.errors.clear()
-        return line.split(": ", 1)[-1]
-
-    def _receive(self, level: int, text: bytes, _: Any) -> None:
-        if level != LOG_CONTINUE:
-            self._level = level
-        line = text.decode("utf-8", "replace")
-        if self._level == LOG_ERROR and line.strip():
-            self.errors.append(line.strip())
-        if self.verbose:
-            sys.stderr.write(line)
-
 
 @cache
-def _library() -> _Log:
-    """Start llama.cpp once a process."""
-    log = _Log()
-    log.install()
+def _library() -> Log:
+    """Start llama.cpp once a process, with its log connected."""
+    log = Log()
+    # The library keeps only the callback's address, so the log keeps the callback.
+    log.callback = lib.llama_log_callback(lambda level, text, _: log.receive(level, text))
+    lib.llama_log_set(log.callback, ctypes.c_void_p(0))
     lib.llama_backend_init()
     return log
 
@@ -87,7 +57,7 @@ class LlamaModel:
     def __init__(self, path: Path, settings: ModelSettings, *, verbose: bool = False) -> None:
         self._log = _library()
         self._log.verbose = verbose
-        self._log.errors.clear()
+        self._log.forget()
         parameters = lib.llama_model_default_params()
         parameters.n_gpu_layers = settings.gpu_layers
         self.path = path
@@ -203,13 +173,25 @@ class LlamaEngine:
     Raises ModelLoadError when the context does not fit into memory or its options contradict each other.
     """
 
-    def __init__(self, model: LlamaModel, settings: ModelSettings, decode: DecodeSettings) -> None:
+    def __init__(
+        self,
+        model: LlamaModel,
+        settings: ModelSettings,
+        decode: DecodeSettings,
+        *,
+        backend_greedy: bool | None = None,
+    ) -> None:
+        """backend_greedy: whether the backend chooses the greedy tokens; None lets `_choose_on_backend` decide."""
         self._model = model
         self._log = _library()
         self.sequences = decode.sequences
         self.vocabulary = model.vocabulary
         self.calls = 0
-        self._handle = lib.llama_init_from_model(model.handle, self._parameters(settings, decode))
+        parameters = self._parameters(settings, decode)
+        self._samplers: list[Any] = []
+        if self._choose_on_backend(settings) if backend_greedy is None else backend_greedy:
+            self._add_samplers(parameters, decode)
+        self._handle = lib.llama_init_from_model(model.handle, parameters)
         if not self._handle:
             raise ModelLoadError(
                 f"cannot make a context: {self._log.last_error()}", "a smaller one may fit: -c 4096, or -ctk q8_0"
@@ -220,22 +202,14 @@ class LlamaEngine:
         if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
             self.close()
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
-        self._outputs = 0
-        self._allocate(self.batch_rows, max(self.batch_rows, decode.most_sequence_ids))
+        self._output_rows: list[int] = []
+        self._buffers = BatchBuffers(self.batch_rows)
+        self._struct = _batch_over(self._buffers)
 
     def decode(self, batch: Batch) -> bool:
         rows = len(batch)
         assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
-        ids = len(batch.sequence_ids)
-        if ids > len(self._ids):
-            self._allocate(self.batch_rows, ids)
-        self._tokens[:rows] = batch.tokens
-        self._positions[:rows] = batch.positions
-        self._counts[:rows] = batch.sequence_counts
-        self._ids[:ids] = batch.sequence_ids
-        starts = np.cumsum(batch.sequence_counts) - batch.sequence_counts
-        self._pointers[:rows] = self._ids_address + starts * self._ids.itemsize
-        self._flags[:rows] = batch.outputs
+        self._buffers.fill(batch)
         self._struct.n_tokens = rows
         self.calls += 1
         status = lib.llama_decode(self._handle, self._struct)
@@ -243,17 +217,26 @@ class LlamaEngine:
             return False
         if status != 0:
             raise LacliError(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
-        self._outputs = int(np.count_nonzero(batch.outputs))
+        self._output_rows = np.flatnonzero(batch.outputs).tolist()
         return True
 
     def greedy(self) -> Ints:
+        if self._samplers:
+            rows = self._output_rows
+            tokens = np.fromiter((lib.llama_get_sampled_token_ith(self._handle, row) for row in rows), np.int32)
+            if not np.any(tokens < 0):
+                return tokens
+            # A device that cannot run the sampler gives no token, and raw logits instead.
         best: Ints = self.logits().argmax(axis=1).astype(np.int32)
         return best
 
     def logits(self) -> npt.NDArray[np.float32]:
-        """The last batch's logits, (outputs, vocabulary) float32, valid until the next decode."""
+        """The last batch's logits, (outputs, vocabulary) float32, valid until the next decode.
+
+        Not there where the backend chooses the tokens.
+        """
         pointer = lib.llama_get_logits(self._handle)
-        return np.ctypeslib.as_array(pointer, (self._outputs, self.vocabulary))
+        return np.ctypeslib.as_array(pointer, (len(self._output_rows), self.vocabulary))
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         lib.llama_memory_seq_cp(self._memory, source, target, start, end)
@@ -271,6 +254,9 @@ class LlamaEngine:
         if self._handle:
             lib.llama_free(self._handle)
             self._handle = None
+        for sampler in self._samplers:
+            lib.llama_sampler_free(sampler)
+        self._samplers = []
 
     def __enter__(self) -> Self:
         return self
@@ -295,6 +281,26 @@ class LlamaEngine:
         parameters.type_v = getattr(lib, f"GGML_TYPE_{settings.cache_type_v.upper()}")
         return parameters
 
+    def _add_samplers(self, parameters: Any, decode: DecodeSettings) -> None:
+        """One greedy chain a sequence: an output row whose id has none would bring all raw logits back."""
+        configs = (lib.llama_sampler_seq_config * decode.sequences)()
+        for sequence, config in enumerate(configs):
+            chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+            lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_greedy())
+            self._samplers.append(chain)
+            config.seq_id, config.sampler = sequence, ctypes.cast(chain, ctypes.c_void_p)
+        self._sampler_configs = configs
+        parameters.samplers, parameters.n_samplers = configs, decode.sequences
+        parameters.n_outputs_max_per_seq = parameters.n_outputs_max
+
+    @staticmethod
+    def _choose_on_backend(settings: ModelSettings) -> bool:
+        """Whether greedy choices are made where the logits are: on a GPU, to save their way to the host.
+
+        On the CPU one vectorised argmax is faster (docs/measured.md).
+        """
+        return bool(lib.llama_supports_gpu_offload()) and settings.gpu_layers != 0
+
     @staticmethod
     def _flash_attention(settings: ModelSettings) -> str:
         """What `auto` means: off on the CPU, where it was 1.4 to 3 times slower at 3,100 tokens (docs/measured.md).
@@ -306,19 +312,13 @@ class LlamaEngine:
             return settings.flash_attention
         return "off"
 
-    def _allocate(self, rows: int, ids: int) -> None:
-        """Arrays that llama_batch points into, written through numpy at every step."""
-        self._tokens = np.zeros(rows, np.int32)
-        self._positions = np.zeros(rows, np.int32)
-        self._counts = np.zeros(rows, np.int32)
-        self._flags = np.zeros(rows, np.int8)
-        self._ids = np.zeros(ids, np.int32)
-        self._pointers = np.zeros(rows, np.uintp)
-        self._ids_address = self._ids.ctypes.data
-        self._struct = lib.llama_batch(
-            token=self._tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
-            pos=self._positions.ctypes.data_as(ctypes.POINTER(lib.llama_pos)),
-            n_seq_id=self._counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            seq_id=self._pointers.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(lib.llama_seq_id))),
-            logits=self._flags.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
-        )
+
+def _batch_over(buffers: BatchBuffers) -> Any:
+    """A llama_batch whose arrays are the buffers'."""
+    return lib.llama_batch(
+        token=buffers.tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
+        pos=buffers.positions.ctypes.data_as(ctypes.POINTER(lib.llama_pos)),
+        n_seq_id=buffers.counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+        seq_id=buffers.pointers.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(lib.llama_seq_id))),
+        logits=buffers.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+    )

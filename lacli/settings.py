@@ -77,12 +77,6 @@ class DecodeSettings:
             return self.most_rows
         return 1 + self.window + self.guesses * (self.ngram - 1)
 
-    @property
-    def most_sequence_ids(self) -> int:
-        """Sequence ids named by the rows of the largest step, the input being in all."""
-        window = sum(column + self.ngram - 2 for column in range(self.window))
-        return self.sequences + window + self.guesses * (self.ngram - 1)
-
 
 def window_rows(columns: int, ngram: int) -> int:
     """Rows that a window of so many columns adds to a step, the input not counted: (N-1) columns - 1."""

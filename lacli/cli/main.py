@@ -40,7 +40,7 @@ def lacli(
 def main() -> None:
     """Run the program; a LacliError ends it with one line on stderr (with a traceback under LACLI_DEBUG=1)."""
     try:
-        app()
+        app(prog_name="lacli")
     except LacliError as error:
         if os.environ.get("LACLI_DEBUG") == "1":
             raise

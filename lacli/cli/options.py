@@ -77,14 +77,14 @@ def check_raw(raw: bool, system: str, system_file: str | None) -> None:
 Model = Annotated[
     str | None,
     typer.Argument(
-        metavar="[MODEL]",
+        metavar="MODEL",
         show_default=False,
         help="Path of a GGUF file (any part of a split one). Without it the small bundled demo model runs.",
     ),
 ]
 FromStdin = Annotated[
     str | None,
-    typer.Argument(metavar="[-]", show_default=False, help="A single '-' reads the prompt from standard input."),
+    typer.Argument(metavar="-", show_default=False, help="A single '-' reads the prompt from standard input."),
 ]
 Prompt = Annotated[
     str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.", rich_help_panel=TEXT)
@@ -200,24 +200,37 @@ CacheTypeV = Annotated[
     ),
 ]
 
-Mode = Annotated[ModeName, typer.Option("--mode", help="How tokens are guessed.", rich_help_panel=LOOKAHEAD)]
+Mode = Annotated[
+    ModeName,
+    typer.Option(
+        "--mode",
+        metavar="MODE",
+        help="How tokens are guessed: plain (not at all), jacobi, lookup or lookahead.",
+        rich_help_panel=LOOKAHEAD,
+    ),
+]
 Preset = Annotated[
     PresetName | None,
-    typer.Option("--preset", help="W, N and G for a kind of text or a size of model.", rich_help_panel=LOOKAHEAD),
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help="W, N and G for a kind of text (code, text, creative) or a size of model (7b, 13b, 34b).",
+        rich_help_panel=LOOKAHEAD,
+    ),
 ]
 Window = Annotated[
     int | None,
-    typer.Option("-W", "--window", help="Columns of the lookahead window; jacobi's block.  [default: 15]",
+    typer.Option("-W", "--window", help="Columns of the lookahead window; jacobi's block. (default: 15)",
                  show_default=False, rich_help_panel=LOOKAHEAD),
 ]  # fmt: skip
 Ngram = Annotated[
     int | None,
-    typer.Option("-N", "--ngram", help="Tokens of an n-gram.  [default: 5]", show_default=False,
+    typer.Option("-N", "--ngram", help="Tokens of an n-gram. (default: 5)", show_default=False,
                  rich_help_panel=LOOKAHEAD),
 ]  # fmt: skip
 Guesses = Annotated[
     int | None,
-    typer.Option("-G", "--guesses", help="Most n-grams verified a step.  [default: 15]", show_default=False,
+    typer.Option("-G", "--guesses", help="Most n-grams verified a step. (default: 15)", show_default=False,
                  rich_help_panel=LOOKAHEAD),
 ]  # fmt: skip
 WindowInit = Annotated[
@@ -247,7 +260,7 @@ PoolKeys = Annotated[
 ]
 JacobiIterations = Annotated[
     int | None,
-    typer.Option("--jacobi-iterations", help="Steps after which jacobi starts a new block.  [default: 16]",
+    typer.Option("--jacobi-iterations", help="Steps after which jacobi starts a new block. (default: 16)",
                  show_default=False, rich_help_panel=LOOKAHEAD),
 ]  # fmt: skip
 LookupMatch = Annotated[

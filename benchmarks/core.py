@@ -1,0 +1,273 @@
+"""The core's speed: against a bare loop, against llama.cpp's own llama-lookahead, and where a step's time goes.
+
+    python benchmarks/core.py plain      plain mode against a bare llama_decode + argmax loop
+    python benchmarks/core.py overhead   Python and cache bookkeeping a step, at 200 and 4,000 tokens of context
+    python benchmarks/core.py choose     one vectorised argmax against the backend's greedy sampler
+    python benchmarks/core.py window     the window's first guesses and its two ways to move: S, rows, tokens/s
+    python benchmarks/core.py reference --binary llama-lookahead    against the reference, short and long context
+
+Each prints a Markdown table. Runs of what is compared take turns, so that a noisy machine hits both; quote the
+ratios. No test lives here, and nothing here is timed by the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import llama_cpp as lib
+import numpy as np
+
+from lacli import batch
+from lacli.cores import physical_cores
+from lacli.decode import Decoder
+from lacli.llama import LlamaEngine, LlamaModel
+from lacli.resolve import demo_model
+from lacli.settings import DecodeSettings, ModelSettings
+from lacli.stats import RunStatistics
+from lacli.tree import Origin, Tree
+
+PROMPTS = Path(__file__).with_name("prompts.jsonl")
+TURN = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+
+
+class Bench:
+    """One model with the settings that all measurements share."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        threads = arguments.threads or physical_cores()
+        self.settings = ModelSettings(context=arguments.context, threads=threads, threads_batch=threads)
+        self.model = LlamaModel(arguments.model, self.settings)
+        self.limit: int = arguments.tokens
+        self.repeats: int = arguments.repeats
+        self.questions: dict[str, list[str]] = {}
+        for line in arguments.prompts.read_text().splitlines():
+            row = json.loads(line)
+            self.questions.setdefault(row["class"], []).append(row["prompt"])
+        self.questions = {name: texts[: arguments.each] for name, texts in self.questions.items()}
+
+    def engine(self, decode: DecodeSettings) -> LlamaEngine:
+        return LlamaEngine(self.model, self.settings, decode)
+
+    def prompt(self, question: str) -> list[int]:
+        return self.model.tokenize(TURN.format(question))
+
+    def long_question(self, tokens: int) -> str:
+        """All questions of a class with long texts, one after another, cut to about so many tokens."""
+        longest = max(self.questions.values(), key=lambda texts: sum(map(len, texts)))
+        text = "\n\n".join(longest)
+        ids = self.model.tokenize(text * (tokens // max(len(self.model.tokenize(text)), 1) + 1))
+        return b"".join(map(self.model.piece, ids[:tokens])).decode("utf-8", "ignore")
+
+
+def run(engine: LlamaEngine, settings: DecodeSettings, prompt: list[int], limit: int) -> RunStatistics:
+    statistics = RunStatistics(prompt_tokens=len(prompt))
+    for step in Decoder(engine, settings).generate(prompt, limit):
+        statistics.add(step)
+    return statistics
+
+
+def pooled(runs: Sequence[RunStatistics]) -> RunStatistics:
+    """The sums of several runs."""
+    total = RunStatistics()
+    for name in ("steps", "tokens", "rows", "decode_s", "choose_s", "cache_s", "python_s"):
+        setattr(total, name, sum(getattr(one, name) for one in runs))
+    return total
+
+
+def bare_loop(engine: LlamaEngine, prompt: list[int], limit: int) -> float:
+    """Tokens a second of llama_decode and argmax with nothing around them but a reused one-row batch."""
+    context = engine._handle
+    row = lib.llama_batch_init(1, 0, 1)
+    row.n_tokens, row.n_seq_id[0], row.seq_id[0][0], row.logits[0] = 1, 1, 0, 1
+    engine.clear()
+    engine.decode(batch.from_tokens(prompt[:-1], 0))
+    token, made = prompt[-1], 0
+    begin = perf_counter()
+    for position in range(len(prompt) - 1, len(prompt) - 1 + limit):
+        row.token[0], row.pos[0] = token, position
+        lib.llama_decode(context, row)
+        logits = np.ctypeslib.as_array(lib.llama_get_logits(context), (engine.vocabulary,))
+        token = int(logits.argmax())
+        made += 1
+        if engine.is_end(token):
+            break
+    seconds = perf_counter() - begin
+    lib.llama_batch_free(row)
+    return made / seconds
+
+
+def plain(bench: Bench) -> Iterator[list[str]]:
+    """Plain mode against the bare loop, prompt by prompt in turns."""
+    yield ["class", "bare tokens/s", "plain tokens/s", "plain / bare"]
+    settings = DecodeSettings(mode="plain")
+    ratios = []
+    with bench.engine(settings) as engine:
+        for name, texts in bench.questions.items():
+            bare, ours = [], []
+            for question, _ in product(texts, range(bench.repeats)):
+                prompt = bench.prompt(question)
+                bare.append(bare_loop(engine, prompt, bench.limit))
+                ours.append(run(engine, settings, prompt, bench.limit).tokens_per_second)
+            ratio = median(own / other for own, other in zip(ours, bare, strict=True))
+            ratios.append(ratio)
+            yield [name, f"{median(bare):.0f}", f"{median(ours):.0f}", f"{ratio:.3f}"]
+    yield ["all", "", "", f"{geometric_mean(ratios):.3f}"]
+
+
+def overhead(bench: Bench) -> Iterator[list[str]]:
+    """Where a step's time goes as the context grows, W=15 N=5 G=15."""
+    yield ["context", "rows", "decode ms", "choose ms", "cache ms", "Python ms", "cache + Python ms"]
+    settings = DecodeSettings()
+    with bench.engine(settings) as engine:
+        for tokens in (200, 1000, 4000):
+            prompt = bench.prompt(bench.long_question(tokens - 20))
+            runs = [run(engine, settings, prompt, bench.limit) for _ in range(bench.repeats)]
+            fields = ("decode_s", "choose_s", "cache_s", "python_s")
+            times = [[ms(getattr(one, field) / one.steps) for one in runs] for field in fields]
+            both = median(cache + python for cache, python in zip(times[2], times[3], strict=True))
+            rows = median(one.rows_mean for one in runs)
+            yield [str(len(prompt)), f"{rows:.0f}", *(f"{median(column):.2f}" for column in times), f"{both:.2f}"]
+
+
+def choose(bench: Bench) -> Iterator[list[str]]:
+    """Reading 76 rows' choices from the whole vocabulary: decode, choose and their sum, the two ways in turns."""
+    yield ["way", "decode ms", "choose ms", "sum ms"]
+    settings = DecodeSettings()
+    tree = Tree(5)
+    for path, sequence in enumerate(range(settings.window + 1, settings.sequences)):
+        tree.add([path * 4 + depth + 10 for depth in range(settings.ngram - 1)], sequence, Origin.POOL)
+    for sequence in range(1, settings.window + 1):
+        tree.add([1000 + sequence], sequence, Origin.WINDOW)
+    assert len(tree) == settings.most_outputs
+    ways = {"argmax": False, "backend": True}
+    engines = {way: LlamaEngine(bench.model, bench.settings, settings, backend_greedy=on) for way, on in ways.items()}
+    times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    for _ in range(bench.repeats * 3):
+        for way, engine in engines.items():
+            engine.clear()
+            begin = perf_counter()
+            engine.decode(batch.from_tree(tree, 0))
+            decoded = perf_counter()
+            engine.greedy()
+            times[way].append((decoded - begin, perf_counter() - decoded))
+    for way, pairs in times.items():
+        decode_s, choose_s = (median(column) for column in zip(*pairs, strict=True))
+        yield [way, f"{ms(decode_s):.2f}", f"{ms(choose_s):.2f}", f"{ms(median(map(sum, pairs))):.2f}"]
+        engines[way].close()
+
+
+def window(bench: Bench) -> Iterator[list[str]]:
+    """What the window starts from and how it moves: S, rows a step, tokens/s, by class."""
+    variants = {
+        "pool, once": DecodeSettings(),
+        "pool, refill": DecodeSettings(window_shift="refill"),
+        "prompt, once": DecodeSettings(window_init="prompt"),
+        "prompt, refill": DecodeSettings(window_init="prompt", window_shift="refill"),
+        "random, once": DecodeSettings(window_init="random"),
+        "no window": DecodeSettings(window=0),
+        "no pool from the prompt": DecodeSettings(pool_prompt=False),
+        "no pool from the text": DecodeSettings(pool_text=False),
+        "pool from the window alone": DecodeSettings(pool_prompt=False, pool_text=False),
+    }
+    yield ["variant", *(f"{name}: S, rows, tokens/s" for name in bench.questions)]
+    for name, settings in variants.items():
+        cells = []
+        with bench.engine(settings) as engine:
+            for texts in bench.questions.values():
+                total = pooled([run(engine, settings, bench.prompt(text), bench.limit) for text in texts])
+                cells.append(f"{total.tokens_per_step:.2f}, {total.rows_mean:.0f}, {total.tokens_per_second:.0f}")
+        yield [name, *cells]
+
+
+def reference(bench: Bench, binary: str) -> Iterator[list[str]]:
+    """Against llama.cpp's example at W=15 N=5 G=15: same model, prompts, threads, in turns."""
+    yield ["prompts", "its S", "S", "S ratio", "its tokens/s", "tokens/s", "speed ratio", "plain tokens/s"]
+    settings = DecodeSettings()
+    sets = {**bench.questions}
+    sets |= {f"edit at {size} tokens": [bench.long_question(size)] for size in (1000, 3000)}
+    s_ratios, speed_ratios = [], []
+    with bench.engine(settings) as engine, bench.engine(replace(settings, mode="plain")) as plain_engine:
+        for name, questions in sets.items():
+            theirs, ours, plainly = [], [], []
+            repeats = bench.repeats if len(questions) == 1 else 1
+            for question, _ in product(questions, range(repeats)):
+                prompt = bench.prompt(question)
+                ours.append(run(engine, settings, prompt, bench.limit))
+                theirs.append(run_reference(bench, binary, TURN.format(question)))
+                plainly.append(run(plain_engine, replace(settings, mode="plain"), prompt, bench.limit))
+            their, our, plain_total = (pooled(runs) for runs in (theirs, ours, plainly))
+            s_ratio = our.tokens_per_step / their.tokens_per_step
+            speed = our.tokens_per_second / their.tokens_per_second
+            if name in bench.questions:
+                s_ratios.append(s_ratio)
+                speed_ratios.append(speed)
+            yield [
+                name, f"{their.tokens_per_step:.2f}", f"{our.tokens_per_step:.2f}", f"{s_ratio:.2f}",
+                f"{their.tokens_per_second:.0f}", f"{our.tokens_per_second:.0f}", f"{speed:.2f}",
+                f"{plain_total.tokens_per_second:.0f}",
+            ]  # fmt: skip
+    means = f"{geometric_mean(s_ratios):.2f}", f"{geometric_mean(speed_ratios):.2f}"
+    yield ["geometric mean of the classes", "", "", means[0], "", "", means[1], ""]
+
+
+def run_reference(bench: Bench, binary: str, prompt: str) -> RunStatistics:
+    """One process of llama-lookahead; its own count of tokens, accepted tokens and seconds of decoding."""
+    threads = str(bench.settings.threads)
+    command = [binary, "-m", str(bench.model.path), "-p", prompt, "-n", str(bench.limit), "--temp", "0"]
+    command += ["-c", str(bench.settings.context), "-b", str(bench.settings.context), "-t", threads, "-tb", threads]
+    # Its log and its text may interleave on one stream; on two they do not.
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True)
+    log = done.stdout + done.stderr
+    decoded = re.search(r"decoded +(\d+) tokens in +([\d.]+) seconds", log)
+    accepted = re.search(r"n_accept += +(\d+)", log)
+    assert decoded and accepted, "the reference's log has changed its form"
+    tokens, seconds = int(decoded[1]), float(decoded[2])
+    return RunStatistics(steps=tokens - int(accepted[1]), tokens=tokens, decode_s=seconds)
+
+
+def ms(seconds: float) -> float:
+    return seconds * 1e3
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return prod(values) ** (1 / len(values))
+
+
+def print_table(rows: Iterator[list[str]]) -> None:
+    for index, row in enumerate(rows):
+        print("| " + " | ".join(row) + " |", flush=True)
+        if not index:
+            print("|" + "---|" * len(row))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["plain", "overhead", "choose", "window", "reference"])
+    parser.add_argument("--model", type=Path, default=demo_model(), help="GGUF file with a ChatML template")
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, help='JSONL rows {"class": ..., "prompt": ...}')
+    parser.add_argument("--each", type=int, default=12, help="prompts a class")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens an answer may have")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--context", type=int, default=4864)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--binary", default="llama-lookahead", help="the reference, built from llama.cpp's sources")
+    arguments = parser.parse_args()
+    bench = Bench(arguments)
+    if arguments.what == "reference":
+        print_table(reference(bench, arguments.binary))
+    else:
+        print_table({"plain": plain, "overhead": overhead, "choose": choose, "window": window}[arguments.what](bench))
+
+
+if __name__ == "__main__":
+    main()

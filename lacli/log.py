@@ -1,0 +1,41 @@
+"""llama.cpp's log: its last error lines for our messages, all of it on stderr when asked for.
+
+Lines in, sentences out; `llama.py` connects it to the library.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+
+ERROR, CONTINUE = 4, 5
+"""ggml's levels; llama-cpp-python's own table has older numbers and hides errors."""
+
+
+class Log:
+    """Receives llama.cpp's log; `verbose` passes it on to stderr. callback: what the library calls."""
+
+    def __init__(self) -> None:
+        self.callback: object = None
+        self.verbose = False
+        self._errors: deque[str] = deque(maxlen=3)
+        self._level = 0
+
+    def receive(self, level: int, text: bytes) -> None:
+        """One call of the library's callback: a line, or the next piece of one."""
+        if level != CONTINUE:
+            self._level = level
+        line = text.decode("utf-8", "replace")
+        if self._level == ERROR and line.strip():
+            self._errors.append(line.strip())
+        if self.verbose:
+            sys.stderr.write(line)
+
+    def forget(self) -> None:
+        """Drop what was collected, before a call whose errors are wanted."""
+        self._errors.clear()
+
+    def last_error(self) -> str:
+        """The first of the last error lines, without the C function's name: the others are its consequences."""
+        line = self._errors[0] if self._errors else "llama.cpp gives no reason"
+        return line.split(": ", 1)[-1]

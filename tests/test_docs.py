@@ -1,0 +1,35 @@
+"""The documents keep their promises: generated help, models.txt, the README's commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.generate import PAGES
+from lacli.settings import decode_settings
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_help_in_the_docs_is_what_the_program_prints(page: str) -> None:
+    assert (ROOT / "docs" / page).read_text() == PAGES[page](), "run: python docs/generate.py"
+
+
+def test_every_model_has_a_unique_alias_a_repository_and_settings_that_work() -> None:
+    lines = [line for line in (ROOT / "models.txt").read_text().splitlines() if line and not line.startswith("#")]
+    models = [line.split(maxsplit=6) for line in lines]
+    assert len({alias for alias, *_ in models}) == len(models) >= 20
+    for _, repository, quant, window, ngram, guesses, words in models:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+", repository)
+        assert quant and words
+        decode_settings(window=int(window), ngram=int(ngram), guesses=int(guesses))
+
+
+def test_the_readme_begins_with_exactly_two_commands() -> None:
+    block = (ROOT / "README.md").read_text().split("```sh\n", 1)[1].split("```", 1)[0]
+    run, test = block.splitlines()
+    assert "pip install" in run and "lacli run" in run
+    assert "[test]" in test and test.endswith("-m pytest")
