@@ -16,6 +16,9 @@ from lacli.tree import ROOT, Tree
 ALL = -1
 """As a sequence: every one. As an end: to the end."""
 
+PREFILL_ROWS = 512
+"""Rows of a prefill call: llama.cpp computes no more at once anyway, and Ctrl-C is heard between calls."""
+
 
 class Cache:
     """The tokens 0 .. past-1 of sequence 0, and how far the other sequences share them.
@@ -38,8 +41,8 @@ class Cache:
         return min(self._engine.cells - self.past, self._engine.batch_rows)
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        """Decode tokens in batches of at most `batch_rows`, without logits, and let every sequence own them."""
-        rows = self._engine.batch_rows
+        """Decode tokens in batches, without logits, and let every sequence own them."""
+        rows = min(self._engine.batch_rows, PREFILL_ROWS)
         for first in range(0, len(tokens), rows):
             piece = tokens[first : first + rows]
             fits = self._engine.decode(from_tokens(piece, self.past))

@@ -1,0 +1,83 @@
+"""Sums over steps, the log's last error, and the buffers behind a batch."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from lacli import batch
+from lacli.buffers import BatchBuffers
+from lacli.log import CONTINUE, ERROR, Log
+from lacli.stats import RunStatistics, Step
+from lacli.tree import Origin, Tree
+
+
+def step(*origins: Origin, rows: int = 10) -> Step:
+    tokens = tuple(range(len(origins)))
+    return Step(tokens, origins, rows, rows - 1, decode_s=0.4, choose_s=0.3, cache_s=0.2, python_s=0.1)
+
+
+def test_steps_add_up() -> None:
+    run = RunStatistics()
+    run.add(step(Origin.MODEL, rows=4))
+    run.add(step(Origin.POOL, Origin.WINDOW, Origin.MODEL, rows=8))
+    run.add(step(Origin.MODEL, rows=6))
+    assert (run.steps, run.tokens, run.accepted, run.rows_mean) == (3, 5, 2, 6)
+    assert run.accept_hist == [2, 0, 1]
+    assert run.tokens_per_step == 5 / 3
+    assert run.predicted_s == pytest.approx(3.0)
+    assert run.tokens_per_second == pytest.approx(5 / 3)
+
+
+def test_tokens_after_a_stop_do_not_count() -> None:
+    run = RunStatistics()
+    run.add(step(Origin.POOL, Origin.POOL, Origin.MODEL), read=1)
+    assert (run.tokens, run.accepted, run.accept_hist) == (1, 1, [1])
+
+
+def test_a_run_without_steps_divides_by_nothing() -> None:
+    run = RunStatistics()
+    assert (run.tokens_per_step, run.tokens_per_second, run.rows_mean, run.accept_hist) == (0, 0, 0, [])
+
+
+def test_the_log_gives_the_first_error_without_its_function() -> None:
+    log = Log()
+    log.receive(2, b"llama_load: all is well\n")
+    assert log.last_error() == "llama.cpp gives no reason"
+    log.receive(ERROR, b"gguf_init: bad magic\n")
+    log.receive(ERROR, b"load_model: failed\n")
+    assert log.last_error() == "bad magic"
+    log.forget()
+    assert log.last_error() == "llama.cpp gives no reason"
+
+
+def test_a_continued_line_has_the_level_it_continues() -> None:
+    log = Log()
+    log.receive(2, b"info")
+    log.receive(CONTINUE, b" goes on\n")
+    assert log.last_error() == "llama.cpp gives no reason"
+
+
+def test_a_verbose_log_reaches_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    log = Log()
+    log.receive(2, b"hidden\n")
+    log.verbose = True
+    log.receive(2, b"shown\n")
+    assert capsys.readouterr().err == "shown\n"
+
+
+def test_buffers_point_each_row_at_its_own_sequence_ids() -> None:
+    buffers = BatchBuffers(rows=4)
+    tree = Tree(9)
+    tree.add([1, 2], 5, Origin.POOL)
+    tree.add([1, 3], 6, Origin.POOL)
+    for _ in range(2):  # the second time the ids' memory has grown
+        buffers.fill(batch.from_tree(tree, 7))
+        found = [
+            np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(ctypes.c_int32)), (int(count),)).tolist()
+            for address, count in zip(buffers.pointers, buffers.counts, strict=True)
+        ]
+        assert found == [[0, 5, 6], [5, 6], [5], [6]]
+        assert buffers.positions.tolist() == [7, 8, 9, 9]
