@@ -56,7 +56,8 @@ class Decoder:
                 if step.finish:
                     return
         finally:
-            self._cache.truncate(self._cache.past)
+            # The text is the truth: an interrupt may have come between any two calls of a step.
+            self._cache.truncate(len(self.text) - 1)
 
     def truncate(self, length: int) -> None:
         """Forget the text after its first `length` tokens, in the cache too where the model can."""

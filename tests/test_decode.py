@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from lacli.batch import Batch, Ints
 from lacli.decode import Decoder
 from lacli.errors import PromptError
 from lacli.settings import MODES, DecodeSettings
@@ -14,6 +19,7 @@ from lacli.tree import Origin
 from tests.fake_engine import FakeEngine, RuleBroken
 
 VOCABULARY = 12
+Result = TypeVar("Result")
 
 any_settings = st.builds(
     DecodeSettings,
@@ -175,6 +181,52 @@ def test_timing_plain_steps_leaves_text_and_cache_as_they_were() -> None:
     before = engine.held()
     assert decoder.time_plain_step() > 0
     assert engine.held() == before == decoder.text[:-1]
+
+
+class Interrupting(FakeEngine):
+    """A fake engine in whose n-th call the user presses Ctrl-C, before or after the call has done its work."""
+
+    calls_left = 0
+    before = False
+
+    def _call(self, work: Callable[[], Result]) -> Result:
+        self.calls_left -= 1
+        if self.calls_left == 0 and self.before:
+            raise KeyboardInterrupt
+        result = work()
+        if self.calls_left == 0:
+            raise KeyboardInterrupt
+        return result
+
+    def decode(self, batch: Batch) -> bool:
+        return self._call(lambda: FakeEngine.decode(self, batch))
+
+    def greedy(self) -> Ints:
+        return self._call(lambda: FakeEngine.greedy(self))
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self._call(lambda: FakeEngine.copy(self, source, target, start, end))
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        return self._call(lambda: FakeEngine.remove(self, sequence, start, end))
+
+
+@given(any_settings, prompts, st.integers(1, 150), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_an_interrupt_in_any_call_leaves_text_and_cache_agreeing(
+    chosen: DecodeSettings, prompt: list[int], calls: int, before: bool
+) -> None:
+    engine = Interrupting(256, 256, chosen.sequences, VOCABULARY)
+    decoder = Decoder(engine, chosen)
+    generation = decoder.generate(prompt, 60)
+    next(generation)
+    engine.calls_left, engine.before = calls, before
+    with suppress(KeyboardInterrupt):
+        list(generation)
+    engine.calls_left = 0
+    assert decoder.text == (prompt + plain_tokens(prompt, 60))[: len(decoder.text)]
+    assert engine.held() == decoder.text[:-1]
+    assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
 
 
 class Mutant(FakeEngine):
