@@ -48,20 +48,22 @@ class Tree:
         verify: whether the model's choice after every node of the path is wanted, so that the walk may go down it.
         """
         node = ROOT
+        children, sequences = self._children, self.sequences
         if sequence:
-            self.sequences[ROOT].append(sequence)
+            sequences[ROOT].append(sequence)
         for depth, token in enumerate(path, start=1):
-            below = self._children[node].setdefault(token, len(self.tokens))
-            if below == len(self.tokens):
+            below = children[node].get(token)
+            if below is None:
+                below = children[node][token] = len(children)
+                children.append({})
+                sequences.append([])
                 self.tokens.append(token)
                 self.depths.append(depth)
                 self.origins.append(origin)
-                self.sequences.append([])
                 self.verified.append(verify)
-                self._children.append({})
             elif verify:
                 self.verified[below] = True
-            self.sequences[below].append(sequence)
+            sequences[below].append(sequence)
             node = below
         return node
 
