@@ -225,14 +225,15 @@ def run_reference(bench: Bench, binary: str, prompt: str) -> RunStatistics:
     threads = str(bench.settings.threads)
     command = [binary, "-m", str(bench.model.path), "-p", prompt, "-n", str(bench.limit), "--temp", "0"]
     command += ["-c", str(bench.settings.context), "-b", str(bench.settings.context), "-t", threads, "-tb", threads]
-    # Its log and its text may interleave on one stream; on two they do not.
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True)
-    log = done.stdout + done.stderr
-    decoded = re.search(r"decoded +(\d+) tokens in +([\d.]+) seconds", log)
-    accepted = re.search(r"n_accept += +(\d+)", log)
-    assert decoded and accepted, "the reference's log has changed its form"
-    tokens, seconds = int(decoded[1]), float(decoded[2])
-    return RunStatistics(steps=tokens - int(accepted[1]), tokens=tokens, decode_s=seconds)
+    # Its log has a thread of its own, and what that has not written when the process ends is lost: ask again.
+    for _ in range(10):
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True)
+        decoded = re.search(r"decoded +(\d+) tokens in +([\d.]+) seconds", done.stderr)
+        accepted = re.search(r"n_accept += +(\d+)", done.stderr)
+        if decoded and accepted:
+            tokens, seconds = int(decoded[1]), float(decoded[2])
+            return RunStatistics(steps=tokens - int(accepted[1]), tokens=tokens, decode_s=seconds)
+    raise RuntimeError("the reference prints no statistics: has its log changed its form?")
 
 
 def ms(seconds: float) -> float:

@@ -6,10 +6,15 @@ Takes settings and text; flags and files are read before, terminals are `ui.py`.
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lacli.errors import LacliError
+from lacli.errors import LacliError, ModelLoadError
+from lacli.llama import on_abort
 from lacli.report import against_plain, as_json, as_lines
 from lacli.session import Generation, Session, open_session
 from lacli.settings import DecodeSettings, ModelSettings
@@ -51,7 +56,10 @@ def ask(
     screen: Screen,
 ) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out."""
-    with open_session(path, model_settings, decode_settings, verbose=output.verbose) as session:
+    on_abort(lambda message: _give_up(message, screen))
+    with _ctrl_c_ends_at_once():
+        opened = open_session(path, model_settings, decode_settings, verbose=output.verbose)
+    with opened as session:
         for note in session.notes:
             screen.note(note)
         prompt = session.prompt(question.text, question.system, raw=question.raw)
@@ -60,8 +68,28 @@ def ask(
             _stream(generation, output, screen)
         except KeyboardInterrupt:
             screen.end_line()
-            raise Interrupted("interrupted") from None
+            raise Interrupted("") from None
         _conclude(session, generation, output, screen)
+
+
+@contextmanager
+def _ctrl_c_ends_at_once() -> Iterator[None]:
+    """While a model loads, Python runs only in llama.cpp's log callback, where an exception would be lost."""
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(Interrupted.exit_code))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _give_up(message: str, screen: Screen) -> None:
+    """llama.cpp is about to abort: say so in a line and end without a core dump."""
+    screen.error(
+        ModelLoadError(
+            f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", "the model's file may be damaged: fetch it again"
+        )
+    )
+    os._exit(ModelLoadError.exit_code)
 
 
 def _stream(generation: Generation, output: Output, screen: Screen) -> None:

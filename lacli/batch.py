@@ -21,8 +21,7 @@ Mirrors the batch of llama.cpp's examples/lookahead, which sends every candidate
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 
 import numpy as np
 import numpy.typing as npt
@@ -32,42 +31,71 @@ from lacli.tree import Tree
 Ints = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True)
 class Batch:
-    """Rows of one llama_decode call.
+    """Rows of one llama_decode call, in arrays made once and written at every step.
 
-    tokens, positions, sequence_counts: (rows,) int32. sequence_ids: the rows' ids one after another,
-    (sum of sequence_counts,) int32. outputs: (rows,) int8, 1 where logits are wanted.
+    tokens, positions, sequence_counts: (rows,) int32. outputs: (rows,) int8, 1 where logits are wanted.
+    sequence_ids: the rows' ids one after another, int32; sequence_pointers: (rows,), the address of each row's
+    first one. Only the first `len(batch)` rows are meant. wanted: how many of them want logits.
     """
 
-    tokens: Ints
-    positions: Ints
-    sequence_counts: Ints
-    sequence_ids: Ints
-    outputs: npt.NDArray[np.int8]
+    def __init__(self, rows: int) -> None:
+        self.tokens = np.zeros(rows, np.int32)
+        self.positions = np.zeros(rows, np.int32)
+        self.sequence_counts = np.zeros(rows, np.int32)
+        self.sequence_pointers = np.zeros(rows, np.uintp)
+        self.outputs = np.zeros(rows, np.int8)
+        self.wanted = 0
+        self._rows = 0
+        self._make_room(rows)
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return self._rows
+
+    def set_tree(self, tree: Tree, past: int) -> Batch:
+        """The rows of a step: node k of the tree is row k, at position past + its depth."""
+        positions = [past + depth for depth in tree.depths]
+        return self._set(tree.tokens, positions, tree.sequences, tree.verified)
+
+    def set_tokens(self, tokens: Sequence[int], past: int) -> Batch:
+        """The rows of a piece of prompt: sequence 0, no logits wanted."""
+        rows = len(tokens)
+        return self._set(tokens, range(past, past + rows), [(0,)] * rows, [False] * rows)
+
+    def _set(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        sequences: Sequence[Sequence[int]],
+        outputs: Sequence[bool],
+    ) -> Batch:
+        # Sums over a few dozen rows are faster in lists; numpy is for the one copy into llama.cpp's memory.
+        rows = self._rows = len(tokens)
+        counts = [len(ids) for ids in sequences]
+        ids = list(chain.from_iterable(sequences))
+        if len(ids) > len(self.sequence_ids):
+            self._make_room(2 * len(ids))
+        sizes = (self._id_size * count for count in counts[:-1])
+        self.tokens[:rows] = tokens
+        self.positions[:rows] = positions
+        self.sequence_counts[:rows] = counts
+        self.sequence_ids[: len(ids)] = ids
+        self.sequence_pointers[:rows] = list(accumulate(sizes, initial=self._ids_address))
+        self.outputs[:rows] = outputs
+        self.wanted = sum(outputs)
+        return self
+
+    def _make_room(self, ids: int) -> None:
+        self.sequence_ids = np.zeros(ids, np.int32)
+        self._ids_address = self.sequence_ids.ctypes.data
+        self._id_size = self.sequence_ids.itemsize
 
 
 def from_tree(tree: Tree, past: int) -> Batch:
-    """The rows of a step: node k of the tree is row k, at position past + its depth."""
-    return Batch(
-        tokens=np.array(tree.tokens, np.int32),
-        positions=np.array(tree.depths, np.int32) + past,
-        sequence_counts=np.fromiter(map(len, tree.sequences), np.int32, len(tree)),
-        sequence_ids=np.fromiter(chain.from_iterable(tree.sequences), np.int32),
-        outputs=np.array(tree.verified, np.int8),
-    )
+    """A new batch of a step's rows."""
+    return Batch(len(tree)).set_tree(tree, past)
 
 
 def from_tokens(tokens: Sequence[int], past: int) -> Batch:
-    """The rows of a piece of prompt: sequence 0, no logits wanted."""
-    count = len(tokens)
-    return Batch(
-        tokens=np.array(tokens, np.int32),
-        positions=np.arange(past, past + count, dtype=np.int32),
-        sequence_counts=np.ones(count, np.int32),
-        sequence_ids=np.zeros(count, np.int32),
-        outputs=np.zeros(count, np.int8),
-    )
+    """A new batch of a prompt's rows."""
+    return Batch(len(tokens)).set_tokens(tokens, past)

@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from statistics import median
 from time import perf_counter
 
-from lacli import batch
+from lacli.batch import Batch
 from lacli.cache import Cache
 from lacli.engine import Engine
 from lacli.errors import PromptError
@@ -36,6 +36,7 @@ class Decoder:
         self.prompt_s = 0.0
         self._engine = engine
         self._cache = Cache(engine)
+        self._batch = Batch(engine.batch_rows)
 
     def generate(self, prompt: Sequence[int], limit: int = -1) -> Generator[Step]:
         """Decode what follows a prompt: at most `limit` tokens (-1: no limit), to an end token or a full context.
@@ -73,7 +74,7 @@ class Decoder:
         for token in self.text[start:-1]:
             begin = perf_counter()
             tree = Tree(token)
-            self._engine.decode(batch.from_tree(tree, self._cache.past))
+            self._engine.decode(self._batch.set_tree(tree, self._cache.past))
             self._engine.greedy()
             self._cache.keep(tree, ())
             times.append(perf_counter() - begin)
@@ -147,7 +148,7 @@ class Decoder:
         while room:
             tree = mode.grow(self.text, room)
             self._cache.share(tree)
-            rows = batch.from_tree(tree, self._cache.past)
+            rows = self._batch.set_tree(tree, self._cache.past)
             begin = perf_counter()
             if self._engine.decode(rows):
                 return tree, perf_counter() - begin

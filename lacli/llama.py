@@ -7,7 +7,9 @@ algorithm and no text handling beyond bytes in and bytes out.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -19,9 +21,9 @@ import numpy.typing as npt
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from lacli.batch import Batch, Ints
-from lacli.buffers import BatchBuffers
-from lacli.errors import LacliError, ModelLoadError
+from lacli.errors import LacliError, ModelLoadError, PromptError, UsageError
 from lacli.log import Log
+from lacli.memory import bounded_by_free_memory
 from lacli.settings import DecodeSettings, ModelSettings
 
 CONTEXT_PAD = 256
@@ -30,11 +32,37 @@ CONTEXT_PAD = 256
 LARGEST_DEFAULT_CONTEXT = 8192
 """A model's own context is used up to here; -c asks for more."""
 
+MOST_CELLS = 2**31 - 1
+"""Positions are 32-bit integers."""
+
+MOST_THREADS = 512
+"""ggml's GGML_MAX_N_THREADS; more of them crash it."""
+
+PLAIN_TYPES = ("f32", "f16", "bf16")
+"""Cache types that are not quantised."""
+
 FLASH_ATTENTION = {
     "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
     "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
 }
+
+
+_ABORT_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+_abort_callbacks: list[object] = []
+
+
+def on_abort(report: Callable[[str], None]) -> None:
+    """Call `report` with ggml's last words when one of its assertions fails; the process aborts when it returns.
+
+    A damaged model file can do that. For the command line, which ends the process there in its own way.
+    """
+    callback = _ABORT_CALLBACK(lambda message: report(message.decode("utf-8", "replace")))
+    _abort_callbacks.append(callback)  # ggml keeps only its address
+    try:
+        lib.llama_cpp._lib.ggml_set_abort_callback(callback)
+    except AttributeError:
+        _abort_callbacks.remove(callback)
 
 
 @cache
@@ -51,22 +79,21 @@ def _library() -> Log:
 class LlamaModel:
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
-    Raises ModelLoadError when llama.cpp cannot read the file or lacli cannot decode with its kind of model.
+    Raises ModelLoadError when llama.cpp cannot read the file or lacli cannot decode with its kind of model, UsageError
+    when llama.cpp does not take the settings.
     """
 
     def __init__(self, path: Path, settings: ModelSettings, *, verbose: bool = False) -> None:
+        _check(settings)
         self._log = _library()
         self._log.verbose = verbose
         self._log.forget()
         parameters = lib.llama_model_default_params()
         parameters.n_gpu_layers = settings.gpu_layers
         self.path = path
-        self.handle = lib.llama_model_load_from_file(str(path).encode(), parameters)
+        self.handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self.handle:
-            raise ModelLoadError(
-                f"cannot load {path.name}: {self._log.last_error()}",
-                "the file may be damaged, incomplete or of a newer kind: fetch it again or update llama-cpp-python",
-            )
+            raise self._not_loaded()
         self._vocabulary = lib.llama_model_get_vocab(self.handle)
         self._refuse()
 
@@ -75,7 +102,10 @@ class LlamaModel:
         """Architecture, size and type in llama.cpp's words."""
         buffer = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self.handle, buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace")
+        # It names the sizes of well-known models only.
+        millions = lib.llama_model_n_params(self.handle) / 1e6
+        size = f"{millions:.1f}M" if millions < 1000 else f"{millions / 1000:.1f}B"
+        return buffer.value.decode("utf-8", "replace").replace("?B", size)
 
     @property
     def devices(self) -> str:
@@ -138,7 +168,10 @@ class LlamaModel:
         template = lib.llama_model_chat_template(self.handle, None)
         if not template:
             return None
-        formatter = Jinja2ChatFormatter(template.decode("utf-8", "replace"), self.eos(), self.bos())
+        try:
+            formatter = Jinja2ChatFormatter(template.decode("utf-8", "replace"), self.eos(), self.bos())
+        except Exception as error:  # whatever Jinja raises, the template is at fault
+            raise PromptError(f"the model's chat template is broken: {error}", "use --raw to go without it") from error
         return lambda messages: formatter(messages=messages).prompt
 
     def close(self) -> None:
@@ -154,6 +187,13 @@ class LlamaModel:
 
     def _special(self, token: int) -> str:
         return "" if token < 0 else self.piece(token, special=True).decode("utf-8", "replace")
+
+    def _not_loaded(self) -> ModelLoadError:
+        reason = self._log.last_error().removeprefix("error loading model: ")
+        hint = "the file may be damaged, incomplete or of a newer kind: fetch it again or update llama-cpp-python"
+        if "unknown model architecture" in reason:
+            hint = "a newer llama-cpp-python may know it"
+        return ModelLoadError(f"cannot load {self.path.name}: {reason}", hint)
 
     def _refuse(self) -> None:
         """Models that do not generate one token after another are not for us."""
@@ -191,10 +231,17 @@ class LlamaEngine:
         self._samplers: list[Any] = []
         if self._choose_on_backend(settings) if backend_greedy is None else backend_greedy:
             self._add_samplers(parameters, decode)
-        self._handle = lib.llama_init_from_model(model.handle, parameters)
+        self._log.forget()
+        # A GPU driver reserves addresses, not memory, so no bound there; it refuses what it does not have.
+        with nullcontext() if lib.llama_supports_gpu_offload() else bounded_by_free_memory():
+            self._handle = lib.llama_init_from_model(model.handle, parameters)
         if not self._handle:
+            self.close()
+            reason = self._log.last_error()
+            full = "alloc" in reason
             raise ModelLoadError(
-                f"cannot make a context: {self._log.last_error()}", "a smaller one may fit: -c 4096, or -ctk q8_0"
+                f"cannot make a context: {'not enough memory, ' if full else ''}{reason}",
+                "a smaller one may fit: -c 4096, or -ctk q8_0" if full else "see more with -v",
             )
         self.cells = int(lib.llama_n_ctx(self._handle))
         self.batch_rows = int(lib.llama_n_batch(self._handle))
@@ -202,27 +249,29 @@ class LlamaEngine:
         if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
             self.close()
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
-        self._output_rows: list[int] = []
-        self._buffers = BatchBuffers(self.batch_rows)
-        self._struct = _batch_over(self._buffers)
+        self._batch: Batch | None = None
+        self._view = np.zeros((0, 0), np.float32)
+        self._view_key = (0, 0)
 
     def decode(self, batch: Batch) -> bool:
         rows = len(batch)
         assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
-        self._buffers.fill(batch)
+        if batch is not self._batch:
+            self._batch, self._struct = batch, _struct_over(batch)
         self._struct.n_tokens = rows
         self.calls += 1
+        self._log.forget()
         status = lib.llama_decode(self._handle, self._struct)
         if status == 1:
             return False
         if status != 0:
             raise LacliError(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
-        self._output_rows = np.flatnonzero(batch.outputs).tolist()
         return True
 
     def greedy(self) -> Ints:
         if self._samplers:
-            rows = self._output_rows
+            assert self._batch is not None
+            rows = np.flatnonzero(self._batch.outputs[: len(self._batch)]).tolist()
             tokens = np.fromiter((lib.llama_get_sampled_token_ith(self._handle, row) for row in rows), np.int32)
             if not np.any(tokens < 0):
                 return tokens
@@ -235,8 +284,15 @@ class LlamaEngine:
 
         Not there where the backend chooses the tokens.
         """
-        pointer = lib.llama_get_logits(self._handle)
-        return np.ctypeslib.as_array(pointer, (len(self._output_rows), self.vocabulary))
+        assert self._batch is not None, "nothing is decoded yet"
+        address = ctypes.addressof(lib.llama_get_logits(self._handle).contents)
+        key = (address, self._batch.wanted)
+        if key != self._view_key:
+            # Making a view costs as much as reading a row; llama.cpp moves the logits only when it needs more room.
+            memory = memoryview((ctypes.c_float * (key[1] * self.vocabulary)).from_address(address))
+            self._view = np.asarray(memory, np.float32).reshape(key[1], self.vocabulary)
+            self._view_key = key
+        return self._view
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         lib.llama_memory_seq_cp(self._memory, source, target, start, end)
@@ -269,7 +325,7 @@ class LlamaEngine:
         cells = settings.context or min(self._model.context, LARGEST_DEFAULT_CONTEXT)
         # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
         parameters.n_ctx = -(-cells // CONTEXT_PAD) * CONTEXT_PAD
-        parameters.n_batch = settings.batch
+        parameters.n_batch = min(settings.batch, parameters.n_ctx)
         parameters.n_seq_max = decode.sequences
         parameters.kv_unified = True
         parameters.swa_full = True
@@ -308,17 +364,28 @@ class LlamaEngine:
         Quantised cache values need it on; with a GPU the choice stays llama.cpp's.
         """
         on_gpu = lib.llama_supports_gpu_offload() and settings.gpu_layers != 0
-        if settings.flash_attention != "auto" or on_gpu or settings.cache_type_v not in ("f32", "f16", "bf16"):
+        if settings.flash_attention != "auto" or on_gpu or settings.cache_type_v not in PLAIN_TYPES:
             return settings.flash_attention
         return "off"
 
 
-def _batch_over(buffers: BatchBuffers) -> Any:
-    """A llama_batch whose arrays are the buffers'."""
+def _check(settings: ModelSettings) -> None:
+    """Limits of llama.cpp's own, some of which it does not check itself."""
+    for label, threads in (("-t", settings.threads), ("-tb", settings.threads_batch)):
+        if threads > MOST_THREADS:
+            raise UsageError(f"{label} is {threads}", f"llama.cpp runs at most {MOST_THREADS} threads")
+    if settings.context > MOST_CELLS:
+        raise UsageError(f"-c is {settings.context}", f"-c can be at most {MOST_CELLS}")
+    if settings.flash_attention == "off" and settings.cache_type_v not in PLAIN_TYPES:
+        raise UsageError(f"-ctv {settings.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
+
+
+def _struct_over(batch: Batch) -> Any:
+    """A llama_batch whose arrays are the batch's own; it is good as long as the batch lives."""
     return lib.llama_batch(
-        token=buffers.tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
-        pos=buffers.positions.ctypes.data_as(ctypes.POINTER(lib.llama_pos)),
-        n_seq_id=buffers.counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-        seq_id=buffers.pointers.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(lib.llama_seq_id))),
-        logits=buffers.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        token=batch.tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
+        pos=batch.positions.ctypes.data_as(ctypes.POINTER(lib.llama_pos)),
+        n_seq_id=batch.sequence_counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+        seq_id=batch.sequence_pointers.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(lib.llama_seq_id))),
+        logits=batch.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
     )

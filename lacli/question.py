@@ -1,10 +1,12 @@
-"""Where a question comes from: -p, a file, piped input, or several of them in that order: file, input, -p.
+"""Where a question comes from: a file, piped input, -p, or several of them in this order.
 
-Reads text; what is asked of a model is decided elsewhere.
+A last newline of a file or a pipe is not part of the question (llama.cpp does so too). Reads text; what is asked of a
+model is decided elsewhere.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -23,19 +25,29 @@ def read_question(prompt: str | None, file: str | None, *, stdin: bool = False) 
     parts = []
     if file is not None and file != STDIN:
         parts.append(read_text(file))
-    if wants_stdin or not sys.stdin.isatty():
-        parts.append(decode(sys.stdin.buffer.read(), "standard input"))
+    if wants_stdin or _is_piped():
+        parts.append(_read_stdin())
     if prompt is not None and prompt != STDIN:
-        parts.append(prompt)
-    if not parts or (prompt is None and file is None and not "".join(parts).strip()):
+        parts.append(check_text(prompt, "-p"))
+    given = [part for part in parts if part.strip()]
+    if not given and prompt is None and file is None:
         raise UsageError("there is no prompt", "give one with -p, with -f FILE or through a pipe")
-    return "\n\n".join(part.strip("\n") for part in parts if part.strip()) if len(parts) > 1 else parts[0]
+    return given[0] if len(given) == 1 else "\n\n".join(part.strip("\n") for part in given)
+
+
+def check_text(text: str, name: str) -> str:
+    """An argument as it is. Raises LacliError when it was not UTF-8, which Python lets pass as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise LacliError(f"{name} is not UTF-8 text", "check the terminal's encoding") from error
+    return text
 
 
 def read_text(name: str) -> str:
     """A UTF-8 file's text. Raises LacliError when it cannot be read."""
     try:
-        return decode(Path(name).expanduser().read_bytes(), name)
+        return decode(Path(os.path.expanduser(name)).read_bytes(), name).removesuffix("\n")
     except OSError as error:
         raise LacliError(f"cannot read {name}: {error.strerror}", "check the file's name") from error
 
@@ -45,5 +57,18 @@ def decode(raw: bytes, name: str) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise LacliError(
-            f"{name} is not UTF-8 text (byte {raw[error.start]:#04x} at {error.start})", "convert it with iconv"
+            f"{name} is not UTF-8 text: byte {raw[error.start]:#04x} at offset {error.start}", "convert it with iconv"
         ) from error
+
+
+def _is_piped() -> bool:
+    return sys.stdin is not None and not sys.stdin.isatty()
+
+
+def _read_stdin() -> str:
+    if sys.stdin is None:
+        raise LacliError("standard input is closed", "give the prompt with -p or -f")
+    try:
+        return decode(sys.stdin.buffer.read(), "standard input").removesuffix("\n")
+    except OSError as error:
+        raise LacliError(f"cannot read standard input: {error.strerror}", "give the prompt with -p or -f") from error

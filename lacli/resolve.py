@@ -6,7 +6,9 @@ llama.cpp's to judge.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from lacli.errors import ModelLoadError
 
 DEMO = "stdlib-7m.q8_0.gguf"
 MAGIC = b"GGUF"
+LONGEST_SHOWN = 80
 SPLIT = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
 
 
@@ -29,39 +32,51 @@ def find_model(name: str | Path | None) -> Path:
     """
     if name is None:
         return demo_model()
-    path = Path(name).expanduser()
-    if path.is_dir():
-        raise ModelLoadError(f"{path} is a directory", f"name a file in it: {_example(path)}")
-    if not path.exists():
-        raise ModelLoadError(f"no such file: {path}", "MODEL is the path of a .gguf file")
-    _check_magic(path)
-    return _first_part(path)
-
-
-def _check_magic(path: Path) -> None:
+    path = Path(os.path.expanduser(name))
     try:
-        with path.open("rb") as file:
-            magic = file.read(len(MAGIC))
+        magic = _read_magic(path)
+    except FileNotFoundError as error:
+        raise ModelLoadError(
+            f"no such file: {_short(path)}", "MODEL is the path of a .gguf file; a prompt needs -p"
+        ) from error
     except OSError as error:
-        raise ModelLoadError(f"cannot read {path}: {error.strerror}", "check the file's permissions") from error
+        raise ModelLoadError(f"cannot read {_short(path)}: {error.strerror}", "MODEL is a .gguf file's path") from error
     if not magic:
         raise ModelLoadError(f"{path} is empty", "fetch the model again")
     if magic != MAGIC:
         raise ModelLoadError(f"{path} is not a GGUF file", "lacli runs models in llama.cpp's GGUF format")
+    return _first_part(path)
+
+
+def _read_magic(path: Path) -> bytes:
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise ModelLoadError(f"{path} is a directory", f"name a file in it: {_example(path)}")
+    if not stat.S_ISREG(mode):
+        raise ModelLoadError(f"{path} is not a regular file", "llama.cpp maps the model's file into memory")
+    with path.open("rb") as file:
+        return file.read(len(MAGIC))
 
 
 def _first_part(path: Path) -> Path:
     match = SPLIT.fullmatch(path.name)
-    if match is None:
+    parts = int(match["parts"]) if match else 0
+    if match is None or not parts:
         return path
-    parts = int(match["parts"])
     names = [f"{match['stem']}-{part:05d}-of-{parts:05d}.gguf" for part in range(1, parts + 1)]
     missing = [name for name in names if not (path.parent / name).exists()]
     if missing:
+        others = f" and {len(missing) - 1} more" if missing[1:] else ""
         raise ModelLoadError(
-            f"the model has {parts} parts and {', '.join(missing)} is missing", f"put all parts into {path.parent}"
+            f"the model has {parts} parts, missing {missing[0]}{others}", f"put all parts into {path.parent}"
         )
     return path.parent / names[0]
+
+
+def _short(path: Path) -> str:
+    """The beginning of a path that may be a whole prompt without its -p."""
+    name = str(path)
+    return name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
 
 
 def _example(folder: Path) -> str:

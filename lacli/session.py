@@ -90,8 +90,12 @@ class Session:
         return Generation(self, prompt, limit, stops)
 
     def plain_tokens_per_second(self) -> float:
-        """The speed of plain decoding at the end of the last answer, from a few timed one-row steps."""
-        return 1 / self.decoder.time_plain_step()
+        """The speed of plain decoding at the end of the last answer, from a few timed one-row steps.
+
+        0 where none can be timed: before the first answer, and where the model cannot take a step back.
+        """
+        seconds = self.decoder.time_plain_step()
+        return 1 / seconds if seconds else 0.0
 
     def close(self) -> None:
         self.engine.close()

@@ -14,7 +14,7 @@ from lacli.tree import Origin
 Finish = Literal["stop", "eog", "length"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """One llama_decode call and what it brought.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from io import StringIO, TextIOWrapper
 from typing import Literal, TextIO
 
 from rich.color import ColorSystem
@@ -31,7 +32,10 @@ class Screen:
 
     def __init__(self, *, color: Color = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
         self.quiet = quiet
-        self._out: TextIO = sys.stdout
+        self._out: TextIO | None = sys.stdout
+        if isinstance(sys.stdout, TextIOWrapper):
+            # A terminal that knows no emoji must not end the answer.
+            sys.stdout.reconfigure(errors="replace")
         self._errors = console(sys.stderr, color)
         self._mark = show_accepted and console(sys.stdout, color).color_system is not None
         self._last = "\n"
@@ -65,10 +69,13 @@ class Screen:
         self._errors.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def error(self, error: LacliError) -> None:
-        """One line: what happened and what to do."""
-        self._errors.print(f"lacli: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        """One line: what happened and what to do; names and reasons in it may come from a damaged file."""
+        line = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(error))
+        self._errors.print(f"lacli: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
 
     def _put(self, text: str) -> None:
+        if self._out is None:
+            raise LacliError("cannot write the answer: standard output is closed", "check where stdout goes")
         try:
             self._out.write(text)
             self._out.flush()
@@ -80,11 +87,16 @@ class Screen:
             raise LacliError(f"cannot write the answer: {reason}", "check where stdout goes") from error
 
 
-def console(file: TextIO, color: Color) -> Console:
-    """A rich console on a stream; rich itself heeds NO_COLOR, FORCE_COLOR and TERM=dumb."""
-    if color == "auto":
-        return Console(file=file)
-    return Console(file=file, force_terminal=color == "on", no_color=color == "off")
+def console(file: TextIO | None, color: Color) -> Console:
+    """A rich console on a stream (None: closed); auto heeds NO_COLOR, FORCE_COLOR and TERM=dumb.
+
+    Without colours there are no other escape codes either, where rich would still write bold and dim.
+    """
+    file = StringIO() if file is None else file
+    if color == "on":
+        return Console(file=file, force_terminal=True, color_system="standard", no_color=False)
+    plain = Console(file=file, color_system=None)
+    return plain if color == "off" or plain.no_color else Console(file=file)
 
 
 def abandon_stdout() -> None:

@@ -57,7 +57,7 @@ class FakeEngine:
         self.calls += 1
         self._cells += [Cell(position, token, set(owners)) for token, position, owners in rows]
         self._greedy = []
-        for (_, position, owners), wanted in zip(rows, batch.outputs.tolist(), strict=True):
+        for (_, position, owners), wanted in zip(rows, batch.outputs[: len(batch)].tolist(), strict=True):
             views = [self._visible(owner, position) for owner in owners]
             if any(view != views[0] for view in views):
                 raise RuleBroken("the ids of a token see different cells, and llama.cpp follows any one of them")
@@ -96,15 +96,12 @@ class FakeEngine:
         return [token for _, token in self._visible(sequence, self.cells * 2)]
 
     def _rows(self, batch: Batch) -> list[tuple[int, int, list[int]]]:
+        columns = (batch.tokens, batch.positions, batch.sequence_counts)
         ids = iter(batch.sequence_ids.tolist())
-        rows = []
-        for token, position, count in zip(
-            batch.tokens.tolist(), batch.positions.tolist(), batch.sequence_counts.tolist(), strict=True
-        ):
-            rows.append((token, position, [next(ids) for _ in range(count)]))
-        if next(ids, None) is not None:
-            raise RuleBroken("more sequence ids than the counts say")
-        return rows
+        return [
+            (token, position, [next(ids) for _ in range(count)])
+            for token, position, count in zip(*(column[: len(batch)].tolist() for column in columns), strict=True)
+        ]
 
     def _check(self, rows: list[tuple[int, int, list[int]]]) -> None:
         """The checks of llama_batch_allocr::init."""

@@ -1,17 +1,12 @@
-"""Sums over steps, the log's last error, and the buffers behind a batch."""
+"""Sums over steps, and the log's last error."""
 
 from __future__ import annotations
 
-import ctypes
-
-import numpy as np
 import pytest
 
-from lacli import batch
-from lacli.buffers import BatchBuffers
 from lacli.log import CONTINUE, ERROR, Log
 from lacli.stats import RunStatistics, Step
-from lacli.tree import Origin, Tree
+from lacli.tree import Origin
 
 
 def step(*origins: Origin, rows: int = 10) -> Step:
@@ -66,18 +61,3 @@ def test_a_verbose_log_reaches_stderr(capsys: pytest.CaptureFixture[str]) -> Non
     log.verbose = True
     log.receive(2, b"shown\n")
     assert capsys.readouterr().err == "shown\n"
-
-
-def test_buffers_point_each_row_at_its_own_sequence_ids() -> None:
-    buffers = BatchBuffers(rows=4)
-    tree = Tree(9)
-    tree.add([1, 2], 5, Origin.POOL)
-    tree.add([1, 3], 6, Origin.POOL)
-    for _ in range(2):  # the second time the ids' memory has grown
-        buffers.fill(batch.from_tree(tree, 7))
-        found = [
-            np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(ctypes.c_int32)), (int(count),)).tolist()
-            for address, count in zip(buffers.pointers, buffers.counts, strict=True)
-        ]
-        assert found == [[0, 5, 6], [5, 6], [5], [6]]
-        assert buffers.positions.tolist() == [7, 8, 9, 9]

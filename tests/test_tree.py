@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,7 +96,7 @@ def test_a_batch_has_a_row_for_each_node_at_its_depth() -> None:
     assert rows.tokens.tolist() == [9, 1, 2, 3]
     assert rows.positions.tolist() == [40, 41, 42, 42]
     assert rows.sequence_counts.tolist() == [3, 2, 1, 1]
-    assert rows.sequence_ids.tolist() == [0, 1, 2, 1, 2, 1, 2]
+    assert rows.sequence_ids[:7].tolist() == [0, 1, 2, 1, 2, 1, 2]
     assert rows.outputs.tolist() == [1, 1, 1, 1]
 
 
@@ -102,6 +105,20 @@ def test_a_prompt_batch_is_a_chain_without_outputs() -> None:
     assert rows.positions.tolist() == [2, 3, 4]
     assert rows.sequence_ids.tolist() == [0, 0, 0]
     assert not rows.outputs.any()
+
+
+def test_a_batch_is_written_again_and_again_and_each_row_points_at_its_own_ids() -> None:
+    rows = batch.Batch(6)
+    for guesses in ([[1]], [[1, 2], [1, 3]], [[path] for path in range(5)], [[1, 2], [1, 3]]):
+        tree = grown(guesses)
+        rows.set_tree(tree, past=7)
+        assert len(rows) == len(tree)
+        found = [
+            np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(ctypes.c_int32)), (int(count),)).tolist()
+            for address, count, _ in zip(rows.sequence_pointers, rows.sequence_counts, range(len(rows)), strict=False)
+        ]
+        assert found == tree.sequences
+        assert rows.positions[: len(rows)].tolist() == [7 + depth for depth in tree.depths]
 
 
 def test_the_reference_settings_have_the_reference_shape() -> None:

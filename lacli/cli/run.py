@@ -49,7 +49,7 @@ def run(
 
     The prompt comes from -p, from -f FILE, from '-' or a pipe; of several, in this order: file, pipe, -p.
     """
-    from lacli.question import read_question, read_text
+    from lacli.question import check_text, read_question, read_text
     from lacli.settings import ModelSettings, decode_settings
     from lacli.ui import Screen
 
@@ -81,7 +81,8 @@ def run(
     )
     options.check_raw(raw, system, system_file)
     text = read_question(prompt, file, stdin=from_stdin)
-    system = read_text(system_file) if system_file else system
+    system = read_text(system_file) if system_file else check_text(system, "-sys")
+    stops = tuple(check_text(part, "--stop") for part in stop or ())
 
     from lacli.ask import Output, Question, ask
     from lacli.resolve import find_model
@@ -92,7 +93,7 @@ def run(
         screen.note(f"no MODEL given: this is the bundled demo model {path.name}, trained on Python's standard library")
     ask(
         path,
-        Question(text, system, raw, predict, tuple(stop or ())),
+        Question(text, system, raw, predict, stops),
         model_settings,
         chosen,
         Output(json, stats, verbose),

@@ -1,0 +1,114 @@
+"""lacli as a person meets it: a process with pipes, a process on a terminal, or quickly, inside the test's process.
+
+No test lives here. Everything runs on one thread, which does not suffer from a busy machine, and without the
+developer's own LACLI_*, LLAMA_ARG_* and colour settings.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import IO, Any
+from unittest.mock import patch
+
+import pexpect
+
+from lacli.cli.main import main
+
+ROOT = Path(__file__).parent.parent
+PROGRAM = (sys.executable, "-m", "lacli")
+SECONDS = 60
+"""How long a run may take at most, on a very busy machine."""
+
+FOREIGN = ("LACLI_", "LLAMA_ARG_", "NO_COLOR", "FORCE_COLOR", "PYTHON", "COLUMNS", "TERM")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run that is over: its exit code (negative: killed by that signal) and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The process environment of a run: this one's without settings that change the outcome, and `changes`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    ours = {"PYTHONPATH": str(ROOT), "LACLI_THREADS": "1", "TERM": "xterm", "PYTHONUTF8": "1"}
+    return {**kept, **ours, **(changes or {})}
+
+
+def call(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Done:
+    """Run lacli inside this process: for what no process boundary can change. stdin is a pipe with these bytes."""
+    out, err, code = TextIOWrapper(BytesIO(), "utf-8"), TextIOWrapper(BytesIO(), "utf-8"), 0
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(sys, "argv", ["lacli", *arguments]))
+        stack.enter_context(patch.object(sys, "stdin", TextIOWrapper(BytesIO(stdin), "utf-8")))
+        stack.enter_context(patch.dict(os.environ, environment(env), clear=True))
+        # A failed assertion of ggml's should still be a crash here.
+        stack.enter_context(patch("lacli.ask.on_abort"))
+        stack.enter_context(redirect_stdout(out))
+        stack.enter_context(redirect_stderr(err))
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+    return Done(code, _text(out), _text(err))
+
+
+def start(
+    *arguments: str | bytes, env: Mapping[str, str] | None = None, program: Sequence[str] = PROGRAM, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start lacli as a process; its streams are pipes unless `options` for Popen say otherwise."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([*program, *arguments], env=environment(env), **{**streams, **options})
+
+
+def run(
+    *arguments: str | bytes,
+    stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    program: Sequence[str] = PROGRAM,
+    stdout: int | IO[Any] = subprocess.PIPE,
+) -> Done:
+    """Run lacli as a process to its end."""
+    with start(*arguments, env=env, program=program, stdin=subprocess.PIPE, stdout=stdout) as process:
+        out, err = process.communicate(stdin, SECONDS)
+    return Done(process.returncode, (out or b"").decode(), err.decode())
+
+
+def on_terminal(*arguments: str, env: Mapping[str, str] | None = None) -> pexpect.spawn:
+    """Start lacli on a terminal of its own, wide enough that no line wraps."""
+    with warnings.catch_warnings():
+        # Python dislikes forks in a process in which numpy has threads.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return pexpect.spawn(
+            PROGRAM[0],
+            [*PROGRAM[1:], *arguments],
+            env=environment(env),
+            dimensions=(50, 400),
+            timeout=SECONDS,
+            encoding="utf-8",
+        )
+
+
+def finish(terminal: pexpect.spawn) -> Done:
+    """Wait for the end of a run on a terminal; `out` is all that the terminal showed from here on."""
+    out = terminal.read().replace("\r\n", "\n")
+    terminal.close()
+    return Done(terminal.exitstatus if terminal.exitstatus is not None else -terminal.signalstatus, out, "")
+
+
+def _text(stream: TextIOWrapper) -> str:
+    stream.flush()
+    raw = stream.buffer
+    assert isinstance(raw, BytesIO)
+    return raw.getvalue().decode()
