@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -61,6 +62,8 @@ def _run(path: Path) -> NoReturn:
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(code)

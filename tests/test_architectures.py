@@ -102,9 +102,6 @@ def test_a_full_context_holds_as_many_tokens_in_every_mode(
         assert steps[-1].finish == "length"
 
 
-# Models that cannot go back
-
-
 @pytest.mark.parametrize(
     ("write", "why"), [(tiny_models.write_mamba, "recurrent"), (tiny_models.write_hybrid, "hybrid")]
 )
@@ -143,9 +140,6 @@ def test_a_model_that_cannot_go_back_stops_at_a_stop_string_and_answers_again(
         assert cut.finish_reason == "stop"
         assert generate(session, "the thing", limit=40, raw=True).tokens == whole.tokens
         assert session.plain_tokens_per_second() == 0, "no step can be taken back to be timed again"
-
-
-# Models that are refused
 
 
 @pytest.mark.parametrize(

@@ -147,9 +147,6 @@ def equal_run(runs: list[Run]) -> tuple[tuple[int, ...], list[int]]:
     return next((run.prompt, run.tokens) for run in runs if run.difference is None and len(run.tokens) == LIMIT)
 
 
-# Equal to plain
-
-
 def test_plain_equals_a_bare_loop_of_decode_and_argmax(model: LlamaModel, comparison: Comparison) -> None:
     prompt = model.tokenize("def read(self, size=-1):\n")
     parameters = lib.llama_context_default_params()
@@ -223,9 +220,6 @@ def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(model: LlamaMod
             decoders = [(Decoder(engine, chosen), prompt) for prompt in prompts[8:10]]
             texts.append([tokens_of(list(decoder.generate(prompt, LIMIT))) for decoder, prompt in decoders])
     assert texts[0] == texts[1]
-
-
-# The check itself
 
 
 class WrongRows(RecordedEngine):
@@ -344,9 +338,6 @@ def test_a_replay_gives_the_logits_of_the_tree_it_replays(
             np.testing.assert_allclose(again, logits[index][sum(rows.outputs[:row])], atol=1e-3)
 
 
-# Steps, calls and cells
-
-
 def test_lookahead_brings_more_than_one_and_a_half_tokens_a_step_on_code(lookahead_runs: list[Run]) -> None:
     runs = lookahead_runs[: len(CODE_QUESTIONS)]
     assert sum(len(run.tokens) for run in runs) / sum(len(run.steps) for run in runs) > 1.5
@@ -460,9 +451,6 @@ def test_a_prompt_of_all_cells_gets_one_token(name: str, model: LlamaModel, prom
     with LlamaEngine(model, settings, MODES[name]) as engine:
         steps = list(Decoder(engine, MODES[name]).generate(prompt))
     assert len(tokens_of(steps)) == 1
-
-
-# Through a session
 
 
 def session_of(decode_settings: DecodeSettings) -> Session:

@@ -73,9 +73,6 @@ def refuse_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lib, "llama_init_from_model", lambda *_: None)
 
 
-# Tokens and bytes
-
-
 @pytest.mark.parametrize("text", ["the thing", "def f(x):\n    return x\n", "naïve € 漢字 🦙", "\x00\t tab", " ", ""])
 def test_a_text_survives_tokens_and_back(text: str, model: LlamaModel) -> None:
     tokens = model.tokenize(text)
@@ -165,9 +162,6 @@ def test_the_template_of_the_file_renders_messages(model: LlamaModel) -> None:
     assert rendered == "<|im_start|>user\nthe thing<|im_end|>\n<|im_start|>assistant\n"
 
 
-# Limits read back
-
-
 @pytest.mark.parametrize(("asked", "cells"), [(1, 256), (256, 256), (257, 512), (0, tiny_models.CONTEXT_LENGTH)])
 def test_cells_are_what_llama_cpp_made_of_the_context(asked: int, cells: int, model: LlamaModel) -> None:
     with LlamaEngine(model, replace(SETTINGS, context=asked), PLAIN) as engine:
@@ -203,9 +197,6 @@ def test_all_sequences_of_the_library_can_be_used_at_once(model: LlamaModel) -> 
         assert engine.sequences == MAX_SEQUENCES
         assert engine.decode(from_tree(tree, 0))
         assert engine.logits().shape == (200, model.vocabulary)
-
-
-# Decoding
 
 
 def test_logits_have_a_row_an_output_and_greedy_chooses_the_largest(engine: LlamaEngine) -> None:
@@ -282,9 +273,6 @@ def test_a_failure_without_a_reason_is_not_given_an_earlier_one(
     refuse_contexts(monkeypatch)
     with pytest.raises(ModelLoadError, match="cannot make a context: llama.cpp gives no reason"):
         LlamaEngine(model, SETTINGS, PLAIN)
-
-
-# Refusals and ends
 
 
 def test_a_truncated_file_is_refused_with_llama_cpps_reason(path: Path, tmp_path: Path) -> None:
