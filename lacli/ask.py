@@ -57,7 +57,7 @@ def ask(
 ) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out."""
     on_abort(lambda message: _give_up(message, screen))
-    if True:
+    with _ctrl_c_ends_at_once():
         opened = open_session(path, model_settings, decode_settings, verbose=output.verbose)
     with opened as session:
         for note in session.notes:

@@ -36,6 +36,9 @@ class Log:
         self._errors.clear()
 
     def last_error(self) -> str:
-        """The first of the last error lines, without the C function's name: the others are its consequences."""
+        """The first of the last error lines, in one line and without the C function's name.
+
+        The lines after it are its consequences.
+        """
         line = self._errors[0] if self._errors else "llama.cpp gives no reason"
-        return line.split(": ", 1)[-1]
+        return " ".join(line.split(": ", 1)[-1].split())

@@ -41,9 +41,9 @@ def test_the_log_gives_the_first_error_without_its_function() -> None:
     log = Log()
     log.receive(2, b"llama_load: all is well\n")
     assert log.last_error() == "llama.cpp gives no reason"
-    log.receive(ERROR, b"gguf_init: bad magic\n")
+    log.receive(ERROR, b"gguf_init: bad\n - magic\n")
     log.receive(ERROR, b"load_model: failed\n")
-    assert log.last_error() == "bad magic"
+    assert log.last_error() == "bad - magic"
     log.forget()
     assert log.last_error() == "llama.cpp gives no reason"
 
