@@ -17,7 +17,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -69,19 +69,33 @@ class Bench:
         return b"".join(map(self.model.piece, ids[:tokens])).decode("utf-8", "ignore")
 
 
-def run(engine: LlamaEngine, settings: DecodeSettings, prompt: list[int], limit: int) -> RunStatistics:
+@dataclass
+class Run:
+    """One answer, or several added up: what its steps say, and its seconds after the prefill by the clock."""
+
+    statistics: RunStatistics
+    seconds: float
+
+    @property
+    def speed(self) -> float:
+        return self.statistics.tokens / self.seconds
+
+
+def run(engine: LlamaEngine, settings: DecodeSettings, prompt: list[int], limit: int) -> Run:
     statistics = RunStatistics(prompt_tokens=len(prompt))
-    for step in Decoder(engine, settings).generate(prompt, limit):
+    decoder = Decoder(engine, settings)
+    begin = perf_counter()
+    for step in decoder.generate(prompt, limit):
         statistics.add(step)
-    return statistics
+    return Run(statistics, perf_counter() - begin - decoder.prompt_s)
 
 
-def pooled(runs: Sequence[RunStatistics]) -> RunStatistics:
+def pooled(runs: Sequence[Run]) -> Run:
     """The sums of several runs."""
     total = RunStatistics()
-    for name in ("steps", "tokens", "rows", "decode_s", "choose_s", "cache_s", "python_s"):
-        setattr(total, name, sum(getattr(one, name) for one in runs))
-    return total
+    for name in ("steps", "tokens", "rows"):
+        setattr(total, name, sum(getattr(one.statistics, name) for one in runs))
+    return Run(total, sum(one.seconds for one in runs))
 
 
 def bare_loop(engine: LlamaEngine, prompt: list[int], limit: int) -> float:
@@ -117,7 +131,7 @@ def plain(bench: Bench) -> Iterator[list[str]]:
             for question, _ in product(texts, range(bench.repeats)):
                 prompt = bench.prompt(question)
                 bare.append(bare_loop(engine, prompt, bench.limit))
-                ours.append(run(engine, settings, prompt, bench.limit).tokens_per_second)
+                ours.append(run(engine, settings, prompt, bench.limit).speed)
             ratio = median(own / other for own, other in zip(ours, bare, strict=True))
             ratios.append(ratio)
             yield [name, f"{median(bare):.0f}", f"{median(ours):.0f}", f"{ratio:.3f}"]
@@ -131,7 +145,7 @@ def overhead(bench: Bench) -> Iterator[list[str]]:
     with bench.engine(settings) as engine:
         for tokens in (200, 1000, 4000):
             prompt = bench.prompt(bench.long_question(tokens - 20))
-            runs = [run(engine, settings, prompt, bench.limit) for _ in range(bench.repeats)]
+            runs = [run(engine, settings, prompt, bench.limit).statistics for _ in range(bench.repeats)]
             fields = ("decode_s", "choose_s", "cache_s", "python_s")
             times = [[ms(getattr(one, field) / one.steps) for one in runs] for field in fields]
             both = median(cache + python for cache, python in zip(times[2], times[3], strict=True))
@@ -185,7 +199,8 @@ def window(bench: Bench) -> Iterator[list[str]]:
         with bench.engine(settings) as engine:
             for texts in bench.questions.values():
                 total = pooled([run(engine, settings, bench.prompt(text), bench.limit) for text in texts])
-                cells.append(f"{total.tokens_per_step:.2f}, {total.rows_mean:.0f}, {total.tokens_per_second:.0f}")
+                steps = total.statistics
+                cells.append(f"{steps.tokens_per_step:.2f}, {steps.rows_mean:.0f}, {total.speed:.0f}")
         yield [name, *cells]
 
 
@@ -194,7 +209,7 @@ def reference(bench: Bench, binary: str) -> Iterator[list[str]]:
     yield ["prompts", "its S", "S", "S ratio", "its tokens/s", "tokens/s", "speed ratio", "plain tokens/s"]
     settings = DecodeSettings()
     sets = {**bench.questions}
-    sets |= {f"edit at {size} tokens": [bench.long_question(size)] for size in (1000, 3000)}
+    sets |= {f"one of {size} tokens": [bench.long_question(size)] for size in (1000, 3000)}
     s_ratios, speed_ratios = [], []
     with bench.engine(settings) as engine, bench.engine(replace(settings, mode="plain")) as plain_engine:
         for name, questions in sets.items():
@@ -206,21 +221,18 @@ def reference(bench: Bench, binary: str) -> Iterator[list[str]]:
                 theirs.append(run_reference(bench, binary, TURN.format(question)))
                 plainly.append(run(plain_engine, replace(settings, mode="plain"), prompt, bench.limit))
             their, our, plain_total = (pooled(runs) for runs in (theirs, ours, plainly))
-            s_ratio = our.tokens_per_step / their.tokens_per_step
-            speed = our.tokens_per_second / their.tokens_per_second
+            their_s, our_s = their.statistics.tokens_per_step, our.statistics.tokens_per_step
+            s_ratio, speed_ratio = our_s / their_s, our.speed / their.speed
             if name in bench.questions:
                 s_ratios.append(s_ratio)
-                speed_ratios.append(speed)
-            yield [
-                name, f"{their.tokens_per_step:.2f}", f"{our.tokens_per_step:.2f}", f"{s_ratio:.2f}",
-                f"{their.tokens_per_second:.0f}", f"{our.tokens_per_second:.0f}", f"{speed:.2f}",
-                f"{plain_total.tokens_per_second:.0f}",
-            ]  # fmt: skip
+                speed_ratios.append(speed_ratio)
+            speeds = f"{their.speed:.0f}", f"{our.speed:.0f}", f"{speed_ratio:.2f}", f"{plain_total.speed:.0f}"
+            yield [name, f"{their_s:.2f}", f"{our_s:.2f}", f"{s_ratio:.2f}", *speeds]
     means = f"{geometric_mean(s_ratios):.2f}", f"{geometric_mean(speed_ratios):.2f}"
     yield ["geometric mean of the classes", "", "", means[0], "", "", means[1], ""]
 
 
-def run_reference(bench: Bench, binary: str, prompt: str) -> RunStatistics:
+def run_reference(bench: Bench, binary: str, prompt: str) -> Run:
     """One process of llama-lookahead; its own count of tokens, accepted tokens and seconds of decoding."""
     threads = str(bench.settings.threads)
     command = [binary, "-m", str(bench.model.path), "-p", prompt, "-n", str(bench.limit), "--temp", "0"]
@@ -232,7 +244,7 @@ def run_reference(bench: Bench, binary: str, prompt: str) -> RunStatistics:
         accepted = re.search(r"n_accept += +(\d+)", done.stderr)
         if decoded and accepted:
             tokens, seconds = int(decoded[1]), float(decoded[2])
-            return RunStatistics(steps=tokens - int(accepted[1]), tokens=tokens, decode_s=seconds)
+            return Run(RunStatistics(steps=tokens - int(accepted[1]), tokens=tokens), seconds)
     raise RuntimeError("the reference prints no statistics: has its log changed its form?")
 
 

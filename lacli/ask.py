@@ -75,7 +75,9 @@ def ask(
 @contextmanager
 def _ctrl_c_ends_at_once() -> Iterator[None]:
     """While a model loads, Python runs only in llama.cpp's log callback, where an exception would be lost."""
-    before = signal.signal(signal.SIGINT, lambda *_: os._exit(Interrupted.exit_code))
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # a background job's Ctrl-C is not meant for it
+        signal.signal(signal.SIGINT, lambda *_: os._exit(Interrupted.exit_code))
     try:
         yield
     finally:

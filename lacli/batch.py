@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from lacli.tree import Tree
 
-Ints = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.signedinteger]
 
 
 class Batch:
@@ -54,6 +54,10 @@ class Batch:
 
     def set_tree(self, tree: Tree, past: int) -> Batch:
         """The rows of a step: node k of the tree is row k, at position past + its depth."""
+        if len(tree) == self._rows == self.wanted == 1 == len(tree.sequences[0]) == self.sequence_counts[0]:
+            # Plain decoding repeats this shape at every step, and there nothing hides what Python costs.
+            self.tokens[0], self.positions[0] = tree.tokens[0], past
+            return self
         positions = [past + depth for depth in tree.depths]
         return self._set(tree.tokens, positions, tree.sequences, tree.verified)
 

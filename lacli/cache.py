@@ -23,8 +23,8 @@ PREFILL_ROWS = 512
 class Cache:
     """The tokens 0 .. past-1 of sequence 0, and how far the other sequences share them.
 
-    past: tokens held; the next input goes to this position. seconds: time spent in sequence calls. A sequence is
-    brought up to date when a tree next uses it, not before: idle ones cost nothing.
+    past: tokens held; the next input goes to this position. seconds: time spent in sequence calls. After the
+    prefill a sequence is brought up to date when a tree next uses it, not before: idle ones cost nothing.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -17,8 +17,8 @@ from lacli.modes import Jacobi, Lookahead, Lookup, Mode, Plain
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
-from lacli.tree import Tree
-from lacli.verify import Path, walk
+from lacli.tree import Origin, Tree
+from lacli.verify import walk
 
 
 class Decoder:
@@ -71,13 +71,17 @@ class Decoder:
         if not self._cache.truncate(start):
             return 0.0
         times = []
-        for token in self.text[start:-1]:
-            begin = perf_counter()
-            tree = Tree(token)
-            self._engine.decode(self._batch.set_tree(tree, self._cache.past))
-            self._engine.greedy()
-            self._cache.keep(tree, ())
-            times.append(perf_counter() - begin)
+        try:
+            for token in self.text[start:-1]:
+                begin = perf_counter()
+                tree = Tree(token)
+                self._engine.decode(self._batch.set_tree(tree, self._cache.past))
+                self._engine.greedy()
+                self._cache.keep(tree, ())
+                times.append(perf_counter() - begin)
+        finally:
+            self._cache.truncate(self._cache.past)
+            del self.text[self._cache.past + 1 :]
         return median(times) if times else 0.0
 
     def _start(self, prompt: Sequence[int]) -> None:
@@ -89,9 +93,10 @@ class Decoder:
                 f"a larger context, -c {len(prompt) + 512} for example, or a shorter prompt",
             )
         begin = perf_counter()
+        self.text = []
         self._cache.clear()
-        self.text = list(prompt)
         self._cache.prefill(prompt[:-1])
+        self.text = list(prompt)
         self.prompt_s = perf_counter() - begin
 
     def _mode(self, prompt: Sequence[int]) -> Mode:
@@ -120,26 +125,22 @@ class Decoder:
         choices = dict(zip(outputs, self._engine.greedy().tolist(), strict=True))
         choose_s = perf_counter() - chosen_at
 
-        path = walk(tree, choices.__getitem__)
-        tokens, finish = self._cut(path, remaining)
-        nodes = path.nodes[: len(tokens) - 1]
-        self._cache.keep(tree, nodes)
-        if not self._cache.room:
-            finish = finish or "length"
-        self.text += tokens
-        mode.observe(tree, choices, len(tokens))
+        path = walk(tree, choices.__getitem__, lambda token, count: self._finish(token, count == remaining))
+        self._cache.keep(tree, path.nodes)
+        self.text += path.tokens
+        mode.observe(tree, choices, len(path.tokens))
 
         cache_s = self._cache.seconds - cache_before
         return Step(
-            tokens=tokens,
-            origins=tuple(tree.origins[node] for node in (*path.nodes, 0)[: len(tokens)]),
+            tokens=tuple(path.tokens),
+            origins=(*(tree.origins[node] for node in path.nodes), Origin.MODEL),
             rows=len(tree),
-            drafted=sum(tree.verified) - 1,
+            drafted=tree.reachable(),
             decode_s=decode_s,
             choose_s=choose_s,
             cache_s=cache_s,
             python_s=perf_counter() - begin - decode_s - choose_s - cache_s,
-            finish=finish,
+            finish=path.finish or (None if self._cache.room else "length"),
         )
 
     def _decode(self, mode: Mode) -> tuple[Tree, float] | None:
@@ -155,11 +156,8 @@ class Decoder:
             room = len(tree) // 2
         return None
 
-    def _cut(self, path: Path, remaining: int | None) -> tuple[tuple[int, ...], Finish | None]:
-        """The accepted tokens up to an end token or the limit, and why they end there."""
-        for count, token in enumerate(path.tokens, start=1):
-            if self._engine.is_end(token):
-                return path.tokens[:count], "eog"
-            if count == remaining:
-                return path.tokens[:count], "length"
-        return path.tokens, None
+    def _finish(self, token: int, last: bool) -> Finish | None:
+        """Why a text ends with a token; last: it is the one that the limit allows last."""
+        if self._engine.is_end(token):
+            return "eog"
+        return "length" if last else None

@@ -6,9 +6,10 @@ llama.cpp's rules.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from lacli.batch import Batch, Ints
+if TYPE_CHECKING:
+    from lacli.batch import Batch, Ints
 
 
 class Engine(Protocol):
@@ -38,7 +39,7 @@ class Engine(Protocol):
         """Run one batch; False, with nothing changed, when the cache has no room for it."""
 
     def greedy(self) -> Ints:
-        """The most probable next token of each output row of the last batch, (outputs,) int32."""
+        """The most probable next token of each output row of the last batch, (outputs,) integers."""
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Let `target` own the cells of `source` at positions start .. end-1."""

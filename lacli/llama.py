@@ -21,25 +21,16 @@ import numpy.typing as npt
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from lacli.batch import Batch, Ints
-from lacli.errors import LacliError, ModelLoadError, PromptError, UsageError
+from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.log import Log
 from lacli.memory import bounded_by_free_memory
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.settings import PLAIN_CACHE_TYPES, DecodeSettings, ModelSettings
 
 CONTEXT_PAD = 256
 """llama.cpp rounds a context up to a multiple of this many cells."""
 
 LARGEST_DEFAULT_CONTEXT = 8192
 """A model's own context is used up to here; -c asks for more."""
-
-MOST_CELLS = 2**31 - 1
-"""Positions are 32-bit integers."""
-
-MOST_THREADS = 512
-"""ggml's GGML_MAX_N_THREADS; more of them crash it."""
-
-PLAIN_TYPES = ("f32", "f16", "bf16")
-"""Cache types that are not quantised."""
 
 FLASH_ATTENTION = {
     "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
@@ -48,30 +39,24 @@ FLASH_ATTENTION = {
 }
 
 
-_ABORT_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
-_abort_callbacks: list[object] = []
-
-
 def on_abort(report: Callable[[str], None]) -> None:
     """Call `report` with ggml's last words when one of its assertions fails; the process aborts when it returns.
 
     A damaged model file can do that. For the command line, which ends the process there in its own way.
     """
-    callback = _ABORT_CALLBACK(lambda message: report(message.decode("utf-8", "replace")))
-    _abort_callbacks.append(callback)  # ggml keeps only its address
-    try:
-        lib.llama_cpp._lib.ggml_set_abort_callback(callback)
-    except AttributeError:
-        _abort_callbacks.remove(callback)
+    callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda message: report(message.decode("utf-8", "replace")))
+    if set_callback := getattr(lib.llama_cpp._lib, "ggml_set_abort_callback", None):
+        _library().callbacks.append(callback)
+        set_callback(callback)
 
 
 @cache
 def _library() -> Log:
     """Start llama.cpp once a process, with its log connected."""
     log = Log()
-    # The library keeps only the callback's address, so the log keeps the callback.
-    log.callback = lib.llama_log_callback(lambda level, text, _: log.receive(level, text))
-    lib.llama_log_set(log.callback, ctypes.c_void_p(0))
+    callback = lib.llama_log_callback(lambda level, text, _: log.receive(level, text))
+    log.callbacks.append(callback)
+    lib.llama_log_set(callback, ctypes.c_void_p(0))
     lib.llama_backend_init()
     return log
 
@@ -79,18 +64,17 @@ def _library() -> Log:
 class LlamaModel:
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
-    Raises ModelLoadError when llama.cpp cannot read the file or lacli cannot decode with its kind of model, UsageError
-    when llama.cpp does not take the settings.
+    Raises ModelLoadError when llama.cpp cannot read the file or lacli cannot decode with its kind of model.
     """
 
     def __init__(self, path: Path, settings: ModelSettings, *, verbose: bool = False) -> None:
-        _check(settings)
         self._log = _library()
         self._log.verbose = verbose
         self._log.forget()
         parameters = lib.llama_model_default_params()
         parameters.n_gpu_layers = settings.gpu_layers
         self.path = path
+        self.offloaded = bool(lib.llama_supports_gpu_offload()) and settings.gpu_layers != 0
         self.handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self.handle:
             raise self._not_loaded()
@@ -109,8 +93,8 @@ class LlamaModel:
 
     @property
     def devices(self) -> str:
-        """Whether this build of llama.cpp can compute elsewhere than on the CPU, in a word or two."""
-        return "GPU offload" if lib.llama_supports_gpu_offload() else "CPU"
+        """Where it computes, in a word or two."""
+        return "GPU offload" if self.offloaded else "CPU"
 
     @property
     def context(self) -> int:
@@ -221,7 +205,10 @@ class LlamaEngine:
         *,
         backend_greedy: bool | None = None,
     ) -> None:
-        """backend_greedy: whether the backend chooses the greedy tokens; None lets `_choose_on_backend` decide."""
+        """backend_greedy: whether greedy tokens are chosen where the logits are; None: where that is a GPU.
+
+        There it saves the logits' way to the host; on the CPU one vectorised argmax is faster (docs/measured.md).
+        """
         self._model = model
         self._log = _library()
         self.sequences = decode.sequences
@@ -229,11 +216,11 @@ class LlamaEngine:
         self.calls = 0
         parameters = self._parameters(settings, decode)
         self._samplers: list[Any] = []
-        if self._choose_on_backend(settings) if backend_greedy is None else backend_greedy:
+        if model.offloaded if backend_greedy is None else backend_greedy:
             self._add_samplers(parameters, decode)
         self._log.forget()
         # A GPU driver reserves addresses, not memory, so no bound there; it refuses what it does not have.
-        with nullcontext() if lib.llama_supports_gpu_offload() else bounded_by_free_memory():
+        with nullcontext() if model.offloaded else bounded_by_free_memory():
             self._handle = lib.llama_init_from_model(model.handle, parameters)
         if not self._handle:
             self.close()
@@ -276,7 +263,7 @@ class LlamaEngine:
             if not np.any(tokens < 0):
                 return tokens
             # A device that cannot run the sampler gives no token, and raw logits instead.
-        best: Ints = self.logits().argmax(axis=1).astype(np.int32)
+        best: Ints = self.logits().argmax(axis=1)
         return best
 
     def logits(self) -> npt.NDArray[np.float32]:
@@ -349,35 +336,14 @@ class LlamaEngine:
         parameters.samplers, parameters.n_samplers = configs, decode.sequences
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
 
-    @staticmethod
-    def _choose_on_backend(settings: ModelSettings) -> bool:
-        """Whether greedy choices are made where the logits are: on a GPU, to save their way to the host.
-
-        On the CPU one vectorised argmax is faster (docs/measured.md).
-        """
-        return bool(lib.llama_supports_gpu_offload()) and settings.gpu_layers != 0
-
-    @staticmethod
-    def _flash_attention(settings: ModelSettings) -> str:
+    def _flash_attention(self, settings: ModelSettings) -> str:
         """What `auto` means: off on the CPU, where it was 1.4 to 3 times slower at 3,100 tokens (docs/measured.md).
 
         Quantised cache values need it on; with a GPU the choice stays llama.cpp's.
         """
-        on_gpu = lib.llama_supports_gpu_offload() and settings.gpu_layers != 0
-        if settings.flash_attention != "auto" or on_gpu or settings.cache_type_v not in PLAIN_TYPES:
+        if settings.flash_attention != "auto" or settings.cache_type_v not in PLAIN_CACHE_TYPES:
             return settings.flash_attention
-        return "off"
-
-
-def _check(settings: ModelSettings) -> None:
-    """Limits of llama.cpp's own, some of which it does not check itself."""
-    for label, threads in (("-t", settings.threads), ("-tb", settings.threads_batch)):
-        if threads > MOST_THREADS:
-            raise UsageError(f"{label} is {threads}", f"llama.cpp runs at most {MOST_THREADS} threads")
-    if settings.context > MOST_CELLS:
-        raise UsageError(f"-c is {settings.context}", f"-c can be at most {MOST_CELLS}")
-    if settings.flash_attention == "off" and settings.cache_type_v not in PLAIN_TYPES:
-        raise UsageError(f"-ctv {settings.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
+        return "auto" if self._model.offloaded else "off"
 
 
 def _struct_over(batch: Batch) -> Any:

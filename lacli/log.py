@@ -13,10 +13,13 @@ ERROR, CONTINUE = 4, 5
 
 
 class Log:
-    """Receives llama.cpp's log; `verbose` passes it on to stderr. callback: what the library calls."""
+    """Receives llama.cpp's log; `verbose` passes it on to stderr.
+
+    callbacks: what the library calls; it keeps only their addresses, so somebody must keep them alive.
+    """
 
     def __init__(self) -> None:
-        self.callback: object = None
+        self.callbacks: list[object] = []
         self.verbose = False
         self._errors: deque[str] = deque(maxlen=3)
         self._level = 0

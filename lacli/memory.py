@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 KIB = 1024
+CGROUP = Path("/sys/fs/cgroup")
 
 
 @contextmanager
@@ -38,4 +39,8 @@ def _free_memory() -> int:
     """Bytes that Linux could hand out without killing anybody, swap included."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     kib = {name: int(count) for name, count, *_ in lines}
-    return (kib["MemAvailable:"] + kib["SwapFree:"]) * KIB
+    free = (kib["MemAvailable:"] + kib["SwapFree:"]) * KIB
+    with suppress(OSError, ValueError):  # a container's own limit, where there is one
+        used = int((CGROUP / "memory.current").read_text())
+        free = min(free, int((CGROUP / "memory.max").read_text()) - used)
+    return free

@@ -122,7 +122,7 @@ class Lookahead:
         self._vocabulary = vocabulary
         self._is_end = is_end
         self._learn(prompt)
-        wanted = settings.window + settings.ngram - 2
+        wanted = settings.window + settings.ngram - 3
         guesses = pool.chain(prompt[-1], wanted) if settings.window_init == "pool" else ()
         self._window = Window(settings.window, settings.ngram, self._draw, guesses)
         self._ends: list[int] = []

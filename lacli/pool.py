@@ -71,10 +71,11 @@ class NgramPool:
 
     def lookup(self, key: int) -> Iterator[Continuation]:
         """The continuations of a token, N-1 tokens each, most recent first; counted for the hit rate."""
-        bucket = self._by_key.get(key)
+        bucket = self._by_key.pop(key, None)
         self._lookups += 1
         if bucket is None:
             return iter(())
+        self._by_key[key] = bucket
         self._hits += 1
         return reversed(bucket)
 

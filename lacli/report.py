@@ -92,7 +92,8 @@ def against_plain(answer: Answer, plain_tokens_per_second: float, mode: str) -> 
     plain = f"plain decoding ran at {plain_tokens_per_second:.0f} tokens/s in a few timed steps"
     if ratio >= 1:
         return f"{plain}: {mode} was {ratio:.2f} times as fast."
-    return f"{plain}: it would have been {1 / ratio:.2f} times as fast here. Try --mode plain, or a smaller -W and -G."
+    smaller = "" if mode == "lookup" else ", or a smaller -W"
+    return f"{plain}: it would have been {1 / ratio:.2f} times as fast here. Try --mode plain{smaller}."
 
 
 def describe(settings: DecodeSettings) -> str:

@@ -5,7 +5,7 @@ The command line and other programs come through here; nothing here prints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -19,7 +19,7 @@ from lacli.llama import LARGEST_DEFAULT_CONTEXT, LlamaEngine, LlamaModel
 from lacli.pool import PoolStatistics
 from lacli.resolve import find_model
 from lacli.settings import DecodeSettings, ModelSettings
-from lacli.stats import Finish, RunStatistics
+from lacli.stats import Finish, RunStatistics, Step
 from lacli.template import chat_prompt, without_bos
 from lacli.text import Piece, TextStream
 from lacli.tree import Origin
@@ -29,8 +29,9 @@ from lacli.tree import Origin
 class Answer:
     """One finished generation.
 
-    tokens: the generated ids that the text was made of, an end token included. finish_reason: stop (a stop
-    string), eog (an end token) or length (the limit, or a full context).
+    tokens: the generated ids that the text was made of, an end token included; those of a stop string are not, though
+    they count as predicted. finish_reason: stop (a stop string), eog (an end token) or length (the limit, or a full
+    context).
     """
 
     text: str
@@ -87,7 +88,7 @@ class Session:
 
     def generate(self, prompt: Sequence[int], limit: int = -1, stops: Sequence[str] = ()) -> Generation:
         """Begin an answer to prompt tokens; iterate it for the text as it is accepted."""
-        return Generation(self, prompt, limit, stops)
+        return Generation(self.decoder, self.model.piece, prompt, limit, stops)
 
     def plain_tokens_per_second(self) -> float:
         """The speed of plain decoding at the end of the last answer, from a few timed one-row steps.
@@ -118,57 +119,73 @@ class Session:
 class Generation:
     """One answer on its way: iterate it for text pieces, then read `answer()`.
 
-    Leaving the iteration early is safe: text, tokens and cache stop at the last accepted token.
+    Leaving the iteration early is safe: answer, text and cache stop at the last step that was taken. bytes_of: the
+    bytes of a token's text.
     """
 
-    def __init__(self, session: Session, prompt: Sequence[int], limit: int, stops: Sequence[str]) -> None:
-        self._session = session
+    def __init__(
+        self,
+        decoder: Decoder,
+        bytes_of: Callable[[int], bytes],
+        prompt: Sequence[int],
+        limit: int = -1,
+        stops: Sequence[str] = (),
+    ) -> None:
+        self._decoder = decoder
         self._prompt = prompt
         self._limit = limit
-        self._stream = TextStream(session.model.piece, stops)
+        self._stream = TextStream(bytes_of, stops)
         self._text: list[str] = []
+        self._tokens: list[int] = []
         self._finish: Finish = "length"
         self.statistics = RunStatistics(prompt_tokens=len(prompt))
 
     def __iter__(self) -> Iterator[Piece]:
-        decoder, stream, statistics = self._session.decoder, self._stream, self.statistics
         begin = perf_counter()
-        steps = decoder.generate(self._prompt, self._limit)
+        steps = self._decoder.generate(self._prompt, self._limit)
         try:
             for step in steps:
-                if not statistics.steps:
-                    statistics.prompt_s = decoder.prompt_s
-                    statistics.first_token_s = perf_counter() - begin
-                ends = step.finish == "eog"
-                tokens = step.tokens[:-1] if ends else step.tokens
-                guessed = [origin is not Origin.MODEL for origin in step.origins[: len(tokens)]]
-                read_before = stream.read
-                yield from self._note(stream.feed(tokens, guessed))
-                statistics.add(step, stream.read - read_before + ends)
-                if stream.stopped:
-                    self._finish = "stop"
-                    break
-                self._finish = step.finish or self._finish
-            yield from self._note(stream.finish())
+                if not self.statistics.steps:
+                    self.statistics.prompt_s = self._decoder.prompt_s
+                    self.statistics.first_token_s = perf_counter() - begin
+                yield from self._take(step)
+                if self._stream.stopped:
+                    return
+            yield from self._note(self._stream.finish())
         finally:
             steps.close()
-            if stream.stopped:
-                decoder.truncate(len(self._prompt) + stream.kept)
+            if self._stream.stopped:
+                self._decoder.truncate(len(self._prompt) + self._stream.kept)
 
     def answer(self) -> Answer:
         """The text and tokens so far, and what they cost."""
         return Answer(
             text="".join(self._text),
-            tokens=tuple(self._session.decoder.text[len(self._prompt) :]),
+            tokens=tuple(self._tokens),
             finish_reason=self._finish,
             statistics=self.statistics,
-            pool=self._session.decoder.pool.statistics(),
+            pool=self._decoder.pool.statistics(),
         )
 
-    def _note(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        for piece in pieces:
-            self._text.append(piece.text)
-            yield piece
+    def _take(self, step: Step) -> list[Piece]:
+        """Count a step, and give the text that it makes certain."""
+        stream, before = self._stream, self._stream.read
+        ended = step.finish == "eog"
+        tokens = step.tokens[:-1] if ended else step.tokens
+        pieces = stream.feed(tokens, [origin is not Origin.MODEL for origin in step.origins[: len(tokens)]])
+        self._tokens += step.tokens
+        if stream.stopped:
+            self._finish = "stop"
+            del self._tokens[stream.kept :]
+            self.statistics.add(step, stream.read - before)
+        else:
+            self._finish = step.finish or self._finish
+            self.statistics.add(step)
+        return self._note(pieces)
+
+    def _note(self, pieces: list[Piece]) -> list[Piece]:
+        self._text += [piece.text for piece in pieces]
+        return pieces
 
 
 def load(

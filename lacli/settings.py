@@ -124,23 +124,37 @@ class ModelSettings:
     cache_type_v: str = "f16"
 
     def __post_init__(self) -> None:
-        if self.context < 0:
-            raise UsageError(f"-c is {self.context}", "-c must be 0 (the model's own) or more")
-        if self.batch < 1:
-            raise UsageError(f"-b is {self.batch}", "-b must be at least 1")
-        for label, count in (("-t", self.threads), ("-tb", self.threads_batch)):
-            if count < 0:
-                raise UsageError(f"{label} is {count}", f"{label} must be 0 (one a core) or more")
-        for label, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
+        # llama.cpp does not check all of these itself: more threads than it has room for crash it.
+        ranges = [
+            ("-c", self.context, 0, MOST_CELLS, "0 is the model's own"),
+            ("-b", self.batch, 1, MOST_CELLS, "2048 is the default"),
+            ("-t", self.threads, 0, MOST_THREADS, "0 is one a core"),
+            ("-tb", self.threads_batch, 0, MOST_THREADS, "0 is the same as -t"),
+        ]
+        for flag, value, least, most, words in ranges:
+            if not least <= value <= most:
+                raise UsageError(f"{flag} is {value}", f"{flag} is {least} to {most}; {words}")
+        for flag, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
             if name not in CACHE_TYPES:
-                raise UsageError(f"{label} {name} is no cache type", "one of " + ", ".join(CACHE_TYPES))
+                raise UsageError(f"{flag} {name} is no cache type", "one of " + ", ".join(CACHE_TYPES))
+        if self.flash_attention == "off" and self.cache_type_v not in PLAIN_CACHE_TYPES:
+            raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
 
 
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-"""KV cache types that llama.cpp's -ctk and -ctv take."""
+PLAIN_CACHE_TYPES = ("f32", "f16", "bf16")
+CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+"""KV cache types that llama.cpp's -ctk and -ctv take; the plain ones are not quantised."""
+
+MOST_CELLS = 2**31 - 1
+"""Positions are 32-bit integers."""
+
+MOST_THREADS = 512
+"""ggml's GGML_MAX_N_THREADS."""
 
 
 def decode_settings(preset: str | None = None, **chosen: Any) -> DecodeSettings:
     """Settings from a preset and what was chosen besides; a value of None was not chosen, the others win."""
+    if preset is not None and preset not in PRESETS:
+        raise UsageError(f"there is no preset {preset!r}", "one of " + ", ".join(PRESETS))
     given = {name: value for name, value in chosen.items() if value is not None}
     return DecodeSettings(**{**PRESETS.get(preset or "", {}), **given})

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lacli.tree import Origin
 
 Finish = Literal["stop", "eog", "length"]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One llama_decode call and what it brought.
 
     tokens: the accepted tokens in order, at least one. origins: where each was guessed; the last is the model's
-    own. rows: the batch's size. drafted: guesses that the step could have accepted. Times in seconds: decode
+    own choice. rows: the batch's size. drafted: guesses that the step could have accepted. Times in seconds: decode
     (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all else).
     finish: why this was the last step, or None.
     """

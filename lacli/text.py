@@ -6,7 +6,7 @@ Bytes in, strings out. Templates, colours and terminals are elsewhere.
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -37,11 +37,12 @@ class TextStream:
         self.read = 0
         self.stopped = False
 
-    def feed(self, tokens: Sequence[int], guessed: Sequence[bool]) -> Iterator[Piece]:
-        """Read tokens up to the first stop string; what can be printed comes out as pieces."""
+    def feed(self, tokens: Sequence[int], guessed: Sequence[bool]) -> list[Piece]:
+        """Read tokens up to the first stop string, and give what can be printed now."""
+        pieces: list[Piece] = []
         for token, parallel in zip(tokens, guessed, strict=True):
             if self.stopped:
-                return
+                break
             text = self._decoder.decode(self._bytes_of(token))
             self._length += len(text)
             half, _ = self._decoder.getstate()
@@ -50,23 +51,22 @@ class TextStream:
             self.read = self.kept = len(self._ends)
             if text:
                 self._held.append(Piece(text, parallel))
-                yield from self._release()
+                pieces += self._release()
+        return pieces
 
-    def finish(self) -> Iterator[Piece]:
+    def finish(self) -> list[Piece]:
         """What was held back, once no more tokens come; a half character at the end is dropped."""
-        if not self.stopped:
-            yield from self._take(self._length - self._released)
+        return [] if self.stopped else self._take(self._length - self._released)
 
-    def _release(self) -> Iterator[Piece]:
+    def _release(self) -> list[Piece]:
         held = "".join(piece.text for piece in self._held)
         found = [at for stop in self._stops if (at := held.find(stop)) >= 0]
-        if found:
-            self.stopped = True
-            cut = self._released + min(found)
-            self.kept = next(index for index, end in enumerate(self._ends) if end > cut)
-            yield from self._take(min(found))
-        else:
-            yield from self._take(len(held) - self._beginning_of_stop(held))
+        if not found:
+            return self._take(len(held) - self._beginning_of_stop(held))
+        self.stopped = True
+        cut = self._released + min(found)
+        self.kept = next(index for index, end in enumerate(self._ends) if end > cut)
+        return self._take(min(found))
 
     def _beginning_of_stop(self, held: str) -> int:
         """Characters at the end of the held text that a stop string may begin with."""
@@ -78,12 +78,14 @@ class TextStream:
                     break
         return longest
 
-    def _take(self, characters: int) -> Iterator[Piece]:
+    def _take(self, characters: int) -> list[Piece]:
         self._released += characters
+        taken: list[Piece] = []
         while characters and self._held:
             piece = self._held.pop(0)
             if len(piece.text) > characters:
                 self._held.insert(0, Piece(piece.text[characters:], piece.guessed))
                 piece = Piece(piece.text[:characters], piece.guessed)
             characters -= len(piece.text)
-            yield piece
+            taken.append(piece)
+        return taken

@@ -81,3 +81,10 @@ class Tree:
         """The node reached from `node` by `token`, if the model's choice after it is known."""
         below = self._children[node].get(token)
         return below if below is not None and self.verified[below] else None
+
+    def reachable(self) -> int:
+        """How many guesses the walk could accept: those whose own choice and all choices above are known."""
+        found = [ROOT]
+        for node in found:
+            found += [below for below in self._children[node].values() if self.verified[below]]
+        return len(found) - 1

@@ -1,6 +1,6 @@
 """The terminal: the answer on stdout as it comes, everything else on stderr, colours only where they are wanted.
 
-The only module that writes to either. Model text goes out raw; rich would read markup in it and wrap it.
+Nothing else writes to stdout. Model text goes out raw; rich would read markup in it and wrap it.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ class FakeEngine:
     surprise: int = 5
     calls: int = 0
     refuse_above: int | None = None
+    most_outputs: int = 10_000
     _cells: list[Cell] = field(default_factory=list)
     _greedy: list[int] = field(default_factory=list)
 
@@ -49,7 +50,7 @@ class FakeEngine:
 
     def decode(self, batch: Batch) -> bool:
         rows = self._rows(batch)
-        self._check(rows)
+        self._check(rows, int(batch.outputs[: len(batch)].sum()))
         if len(self._cells) + len(rows) > self.cells:
             return False
         if self.refuse_above is not None and len(rows) > self.refuse_above:
@@ -73,6 +74,8 @@ class FakeEngine:
         self._check_sequence(target)
         for cell in self._in(start, end):
             if source in cell.owners:
+                if target in cell.owners:
+                    raise RuleBroken(f"sequence {target} owns position {cell.position} already")
                 cell.owners.add(target)
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
@@ -103,10 +106,12 @@ class FakeEngine:
             for token, position, count in zip(*(column[: len(batch)].tolist() for column in columns), strict=True)
         ]
 
-    def _check(self, rows: list[tuple[int, int, list[int]]]) -> None:
+    def _check(self, rows: list[tuple[int, int, list[int]]], wanted: int) -> None:
         """The checks of llama_batch_allocr::init."""
         if not rows or len(rows) > self.batch_rows:
             raise RuleBroken(f"{len(rows)} rows in a batch of at most {self.batch_rows}: GGML_ASSERT")
+        if wanted > self.most_outputs:
+            raise RuleBroken(f"{wanted} outputs in a context made for {self.most_outputs}: GGML_ASSERT")
         newest: dict[int, int] = {}
         together: dict[int, set[int]] = {}
         for token, position, owners in rows:

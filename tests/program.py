@@ -1,7 +1,7 @@
 """lacli as a person meets it: a process with pipes, a process on a terminal, or quickly, inside the test's process.
 
-No test lives here. Everything runs on one thread, which does not suffer from a busy machine, and without the
-developer's own LACLI_*, LLAMA_ARG_* and colour settings.
+No test lives here. Everything runs on the CPU and on one thread, which does not suffer from a busy machine, and
+without the developer's own LACLI_*, LLAMA_ARG_* and colour settings.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Done:
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     """The process environment of a run: this one's without settings that change the outcome, and `changes`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    ours = {"PYTHONPATH": str(ROOT), "LACLI_THREADS": "1", "TERM": "xterm", "PYTHONUTF8": "1"}
-    return {**kept, **ours, **(changes or {})}
+    machine = {"LACLI_THREADS": "1", "LACLI_N_GPU_LAYERS": "0"}
+    ours = {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "TERM": "xterm"}
+    return {**kept, **machine, **ours, **(changes or {})}
 
 
 def call(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Done:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lacli.batch import Batch, Ints
 from lacli.decode import Decoder
 from lacli.errors import PromptError
-from lacli.settings import MODES, DecodeSettings
+from lacli.settings import MODES, DecodeSettings, Mode
 from lacli.stats import Step
 from lacli.tree import Origin
 from tests.fake_engine import FakeEngine, RuleBroken
@@ -43,7 +43,8 @@ ends = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=2)
 def engine_for(
     chosen: DecodeSettings, cells: int = 256, rows: int = 256, ends: frozenset[int] = frozenset()
 ) -> FakeEngine:
-    return FakeEngine(cells, rows, chosen.sequences, VOCABULARY, ends)
+    most_outputs = max(chosen.sequences, chosen.most_outputs)
+    return FakeEngine(cells, rows, chosen.sequences, VOCABULARY, ends, most_outputs=most_outputs)
 
 
 def tokens_of(steps: list[Step]) -> list[int]:
@@ -108,8 +109,8 @@ def test_a_cache_that_refuses_large_batches_gets_smaller_ones(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_full_context_ends_with_length_and_its_last_cell_is_used(mode: str) -> None:
-    chosen = DecodeSettings(mode=mode, window=4, ngram=3, guesses=4)  # type: ignore[arg-type]
+def test_a_full_context_ends_with_length_and_its_last_cell_is_used(mode: Mode) -> None:
+    chosen = DecodeSettings(mode=mode, window=4, ngram=3, guesses=4)
     engine = engine_for(chosen, cells=50)
     decoder = Decoder(engine, chosen)
     steps = list(decoder.generate([1, 2, 3], -1))
@@ -119,8 +120,8 @@ def test_a_full_context_ends_with_length_and_its_last_cell_is_used(mode: str) ->
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_one_step_is_one_decode_call(mode: str) -> None:
-    chosen = DecodeSettings(mode=mode)  # type: ignore[arg-type]
+def test_one_step_is_one_decode_call(mode: Mode) -> None:
+    chosen = DecodeSettings(mode=mode)
     engine = engine_for(chosen)
     steps = list(Decoder(engine, chosen).generate([5, 1, 2, 3], 60))
     assert engine.calls == len(steps) + 1  # the prompt is one batch
@@ -254,6 +255,8 @@ class Mutant(FakeEngine):
                 return True
             case "no remove of all" if sequence == -1:
                 return True
+            case "no remove":
+                return True
             case "remove starts late":
                 start += 1
             case "remove starts early":
@@ -282,9 +285,12 @@ MUTATIONS = [
 ]
 
 
-def survives(mutation: str) -> bool:
+CHAIN_MUTATIONS = ["no remove", "remove starts late", "remove starts early", "no clear"]
+
+
+def survives(mutation: str, mode: Mode = "lookahead") -> bool:
     """Whether a broken cache call goes unnoticed on a few texts."""
-    chosen = DecodeSettings(window=4, ngram=4, guesses=4)
+    chosen = DecodeSettings(mode=mode, window=4, ngram=4, guesses=4)
     engine = Mutant(256, 256, chosen.sequences, VOCABULARY)
     engine.broken = mutation
     decoder = Decoder(engine, chosen)
@@ -298,8 +304,15 @@ def survives(mutation: str) -> bool:
     return True
 
 
-def test_the_unbroken_engine_survives() -> None:
-    assert survives("")
+@pytest.mark.parametrize("mode", MODES)
+def test_the_unbroken_engine_survives(mode: Mode) -> None:
+    assert survives("", mode)
+
+
+@pytest.mark.parametrize("mode", ["jacobi", "lookup"])
+@pytest.mark.parametrize("mutation", CHAIN_MUTATIONS)
+def test_a_broken_cache_call_of_a_chain_is_noticed(mutation: str, mode: Mode) -> None:
+    assert not survives(mutation, mode)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)

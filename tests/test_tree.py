@@ -69,18 +69,45 @@ def test_the_walk_accepts_the_longest_agreeing_path_and_one_more(guesses: list[l
         asked.append(node)
         return text[tree.depths[node]]
 
-    path = walk(tree, choose)
+    path = walk(tree, choose, lambda token, count: None)
     agreeing = 0
     while any(guess[: agreeing + 1] == text[: agreeing + 1] for guess in guesses if len(guess) > agreeing):
         agreeing += 1
-    assert list(path.tokens) == text[: agreeing + 1]
+    assert path.tokens == text[: agreeing + 1]
+    assert path.finish is None
     assert len(path.nodes) == agreeing
     assert asked == [ROOT, *path.nodes], "one choice for each accepted node, none twice"
 
 
 def test_the_walk_stops_where_the_choice_is_not_known() -> None:
     tree = grown([[1, 2]], verify=False)
-    assert walk(tree, lambda node: 1).tokens == (1,)
+    assert walk(tree, lambda node: 1, lambda token, count: None).tokens == [1]
+
+
+@given(paths, st.integers(1, 6))
+def test_the_walk_asks_for_no_choice_after_the_text_has_ended(guesses: list[list[int]], last: int) -> None:
+    tree = grown(guesses)
+    asked: list[int] = []
+
+    def choose(node: int) -> int:
+        asked.append(node)
+        return 0
+
+    path = walk(tree, choose, lambda token, count: "length" if count == last else None)
+    assert len(asked) == len(path.tokens) <= last
+    assert (path.finish == "length") == (len(path.tokens) == last)
+
+
+@given(paths, paths)
+def test_reachable_counts_what_some_text_would_accept(verified: list[list[int]], others: list[list[int]]) -> None:
+    tree = grown(verified)
+    for sequence, path in enumerate(others, start=50):
+        tree.verified[tree.add(path, sequence, Origin.WINDOW, verify=False)] = True
+    reached: set[int] = set()
+    for text in ([*path, -1] for path in [*verified, *others]):
+        choices = [text[min(depth, len(text) - 1)] for depth in tree.depths]
+        reached.update(walk(tree, choices.__getitem__, lambda token, count: None).nodes)
+    assert tree.reachable() == len(reached)
 
 
 def test_a_shared_node_is_verified_if_any_path_wants_it() -> None:

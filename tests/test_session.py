@@ -1,0 +1,75 @@
+"""An answer's text on the fake engine: stop strings, ends and limits give the same in every mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lacli.decode import Decoder
+from lacli.session import Answer, Generation
+from lacli.settings import DecodeSettings
+from tests.fake_engine import FakeEngine
+from tests.test_decode import VOCABULARY, any_settings, ends, prompts
+
+ALPHABET = "ab é\n€"
+"""Tokens 0, 1, .. are its characters cut into bytes: some are whole, some halves, and two are special and empty."""
+
+PIECES = [piece for char in ALPHABET for piece in (char.encode()[:1], char.encode()[1:])]
+
+
+def bytes_of(token: int) -> bytes:
+    return PIECES[token % len(PIECES)]
+
+
+def answer(
+    chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
+) -> tuple[Answer, Decoder, FakeEngine, str]:
+    """A finished answer, with what was printed on the way."""
+    engine = FakeEngine(120, 120, chosen.sequences, VOCABULARY, ends)
+    decoder = Decoder(engine, chosen)
+    generation = Generation(decoder, bytes_of, prompt, limit, stops)
+    printed = "".join(piece.text for piece in generation)
+    return generation.answer(), decoder, engine, printed
+
+
+@given(any_settings, prompts, st.integers(0, 60), st.lists(st.text(ALPHABET, min_size=1, max_size=4), max_size=3), ends)
+@settings(max_examples=300, deadline=None)
+def test_every_mode_gives_plains_answer(
+    chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
+) -> None:
+    plain, *_ = answer(replace(chosen, mode="plain"), prompt, limit, stops, ends)
+    ours, decoder, engine, printed = answer(chosen, prompt, limit, stops, ends)
+    assert (ours.text, ours.tokens, ours.finish_reason) == (plain.text, plain.tokens, plain.finish_reason)
+    assert ours.statistics.tokens == plain.statistics.tokens
+    assert printed == ours.text
+    assert not any(stop in ours.text for stop in stops)
+    assert decoder.text == prompt + list(ours.tokens)
+    assert engine.held() == decoder.text[:-1]
+
+
+@given(any_settings, prompts, st.integers(1, 10))
+@settings(max_examples=100, deadline=None)
+def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
+    chosen: DecodeSettings, prompt: list[int], pieces: int
+) -> None:
+    engine = FakeEngine(200, 200, chosen.sequences, VOCABULARY)
+    decoder = Decoder(engine, chosen)
+    generation = Generation(decoder, lambda token: b"x", prompt, 60)
+    for _, _ in zip(range(pieces), iterator := iter(generation), strict=False):
+        pass
+    iterator.close()  # type: ignore[attr-defined]
+    left = generation.answer()
+    assert decoder.text == prompt + list(left.tokens)
+    assert engine.held() == decoder.text[:-1]
+    assert left.statistics.tokens == len(left.tokens) == len(left.text)
+
+
+def test_a_second_answer_leaves_the_first_one_alone() -> None:
+    decoder = Decoder(FakeEngine(200, 200, 31, VOCABULARY), DecodeSettings())
+    first = Generation(decoder, bytes_of, [1, 2, 3], 20)
+    list(first)
+    before = first.answer().tokens
+    list(Generation(decoder, bytes_of, [4, 5], 20))
+    assert first.answer().tokens == before
