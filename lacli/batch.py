@@ -2,16 +2,22 @@
 
 Only the arrays are built here; `tree.py` decides which tokens go in and `llama.py` hands them to the library.
 
-One step of lookahead with W = 5, N = 4, G = 2 before anything is merged (positions relative to the input's;
-`=` the rows whose choice is read: the input, every candidate token, and each window column's last row):
+One step of lookahead with W = 5, N = 4, G = 2 before anything is merged. I is the input, C a candidate's token, a digit
+the window row; positions are relative to the input's; `=` marks the rows whose choice is read (the input, every
+candidate token, each window column's last row) and `*` the sequences a row belongs to:
 
     row          0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17 18 19 20
-    part         I  C  C  C  C  C  C  0  1  2  0  1  2  0  1  2  0  1  2  1  2     window: row number
-    position     0  1  2  3  1  2  3  .  1  2  1  2  3  2  3  4  3  4  5  4 ..
-    choice       =  =  =  =  =  =  =        =        =        =        =
-    sequence 0   I
-    sequences 1..5   window column c: the input, c tokens of row 0, then rows 1 and 2 of column c
-    sequences 6, 7   candidates: the input, then their three tokens
+    part         I  C  C  C  C  C  C  1  2  0  1  2  0  1  2  0  1  2  0  1  2
+    position     0  1  2  3  1  2  3  1  2  1  2  3  2  3  4  3  4  5  4  5  6
+    choice       =  =  =  =  =  =  =     =        =        =        =        =
+    sequence 0   *
+    sequence 1   *                    *  *
+    sequence 2   *                          *  *  *
+    sequence 3   *                          *        *  *  *
+    sequence 4   *                          *        *        *  *  *
+    sequence 5   *                          *        *        *        *  *  *
+    sequence 6   *  *  *  *
+    sequence 7   *           *  *  *
 
 Every path begins at the input, so the input belongs to all sequences; row 0's c-th token belongs to columns c and
 later. Where two paths begin alike (a candidate with another one, or with the window) they share rows.

@@ -14,6 +14,8 @@ Mode = Literal["plain", "jacobi", "lookup", "lookahead"]
 WindowInit = Literal["prompt", "random", "pool"]
 WindowShift = Literal["once", "refill"]
 
+Switch = Literal["on", "off", "auto"]
+
 MODES: tuple[Mode, ...] = ("plain", "jacobi", "lookup", "lookahead")
 
 MAX_SEQUENCES = 256
@@ -119,7 +121,7 @@ class ModelSettings:
     gpu_layers: int = -1
     threads: int = 0
     threads_batch: int = 0
-    flash_attention: Literal["on", "off", "auto"] = "auto"
+    flash_attention: Switch = "auto"
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
 

@@ -9,16 +9,15 @@ import os
 import sys
 from collections.abc import Iterable
 from io import StringIO, TextIOWrapper
-from typing import Literal, TextIO
+from typing import TextIO
 
 from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
 
 from lacli.errors import LacliError
+from lacli.settings import Switch
 from lacli.text import Piece
-
-Color = Literal["auto", "on", "off"]
 
 GUESSED = Style(color="bright_cyan")
 """Tokens accepted in parallel."""
@@ -30,7 +29,7 @@ class Screen:
     quiet: no notes. show_accepted: mark guessed text where stdout has colours (auto: on a terminal that wants them).
     """
 
-    def __init__(self, *, color: Color = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
+    def __init__(self, *, color: Switch = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
         self.quiet = quiet
         self._out: TextIO | None = sys.stdout
         if isinstance(sys.stdout, TextIOWrapper):
@@ -87,7 +86,7 @@ class Screen:
             raise LacliError(f"cannot write the answer: {reason}", "check where stdout goes") from error
 
 
-def console(file: TextIO | None, color: Color) -> Console:
+def console(file: TextIO | None, color: Switch) -> Console:
     """A rich console on a stream (None: closed); auto heeds NO_COLOR, FORCE_COLOR and TERM=dumb.
 
     Without colours there are no other escape codes either, where rich would still write bold and dim.

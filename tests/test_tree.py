@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 from hypothesis import given
@@ -12,6 +13,7 @@ from lacli import batch
 from lacli.settings import DecodeSettings
 from lacli.tree import ROOT, Origin, Tree
 from lacli.verify import walk
+from lacli.window import Window
 
 paths = st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=8)
 
@@ -146,6 +148,27 @@ def test_a_batch_is_written_again_and_again_and_each_row_points_at_its_own_ids()
         ]
         assert found == tree.sequences
         assert rows.positions[: len(rows)].tolist() == [7 + depth for depth in tree.depths]
+
+
+def test_the_picture_of_a_step_is_what_is_built() -> None:
+    tree = Tree(0)
+    for candidate in range(2):
+        tree.add([1000 + 10 * candidate + depth for depth in range(3)], 6 + candidate, Origin.POOL)
+    window = Window(5, 4, lambda: 0)
+    window.rows = [[100 * row + column for column in range(5)] for row in range(3)]
+    for column, path in enumerate(window.paths(), start=1):
+        tree.verified[tree.add(path, column, Origin.WINDOW, verify=False)] = True
+    drawn = {line[:17].strip(): line[17:] for line in (batch.__doc__ or "").splitlines() if line.startswith("    ")}
+
+    def line(marks: Sequence[object]) -> str:
+        return "".join(f"{mark:>2} " for mark in marks).rstrip()
+
+    assert drawn["row"].split() == [str(row) for row in range(len(tree))]
+    assert drawn["position"].split() == [str(depth) for depth in tree.depths]
+    assert drawn["choice"].rstrip() == line(["=" if wanted else "" for wanted in tree.verified])[1:]
+    for sequence in range(8):
+        marks = ["*" if sequence in owners else "" for owners in tree.sequences]
+        assert drawn[f"sequence {sequence}"].rstrip() == line(marks)[1:]
 
 
 def test_the_reference_settings_have_the_reference_shape() -> None:

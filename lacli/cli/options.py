@@ -5,47 +5,19 @@ Declarations only; ranges are checked by the settings that the values end up in.
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from lacli import settings
 from lacli.errors import UsageError
+from lacli.settings import DecodeSettings, ModelSettings
 
 MODEL, LOOKAHEAD, TEXT, OUTPUT = "Model", "Lookahead", "Prompt and answer", "Output"
 
 
-class ModeName(StrEnum):
-    plain = "plain"
-    jacobi = "jacobi"
-    lookup = "lookup"
-    lookahead = "lookahead"
-
-
-class PresetName(StrEnum):
-    code = "code"
-    text = "text"
-    creative = "creative"
-    b7 = "7b"
-    b13 = "13b"
-    b34 = "34b"
-
-
-class WindowInitName(StrEnum):
-    prompt = "prompt"
-    random = "random"
-    pool = "pool"
-
-
-class WindowShiftName(StrEnum):
-    once = "once"
-    refill = "refill"
-
-
-class Switch(StrEnum):
-    on = "on"
-    off = "off"
-    auto = "auto"
+DECODE, LOADING = DecodeSettings(), ModelSettings()
+"""Where the options' defaults come from."""
 
 
 def layers(value: str) -> int:
@@ -170,7 +142,7 @@ BatchSize = Annotated[
     ),
 ]
 FlashAttention = Annotated[
-    Switch,
+    settings.Switch,
     typer.Option(
         "-fa",
         "--flash-attn",
@@ -201,7 +173,7 @@ CacheTypeV = Annotated[
 ]
 
 Mode = Annotated[
-    ModeName,
+    settings.Mode,
     typer.Option(
         "--mode",
         metavar="MODE",
@@ -210,7 +182,7 @@ Mode = Annotated[
     ),
 ]
 Preset = Annotated[
-    PresetName | None,
+    Literal["code", "text", "creative", "7b", "13b", "34b"] | None,
     typer.Option(
         "--preset",
         metavar="NAME",
@@ -220,25 +192,25 @@ Preset = Annotated[
 ]
 Window = Annotated[
     int | None,
-    typer.Option("-W", "--window", help="Columns of the lookahead window; jacobi's block. (default: 15)",
+    typer.Option("-W", "--window", help=f"Columns of the lookahead window; jacobi's block. (default: {DECODE.window})",
                  show_default=False, rich_help_panel=LOOKAHEAD),
 ]  # fmt: skip
 Ngram = Annotated[
     int | None,
-    typer.Option("-N", "--ngram", help="Tokens of an n-gram. (default: 5)", show_default=False,
+    typer.Option("-N", "--ngram", help=f"Tokens of an n-gram. (default: {DECODE.ngram})", show_default=False,
                  rich_help_panel=LOOKAHEAD),
 ]  # fmt: skip
 Guesses = Annotated[
     int | None,
-    typer.Option("-G", "--guesses", help="Most n-grams verified a step. (default: 15)", show_default=False,
-                 rich_help_panel=LOOKAHEAD),
+    typer.Option("-G", "--guesses", help=f"Most n-grams verified a step. (default: {DECODE.guesses})",
+                 show_default=False, rich_help_panel=LOOKAHEAD),
 ]  # fmt: skip
 WindowInit = Annotated[
-    WindowInitName,
+    settings.WindowInit,
     typer.Option("--window-init", help="What the window starts from.", rich_help_panel=LOOKAHEAD),
 ]
 WindowShift = Annotated[
-    WindowShiftName,
+    settings.WindowShift,
     typer.Option(
         "--window-shift",
         help="After accepted tokens: slide the window once, or drop their columns and refill it.",
@@ -260,8 +232,8 @@ PoolKeys = Annotated[
 ]
 JacobiIterations = Annotated[
     int | None,
-    typer.Option("--jacobi-iterations", help="Steps after which jacobi starts a new block. (default: 16)",
-                 show_default=False, rich_help_panel=LOOKAHEAD),
+    typer.Option("--jacobi-iterations", show_default=False, rich_help_panel=LOOKAHEAD,
+                 help=f"Steps after which jacobi starts a new block. (default: {DECODE.jacobi_iterations})"),
 ]  # fmt: skip
 LookupMatch = Annotated[
     int, typer.Option("--lookup-match", help="Longest match of mode lookup, in tokens.", rich_help_panel=LOOKAHEAD)
@@ -282,5 +254,5 @@ Json = Annotated[
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No notes on stderr.", rich_help_panel=OUTPUT)]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show llama.cpp's log.", rich_help_panel=OUTPUT)]
 ColorWhen = Annotated[
-    Switch, typer.Option("--color", help="Colours: auto means on a terminal.", rich_help_panel=OUTPUT)
+    settings.Switch, typer.Option("--color", help="Colours: auto means on a terminal.", rich_help_panel=OUTPUT)
 ]

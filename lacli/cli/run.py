@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lacli.cli import options
-from lacli.cli.options import ModeName, Switch, WindowInitName, WindowShiftName
+from lacli.cli.options import DECODE, LOADING
 
 
 def run(
@@ -17,33 +17,33 @@ def run(
     predict: options.Predict = -1,
     stop: options.Stop = None,
     seed: options.Seed = -1,
-    mode: options.Mode = ModeName.lookahead,
+    mode: options.Mode = DECODE.mode,
     preset: options.Preset = None,
     window: options.Window = None,
     ngram: options.Ngram = None,
     guesses: options.Guesses = None,
-    window_init: options.WindowInit = WindowInitName.pool,
-    window_shift: options.WindowShift = WindowShiftName.once,
-    pool_prompt: options.PoolPrompt = True,
-    pool_text: options.PoolText = True,
-    pool_keys: options.PoolKeys = 10_000,
+    window_init: options.WindowInit = DECODE.window_init,
+    window_shift: options.WindowShift = DECODE.window_shift,
+    pool_prompt: options.PoolPrompt = DECODE.pool_prompt,
+    pool_text: options.PoolText = DECODE.pool_text,
+    pool_keys: options.PoolKeys = DECODE.pool_keys,
     jacobi_iterations: options.JacobiIterations = None,
-    lookup_match: options.LookupMatch = 2,
-    lookup_draft: options.LookupDraft = 10,
-    context: options.Context = 0,
-    gpu_layers: options.GpuLayers = -1,
-    threads: options.Threads = 0,
-    threads_batch: options.ThreadsBatch = 0,
-    batch_size: options.BatchSize = 2048,
-    flash_attention: options.FlashAttention = Switch.auto,
-    cache_type_k: options.CacheTypeK = "f16",
-    cache_type_v: options.CacheTypeV = "f16",
+    lookup_match: options.LookupMatch = DECODE.lookup_match,
+    lookup_draft: options.LookupDraft = DECODE.lookup_draft,
+    context: options.Context = LOADING.context,
+    gpu_layers: options.GpuLayers = LOADING.gpu_layers,
+    threads: options.Threads = LOADING.threads,
+    threads_batch: options.ThreadsBatch = LOADING.threads_batch,
+    batch_size: options.BatchSize = LOADING.batch,
+    flash_attention: options.FlashAttention = LOADING.flash_attention,
+    cache_type_k: options.CacheTypeK = LOADING.cache_type_k,
+    cache_type_v: options.CacheTypeV = LOADING.cache_type_v,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
-    color: options.ColorWhen = Switch.auto,
+    color: options.ColorWhen = "auto",
 ) -> None:
     """Answer one prompt: the text on stdout as it is accepted, everything else on stderr.
 
@@ -60,9 +60,9 @@ def run(
         ngram=ngram,
         guesses=guesses,
         jacobi_iterations=jacobi_iterations,
-        mode=mode.value,
-        window_init=window_init.value,
-        window_shift=window_shift.value,
+        mode=mode,
+        window_init=window_init,
+        window_shift=window_shift,
         pool_prompt=pool_prompt,
         pool_text=pool_text,
         pool_keys=pool_keys,
@@ -75,7 +75,7 @@ def run(
         gpu_layers=gpu_layers,
         threads=threads,
         threads_batch=threads_batch,
-        flash_attention=flash_attention.value,
+        flash_attention=flash_attention,
         cache_type_k=cache_type_k,
         cache_type_v=cache_type_v,
     )
@@ -87,7 +87,7 @@ def run(
     from lacli.ask import Output, Question, ask
     from lacli.resolve import find_model
 
-    screen = Screen(color=color.value, quiet=quiet, show_accepted=show_accepted)
+    screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     path = find_model(model)
     if model is None:
         screen.note(f"no MODEL given: this is the bundled demo model {path.name}, trained on Python's standard library")
