@@ -42,7 +42,7 @@ class Batch:
 
     tokens, positions, sequence_counts: (rows,) int32. outputs: (rows,) int8, 1 where logits are wanted.
     sequence_ids: the rows' ids one after another, int32; sequence_pointers: (rows,), the address of each row's
-    first one. Only the first `len(batch)` rows are meant. wanted: how many of them want logits.
+    first one. Only the first `rows` rows are meant. wanted: how many of them want logits.
     """
 
     def __init__(self, rows: int) -> None:
@@ -51,16 +51,17 @@ class Batch:
         self.sequence_counts = np.zeros(rows, np.int32)
         self.sequence_pointers = np.zeros(rows, np.uintp)
         self.outputs = np.zeros(rows, np.int8)
+        self.rows = 0
         self.wanted = 0
-        self._rows = 0
+        self._single = False
         self._make_room(rows)
 
     def __len__(self) -> int:
-        return self._rows
+        return self.rows
 
     def set_tree(self, tree: Tree, past: int) -> Batch:
         """The rows of a step: node k of the tree is row k, at position past + its depth."""
-        if len(tree) == self._rows == self.wanted == 1 == len(tree.sequences[0]) == self.sequence_counts[0]:
+        if self._single and len(tree.tokens) == 1 == len(tree.sequences[0]):
             # Plain decoding repeats this shape at every step, and there nothing hides what Python costs.
             self.tokens[0], self.positions[0] = tree.tokens[0], past
             return self
@@ -80,7 +81,7 @@ class Batch:
         outputs: Sequence[bool],
     ) -> Batch:
         # Sums over a few dozen rows are faster in lists; numpy is for the one copy into llama.cpp's memory.
-        rows = self._rows = len(tokens)
+        rows = self.rows = len(tokens)
         counts = [len(ids) for ids in sequences]
         ids = list(chain.from_iterable(sequences))
         if len(ids) > len(self.sequence_ids):
@@ -93,6 +94,7 @@ class Batch:
         self.sequence_pointers[:rows] = list(accumulate(sizes, initial=self._ids_address))
         self.outputs[:rows] = outputs
         self.wanted = sum(outputs)
+        self._single = rows == len(ids) == self.wanted == 1
         return self
 
     def _make_room(self, ids: int) -> None:

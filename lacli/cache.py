@@ -52,27 +52,29 @@ class Cache:
 
     def share(self, tree: Tree) -> None:
         """Give every sequence of a tree what sequence 0 holds, before the tree is decoded."""
-        begin = perf_counter()
-        self._share(tree.sequences[ROOT][1:])
-        self.seconds += perf_counter() - begin
+        if len(tree.sequences[ROOT]) > 1:
+            begin = perf_counter()
+            self._share(tree.sequences[ROOT][1:])
+            self.seconds += perf_counter() - begin
 
     def keep(self, tree: Tree, nodes: Sequence[int]) -> None:
         """After a decode: sequence 0 holds the input and the accepted nodes, and nothing else of the tree is left."""
-        begin = perf_counter()
         start = self.past + 1
-        end = start + len(nodes)
-        owner = tree.sequences[nodes[-1]][0] if nodes else 0
+        self.past = end = start + len(nodes)
         others = tree.sequences[ROOT][1:]
+        if len(tree.tokens) == 1 + len(nodes) and not others:
+            return
+        begin = perf_counter()
+        owner = tree.sequences[nodes[-1]][0] if nodes else 0
         if owner:
             self._engine.copy(owner, 0, start, end)
             for sequence in others:
                 self._engine.remove(sequence, start, ALL)
-        elif len(tree) > end - self.past:
+        else:
             # The path is a chain in sequence 0, or there is none: what follows it goes, in one call.
             self._engine.remove(self._every, end, ALL)
         for sequence in others:
             self._shared[sequence] = start
-        self.past = end
         self.seconds += perf_counter() - begin
 
     def truncate(self, length: int) -> bool:

@@ -213,6 +213,7 @@ class LlamaEngine:
         self._log = _library()
         self.sequences = decode.sequences
         self.vocabulary = model.vocabulary
+        self.is_end = model.is_end
         self.calls = 0
         parameters = self._parameters(settings, decode)
         self._samplers: list[Any] = []
@@ -241,19 +242,19 @@ class LlamaEngine:
         self._view_key = (0, 0)
 
     def decode(self, batch: Batch) -> bool:
-        rows = len(batch)
+        rows = batch.rows
         assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
         if batch is not self._batch:
             self._batch, self._struct = batch, _struct_over(batch)
         self._struct.n_tokens = rows
         self.calls += 1
-        self._log.forget()
         status = lib.llama_decode(self._handle, self._struct)
+        if status == 0:
+            return True
         if status == 1:
+            self._log.forget()
             return False
-        if status != 0:
-            raise LacliError(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
-        return True
+        raise LacliError(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
 
     def greedy(self) -> Ints:
         if self._samplers:
@@ -289,9 +290,6 @@ class LlamaEngine:
 
     def clear(self) -> None:
         lib.llama_memory_clear(self._memory, False)
-
-    def is_end(self, token: int) -> bool:
-        return self._model.is_end(token)
 
     def close(self) -> None:
         if self._handle:

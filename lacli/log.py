@@ -41,7 +41,8 @@ class Log:
     def last_error(self) -> str:
         """The first of the last error lines, in one line and without the C function's name.
 
-        The lines after it are its consequences.
+        The lines after it are its consequences. They are all forgotten then.
         """
         line = self._errors[0] if self._errors else "llama.cpp gives no reason"
+        self.forget()
         return " ".join(line.split(": ", 1)[-1].split())

@@ -54,7 +54,6 @@ class RunStatistics:
     choose_s: float = 0.0
     cache_s: float = 0.0
     python_s: float = 0.0
-    origins: Counter[Origin] = field(default_factory=Counter)
     lengths: Counter[int] = field(default_factory=Counter)
 
     def add(self, step: Step, read: int | None = None) -> None:
@@ -69,7 +68,6 @@ class RunStatistics:
         self.choose_s += step.choose_s
         self.cache_s += step.cache_s
         self.python_s += step.python_s
-        self.origins.update(origins)
         self.lengths[len(origins)] += 1
 
     @property
