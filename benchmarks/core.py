@@ -18,7 +18,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 from statistics import median
@@ -98,44 +98,46 @@ def pooled(runs: Sequence[Run]) -> Run:
     return Run(total, sum(one.seconds for one in runs))
 
 
-def bare_loop(engine: LlamaEngine, prompt: list[int], limit: int) -> float:
-    """Tokens a second of llama_decode and argmax with nothing around them but a reused one-row batch."""
+def bare_loop(engine: LlamaEngine, prompt: list[int], limit: int) -> list[float]:
+    """When each token came from llama_decode and argmax with nothing around them but a reused one-row batch."""
     context = engine._handle
     row = lib.llama_batch_init(1, 0, 1)
     row.n_tokens, row.n_seq_id[0], row.seq_id[0][0], row.logits[0] = 1, 1, 0, 1
     engine.clear()
     engine.decode(batch.from_tokens(prompt[:-1], 0))
-    token, made = prompt[-1], 0
-    begin = perf_counter()
+    token, came = prompt[-1], []
     for position in range(len(prompt) - 1, len(prompt) - 1 + limit):
         row.token[0], row.pos[0] = token, position
         lib.llama_decode(context, row)
         logits = np.ctypeslib.as_array(lib.llama_get_logits(context), (engine.vocabulary,))
         token = int(logits.argmax())
-        made += 1
+        came.append(perf_counter())
         if engine.is_end(token):
             break
-    seconds = perf_counter() - begin
     lib.llama_batch_free(row)
-    return made / seconds
+    return came
 
 
 def plain(bench: Bench) -> Iterator[list[str]]:
-    """Plain mode against the bare loop, prompt by prompt in turns."""
-    yield ["class", "bare tokens/s", "plain tokens/s", "plain / bare"]
+    """Plain mode against the bare loop in turns, by the median time between two tokens."""
+    yield ["class", "bare ms a token", "plain ms a token", "bare / plain"]
     settings = DecodeSettings(mode="plain")
     ratios = []
     with bench.engine(settings) as engine:
         for name, texts in bench.questions.items():
-            bare, ours = [], []
+            bare: list[float] = []
+            ours: list[float] = []
             for question, _ in product(texts, range(bench.repeats)):
                 prompt = bench.prompt(question)
-                bare.append(bare_loop(engine, prompt, bench.limit))
-                ours.append(run(engine, settings, prompt, bench.limit).speed)
-            ratio = median(own / other for own, other in zip(ours, bare, strict=True))
-            ratios.append(ratio)
-            yield [name, f"{median(bare):.0f}", f"{median(ours):.0f}", f"{ratio:.3f}"]
+                bare += intervals(bare_loop(engine, prompt, bench.limit))
+                ours += intervals([perf_counter() for _ in Decoder(engine, settings).generate(prompt, bench.limit)])
+            ratios.append(median(bare) / median(ours))
+            yield [name, f"{ms(median(bare)):.3f}", f"{ms(median(ours)):.3f}", f"{ratios[-1]:.3f}"]
     yield ["all", "", "", f"{geometric_mean(ratios):.3f}"]
+
+
+def intervals(times: Sequence[float]) -> list[float]:
+    return [later - earlier for earlier, later in pairwise(times)]
 
 
 def overhead(bench: Bench) -> Iterator[list[str]]:

@@ -121,8 +121,7 @@ class Decoder:
         tree, decode_s = decoded
 
         chosen_at = perf_counter()
-        outputs = [node for node, wanted in enumerate(tree.verified) if wanted]
-        choices = dict(zip(outputs, self._engine.greedy().tolist(), strict=True))
+        choices = dict(zip(tree.outputs(), self._engine.greedy().tolist(), strict=True))
         choose_s = perf_counter() - chosen_at
 
         path = walk(tree, choices.__getitem__, lambda token, count: self._finish(token, count == remaining))

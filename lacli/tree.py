@@ -82,8 +82,14 @@ class Tree:
         below = self._children[node].get(token)
         return below if below is not None and self.verified[below] else None
 
+    def outputs(self) -> list[int]:
+        """The nodes whose choice is read, in order."""
+        return [node for node, wanted in enumerate(self.verified) if wanted]
+
     def reachable(self) -> int:
         """How many guesses the walk could accept: those whose own choice and all choices above are known."""
+        if len(self.tokens) == 1:
+            return 0
         found = [ROOT]
         for node in found:
             found += [below for below in self._children[node].values() if self.verified[below]]
