@@ -13,18 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lacli.errors import LacliError, ModelLoadError
+from lacli.errors import Interrupted, ModelLoadError
 from lacli.llama import on_abort
 from lacli.report import against_plain, as_json, as_lines
 from lacli.session import Generation, Session, open_session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.ui import Screen
-
-
-class Interrupted(LacliError):
-    """The user pressed Ctrl-C; what was printed stays."""
-
-    exit_code = 130
 
 
 @dataclass(frozen=True)

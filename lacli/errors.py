@@ -3,7 +3,8 @@
     LacliError             1   something outside the program is wrong (a file, memory, the model)
     ├── ModelLoadError     1   the model file cannot be used
     ├── PromptError        1   the prompt cannot be decoded in this context
-    └── UsageError         2   the options contradict each other or leave their range
+    ├── UsageError         2   the options contradict each other or leave their range
+    └── Interrupted      130   Ctrl-C
 
 Programming errors are not here: they stay `assert` and a traceback.
 """
@@ -37,3 +38,9 @@ class UsageError(LacliError):
     """Options that contradict each other or leave their range."""
 
     exit_code = 2
+
+
+class Interrupted(LacliError):
+    """The user pressed Ctrl-C; what was printed stays."""
+
+    exit_code = 130

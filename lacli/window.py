@@ -48,9 +48,10 @@ class Window:
 
     def ngrams(self, token: int, results: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """The n-grams of this step, one a column: (first token, the N-1 after it). token: the step's input."""
-        self.rows[0][:1] = [token] if self.width else []
-        for first, *following in zip(*self.rows, results, strict=True):
-            yield first, tuple(following)
+        first_row, *later = self.rows
+        begins = [token, *first_row[1:]] if first_row else []
+        for begin, *following in zip(begins, *later, results, strict=True):
+            yield begin, tuple(following)
 
     def slide(self, results: Sequence[int]) -> None:
         """Rows move up by one and the results become the last row: once a step, whatever was accepted."""
