@@ -213,7 +213,6 @@ class LlamaEngine:
         self._log = _library()
         self.sequences = decode.sequences
         self.vocabulary = model.vocabulary
-        self.is_end = model.is_end
         self.calls = 0
         parameters = self._parameters(settings, decode)
         self._samplers: list[Any] = []
@@ -290,6 +289,9 @@ class LlamaEngine:
 
     def clear(self) -> None:
         lib.llama_memory_clear(self._memory, False)
+
+    def is_end(self, token: int) -> bool:
+        return self._model.is_end(token)
 
     def close(self) -> None:
         if self._handle:

@@ -126,16 +126,21 @@ class ModelSettings:
     cache_type_v: str = "f16"
 
     def __post_init__(self) -> None:
-        # llama.cpp does not check all of these itself: more threads than it has room for crash it.
-        ranges = [
-            ("-c", self.context, 0, MOST_CELLS, "0 is the model's own"),
-            ("-b", self.batch, 1, MOST_CELLS, "2048 is the default"),
-            ("-t", self.threads, 0, MOST_THREADS, "0 is one a core"),
-            ("-tb", self.threads_batch, 0, MOST_THREADS, "0 is the same as -t"),
-        ]
-        for flag, value, least, most, words in ranges:
-            if not least <= value <= most:
-                raise UsageError(f"{flag} is {value}", f"{flag} is {least} to {most}; {words}")
+        least = (
+            ("-c", self.context, 0),
+            ("-b", self.batch, 1),
+            ("-t", self.threads, 0),
+            ("-tb", self.threads_batch, 0),
+        )
+        for flag, value, lowest in least:
+            if value < lowest:
+                raise UsageError(f"{flag} is {value}", f"{flag} must be at least {lowest}")
+        # llama.cpp does not check these itself: more threads than it has room for crash it.
+        if self.context > MOST_CELLS:
+            raise UsageError(f"-c is {self.context}", f"-c can be at most {MOST_CELLS}")
+        for flag, threads in (("-t", self.threads), ("-tb", self.threads_batch)):
+            if threads > MOST_THREADS:
+                raise UsageError(f"{flag} is {threads}", f"llama.cpp runs at most {MOST_THREADS} threads")
         for flag, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
             if name not in CACHE_TYPES:
                 raise UsageError(f"{flag} {name} is no cache type", "one of " + ", ".join(CACHE_TYPES))
