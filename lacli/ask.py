@@ -63,7 +63,7 @@ def ask(
         except KeyboardInterrupt:
             screen.end_line()
             raise Interrupted("") from None
-        _conclude(session, generation, output, screen)
+        _conclude(session, generation, question, output, screen)
 
 
 @contextmanager
@@ -97,8 +97,12 @@ def _stream(generation: Generation, output: Output, screen: Screen) -> None:
         screen.end_line()
 
 
-def _conclude(session: Session, generation: Generation, output: Output, screen: Screen) -> None:
+def _conclude(session: Session, generation: Generation, question: Question, output: Output, screen: Screen) -> None:
     answer = generation.answer()
+    if answer.finish_reason == "length" and answer.statistics.tokens != question.limit:
+        screen.note(
+            f"the context of {session.engine.cells} tokens is full and the answer ends here; -c makes it larger"
+        )
     if output.json:
         screen.line(json.dumps(as_json(session, answer), ensure_ascii=False))
     if output.stats:

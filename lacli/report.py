@@ -66,7 +66,7 @@ def as_lines(session: Session, answer: Answer) -> str:
         ("mode", describe(session.settings)),
         ("prompt", f"{run.prompt_tokens} tokens, prefill {_ms(run.prompt_s)} ms ({_rate(prefill, run.prompt_s)})"),
         ("answer", f"{run.tokens} tokens in {_ms(run.predicted_s)} ms ({_rate(run.tokens, run.predicted_s)}), "
-                   f"first after {_ms(run.first_token_s)} ms"),
+                   f"first after {_ms(run.first_token_s)} ms, ended by {answer.finish_reason}"),
         ("steps", f"{run.steps}, S = {run.tokens_per_step:.2f} tokens a step, {run.rows_mean:.1f} rows a step"),
         ("a step", f"decode {run.decode_s / steps * 1e3:.2f} ms, choose {run.choose_s / steps * 1e3:.2f}, "
                    f"cache {run.cache_s / steps * 1e3:.2f}, Python {run.python_s / steps * 1e3:.2f}"),

@@ -50,9 +50,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# The model's file
-
-
 def test_no_such_file() -> None:
     assert "no such file: nosuch.gguf" in refused("nosuch.gguf", "-p", "hi")
 
@@ -169,9 +166,6 @@ def test_a_name_that_is_no_text_is_a_name_like_another(tiny: Path, tmp_path: Pat
     assert found["predicted_n"] == 2
 
 
-# The prompt
-
-
 def test_no_prompt_on_a_terminal_is_wrong_usage() -> None:
     done = finish(on_terminal("run", env={"NO_COLOR": "1"}))
     assert "there is no prompt" in complaint(Done(done.code, "", done.out), USAGE)
@@ -233,9 +227,6 @@ def test_a_closed_standard_input() -> None:
     assert "there is no prompt" in complaint(run("run", "-q", program=shell), USAGE)
     assert "standard input is closed" in complaint(run("run", "-q", "-", program=shell))
     assert run("run", "-q", "-p", "hi", "-n", "1", program=shell).code == 0
-
-
-# The options
 
 
 @pytest.mark.parametrize(
@@ -330,9 +321,6 @@ def test_quantised_values_need_flash_attention(tiny: Path) -> None:
 )
 def test_a_slip_on_the_command_line(arguments: list[str], words: str) -> None:
     assert words in complaint(call(*arguments), USAGE)
-
-
-# The terminal
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -69,9 +69,6 @@ def tiny(folder: Path) -> str:
     return str(path)
 
 
-# What goes to which stream
-
-
 def test_the_answer_alone_goes_to_stdout(reference: dict[str, Any]) -> None:
     done = run("run", "-p", QUESTION, "-n", str(SIZE), "--stats")
     assert done.code == 0
@@ -100,9 +97,6 @@ def test_an_answer_that_ends_its_own_line_gets_no_second_end(reference: dict[str
     first, rest = reference["text"].split("\n", 1)
     done = call("run", "-p", QUESTION, "-n", str(SIZE), "--stop", rest[:9])
     assert done.out == f"{first}\n"
-
-
-# Where the prompt comes from
 
 
 @pytest.mark.parametrize("arguments", [[], ["-"], ["-p", "-"], ["-f", "-"], [str(demo_model()), "-"]])
@@ -168,9 +162,6 @@ def test_raw_continues_the_prompt_without_the_template(tiny: str) -> None:
     assert answer(tiny, "--raw", "-p", "hi", "-n", "1")["prompt_n"] == 2 < by_template["prompt_n"]
 
 
-# How long the answer is
-
-
 @pytest.mark.parametrize("count", [1, 2, 7, 33])
 def test_n_is_exactly_the_number_of_tokens(count: int, tiny: str) -> None:
     found = answer(tiny, "-p", "hi", "-n", str(count))
@@ -204,9 +195,6 @@ def test_the_first_of_several_stop_strings_ends_the_answer(reference: dict[str, 
     assert found["finish_reason"] == "stop"
     assert found["text"] == text[: min(text.index(later), text.index(sooner))]
     assert call("run", "-p", QUESTION, "-n", str(SIZE), "--stop", later, "--stop", sooner).out == printed(found["text"])
-
-
-# JSON and statistics
 
 
 def test_json_is_one_flat_object_with_the_promised_keys() -> None:
@@ -253,9 +241,6 @@ def test_stats_of_plain_decoding_compare_it_with_nothing() -> None:
 def test_stats_of_no_token_at_all_are_numbers_too() -> None:
     done = call("run", "-q", "--stats", "-p", "hi", "-n", "0")
     assert done.code == 0 and "S = 0.00" in done.err
-
-
-# Settings
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -312,9 +297,6 @@ def test_a_long_context_is_cut_with_a_note_unless_it_was_asked_for(tiny: str, tm
     assert "of the model's" not in asked and "9216 cells" in asked
 
 
-# The environment
-
-
 def test_the_environment_sets_n_and_the_flag_wins_then_lacli_then_llama_arg(tiny: str) -> None:
     theirs, both = {"LLAMA_ARG_N_PREDICT": "3"}, {"LLAMA_ARG_N_PREDICT": "3", "LACLI_N_PREDICT": "4"}
     assert len(answer(tiny, "-p", "hi", env=theirs)["tokens"]) == 3
@@ -334,9 +316,6 @@ def test_the_environment_sets_what_llama_cpp_reads_there(prefix: str, tiny: str)
     assert (refused.code, "-ctv q8_0" in refused.err) == (2, True)
     refused = call("run", tiny, "-p", "hi", env={"LACLI_THREADS": "", f"{prefix}THREADS": "many"})
     assert (refused.code, "-t: " in refused.err) == (2, True)
-
-
-# Colours
 
 
 @pytest.fixture
@@ -369,9 +348,6 @@ def test_no_colours_into_a_pipe_unless_asked_for(shown: list[str], reference: di
 def test_without_show_accepted_the_answer_is_never_coloured(shown: list[str]) -> None:
     shown.remove("--show-accepted")
     assert "\x1b" not in finish(on_terminal(*shown)).out
-
-
-# Interruptions
 
 
 ENDLESS = ("run", "-q", "--raw", "-p", "def f(x):", "-c", "2048")
@@ -428,9 +404,6 @@ def test_a_reader_that_goes_away_ends_the_run_quietly() -> None:
     assert err == b""
 
 
-# Help, version and start-up
-
-
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
 def test_help_names_the_commands(arguments: list[str]) -> None:
     done = call(*arguments)
@@ -464,3 +437,11 @@ def test_debug_shows_the_traceback_of_an_error() -> None:
     done = run("run", "nosuch.gguf", "-p", "hi", env={"LACLI_DEBUG": "1"})
     assert done.code == 1
     assert "Traceback" in done.err and "no such file" in done.err
+
+
+def test_a_full_context_is_said_and_a_reached_limit_is_not() -> None:
+    full = call("run", "-c", "256", "--raw", "-p", "def f(self):\n    " + "self.x = self.y\n    " * 26)
+    cut = call("run", "-n", "4", "-p", QUESTION)
+    assert (full.code, cut.code) == (0, 0)
+    assert "context of 256 tokens is full" in full.err
+    assert "full" not in cut.err
