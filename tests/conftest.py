@@ -1,10 +1,18 @@
-"""What every test needs: Ctrl-C that reaches the programs the tests start."""
+"""What every test needs: Ctrl-C that reaches the programs tests start, and properties that a slow machine passes."""
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# On CI the same examples each time: a red run there is about the change, and new examples are found here.
+settings.register_profile(
+    "lacli", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+)
+settings.load_profile("lacli")
 
 
 @pytest.fixture(autouse=True, scope="session")
