@@ -102,6 +102,11 @@ class LlamaModel:
         return int(lib.llama_model_n_ctx_train(self.handle))
 
     @property
+    def default_context(self) -> int:
+        """Tokens of the context that is made when none is asked for."""
+        return min(self.context, LARGEST_DEFAULT_CONTEXT)
+
+    @property
     def vocabulary(self) -> int:
         return int(lib.llama_vocab_n_tokens(self._vocabulary))
 
@@ -309,7 +314,7 @@ class LlamaEngine:
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings) -> Any:
         parameters = lib.llama_context_default_params()
-        cells = settings.context or min(self._model.context, LARGEST_DEFAULT_CONTEXT)
+        cells = settings.context or self._model.default_context
         # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
         parameters.n_ctx = -(-cells // CONTEXT_PAD) * CONTEXT_PAD
         parameters.n_batch = min(settings.batch, parameters.n_ctx)

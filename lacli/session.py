@@ -15,7 +15,7 @@ from typing import Self, overload
 from lacli.cores import physical_cores
 from lacli.decode import Decoder
 from lacli.errors import PromptError, UsageError
-from lacli.llama import LARGEST_DEFAULT_CONTEXT, LlamaEngine, LlamaModel
+from lacli.llama import LlamaEngine, LlamaModel
 from lacli.pool import PoolStatistics
 from lacli.resolve import find_model
 from lacli.settings import DecodeSettings, ModelSettings
@@ -61,8 +61,8 @@ class Session:
         self.model = LlamaModel(path, model_settings, verbose=verbose)
         try:
             decode_settings = self._possible(decode_settings)
-            if not model_settings.context and self.model.context > LARGEST_DEFAULT_CONTEXT:
-                whole, cut = self.model.context, LARGEST_DEFAULT_CONTEXT
+            whole, cut = self.model.context, self.model.default_context
+            if not model_settings.context and cut < whole:
                 self.notes.append(f"the context is cut to {cut} of the model's {whole} tokens; -c sets it")
             self.engine = LlamaEngine(self.model, model_settings, decode_settings)
         except BaseException:
