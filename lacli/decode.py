@@ -1,6 +1,6 @@
 """The loop that all modes share: grow a tree, decode it, verify, keep what was accepted, learn.
 
-Token ids in, steps out. It knows an Engine, not llama.cpp, and no text.
+Token ids in, steps out. It knows an Engine and a Verifier, not llama.cpp, and no text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
 from lacli.tree import Origin, Tree
-from lacli.verify import walk
+from lacli.verify import Choose, Verifier, walk
 
 
 class Decoder:
@@ -28,9 +28,11 @@ class Decoder:
     step's input.
     """
 
-    def __init__(self, engine: Engine, settings: DecodeSettings) -> None:
+    def __init__(self, engine: Engine, settings: DecodeSettings, verifier: Verifier | None = None) -> None:
+        """verifier: how tokens are sampled, or None to take the most probable ones."""
         assert settings.sequences <= engine.sequences, "the context was made for fewer sequences"
         self.settings = settings
+        self._verifier = verifier
         self.pool = NgramPool(settings.ngram, settings.guesses, settings.pool_keys)
         self.text: list[int] = []
         self.prompt_s = 0.0
@@ -42,7 +44,8 @@ class Decoder:
         """Decode what follows a prompt: at most `limit` tokens (-1: no limit), to an end token or a full context.
 
         Closing the iterator early leaves exactly the accepted tokens in `text` and in the cache. Raises PromptError
-        when the prompt is empty or has more tokens than the context has cells.
+        when the prompt is empty or has more tokens than the context has cells, SamplingError when a sampler has
+        nothing left to choose from.
         """
         self._start(prompt)
         mode = self._mode(prompt)
@@ -97,6 +100,8 @@ class Decoder:
         self._cache.clear()
         self._cache.prefill(prompt[:-1])
         self.text = list(prompt)
+        if self._verifier:
+            self._verifier.begin(prompt)
         self.prompt_s = perf_counter() - begin
 
     def _mode(self, prompt: Sequence[int]) -> Mode:
@@ -122,9 +127,10 @@ class Decoder:
 
         chosen_at = perf_counter()
         choices = dict(zip(tree.outputs(), self._engine.greedy().tolist(), strict=True))
+        choose = self._sampled(self._verifier, tree) if self._verifier else choices.__getitem__
+        path = walk(tree, choose, lambda token, count: self._finish(token, count == remaining))
         choose_s = perf_counter() - chosen_at
 
-        path = walk(tree, choices.__getitem__, lambda token, count: self._finish(token, count == remaining))
         self._cache.keep(tree, path.nodes)
         self.text += path.tokens
         mode.observe(tree, choices, len(path.tokens))
@@ -154,6 +160,12 @@ class Decoder:
                 return tree, perf_counter() - begin
             room = len(tree) // 2
         return None
+
+    def _sampled(self, verifier: Verifier, tree: Tree) -> Choose:
+        """The verifier's choice after a node of the tree that was just decoded."""
+        logits = self._engine.logits()
+        row_of = {node: row for row, node in enumerate(tree.outputs())}
+        return lambda node: verifier.choose(logits[row_of[node]], tree.guesses(node))
 
     def _finish(self, token: int, last: bool) -> Finish | None:
         """Why a text ends with a token; last: it is the one that the limit allows last."""

@@ -1,15 +1,21 @@
-"""What the loop needs of a model: one batch in, one choice a row out, and the cache's sequence calls.
+"""What the loop needs of a model: one batch in, logits out, the cache's sequence calls, and a sampler.
 
-A Protocol only. `llama.py` implements it on llama.cpp; the tests implement it on a toy model that enforces
-llama.cpp's rules.
+Protocols only. `llama.py` and `chain.py` implement them on llama.cpp; the tests implement them on a toy model that
+enforces llama.cpp's rules.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from lacli.batch import Batch, Ints
+
+Floats = npt.NDArray[np.floating]
 
 
 class Engine(Protocol):
@@ -41,6 +47,12 @@ class Engine(Protocol):
     def greedy(self) -> Ints:
         """The most probable next token of each output row of the last batch, (outputs,) integers."""
 
+    def logits(self) -> Floats:
+        """The last batch's logits, (outputs, vocabulary), valid until the next decode.
+
+        Not to be had from an engine that was made to give greedy choices only.
+        """
+
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Let `target` own the cells of `source` at positions start .. end-1."""
 
@@ -52,3 +64,29 @@ class Engine(Protocol):
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends a generation (llama_vocab_is_eog)."""
+
+
+class Distribution(NamedTuple):
+    """What a token is drawn from: (candidates,) token ids and their probabilities, which sum to 1."""
+
+    tokens: Ints
+    probabilities: Floats
+
+
+class Sampler(Protocol):
+    """Draws the tokens of one text after another; what it was told of the text may change what it draws next.
+
+    A token becomes known to it once: by `draw` itself, or by `accept` after `distribution`.
+    """
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Start anew, with the same random numbers, behind a prompt of these tokens."""
+
+    def draw(self, logits: Floats) -> int:
+        """The next token, from one row of logits, (vocabulary,). Raises SamplingError when none is possible."""
+
+    def distribution(self, logits: Floats) -> Distribution:
+        """What the next token would be drawn from. Raises SamplingError when none is possible."""
+
+    def accept(self, token: int) -> None:
+        """Take in the token that was drawn from `distribution`."""

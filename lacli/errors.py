@@ -3,6 +3,7 @@
     LacliError             1   something outside the program is wrong (a file, memory, the model)
     ├── ModelLoadError     1   the model file cannot be used
     ├── PromptError        1   the prompt cannot be decoded in this context
+    ├── SamplingError      1   no token is left to choose from (a grammar's dead end)
     ├── UsageError         2   the options contradict each other or leave their range
     └── Interrupted      130   Ctrl-C
 
@@ -32,6 +33,10 @@ class ModelLoadError(LacliError):
 
 class PromptError(LacliError):
     """The prompt is empty, unreadable or longer than the context."""
+
+
+class SamplingError(LacliError):
+    """The sampler has no token left to choose from."""
 
 
 class UsageError(LacliError):

@@ -1,7 +1,7 @@
 """llama.cpp: weights, vocabulary and one context behind the Engine protocol. The only file that imports llama_cpp.
 
-Everything the rest of the package knows of the library is here: its structs, its return codes, its log. No
-algorithm and no text handling beyond bytes in and bytes out.
+Everything the rest of the package knows of the library is here: its structs, its return codes, its log; the samplers
+are in `chain.py`, which gets the library from here. No algorithm and no text handling beyond bytes in and bytes out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import llama_cpp as lib
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
@@ -25,6 +25,8 @@ from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.log import Log
 from lacli.memory import bounded_by_free_memory
 from lacli.settings import PLAIN_CACHE_TYPES, DecodeSettings, ModelSettings
+
+lib = llama_cpp
 
 CONTEXT_PAD = 256
 """llama.cpp rounds a context up to a multiple of this many cells."""
@@ -46,12 +48,12 @@ def on_abort(report: Callable[[str], None]) -> None:
     """
     callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda message: report(message.decode("utf-8", "replace")))
     if set_callback := getattr(lib.llama_cpp._lib, "ggml_set_abort_callback", None):
-        _library().callbacks.append(callback)
+        library().callbacks.append(callback)
         set_callback(callback)
 
 
 @cache
-def _library() -> Log:
+def library() -> Log:
     """Start llama.cpp once a process, with its log connected."""
     log = Log()
     callback = lib.llama_log_callback(lambda level, text, _: log.receive(level, text))
@@ -68,7 +70,7 @@ class LlamaModel:
     """
 
     def __init__(self, path: Path, settings: ModelSettings, *, verbose: bool = False) -> None:
-        self._log = _library()
+        self._log = library()
         self._log.verbose = verbose
         self._log.forget()
         parameters = lib.llama_model_default_params()
@@ -78,7 +80,7 @@ class LlamaModel:
         self.handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self.handle:
             raise self._not_loaded()
-        self._vocabulary = lib.llama_model_get_vocab(self.handle)
+        self.vocabulary_handle = lib.llama_model_get_vocab(self.handle)
         self._refuse()
 
     @property
@@ -108,11 +110,11 @@ class LlamaModel:
 
     @property
     def vocabulary(self) -> int:
-        return int(lib.llama_vocab_n_tokens(self._vocabulary))
+        return int(lib.llama_vocab_n_tokens(self.vocabulary_handle))
 
     @property
     def adds_bos(self) -> bool:
-        return bool(lib.llama_vocab_get_add_bos(self._vocabulary))
+        return bool(lib.llama_vocab_get_add_bos(self.vocabulary_handle))
 
     @property
     def chain_only(self) -> str:
@@ -126,11 +128,11 @@ class LlamaModel:
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of a text; the names of special tokens in it become those tokens (llama.cpp's rule for prompts)."""
         raw = text.encode()
-        count = -lib.llama_tokenize(self._vocabulary, raw, len(raw), None, 0, add_special, True)
+        count = -lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), None, 0, add_special, True)
         if count <= 0:
             return []
         tokens = (lib.llama_token * count)()
-        lib.llama_tokenize(self._vocabulary, raw, len(raw), tokens, count, add_special, True)
+        lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), tokens, count, add_special, True)
         return list(tokens)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
@@ -138,19 +140,30 @@ class LlamaModel:
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
-            written = int(lib.llama_token_to_piece(self._vocabulary, token, buffer, size, 0, special))
+            written = int(lib.llama_token_to_piece(self.vocabulary_handle, token, buffer, size, 0, special))
             if written >= 0:
                 return buffer.raw[:written]
             size = -written
 
     def bos(self) -> str:
-        return self._special(lib.llama_vocab_bos(self._vocabulary))
+        return self._special(lib.llama_vocab_bos(self.vocabulary_handle))
 
     def eos(self) -> str:
-        return self._special(lib.llama_vocab_eos(self._vocabulary))
+        return self._special(lib.llama_vocab_eos(self.vocabulary_handle))
 
     def is_end(self, token: int) -> bool:
-        return bool(lib.llama_vocab_is_eog(self._vocabulary, token))
+        return bool(lib.llama_vocab_is_eog(self.vocabulary_handle, token))
+
+    def ends(self) -> list[int]:
+        """All tokens that end a generation."""
+        return [token for token in range(self.vocabulary) if self.is_end(token)]
+
+    @property
+    def suppressed(self) -> list[int]:
+        """Tokens that the model's file says must never be generated."""
+        count = ctypes.c_int32()
+        tokens = lib.llama_vocab_get_suppress_tokens(self.vocabulary_handle, ctypes.byref(count))
+        return [tokens[index] for index in range(count.value)]
 
     def chat_formatter(self) -> Callable[..., str] | None:
         """The model's own Jinja template as a function of `messages`, or None where the file has none."""
@@ -215,7 +228,7 @@ class LlamaEngine:
         There it saves the logits' way to the host; on the CPU one vectorised argmax is faster (docs/measured.md).
         """
         self._model = model
-        self._log = _library()
+        self._log = library()
         self.sequences = decode.sequences
         self.vocabulary = model.vocabulary
         self.calls = 0

@@ -1,12 +1,16 @@
 """llama.cpp's log: its last error lines for our messages, all of it on stderr when asked for.
 
-Lines in, sentences out; `llama.py` connects it to the library.
+Lines in, sentences out; `llama.py` connects it to the library. Also what a C function prints past the log.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryFile
 
 ERROR, CONTINUE = 4, 5
 """ggml's levels; llama-cpp-python's own table has older numbers and hides errors."""
@@ -46,3 +50,20 @@ class Log:
         line = self._errors[0] if self._errors else "llama.cpp gives no reason"
         self.forget()
         return " ".join(line.split(": ", 1)[-1].split())
+
+
+@contextmanager
+def captured_stderr() -> Iterator[list[str]]:
+    """Collect what C code writes to the process's stderr; the text is in the list when the block is left."""
+    collected: list[str] = []
+    sys.stderr.flush()
+    with TemporaryFile() as file:
+        kept = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield collected
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            collected.append(file.read().decode("utf-8", "replace"))

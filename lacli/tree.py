@@ -82,6 +82,10 @@ class Tree:
         below = self._children[node].get(token)
         return below if below is not None and self.verified[below] else None
 
+    def guesses(self, node: int) -> list[int]:
+        """The tokens that `child` can follow from a node, in the order they were guessed."""
+        return [token for token, below in self._children[node].items() if self.verified[below]]
+
     def outputs(self) -> list[int]:
         """The nodes whose choice is read, in order."""
         return [node for node, wanted in enumerate(self.verified) if wanted]

@@ -1,14 +1,18 @@
-"""Verification: how far the model agrees with a tree of guesses.
+"""Verification: how far the model agrees with a tree of guesses, greedily or when it samples.
 
-The one accept function of all modes. How a token is chosen (the largest logit, a sampler) is the caller's:
-sampling plugs in as another `choose`, and nothing else here changes.
+The one accept function of all modes is `walk`. How a token is chosen is given to it: the largest logit, or one of the
+two verifiers here, which keep the distribution of plain sampling. The samplers themselves are llama.cpp's
+(`chain.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
+import numpy as np
+
+from lacli.engine import Distribution, Floats, Sampler
 from lacli.stats import Finish
 from lacli.tree import ROOT, Tree
 
@@ -32,7 +36,7 @@ class Path(NamedTuple):
 
 
 def walk(tree: Tree, choose: Choose, ends: Ends) -> Path:
-    """Go down from the input while a child equals the choice (Algorithm 3 of the paper; Algorithm 4's place too)."""
+    """Go down from the input while a child equals the choice (Algorithms 3 and 4 of the paper)."""
     nodes: list[int] = []
     tokens = [choose(ROOT)]
     finish = ends(tokens[0], 1)
@@ -43,3 +47,61 @@ def walk(tree: Tree, choose: Choose, ends: Ends) -> Path:
         finish = ends(tokens[-1], len(tokens))
         node = tree.child(node, tokens[-1])
     return Path(nodes, tokens, finish)
+
+
+class Verifier(Protocol):
+    """Chooses the tokens of a text that is sampled."""
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Start anew behind a prompt of these tokens."""
+
+    def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
+        """The token after an accepted node: from its logits, (vocabulary,), knowing the guesses below it."""
+
+
+class SampleAndMatch:
+    """Draws as plain decoding would, whatever was guessed: the same random numbers, so the same text in every mode."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def begin(self, text: Sequence[int]) -> None:
+        self._sampler.begin(text)
+
+    def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
+        return self._sampler.draw(logits)
+
+
+class Rejection:
+    """Tries the guesses one by one with the probability each has left, and draws from what is left of them all.
+
+    Algorithm 4 of the paper on the sampler's final distribution. Guesses whose prefix differs from the accepted one
+    are in other branches of the tree, so they have dropped out already.
+    """
+
+    def __init__(self, sampler: Sampler, seed: int) -> None:
+        self._sampler = sampler
+        self._seed = seed
+        self._random = np.random.default_rng(seed)
+
+    def begin(self, text: Sequence[int]) -> None:
+        self._sampler.begin(text)
+        self._random = np.random.default_rng(self._seed)
+
+    def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
+        token = self._first_accepted(self._sampler.distribution(logits), guesses)
+        self._sampler.accept(token)
+        return token
+
+    def _first_accepted(self, distribution: Distribution, guesses: Sequence[int]) -> int:
+        tokens, left = distribution
+        for guess in guesses:
+            tried = tokens == guess
+            # Never when equal: a draw of 0 does not accept a guess that has no probability.
+            if self._random.random() < left[tried].sum():
+                return guess
+            rest = np.where(tried, 0.0, left)
+            # A guess may hold all there is, but for rounding; then what it was drawn from stays.
+            if mass := rest.sum():
+                left = rest / mass
+        return int(self._random.choice(tokens, p=left))

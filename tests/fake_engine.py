@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lacli.batch import Batch, Ints
+from lacli.engine import Floats
+
+
+SPREADS = np.random.default_rng(0).uniform(-2, 2, (101, 64))
 
 
 class RuleBroken(Exception):
@@ -39,7 +43,7 @@ class FakeEngine:
     refuse_above: int | None = None
     most_outputs: int = 10_000
     _cells: list[Cell] = field(default_factory=list)
-    _greedy: list[int] = field(default_factory=list)
+    _logits: list[Floats] = field(default_factory=list)
 
     def next_token(self, context: list[tuple[int, int]]) -> int:
         digest = zlib.crc32(repr(context).encode())
@@ -47,6 +51,12 @@ class FakeEngine:
             return digest // self.surprise % self.vocabulary
         before, last = ([0] + [token for _, token in context])[-2:]
         return (3 * last + before + 1) % self.vocabulary
+
+    def logits_after(self, context: list[tuple[int, int]]) -> Floats:
+        """Logits, (vocabulary,), between -2 and 2, but for the next token's, which is 3."""
+        spread: Floats = SPREADS[zlib.crc32(repr(context).encode()) % len(SPREADS)][: self.vocabulary].copy()
+        spread[self.next_token(context)] = 3.0
+        return spread
 
     def decode(self, batch: Batch) -> bool:
         rows = self._rows(batch)
@@ -57,17 +67,21 @@ class FakeEngine:
             return False
         self.calls += 1
         self._cells += [Cell(position, token, set(owners)) for token, position, owners in rows]
-        self._greedy = []
+        self._logits = []
         for (_, position, owners), wanted in zip(rows, batch.outputs[: len(batch)].tolist(), strict=True):
             views = [self._visible(owner, position) for owner in owners]
             if any(view != views[0] for view in views):
                 raise RuleBroken("the ids of a token see different cells, and llama.cpp follows any one of them")
             if wanted:
-                self._greedy.append(self.next_token(views[0]))
+                self._logits.append(self.logits_after(views[0]))
         return True
 
     def greedy(self) -> Ints:
-        return np.array(self._greedy, np.int32)
+        best: Ints = self.logits().argmax(axis=1)
+        return best
+
+    def logits(self) -> Floats:
+        return np.array(self._logits)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self._check_sequence(source)
