@@ -16,6 +16,7 @@ from pathlib import Path
 from lacli.errors import Interrupted, ModelLoadError
 from lacli.llama import on_abort
 from lacli.report import against_plain, as_json, as_lines
+from lacli.sampling import SamplingSettings
 from lacli.session import Generation, Session, open_session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.ui import Screen
@@ -46,13 +47,14 @@ def ask(
     question: Question,
     model_settings: ModelSettings,
     decode_settings: DecodeSettings,
+    sampling: SamplingSettings,
     output: Output,
     screen: Screen,
 ) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out."""
     on_abort(lambda message: _give_up(message, screen))
     with _ctrl_c_ends_at_once():
-        opened = open_session(path, model_settings, decode_settings, verbose=output.verbose)
+        opened = open_session(path, model_settings, decode_settings, sampling, verbose=output.verbose)
     with opened as session:
         for note in session.notes:
             screen.note(note)

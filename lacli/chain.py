@@ -57,9 +57,11 @@ class LlamaSampler:
         assert settings.seed >= 0, "a random seed is chosen above"
         self._settings = settings
         self._reach = max(settings.repeat_last_n, settings.dry_penalty_last_n)
-        self._fresh = np.zeros(model.vocabulary, CANDIDATE)
-        self._fresh["id"] = np.arange(model.vocabulary)
-        self._candidates = self._fresh.copy()
+        fresh = np.zeros(model.vocabulary, CANDIDATE)
+        fresh["id"] = np.arange(model.vocabulary)
+        self._candidates = fresh.copy()
+        # numpy copies bytes 25 times faster than records: 0.04 ms instead of 1 ms at 152,000 tokens.
+        self._fresh_bytes, self._candidate_bytes = fresh.view(np.uint8), self._candidates.view(np.uint8)
         grammar = _grammar(model, settings.grammar)
         self._samplers = Samplers(grammar, _chain(model, settings), _last(model, settings))
 
@@ -154,7 +156,7 @@ class LlamaSampler:
 
     def _filled(self, logits: Floats) -> Any:
         """All tokens with their logits as a llama_token_data_array over `_candidates`."""
-        np.copyto(self._candidates, self._fresh)
+        np.copyto(self._candidate_bytes, self._fresh_bytes)
         self._candidates["logit"] = logits
         return _array_over(self._candidates)
 
@@ -209,7 +211,7 @@ def _grammar(model: LlamaModel, text: str) -> Any:
     with captured_stderr() as printed:
         sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
     if not sampler:
-        reason = complaint(text, printed[0], log.last_error())
+        reason = complaint(text, "".join(printed), log.last_error())
         raise UsageError(f"the grammar cannot be used: {reason}", "GBNF is described in llama.cpp's grammars/README.md")
     return sampler
 

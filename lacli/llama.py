@@ -19,6 +19,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from lacli.batch import Batch, Ints
 from lacli.errors import LacliError, ModelLoadError, PromptError
@@ -61,6 +62,12 @@ def library() -> Log:
     lib.llama_log_set(callback, ctypes.c_void_p(0))
     lib.llama_backend_init()
     return log
+
+
+def schema_grammar(schema: str) -> str:
+    """The GBNF grammar of a JSON schema; it raises many kinds of exceptions, and ignores what it does not know."""
+    grammar: str = json_schema_to_gbnf(schema)
+    return grammar
 
 
 class LlamaModel:
@@ -338,8 +345,8 @@ class LlamaEngine:
         parameters.n_threads = settings.threads
         parameters.n_threads_batch = settings.threads_batch or settings.threads
         parameters.flash_attn_type = FLASH_ATTENTION[self._flash_attention(settings)]
-        parameters.type_k = getattr(lib, f"GGML_TYPE_{settings.cache_type_k.upper()}")
-        parameters.type_v = getattr(lib, f"GGML_TYPE_{settings.cache_type_v.upper()}")
+        parameters.type_k = _cache_type(settings.cache_type_k)
+        parameters.type_v = _cache_type(settings.cache_type_v)
         return parameters
 
     def _add_samplers(self, parameters: Any, decode: DecodeSettings) -> None:
@@ -362,6 +369,12 @@ class LlamaEngine:
         if settings.flash_attention != "auto" or settings.cache_type_v not in PLAIN_CACHE_TYPES:
             return settings.flash_attention
         return "auto" if self._model.offloaded else "off"
+
+
+def _cache_type(name: str) -> int:
+    """ggml's number of a type; llama_cpp has no name for one of them."""
+    number: int = 30 if name == "bf16" else getattr(lib, f"GGML_TYPE_{name.upper()}")
+    return number
 
 
 def _struct_over(batch: Batch) -> Any:

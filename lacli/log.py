@@ -56,9 +56,12 @@ class Log:
 def captured_stderr() -> Iterator[list[str]]:
     """Collect what C code writes to the process's stderr; the text is in the list when the block is left."""
     collected: list[str] = []
-    sys.stderr.flush()
-    with TemporaryFile() as file:
+    try:
         kept = os.dup(2)
+    except OSError:  # it is closed, so nothing is written either
+        yield collected
+        return
+    with TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
         try:
             yield collected

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lacli.sampling import DEFAULT, SamplingSettings, flag
 from lacli.session import Answer, Session
 from lacli.settings import DecodeSettings
 
@@ -26,6 +27,9 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
         "window": settings.window,
         "ngram": settings.ngram,
         "guesses": settings.guesses,
+        "temperature": session.sampling.temp,
+        "seed": None if session.sampling.greedy else session.sampling.seed,
+        "verify": session.sampling.verify,
         "text": answer.text,
         "tokens": list(answer.tokens),
         "finish_reason": answer.finish_reason,
@@ -64,6 +68,7 @@ def as_lines(session: Session, answer: Answer) -> str:
     lines = [
         ("model", f"{session.model.description}, {session.engine.cells} cells, {_threads(session)}"),
         ("mode", describe(session.settings)),
+        ("sampling", describe_sampling(session.sampling)),
         ("prompt", f"{run.prompt_tokens} tokens, prefill {_ms(run.prompt_s)} ms ({_rate(prefill, run.prompt_s)})"),
         ("answer", f"{run.tokens} tokens in {_ms(run.predicted_s)} ms ({_rate(run.tokens, run.predicted_s)}), "
                    f"first after {_ms(run.first_token_s)} ms, ended by {answer.finish_reason}"),
@@ -107,6 +112,17 @@ def describe(settings: DecodeSettings) -> str:
             return f"lookup, match up to {settings.lookup_match}, draft {settings.lookup_draft}"
         case "plain":
             return "plain"
+
+
+def describe_sampling(sampling: SamplingSettings) -> str:
+    """The samplers that were asked for, as flags, and the seed that repeats the answer."""
+    if sampling.greedy:
+        return "none: the most probable token each time"
+    apart = ("temp", "seed", "grammar", "logit_bias")
+    changed = [name for name in DEFAULT if name not in apart and getattr(sampling, name) != DEFAULT[name]]
+    words = [f"{flag(name)} {getattr(sampling, name)}".removesuffix(" True") for name in ("temp", *changed, "seed")]
+    words += [f"--logit-bias {token}{bias:+g}" for token, bias in sampling.logit_bias]
+    return " ".join([*words, *(["with a grammar"] if sampling.grammar else [])])
 
 
 def _histogram(counts: list[int]) -> list[str]:

@@ -25,9 +25,9 @@ LONGEST_MEMORY = 2**20
 class SamplingSettings:
     """What llama.cpp's sampler chain is made of; the defaults are its own, but for a temperature of 0.
 
-    seed: -1 for another one each time. logit_bias: (token id, what is added to its logit) pairs. grammar: GBNF text,
-    or an empty string. verify: how guesses meet the samplers: match (draw as plain decoding does and compare) or
-    rejection (Algorithm 4 of the paper).
+    seed: -1 for another one each time. logit_bias: (token id, what is added to its logit) pairs. grammar, json_schema:
+    what the answer must follow, as GBNF or JSON text; empty for none. verify: how guesses meet the samplers: match
+    (draw as plain decoding does and compare) or rejection (Algorithm 4 of the paper).
     """
 
     seed: int = -1
@@ -56,6 +56,7 @@ class SamplingSettings:
     logit_bias: tuple[tuple[int, float], ...] = ()
     ignore_eos: bool = False
     grammar: str = ""
+    json_schema: str = ""
     verify: Verify = "match"
 
     def __post_init__(self) -> None:
@@ -66,6 +67,8 @@ class SamplingSettings:
         for token, bias in self.logit_bias:
             if math.isnan(bias) or bias == math.inf:
                 raise UsageError(f"--logit-bias of token {token} is {bias}", "give a number, or -inf to forbid it")
+        if self.grammar and self.json_schema:
+            raise UsageError("--grammar and --json-schema are both given", "give one of them")
         if self.mirostat and not self.temp:
             raise UsageError("--mirostat draws nothing at --temp 0", "give a temperature, --temp 0.8 for example")
         if self.mirostat and self.verify == "rejection":
@@ -141,6 +144,7 @@ ALTERS_GREEDY = (
     "logit_bias",
     "ignore_eos",
     "grammar",
+    "json_schema",
 )
 """What can make another token than the most probable one the next, also at temperature 0."""
 

@@ -6,23 +6,29 @@ The command line and other programs come through here; nothing here prints.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from secrets import randbelow
 from time import perf_counter
 from types import TracebackType
 from typing import Self, overload
 
+from lacli.chain import LlamaSampler
 from lacli.cores import physical_cores
 from lacli.decode import Decoder
 from lacli.errors import PromptError, UsageError
-from lacli.llama import LlamaEngine, LlamaModel
+from lacli.llama import LlamaEngine, LlamaModel, schema_grammar
 from lacli.pool import PoolStatistics
 from lacli.resolve import find_model
+from lacli.sampling import MOST_SEED, SamplingSettings
+from lacli.schema import grammar_of
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.stats import Finish, RunStatistics, Step
 from lacli.template import chat_prompt, without_bos
 from lacli.text import Piece, TextStream
 from lacli.tree import Origin
+from lacli.verify import verifier
 
 
 @dataclass(frozen=True)
@@ -53,22 +59,33 @@ class Session:
     """
 
     def __init__(
-        self, path: Path, model_settings: ModelSettings, decode_settings: DecodeSettings, *, verbose: bool = False
+        self,
+        path: Path,
+        model_settings: ModelSettings,
+        decode_settings: DecodeSettings,
+        sampling: SamplingSettings,
+        *,
+        verbose: bool = False,
     ) -> None:
         cores = model_settings.threads or physical_cores()
         model_settings = replace(model_settings, threads=cores, threads_batch=model_settings.threads_batch or cores)
         self.notes: list[str] = []
-        self.model = LlamaModel(path, model_settings, verbose=verbose)
-        try:
+        with ExitStack() as stack:
+            self.model = stack.enter_context(LlamaModel(path, model_settings, verbose=verbose))
             decode_settings = self._possible(decode_settings)
             whole, cut = self.model.context, self.model.default_context
             if not model_settings.context and cut < whole:
                 self.notes.append(f"the context is cut to {cut} of the model's {whole} tokens; -c sets it")
-            self.engine = LlamaEngine(self.model, model_settings, decode_settings)
-        except BaseException:
-            self.model.close()
-            raise
-        self.decoder = Decoder(self.engine, decode_settings)
+            self.sampling = self._completed(sampling)
+            greedy = self.sampling.greedy and not self.model.suppressed
+            sampler = None if greedy else stack.enter_context(LlamaSampler(self.model, self.sampling))
+            # A sampler reads raw logits, which are not there where the backend chooses.
+            backend_greedy = None if greedy else False
+            self.engine = stack.enter_context(
+                LlamaEngine(self.model, model_settings, decode_settings, backend_greedy=backend_greedy)
+            )
+            self._closing = stack.pop_all()
+        self.decoder = Decoder(self.engine, decode_settings, verifier(sampler, self.sampling) if sampler else None)
         self.model_settings = model_settings
 
     @property
@@ -99,8 +116,7 @@ class Session:
         return 1 / seconds if seconds else 0.0
 
     def close(self) -> None:
-        self.engine.close()
-        self.model.close()
+        self._closing.close()
 
     def __enter__(self) -> Self:
         return self
@@ -114,6 +130,18 @@ class Session:
             return settings
         self.notes.append(f"decoding plainly: {why}")
         return replace(settings, mode="plain")
+
+    def _completed(self, sampling: SamplingSettings) -> SamplingSettings:
+        """The settings with what was left open decided: the seed, and a JSON schema's grammar."""
+        if sampling.idle:
+            self.notes.append(f"{', '.join(sampling.idle)} change nothing at temperature 0; --temp sets it")
+        if sampling.seed < 0:
+            sampling = replace(sampling, seed=randbelow(MOST_SEED + 1))
+        if sampling.json_schema:
+            grammar, warnings = grammar_of(sampling.json_schema, schema_grammar)
+            self.notes += warnings
+            sampling = replace(sampling, grammar=grammar, json_schema="")
+        return sampling
 
 
 class Generation:
@@ -193,16 +221,27 @@ def load(
     *,
     model_settings: ModelSettings | None = None,
     decode_settings: DecodeSettings | None = None,
+    sampling: SamplingSettings | None = None,
 ) -> Session:
     """Open a GGUF file (None: the bundled demo model) for `generate`.
 
     Raises ModelLoadError when the file or its kind cannot be used, UsageError when the settings cannot.
     """
-    return open_session(find_model(model), model_settings or ModelSettings(), decode_settings or DecodeSettings())
+    return open_session(
+        find_model(model),
+        model_settings or ModelSettings(),
+        decode_settings or DecodeSettings(),
+        sampling or SamplingSettings(),
+    )
 
 
 def open_session(
-    path: Path, model_settings: ModelSettings, decode_settings: DecodeSettings, *, verbose: bool = False
+    path: Path,
+    model_settings: ModelSettings,
+    decode_settings: DecodeSettings,
+    sampling: SamplingSettings,
+    *,
+    verbose: bool = False,
 ) -> Session:
     """`load` with the path found already. Raises UsageError when a step would not fit into a batch."""
     if decode_settings.most_rows > model_settings.batch:
@@ -210,7 +249,7 @@ def open_session(
             f"a step has up to {decode_settings.most_rows} rows and -b is {model_settings.batch}",
             f"-b {decode_settings.most_rows} or a smaller -W, -N or -G",
         )
-    return Session(path, model_settings, decode_settings, verbose=verbose)
+    return Session(path, model_settings, decode_settings, sampling, verbose=verbose)
 
 
 @overload
@@ -239,7 +278,7 @@ def generate(
     """Answer one prompt, or several one after another with the pool kept between them.
 
     limit: tokens an answer may have, -1 for no limit but the context's. Raises PromptError for an empty prompt or
-    one longer than the context. Greedy decoding: Algorithms 2 and 3 of the paper.
+    one longer than the context, SamplingError when a grammar or biases leave no token.
     """
     if isinstance(prompts, str):
         generation = session.generate(session.prompt(prompts, system, raw=raw), limit, stops)

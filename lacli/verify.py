@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from lacli.engine import Distribution, Floats, Sampler
+from lacli.sampling import SamplingSettings
 from lacli.stats import Finish
 from lacli.tree import ROOT, Tree
 
@@ -105,3 +106,8 @@ class Rejection:
             if mass := rest.sum():
                 left = rest / mass
         return int(self._random.choice(tokens, p=left))
+
+
+def verifier(sampler: Sampler, settings: SamplingSettings) -> Verifier:
+    """The verifier that the settings ask for."""
+    return Rejection(sampler, settings.seed) if settings.verify == "rejection" else SampleAndMatch(sampler)

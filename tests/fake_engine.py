@@ -14,7 +14,6 @@ import numpy as np
 from lacli.batch import Batch, Ints
 from lacli.engine import Floats
 
-
 SPREADS = np.random.default_rng(0).uniform(-2, 2, (101, 64))
 
 

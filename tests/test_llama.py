@@ -17,6 +17,7 @@ from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llama import CONTEXT_PAD, LlamaEngine, LlamaModel
+from lacli.sampling import SamplingSettings
 from lacli.session import Session, load
 from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModelSettings
 from lacli.template import without_bos
@@ -296,9 +297,9 @@ def test_a_session_whose_context_fails_frees_its_model(path: Path, monkeypatch: 
         raise ModelLoadError("no context")
 
     monkeypatch.setattr(LlamaModel, "close", closing)
-    monkeypatch.setattr(LlamaEngine, "__init__", lambda _, model, *rest: refusing(model, *rest))
+    monkeypatch.setattr(LlamaEngine, "__init__", lambda _, model, *rest, **more: refusing(model, *rest))
     with pytest.raises(ModelLoadError, match="no context"):
-        Session(path, SETTINGS, PLAIN)
+        Session(path, SETTINGS, PLAIN, SamplingSettings())
     assert len(freed) == 1
     assert freed == loaded
     assert not freed[0].handle

@@ -5,18 +5,17 @@ Declarations only; ranges are checked by the settings that the values end up in.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from lacli import settings
 from lacli.errors import UsageError
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.settings import ModelSettings
 
-MODEL, LOOKAHEAD, TEXT, OUTPUT = "Model", "Lookahead", "Prompt and answer", "Output"
+MODEL, TEXT, OUTPUT = "Model", "Prompt and answer", "Output"
 
-
-DECODE, LOADING = DecodeSettings(), ModelSettings()
+LOADING = ModelSettings()
 """Where the options' defaults come from."""
 
 
@@ -87,11 +86,6 @@ Predict = Annotated[
 Stop = Annotated[
     list[str] | None, typer.Option("--stop", help="End the answer before this text; repeatable.", rich_help_panel=TEXT)
 ]
-Seed = Annotated[
-    int,
-    typer.Option("-s", "--seed", help="Seed for sampling; greedy decoding draws nothing.", rich_help_panel=TEXT),
-]
-
 Context = Annotated[
     int,
     typer.Option(
@@ -172,75 +166,28 @@ CacheTypeV = Annotated[
     ),
 ]
 
-Mode = Annotated[
-    settings.Mode,
-    typer.Option(
-        "--mode",
-        metavar="MODE",
-        help="How tokens are guessed: plain (not at all), jacobi, lookup or lookahead.",
-        rich_help_panel=LOOKAHEAD,
-    ),
-]
-Preset = Annotated[
-    Literal["code", "text", "creative", "7b", "13b", "34b"] | None,
-    typer.Option(
-        "--preset",
-        metavar="NAME",
-        help="W, N and G for a kind of text (code, text, creative) or a size of model (7b, 13b, 34b).",
-        rich_help_panel=LOOKAHEAD,
-    ),
-]
-Window = Annotated[
-    int | None,
-    typer.Option("-W", "--window", help=f"Columns of the lookahead window; jacobi's block. (default: {DECODE.window})",
-                 show_default=False, rich_help_panel=LOOKAHEAD),
-]  # fmt: skip
-Ngram = Annotated[
-    int | None,
-    typer.Option("-N", "--ngram", help=f"Tokens of an n-gram. (default: {DECODE.ngram})", show_default=False,
-                 rich_help_panel=LOOKAHEAD),
-]  # fmt: skip
-Guesses = Annotated[
-    int | None,
-    typer.Option("-G", "--guesses", help=f"Most n-grams verified a step. (default: {DECODE.guesses})",
-                 show_default=False, rich_help_panel=LOOKAHEAD),
-]  # fmt: skip
-WindowInit = Annotated[
-    settings.WindowInit,
-    typer.Option("--window-init", help="What the window starts from.", rich_help_panel=LOOKAHEAD),
-]
-WindowShift = Annotated[
-    settings.WindowShift,
-    typer.Option(
-        "--window-shift",
-        help="After accepted tokens: slide the window once, or drop their columns and refill it.",
-        rich_help_panel=LOOKAHEAD,
-    ),
-]
-PoolPrompt = Annotated[
-    bool,
-    typer.Option("--pool-prompt/--no-pool-prompt", help="N-grams of the prompt enter the pool.",
-                 rich_help_panel=LOOKAHEAD),
-]  # fmt: skip
-PoolText = Annotated[
-    bool,
-    typer.Option("--pool-text/--no-pool-text", help="N-grams of the generated text enter the pool.",
-                 rich_help_panel=LOOKAHEAD),
-]  # fmt: skip
-PoolKeys = Annotated[
-    int, typer.Option("--pool-keys", help="Most first tokens the pool keeps n-grams for.", rich_help_panel=LOOKAHEAD)
-]
-JacobiIterations = Annotated[
-    int | None,
-    typer.Option("--jacobi-iterations", show_default=False, rich_help_panel=LOOKAHEAD,
-                 help=f"Steps after which jacobi starts a new block. (default: {DECODE.jacobi_iterations})"),
-]  # fmt: skip
-LookupMatch = Annotated[
-    int, typer.Option("--lookup-match", help="Longest match of mode lookup, in tokens.", rich_help_panel=LOOKAHEAD)
-]
-LookupDraft = Annotated[
-    int, typer.Option("--lookup-draft", help="Tokens that mode lookup drafts.", rich_help_panel=LOOKAHEAD)
-]
+
+def model_group(
+    context: Context = LOADING.context,
+    gpu_layers: GpuLayers = LOADING.gpu_layers,
+    threads: Threads = LOADING.threads,
+    threads_batch: ThreadsBatch = LOADING.threads_batch,
+    batch_size: BatchSize = LOADING.batch,
+    flash_attention: FlashAttention = LOADING.flash_attention,
+    cache_type_k: CacheTypeK = LOADING.cache_type_k,
+    cache_type_v: CacheTypeV = LOADING.cache_type_v,
+) -> ModelSettings:
+    return ModelSettings(
+        context=context,
+        batch=batch_size,
+        gpu_layers=gpu_layers,
+        threads=threads,
+        threads_batch=threads_batch,
+        flash_attention=flash_attention,
+        cache_type_k=cache_type_k,
+        cache_type_v=cache_type_v,
+    )
+
 
 ShowAccepted = Annotated[
     bool,

@@ -1,0 +1,48 @@
+"""Groups of options that commands share: a command names the settings it wants, and gets their flags.
+
+A group is a function whose parameters are Typer options and whose result is a settings object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Any, get_type_hints
+
+Group = Callable[..., Any]
+
+
+def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace a command's parameters of these names by their groups' options, in their place.
+
+    The command is called with what the groups make of the options.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        shown: list[Parameter] = []
+        for parameter in _parameters(command):
+            shown += _parameters(groups[parameter.name]) if parameter.name in groups else [parameter]
+
+        @wraps(command)
+        def with_settings(**given: Any) -> None:
+            made = {
+                name: group(**{parameter: given.pop(parameter) for parameter in signature(group).parameters})
+                for name, group in groups.items()
+            }
+            command(**given, **made)
+
+        with_settings.__signature__ = Signature(shown)  # type: ignore[attr-defined]  # read by inspect.signature
+        with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+        return with_settings
+
+    return decorate
+
+
+def _parameters(function: Callable[..., Any]) -> list[Parameter]:
+    """Keyword parameters with their annotations evaluated where the function stands."""
+    hints = get_type_hints(function, include_extras=True)
+    return [
+        parameter.replace(annotation=hints[parameter.name], kind=Parameter.KEYWORD_ONLY)
+        for parameter in signature(function).parameters.values()
+    ]

@@ -1,0 +1,197 @@
+"""The sampling flags, spelled as in llama.cpp, and the SamplingSettings they make.
+
+Declarations only; ranges are checked by the settings.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import typer
+
+from lacli import sampling
+from lacli.errors import UsageError
+from lacli.question import check_text, read_text
+from lacli.sampling import SamplingSettings
+
+SAMPLING = "Sampling"
+DEFAULT = SamplingSettings()
+
+
+def sampling_option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=SAMPLING, **more)
+
+
+def bias(text: str) -> tuple[int, float]:
+    """--logit-bias as llama.cpp takes it: a token id, a sign and a number, 15043+1 or 2-inf."""
+    found = re.fullmatch(r"(\d+)([+-].+)", text)
+    try:
+        return int(found[1]), float(found[2])  # type: ignore[index]  # no match ends as a bad number does
+    except (TypeError, ValueError):
+        raise UsageError(f"--logit-bias {text!r} is not ID+BIAS or ID-BIAS", "write 15043-1 or 2-inf, say") from None
+
+
+def sampling_group(
+    seed: Annotated[int, sampling_option("-s", "--seed", help="Seed; -1 takes another one each time.")] = DEFAULT.seed,
+    temp: Annotated[
+        float,
+        sampling_option(
+            "--temp",
+            "--temperature",
+            envvar=["LACLI_TEMPERATURE", "LLAMA_ARG_TEMPERATURE"],
+            help="Temperature; at 0 the most probable token is taken.",
+        ),
+    ] = DEFAULT.temp,
+    top_k: Annotated[
+        int, sampling_option("--top-k", envvar="LLAMA_ARG_TOP_K", help="Keep the k most probable; 0 keeps all.")
+    ] = DEFAULT.top_k,
+    top_p: Annotated[
+        float,
+        sampling_option("--top-p", envvar="LLAMA_ARG_TOP_P", help="Keep what makes up this probability; 1 keeps all."),
+    ] = DEFAULT.top_p,
+    min_p: Annotated[
+        float,
+        sampling_option(
+            "--min-p", envvar="LLAMA_ARG_MIN_P", help="Keep what has this share of the top token's; 0 keeps all."
+        ),
+    ] = DEFAULT.min_p,
+    typical: Annotated[
+        float, sampling_option("--typical", "--typical-p", help="Locally typical sampling; 1 is off.")
+    ] = DEFAULT.typical,
+    top_nsigma: Annotated[
+        float,
+        sampling_option(
+            "--top-nsigma", "--top-n-sigma", help="Keep logits so many deviations below the top; -1 is off."
+        ),
+    ] = DEFAULT.top_nsigma,
+    xtc_probability: Annotated[
+        float, sampling_option("--xtc-probability", help="How often XTC leaves out the top choices; 0 is off.")
+    ] = DEFAULT.xtc_probability,
+    xtc_threshold: Annotated[
+        float, sampling_option("--xtc-threshold", help="Probability of a top choice for XTC; above 0.5 it is off.")
+    ] = DEFAULT.xtc_threshold,
+    dynatemp_range: Annotated[
+        float, sampling_option("--dynatemp-range", help="Dynamic temperature: how far around --temp; 0 is off.")
+    ] = DEFAULT.dynatemp_range,
+    dynatemp_exp: Annotated[
+        float, sampling_option("--dynatemp-exp", help="Dynamic temperature: exponent of the entropy.")
+    ] = DEFAULT.dynatemp_exp,
+    repeat_penalty: Annotated[
+        float,
+        sampling_option("--repeat-penalty", envvar="LLAMA_ARG_REPEAT_PENALTY", help="Penalty of repeats; 1 is off."),
+    ] = DEFAULT.repeat_penalty,
+    repeat_last_n: Annotated[
+        int, sampling_option("--repeat-last-n", help="Tokens that the penalties look back at; 0 is none.")
+    ] = DEFAULT.repeat_last_n,
+    presence_penalty: Annotated[
+        float,
+        sampling_option("--presence-penalty", envvar="LLAMA_ARG_PRESENCE_PENALTY", help="Penalty once; 0 is off."),
+    ] = DEFAULT.presence_penalty,
+    frequency_penalty: Annotated[
+        float,
+        sampling_option(
+            "--frequency-penalty", envvar="LLAMA_ARG_FREQUENCY_PENALTY", help="Penalty for every repeat; 0 is off."
+        ),
+    ] = DEFAULT.frequency_penalty,
+    dry_multiplier: Annotated[
+        float, sampling_option("--dry-multiplier", help="DRY penalty of repeated passages; 0 is off.")
+    ] = DEFAULT.dry_multiplier,
+    dry_base: Annotated[float, sampling_option("--dry-base", help="DRY: growth with their length.")] = DEFAULT.dry_base,
+    dry_allowed_length: Annotated[
+        int, sampling_option("--dry-allowed-length", help="DRY: longest passage that may repeat.")
+    ] = DEFAULT.dry_allowed_length,
+    dry_penalty_last_n: Annotated[
+        int, sampling_option("--dry-penalty-last-n", help="DRY: tokens it looks back at; 0 is none.")
+    ] = DEFAULT.dry_penalty_last_n,
+    dry_sequence_breaker: Annotated[
+        list[str] | None,
+        sampling_option(
+            "--dry-sequence-breaker",
+            help="DRY: a text that ends a passage; repeatable, 'none' for none. (default: newline : \" *)",
+        ),
+    ] = None,
+    mirostat: Annotated[
+        int, sampling_option("--mirostat", help="Mirostat 1 or 2 instead of the narrowing samplers; 0 is off.")
+    ] = DEFAULT.mirostat,
+    mirostat_lr: Annotated[
+        float, sampling_option("--mirostat-lr", help="Mirostat's learning rate, eta.")
+    ] = DEFAULT.mirostat_lr,
+    mirostat_ent: Annotated[
+        float, sampling_option("--mirostat-ent", help="Mirostat's target entropy, tau.")
+    ] = DEFAULT.mirostat_ent,
+    logit_bias: Annotated[
+        list[str] | None,
+        sampling_option(
+            "-l",
+            "--logit-bias",
+            metavar="ID(+/-)BIAS",
+            help="Add to a token's logit: 15043+1, 15043-1, 2-inf; repeatable.",
+        ),
+    ] = None,
+    ignore_eos: Annotated[
+        bool, sampling_option("--ignore-eos", help="Never end by an end token: only -n or the context ends it.")
+    ] = DEFAULT.ignore_eos,
+    grammar: Annotated[
+        str, sampling_option("--grammar", help="GBNF grammar that the answer must follow.")
+    ] = DEFAULT.grammar,
+    grammar_file: Annotated[str | None, sampling_option("--grammar-file", help="The same from a file.")] = None,
+    json_schema: Annotated[
+        str, sampling_option("-j", "--json-schema", help="JSON schema that the answer must follow; '{}' is any JSON.")
+    ] = DEFAULT.json_schema,
+    json_schema_file: Annotated[
+        str | None, sampling_option("-jf", "--json-schema-file", help="The same from a file.")
+    ] = None,
+    verify: Annotated[
+        sampling.Verify,
+        sampling_option(
+            "--verify",
+            metavar="HOW",
+            help="How guesses are verified when sampling: match (the same text as plain decoding with this seed) or "
+            "rejection (the same distribution).",
+        ),
+    ] = DEFAULT.verify,
+) -> SamplingSettings:
+    breakers = DEFAULT.dry_sequence_breaker
+    if dry_sequence_breaker:
+        breakers = tuple(check_text(each, "--dry-sequence-breaker") for each in dry_sequence_breaker if each != "none")
+    return SamplingSettings(
+        seed=seed,
+        temp=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        typical=typical,
+        top_nsigma=top_nsigma,
+        xtc_probability=xtc_probability,
+        xtc_threshold=xtc_threshold,
+        dynatemp_range=dynatemp_range,
+        dynatemp_exp=dynatemp_exp,
+        repeat_penalty=repeat_penalty,
+        repeat_last_n=repeat_last_n,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        dry_multiplier=dry_multiplier,
+        dry_base=dry_base,
+        dry_allowed_length=dry_allowed_length,
+        dry_penalty_last_n=dry_penalty_last_n,
+        dry_sequence_breaker=breakers,
+        mirostat=mirostat,
+        mirostat_lr=mirostat_lr,
+        mirostat_ent=mirostat_ent,
+        logit_bias=tuple(bias(each) for each in logit_bias or ()),
+        ignore_eos=ignore_eos,
+        grammar=_one_text(grammar, "--grammar", grammar_file),
+        json_schema=_one_text(json_schema, "--json-schema", json_schema_file),
+        verify=verify,
+    )
+
+
+def _one_text(text: str, name: str, file: str | None) -> str:
+    """What stands in the flag or in the file that the flag's twin names."""
+    if text and file is not None:
+        raise UsageError(f"{name} and {name}-file are both given", "give one of them")
+    read = check_text(text, name) if file is None else read_text(file)
+    if file is not None and not read.strip():
+        raise UsageError(f"{file} is empty", f"{name}-file wants a file with something in it")
+    return read

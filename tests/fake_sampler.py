@@ -1,0 +1,60 @@
+"""A toy sampler behind the Sampler protocol: temperature, a penalty for tokens that were seen, one number a draw.
+
+Like llama.cpp's chain it knows the prompt, learns of a token once, and goes through its candidates from the most
+probable down. No test lives here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lacli.engine import Distribution, Floats
+
+
+class FakeSampler:
+    """penalty: what each occurrence of a token in the text takes from its logit."""
+
+    def __init__(self, seed: int, temperature: float = 1.0, penalty: float = 0.0) -> None:
+        assert temperature > 0
+        self._seed = seed
+        self._temperature = temperature
+        self._penalty = penalty
+        self.begin(())
+
+    def begin(self, text: Sequence[int]) -> None:
+        self._random = np.random.default_rng(self._seed)
+        self._next = self._random.random()
+        self._seen = list(text)
+
+    def draw(self, logits: Floats) -> int:
+        token = self.peek(logits)
+        self._next = self._random.random()
+        self.accept(token)
+        return token
+
+    def distribution(self, logits: Floats) -> Distribution:
+        """The candidates from the most probable down, in the order in which a draw goes through them."""
+        seen = np.bincount(self._seen, minlength=len(logits)) if self._seen else 0
+        scaled = (np.asarray(logits, np.float64) - self._penalty * seen) / self._temperature
+        weights = np.exp(scaled - scaled.max())
+        order = np.argsort(-weights, kind="stable")
+        return Distribution(order, weights[order] / weights.sum())
+
+    def accept(self, token: int) -> None:
+        self._seen.append(token)
+
+    def peek(self, logits: Floats) -> int:
+        """What `draw` would give next; nothing changes."""
+        tokens, probabilities = self.distribution(logits)
+        index = int(np.searchsorted(np.cumsum(probabilities), self._next, side="right"))
+        return int(tokens[min(index, len(tokens) - 1)])
+
+    def preview(self, logits: Floats) -> Distribution:
+        """What the next token would be drawn from; nothing changes."""
+        return self.distribution(logits)
+
+    def uniform(self) -> float | None:
+        """The number from 0 to 1 that the next draw will use."""
+        return float(self._next)
