@@ -32,7 +32,7 @@ from itertools import accumulate, chain
 import numpy as np
 import numpy.typing as npt
 
-from lacli.tree import Tree
+from lacli.tree import ROOT, Tree
 
 Ints = npt.NDArray[np.signedinteger]
 
@@ -59,14 +59,19 @@ class Batch:
     def __len__(self) -> int:
         return self.rows
 
-    def set_tree(self, tree: Tree, past: int) -> Batch:
-        """The rows of a step: node k of the tree is row k, at position past + its depth."""
-        if self._single and len(tree.tokens) == 1 == len(tree.sequences[0]):
+    def set_tree(self, tree: Tree, past: int, again: Sequence[int] = ()) -> Batch:
+        """The rows of a step: node k of the tree is row k, at position past + its depth.
+
+        again: tokens that come before the input and are not in the cache; their rows are the first ones.
+        """
+        if self._single and len(tree.tokens) == 1 == len(tree.sequences[0]) and not again:
             # Plain decoding repeats this shape at every step, and there nothing hides what Python costs.
             self.tokens[0], self.positions[0] = tree.tokens[0], past
             return self
-        positions = [past + depth for depth in tree.depths]
-        return self._set(tree.tokens, positions, tree.sequences, tree.verified)
+        count = len(again)
+        positions = [*range(past, past + count), *(past + count + depth for depth in tree.depths)]
+        sequences = [tree.sequences[ROOT]] * count + tree.sequences
+        return self._set([*again, *tree.tokens], positions, sequences, [False] * count + tree.verified)
 
     def set_tokens(self, tokens: Sequence[int], past: int) -> Batch:
         """The rows of a piece of prompt: sequence 0, no logits wanted."""

@@ -57,9 +57,12 @@ class Cache:
             self._share(tree.sequences[ROOT][1:])
             self.seconds += perf_counter() - begin
 
-    def keep(self, tree: Tree, nodes: Sequence[int]) -> None:
-        """After a decode: sequence 0 holds the input and the accepted nodes, and nothing else of the tree is left."""
-        start = self.past + 1
+    def keep(self, tree: Tree, nodes: Sequence[int], again: int = 0) -> None:
+        """After a decode: sequence 0 holds the input and the accepted nodes, and nothing else of the tree is left.
+
+        again: how many tokens were decoded before the input, to be kept as well.
+        """
+        start = self.past + again + 1
         self.past = end = start + len(nodes)
         others = tree.sequences[ROOT][1:]
         if len(tree.tokens) == 1 + len(nodes) and not others:

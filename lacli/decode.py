@@ -24,8 +24,8 @@ from lacli.verify import Choose, Verifier, walk
 class Decoder:
     """Generates with one engine in one mode; the pool lives as long as the decoder.
 
-    text: the prompt's and the accepted tokens. The cache always holds all of them but the last, which is the next
-    step's input.
+    text: the prompt's and the accepted tokens. The cache holds all of them but the last, which is the next step's
+    input, and but those before it that have to be decoded again (strict.py).
     """
 
     def __init__(self, engine: Engine, settings: DecodeSettings, verifier: Verifier | None = None) -> None:
@@ -51,7 +51,7 @@ class Decoder:
         mode = self._mode(prompt)
         made = 0
         try:
-            while made != limit and self._cache.room:
+            while made != limit and self._room > 0:
                 step = self._step(mode, limit - made if limit >= 0 else None)
                 if step is None:
                     return
@@ -62,6 +62,12 @@ class Decoder:
         finally:
             # The text is the truth: an interrupt may have come between any two calls of a step.
             self._cache.truncate(len(self.text) - 1)
+
+    @property
+    def _room(self) -> int:
+        """Rows that the next step's tree may have: what the cache has less those decoded again and a padding row."""
+        again = len(self.text) - 1 - self._cache.past
+        return self._cache.room - again - (self.settings.least_outputs - 1)
 
     def truncate(self, length: int) -> None:
         """Forget the text after its first `length` tokens, in the cache too where the model can."""
@@ -77,7 +83,7 @@ class Decoder:
         try:
             for token in self.text[start:-1]:
                 begin = perf_counter()
-                tree = Tree(token)
+                tree = self._padded(Tree(token))
                 self._engine.decode(self._batch.set_tree(tree, self._cache.past))
                 self._engine.greedy()
                 self._cache.keep(tree, ())
@@ -123,7 +129,7 @@ class Decoder:
         decoded = self._decode(mode)
         if decoded is None:
             return None
-        tree, decode_s = decoded
+        tree, again, decode_s = decoded
 
         chosen_at = perf_counter()
         choices = dict(zip(tree.outputs(), self._engine.greedy().tolist(), strict=True))
@@ -131,7 +137,7 @@ class Decoder:
         path = walk(tree, choose, lambda token, count: self._finish(token, count == remaining))
         choose_s = perf_counter() - chosen_at
 
-        self._cache.keep(tree, path.nodes)
+        self._cache.keep(tree, self._kept(path.nodes), again)
         self.text += path.tokens
         mode.observe(tree, choices, len(path.tokens))
 
@@ -139,27 +145,46 @@ class Decoder:
         return Step(
             tokens=tuple(path.tokens),
             origins=(*(tree.origins[node] for node in path.nodes), Origin.MODEL),
-            rows=len(tree),
+            rows=again + len(tree),
             drafted=tree.reachable(),
             decode_s=decode_s,
             choose_s=choose_s,
             cache_s=cache_s,
             python_s=perf_counter() - begin - decode_s - choose_s - cache_s,
-            finish=path.finish or (None if self._cache.room else "length"),
+            finish=path.finish or (None if self._room > 0 else "length"),
         )
 
-    def _decode(self, mode: Mode) -> tuple[Tree, float] | None:
-        """Grow and decode, with half the rows again and again while the cache finds no place for them."""
-        room = self._cache.room
-        while room:
-            tree = mode.grow(self.text, room)
+    def _decode(self, mode: Mode) -> tuple[Tree, int, float] | None:
+        """Grow and decode, with half the rows again and again while the cache finds no place for them.
+
+        The tree, how many tokens before it were decoded again, and the seconds.
+        """
+        again = self.text[self._cache.past : -1]
+        room = self._room
+        while room > 0:
+            tree = self._padded(mode.grow(self.text, room))
             self._cache.share(tree)
-            rows = self._batch.set_tree(tree, self._cache.past)
+            rows = self._batch.set_tree(tree, self._cache.past, again)
             begin = perf_counter()
             if self._engine.decode(rows):
-                return tree, perf_counter() - begin
+                return tree, len(again), perf_counter() - begin
             room = len(tree) // 2
         return None
+
+    def _padded(self, tree: Tree) -> Tree:
+        """A second row where a step would have one, and single rows have a kernel of their own."""
+        if len(tree.tokens) < self.settings.least_outputs:
+            tree.pad()
+        return tree
+
+    def _kept(self, nodes: list[int]) -> list[int]:
+        """The accepted nodes whose cells stay; the others' tokens are decoded again with the next step.
+
+        Where cells must lie in the order of the text, those of a path with other guesses between them do not.
+        """
+        if self.settings.ordered and nodes != list(range(1, len(nodes) + 1)):
+            return []
+        return nodes
 
     def _sampled(self, verifier: Verifier, tree: Tree) -> Choose:
         """The verifier's choice after a node of the tree that was just decoded."""

@@ -35,6 +35,9 @@ CONTEXT_PAD = 256
 LARGEST_DEFAULT_CONTEXT = 8192
 """A model's own context is used up to here; -c asks for more."""
 
+TILED_SWITCH = "GGML_CPU_TILED_MM"
+"""ggml reads it at its first matrix product and has no other switch for the kernels that take 8 rows and more."""
+
 FLASH_ATTENTION = {
     "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
@@ -64,6 +67,11 @@ def library() -> Log:
     return log
 
 
+def offloads(settings: ModelSettings) -> bool:
+    """Whether a model with these settings computes on a GPU."""
+    return bool(lib.llama_supports_gpu_offload()) and settings.gpu_layers != 0
+
+
 def schema_grammar(schema: str) -> str:
     """The GBNF grammar of a JSON schema; it raises many kinds of exceptions, and ignores what it does not know."""
     grammar: str = json_schema_to_gbnf(schema)
@@ -82,8 +90,11 @@ class LlamaModel:
         self._log.forget()
         parameters = lib.llama_model_default_params()
         parameters.n_gpu_layers = settings.gpu_layers
+        parameters.use_extra_bufts = settings.repack
+        if not settings.tiled:
+            os.environ[TILED_SWITCH] = "0"
         self.path = path
-        self.offloaded = bool(lib.llama_supports_gpu_offload()) and settings.gpu_layers != 0
+        self.offloaded = offloads(settings)
         self.handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self.handle:
             raise self._not_loaded()

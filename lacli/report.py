@@ -30,6 +30,7 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
         "temperature": session.sampling.temp,
         "seed": None if session.sampling.greedy else session.sampling.seed,
         "verify": session.sampling.verify,
+        "strict": settings.strict,
         "text": answer.text,
         "tokens": list(answer.tokens),
         "finish_reason": answer.finish_reason,
@@ -103,6 +104,10 @@ def against_plain(answer: Answer, plain_tokens_per_second: float, mode: str) -> 
 
 def describe(settings: DecodeSettings) -> str:
     """Mode and sizes in a few words."""
+    return _sizes(settings) + (", strict" if settings.strict else "")
+
+
+def _sizes(settings: DecodeSettings) -> str:
     match settings.mode:
         case "lookahead":
             return f"lookahead, W={settings.window} N={settings.ngram} G={settings.guesses}"

@@ -11,56 +11,19 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Callable
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 from urllib.parse import unquote
 
 from lacli.errors import UsageError
+from lacli.schema_keywords import HARMLESS, KEYWORDS, TYPES, Json, honoured_keywords, is_annotation, says_something
+from lacli.schema_pattern import MOST_REPEATS, keeps_json_whole, shown
 
-Json = dict[str, Any]
-
-TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
-ANNOTATIONS = (
-    "title description default example examples $schema $id id $anchor $comment $vocabulary deprecated readOnly"
-    " writeOnly $defs definitions discriminator contentMediaType contentEncoding"
-)
-KEYWORDS = (
-    "$ref $dynamicRef $dynamicAnchor type const enum oneOf anyOf allOf not if then else properties required"
-    " additionalProperties patternProperties propertyNames unevaluatedProperties minProperties maxProperties"
-    " dependencies dependentRequired dependentSchemas items prefixItems additionalItems unevaluatedItems contains"
-    " minContains maxContains minItems maxItems uniqueItems pattern format minLength maxLength minimum maximum"
-    " exclusiveMinimum exclusiveMaximum multipleOf contentSchema"
-)
-# Nobody misses these: they allow everything, or, as no items beside prefixItems, what the grammar allows anyway.
-HARMLESS: Json = {
-    "additionalProperties": True,
-    "unevaluatedProperties": True,
-    "uniqueItems": False,
-    "required": [],
-    "minItems": 0,
-    "minLength": 0,
-    "minProperties": 0,
-    "items": False,
-}
-KNOWN_FORMAT = re.compile(r"uuid[1-5]?|date|time|date-time")
 ANYTHING: Json = {"type": [name for name in TYPES if name != "integer"]}
 
-# llama.cpp refuses a grammar with a longer run of optional parts.
-MOST_REPEATS = 1000
 # JSON escapes that the converter passes on as escapes of the grammar, except those that mean the same there.
 WRONG_ESCAPE = re.compile(r"\\(?!u(?!00[01]|d[89a-f]))")
-# What the converter translates correctly. It loses the piece before an escape with a quantifier, stops for ever at a
-# bare ] or }, and passes on escapes such as \d, which llama.cpp then refuses.
-PATTERN_PIECE = re.compile(
-    r"\\[\[\](){}|*+?](?![*+?{])"
-    r"|\[\^?(?:[^\\\]\x00-\x1f]|\\[\[\]\\nrt-]|\\u[0-9a-fA-F]{4})+\]"
-    r"|\{(?:\d+(?:,\d*)?|,\d+)\}|\((?!\?)|[)|*+?.]"
-    r'|[^\\\[\](){}|*+?.^$"\x00-\x1f]'
-)
-UNSAFE_IN_JSON = ['"', "\\", *map(chr, range(32))]
-PATTERN_HINT = r"write [0-9] for \d, [A-Za-z0-9_] for \w, [.] for \. and so on"
 
 
 def grammar_of(text: str, convert: Callable[[str], str]) -> tuple[str, list[str]]:
@@ -72,13 +35,13 @@ def grammar_of(text: str, convert: Callable[[str], str]) -> tuple[str, list[str]
         schema = json.loads(text, parse_constant=_refuse_number)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise UsageError(f"the JSON schema is not JSON: {_shown(error.msg)} at {where}") from error
+        raise UsageError(f"the JSON schema is not JSON: {shown(error.msg)} at {where}") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the JSON schema is not JSON: {_shown(str(error))}") from error
+        raise UsageError(f"the JSON schema is not JSON: {shown(str(error))}") from error
     if not isinstance(schema, dict):
         raise UsageError("the JSON schema is not an object", """write something like {"type": "object"}""")
-    reader = _Reader(schema)
     try:
+        reader = _Reader(schema)
         copy = reader.read_all()
         return convert(json.dumps(copy, allow_nan=False)), reader.sentences()
     except UsageError:
@@ -86,37 +49,8 @@ def grammar_of(text: str, convert: Callable[[str], str]) -> tuple[str, list[str]
     except RecursionError as error:
         raise UsageError("the JSON schema is nested too deeply, or an allOf contains itself") from error
     except Exception as error:  # the converter raises whatever Python does on an unexpected value
-        reason = _shown(str(error) or type(error).__name__)[:200]
+        reason = shown(str(error) or type(error).__name__)[:200]
         raise UsageError(f"cannot turn the JSON schema into a grammar: {reason}") from error
-
-
-def honoured_keywords(schema: Json) -> tuple[str, ...]:
-    """The keywords that the converter reads in a schema: those of the first branch of its `visit` that applies."""
-    kind = schema.get("type")
-    if "$ref" in schema:
-        return ("$ref",)
-    if "oneOf" in schema or "anyOf" in schema:
-        return ("oneOf",) if "oneOf" in schema else ("anyOf",)
-    if isinstance(kind, list):
-        return ("type",)
-    if "const" in schema or "enum" in schema:
-        return ("type", "const") if "const" in schema else ("type", "enum")
-    if kind in (None, "object"):
-        if "properties" in schema or schema.get("additionalProperties", True) is not True:
-            return ("type", "properties", "required", "additionalProperties")
-        if "allOf" in schema:
-            return ("type", "allOf")
-    if kind in (None, "array") and ("items" in schema or "prefixItems" in schema):
-        items = schema.get("items")
-        if not items and "prefixItems" in schema:
-            return ("type", "prefixItems")
-        return ("type", "items") if isinstance(items, list) else ("type", "items", "minItems", "maxItems")
-    if kind in (None, "string"):
-        if "pattern" in schema:
-            return ("type", "pattern")
-        if KNOWN_FORMAT.fullmatch(str(schema.get("format"))):
-            return ("type", "format")
-    return ("type", "minLength", "maxLength") if kind == "string" else ("type",)
 
 
 class _Reader:
@@ -127,6 +61,9 @@ class _Reader:
         self._ignored: dict[str, list[str]] = {}
         self._definitions: Json = {}
         self._names: dict[str, str] = {}
+        self._stem = "reference"
+        while self._stem in json.dumps(schema):
+            self._stem += "x"
         # The references that may follow a reference before any text does: a circle of them never ends.
         self._next: dict[str, set[str]] = {}
         self._values: dict[str, Callable[[Any, str, str], Any]] = {
@@ -147,11 +84,11 @@ class _Reader:
 
     def read_all(self) -> Json:
         """The whole schema and the definitions that its references reach."""
-        copy = self.read(self._schema, "") if _says_something(self._schema) else {}
+        copy = self.read(self._schema, "") if says_something(self._schema) else {}
         try:
             TopologicalSorter(self._next).prepare()
         except CycleError as error:
-            raise UsageError(f"the $ref {_shown(error.args[1][0])} leads back to itself") from error
+            raise UsageError(f"the $ref {shown(error.args[1][0])} leads back to itself") from error
         if "$ref" in copy:
             # The converter does not look at definitions that stand beside a reference.
             copy = {"anyOf": [copy]}
@@ -163,7 +100,7 @@ class _Reader:
             return ANYTHING
         if not isinstance(schema, dict):
             raise UsageError(f"no schema that a grammar can follow at {_place(path)}", "it must be a JSON object")
-        if not _says_something(schema):
+        if not says_something(schema):
             return ANYTHING
         honoured = honoured_keywords(schema)
         self._note_others(schema, honoured, path)
@@ -179,7 +116,7 @@ class _Reader:
                 copy[name] = self._values[name](value, f"{path}/{name}", inside)
         for name in copy.get("required", []):
             if name not in copy.get("properties", {}):
-                self._note(f"the grammar ignores required {_shown(name)}, which is not in properties,", path)
+                self._note(f"the grammar ignores required {shown(name)}, which is not in properties,", path)
         return copy
 
     def sentences(self) -> list[str]:
@@ -197,10 +134,10 @@ class _Reader:
 
     def _note_others(self, schema: Json, honoured: tuple[str, ...], path: str) -> None:
         for name, value in schema.items():
-            if name in honoured or _is_annotation(name) or (name in HARMLESS and HARMLESS[name] == value):
+            if name in honoured or is_annotation(name) or (name in HARMLESS and HARMLESS[name] == value):
                 continue
             unknown = "" if name in KEYWORDS.split() else ", which is no JSON schema keyword,"
-            self._note(f"the grammar ignores {_shown(name)}{unknown}", path)
+            self._note(f"the grammar ignores {shown(name)}{unknown}", path)
 
     def _reference(self, reference: Any, path: str, inside: str) -> str:
         if not isinstance(reference, str):
@@ -208,14 +145,14 @@ class _Reader:
         if inside:
             self._next.setdefault(inside, set()).add(reference)
         if reference not in self._names:
-            # The converter takes a definition for any rule of the same name, so a name is made up that no rule has.
-            name = self._names[reference] = f"definition-{len(self._names)}"
+            # The converter takes a definition for any rule of the same name, so it gets a name that no rule has.
+            name = self._names[reference] = f"{self._stem}-{len(self._names)}"
             self._definitions[name] = self.read(self._target(reference), reference[1:], reference)
         return f"#/$defs/{self._names[reference]}"
 
     def _target(self, reference: str) -> Any:
         if reference.startswith(("http://", "https://")):
-            raise UsageError(f"the $ref {_shown(reference)} is on the web", "copy it into $defs")
+            raise UsageError(f"the $ref {shown(reference)} is on the web", "copy it into $defs")
         target: Any = self._schema
         try:
             if reference != "#" and not reference.startswith("#/"):
@@ -224,7 +161,7 @@ class _Reader:
                 key = unquote(part).replace("~1", "/").replace("~0", "~")
                 target = target[int(key) if isinstance(target, list) else key]
         except (LookupError, TypeError, ValueError) as error:
-            raise UsageError(f"there is no {_shown(reference)} for a $ref", "write it like #/$defs/name") from error
+            raise UsageError(f"there is no {shown(reference)} for a $ref", "write it like #/$defs/name") from error
         return target
 
     def _alternatives(self, schemas: Any, path: str, inside: str) -> list[Json]:
@@ -239,14 +176,15 @@ class _Reader:
                 self._note_others(part, ("anyOf",), where)
                 choices = _listed(part["anyOf"], f"{where}/anyOf")
                 copy = [self._part(choice, f"{where}/anyOf/{number}") for number, choice in enumerate(choices)]
-                names = {name for choice in copy for name in choice["properties"]}
+                names = [name for choice in copy for name in choice["properties"]]
                 copies.append({"anyOf": copy})
             else:
                 copies.append(self._part(part, where))
-                names = set(copies[-1]["properties"])
-            if twice := sorted(names & seen):
-                raise UsageError(f"{_shown(twice[0])} is a property of two parts at {_place(path)}", "merge them")
-            seen |= names
+                names = list(copies[-1]["properties"])
+            for name in names:
+                if name in seen:
+                    raise UsageError(f"{shown(name)} is a property of two parts at {_place(path)}", "merge them")
+                seen.add(name)
         return copies
 
     def _part(self, part: Any, path: str) -> Json:
@@ -264,7 +202,7 @@ class _Reader:
         for name in _listed(kind, path) if isinstance(kind, list) else [kind]:
             if name not in TYPES:
                 raise UsageError(
-                    f"{_shown(json.dumps(name))} at {_place(path)} is no type", "one of " + ", ".join(TYPES)
+                    f"{shown(json.dumps(name))} at {_place(path)} is no type", "one of " + ", ".join(TYPES)
                 )
         return kind
 
@@ -310,46 +248,17 @@ class _Reader:
     def _pattern(self, pattern: Any, path: str, _inside: str) -> str:
         if not isinstance(pattern, str) or len(pattern) < 2 or pattern[0] != "^" or pattern[-1] != "$":
             raise UsageError(f"the pattern at {_place(path)} must begin with ^ and end with $")
-        with warnings.catch_warnings():
-            # Python may read brackets inside brackets differently one day, and says so.
-            warnings.simplefilter("ignore", FutureWarning)
-            pieces = _pieces(pattern[1:-1], path)
-            if any(re.fullmatch(piece, bad) for piece in pieces if piece[0] in ".[" for bad in UNSAFE_IN_JSON):
-                self._note("the pattern lets a quote, a backslash or a control character into the JSON text", path)
+        if not keeps_json_whole(pattern[1:-1], _place(path)):
+            self._note("the pattern lets a quote, a backslash or a control character into the JSON text", path)
         return pattern
-
-
-def _pieces(pattern: str, path: str) -> list[str]:
-    """Raises UsageError for a pattern that the converter refuses, translates wrongly or never finishes."""
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError) as error:
-        raise UsageError(f"the pattern at {_place(path)} is broken: {_shown(str(error))}") from error
-    pieces: list[str] = []
-    position = depth = 0
-    while position < len(pattern):
-        match = PATTERN_PIECE.match(pattern, position)
-        if not match:
-            rest = pattern[position : position + (2 if pattern[position] in "\\(" else 1)]
-            raise UsageError(f"the pattern at {_place(path)} uses {_shown(rest)}, which no grammar has", PATTERN_HINT)
-        piece = match[0]
-        depth += {"(": 1, ")": -1}.get(piece, 0)
-        if piece == "|" and not depth:
-            raise UsageError(f"the pattern at {_place(path)} has alternatives", "put them into parentheses: ^(a|b)$")
-        if piece[0] == "{" and any(int(count) > MOST_REPEATS for count in re.findall(r"\d+", piece)):
-            raise UsageError(f"{piece} in the pattern at {_place(path)} is too much", f"at most {MOST_REPEATS}")
-        pieces.append(piece)
-        position = match.end()
-    return pieces
 
 
 def _check_range(copy: Json, least: str, most: str, path: str) -> None:
     for name in (least, most):
         value = copy.get(name, 0)
-        if type(value) is not int or value < 0:
-            raise UsageError(f"{name} at {_place(path)} is {_shown(json.dumps(value))}", "it must be a whole number")
-        if value > MOST_REPEATS:
-            raise UsageError(f"{name} at {_place(path)} is {value}", f"at most {MOST_REPEATS}")
+        if type(value) is not int or not 0 <= value <= MOST_REPEATS:
+            hint = f"a grammar counts from 0 to {MOST_REPEATS}"
+            raise UsageError(f"{name} at {_place(path)} is {shown(json.dumps(value))}", hint)
     if least in copy and most in copy and copy[least] > copy[most]:
         raise UsageError(f"{least} is more than {most} at {_place(path)}")
 
@@ -357,7 +266,9 @@ def _check_range(copy: Json, least: str, most: str, path: str) -> None:
 def _check_escapes(text: str, path: str) -> None:
     if WRONG_ESCAPE.search(text):
         what = "a quote, a backslash, a control character or an emoji"
-        raise UsageError(f"{what} at {_place(path)} cannot be part of a grammar", "leave it out of names and constants")
+        raise UsageError(
+            f"{what} at {_place(path)} cannot be part of a grammar", "leave it out; a pattern can have emojis"
+        )
 
 
 def _listed(values: Any, path: str) -> list[Any]:
@@ -370,18 +281,5 @@ def _refuse_number(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _is_annotation(name: str) -> bool:
-    return name in ANNOTATIONS.split() or name.startswith("x-")
-
-
-def _says_something(schema: Json) -> bool:
-    return not all(_is_annotation(name) for name in schema)
-
-
 def _place(path: str) -> str:
-    return _shown(path) or "the top"
-
-
-def _shown(text: str) -> str:
-    """Text as part of one line, whatever it holds."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+    return shown(path) or "the top"

@@ -18,17 +18,19 @@ from lacli.chain import LlamaSampler
 from lacli.cores import physical_cores
 from lacli.decode import Decoder
 from lacli.errors import PromptError, UsageError
-from lacli.llama import LlamaEngine, LlamaModel, schema_grammar
+from lacli.llama import LlamaEngine, LlamaModel, offloads, schema_grammar
 from lacli.pool import PoolStatistics
 from lacli.resolve import find_model
 from lacli.sampling import MOST_SEED, SamplingSettings
 from lacli.schema import grammar_of
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.stats import Finish, RunStatistics, Step
+from lacli.strict import strict_settings
 from lacli.template import chat_prompt, without_bos
 from lacli.text import Piece, TextStream
 from lacli.tree import Origin
 from lacli.verify import verifier
+from lacli.weights import weight_types
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,10 @@ class Session:
         cores = model_settings.threads or physical_cores()
         model_settings = replace(model_settings, threads=cores, threads_batch=model_settings.threads_batch or cores)
         self.notes: list[str] = []
+        if decode_settings.strict:
+            model_settings, decode_settings = strict_settings(
+                model_settings, decode_settings, weight_types(path), on_gpu=offloads(model_settings)
+            )
         with ExitStack() as stack:
             self.model = stack.enter_context(LlamaModel(path, model_settings, verbose=verbose))
             decode_settings = self._possible(decode_settings)

@@ -28,7 +28,8 @@ class DecodeSettings:
 
     window, ngram, guesses are the paper's W, N and G. Mode jacobi (Algorithm 1) has a block of `window` guesses and
     starts a new one after `jacobi_iterations`; mode lookup (Table 3, row 2) matches the text's last `lookup_match`
-    tokens and drafts `lookup_draft`.
+    tokens and drafts `lookup_draft`. strict: the text must not depend on the rows of the steps; what that takes is
+    found with the model (`strict.py`): `ordered` cells and `least_outputs` rows whose logits are computed.
     """
 
     mode: Mode = "lookahead"
@@ -43,6 +44,9 @@ class DecodeSettings:
     jacobi_iterations: int = 16
     lookup_match: int = 2
     lookup_draft: int = 10
+    strict: bool = False
+    ordered: bool = False
+    least_outputs: int = 1
 
     def __post_init__(self) -> None:
         at_least = {"window": 0, "ngram": 2, "guesses": 0, "pool_keys": 1}
@@ -67,17 +71,19 @@ class DecodeSettings:
     def most_rows(self) -> int:
         """Rows of the largest step, before prefixes are shared."""
         if self.mode == "lookahead":
-            return 1 + window_rows(self.window, self.ngram) + self.guesses * (self.ngram - 1)
+            again = self.ngram - 1 if self.ordered else 0
+            guesses = window_rows(self.window, self.ngram) + self.guesses * (self.ngram - 1)
+            return 1 + again + max(guesses, self.least_outputs - 1)
         if self.mode == "jacobi":
-            return 1 + self.window
-        return 1 + self.lookup_draft if self.mode == "lookup" else 1
+            return 1 + max(self.window, self.least_outputs - 1)
+        return 1 + self.lookup_draft if self.mode == "lookup" else self.least_outputs
 
     @property
     def most_outputs(self) -> int:
         """Rows of the largest step whose choice is read."""
         if self.mode != "lookahead":
             return self.most_rows
-        return 1 + self.window + self.guesses * (self.ngram - 1)
+        return 1 + max(self.window + self.guesses * (self.ngram - 1), self.least_outputs - 1)
 
 
 def window_rows(columns: int, ngram: int) -> int:
@@ -113,7 +119,9 @@ class ModelSettings:
     """How llama.cpp loads a model and makes a context; names follow its flags.
 
     context: cells, 0 = the model's own (at most 8,192). batch: rows a llama_decode call may have.
-    gpu_layers: -1 = all. threads: 0 = one per physical core. flash_attention: on, off or auto.
+    gpu_layers: -1 = all. threads: 0 = one per physical core. flash_attention: on, off or auto. repack, tiled: whether
+    llama.cpp may use its faster CPU kernels for several rows; tiled can be switched off before a process's first
+    decode only.
     """
 
     context: int = 0
@@ -124,6 +132,8 @@ class ModelSettings:
     flash_attention: Switch = "auto"
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    repack: bool = True
+    tiled: bool = True
 
     def __post_init__(self) -> None:
         least = (

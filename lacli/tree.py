@@ -67,6 +67,15 @@ class Tree:
             node = below
         return node
 
+    def pad(self) -> None:
+        """Append a row below the input that is decoded and read, and that no choice leads to."""
+        self._children.append({})
+        self.sequences.append([0])
+        self.tokens.append(self.tokens[ROOT])
+        self.depths.append(1)
+        self.origins.append(Origin.CHAIN)
+        self.verified.append(True)
+
     def missing(self, path: Sequence[int]) -> int:
         """How many nodes `add` would append for a path."""
         node = ROOT

@@ -23,6 +23,7 @@ class RuleBroken(Exception):
 
 @dataclass
 class Cell:
+    slot: int
     position: int
     token: int
     owners: set[int]
@@ -30,7 +31,11 @@ class Cell:
 
 @dataclass
 class FakeEngine:
-    """vocabulary toy tokens; `ends` are end tokens; `surprise`: one token in so many ignores the last two."""
+    """vocabulary toy tokens; `ends` are end tokens; `surprise`: one token in so many ignores the last two.
+
+    ordered: a row must see its cells in the order of the text, as sums that are to be the same in every step need it.
+    least_outputs: a step must want so many rows' logits, for the same reason.
+    """
 
     cells: int = 256
     batch_rows: int = 256
@@ -41,6 +46,8 @@ class FakeEngine:
     calls: int = 0
     refuse_above: int | None = None
     most_outputs: int = 10_000
+    ordered: bool = False
+    least_outputs: int = 1
     _cells: list[Cell] = field(default_factory=list)
     _logits: list[Floats] = field(default_factory=list)
 
@@ -65,12 +72,16 @@ class FakeEngine:
         if self.refuse_above is not None and len(rows) > self.refuse_above:
             return False
         self.calls += 1
-        self._cells += [Cell(position, token, set(owners)) for token, position, owners in rows]
+        taken = {cell.slot for cell in self._cells}
+        free = (slot for slot in range(self.cells) if slot not in taken)
+        self._cells += [Cell(next(free), position, token, set(owners)) for token, position, owners in rows]
         self._logits = []
         for (_, position, owners), wanted in zip(rows, batch.outputs[: len(batch)].tolist(), strict=True):
             views = [self._visible(owner, position) for owner in owners]
             if any(view != views[0] for view in views):
                 raise RuleBroken("the ids of a token see different cells, and llama.cpp follows any one of them")
+            if self.ordered:
+                self._check_order(owners[0], position)
             if wanted:
                 self._logits.append(self.logits_after(views[0]))
         return True
@@ -125,6 +136,8 @@ class FakeEngine:
             raise RuleBroken(f"{len(rows)} rows in a batch of at most {self.batch_rows}: GGML_ASSERT")
         if wanted > self.most_outputs:
             raise RuleBroken(f"{wanted} outputs in a context made for {self.most_outputs}: GGML_ASSERT")
+        if 0 < wanted < self.least_outputs:
+            raise RuleBroken(f"{wanted} outputs, which a kernel of its own may compute")
         newest: dict[int, int] = {}
         together: dict[int, set[int]] = {}
         for token, position, owners in rows:
@@ -144,6 +157,12 @@ class FakeEngine:
                 together[owner] = together.get(owner, set(owners)) & set(owners)
                 if not together[owner]:
                     raise RuleBroken(f"sequence {owner} belongs to incompatible sets")
+
+    def _check_order(self, sequence: int, position: int) -> None:
+        seen = [cell for cell in self._cells if sequence in cell.owners and cell.position <= position]
+        slots = [cell.slot for cell in sorted(seen, key=lambda cell: cell.position)]
+        if slots != sorted(slots):
+            raise RuleBroken(f"sequence {sequence} lies in cells {slots}, which is not the order of its text")
 
     def _check_sequence(self, sequence: int) -> None:
         if not 0 <= sequence < self.sequences:

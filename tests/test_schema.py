@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from lacli.errors import UsageError
-from lacli.schema import HARMLESS, MOST_REPEATS, grammar_of, honoured_keywords
+from lacli.schema import grammar_of
+from lacli.schema_keywords import HARMLESS, honoured_keywords
+from lacli.schema_pattern import MOST_REPEATS
 
 Json = dict[str, Any]
 INTEGER = {"type": "integer"}
@@ -71,6 +73,7 @@ def refused(schema: Any) -> str:
     with pytest.raises(UsageError) as raised:
         grammar_of(text, never)
     assert len(str(raised.value).splitlines()) == 1
+    assert "the converter was called" not in str(raised.value)
     return str(raised.value)
 
 
@@ -177,7 +180,7 @@ def test_recursive_schemas_have_every_rule_they_use(schema: Json) -> None:
     grammar, notes = converted(schema)
     assert notes == []
     assert_rules_are_defined(grammar)
-    assert "definition-0 ::=" in grammar
+    assert "reference-0 ::=" in grammar
 
 
 def assert_rules_are_defined(grammar: str) -> None:
@@ -195,6 +198,7 @@ def test_definitions_called_like_a_rule_or_like_each_other_stay_apart() -> None:
         "a/b c": NODE,
     }
     schema = properties(
+        reference={"type": "object", "properties": {"0": {"enum": [1]}, "1": {"enum": [2]}}},
         text={"type": "string"},
         a={"$ref": "#/$defs/string"},
         b={"$ref": "#/$defs/one/kind"},
@@ -235,6 +239,7 @@ def test_parts_of_all_of_are_read_through_their_references() -> None:
         "the grammar ignores required at /$defs/a",
         "the grammar ignores minimum at /$defs/a/properties/x",
     ]
+    assert converted(properties(z=schema, x={"$ref": "#/$defs/a"}) | part)[1] == notes
 
 
 @pytest.mark.parametrize(
@@ -264,6 +269,7 @@ def test_parts_of_all_of_are_read_through_their_references() -> None:
         ({"enum": ["a", 'b"c']}, "at /enum/1 cannot be part of a grammar"),
         ({"const": "a\\b"}, "at /const cannot be part"),
         ({"const": "😀"}, "at /const cannot be part"),
+        ('{"const": 1e400}', "cannot turn the JSON schema into a grammar"),
         ({"const": {"$ref": "https://example.com"}}, "has a $ref"),
         ({"anyOf": []}, "/anyOf must be a list that is not empty"),
         ({"oneOf": INTEGER}, "/oneOf must be a list that is not empty"),
@@ -271,12 +277,19 @@ def test_parts_of_all_of_are_read_through_their_references() -> None:
         ({"items": False}, "no schema that a grammar can follow at /items"),
         ({"items": INTEGER, "minItems": 3, "maxItems": 1}, "minItems is more than maxItems at the top"),
         ({"items": INTEGER, "minItems": -1}, "minItems at the top is -1"),
-        ({"items": INTEGER, "maxItems": MOST_REPEATS + 1}, "maxItems at the top is 1001 (at most 1000)"),
+        (
+            {"items": INTEGER, "maxItems": MOST_REPEATS + 1},
+            "maxItems at the top is 1001 (a grammar counts from 0 to 1000)",
+        ),
         ({"type": "string", "minLength": 1.5}, "minLength at the top is 1.5"),
         ({"type": "string", "minLength": True}, "minLength at the top is true"),
         ({"allOf": []}, "/allOf must be a list"),
         ({"allOf": [INTEGER, INTEGER]}, "allOf can only join objects with properties, unlike /allOf/0"),
         ({"allOf": [properties(a=INTEGER), properties(a=INTEGER)]}, "a is a property of two parts at /allOf"),
+        (
+            {"allOf": [{"anyOf": [properties(a=INTEGER), properties(a=INTEGER)]}, properties(b=INTEGER)]},
+            "a is a property of two parts at /allOf",
+        ),
         ({"$ref": "https://example.com/a.json"}, "the $ref https://example.com/a.json is on the web"),
         (properties(a={"$ref": "http://example.com"}), "the $ref http://example.com is on the web"),
         ({"$ref": "#/$defs/a"}, "there is no #/$defs/a for a $ref"),
@@ -285,6 +298,10 @@ def test_parts_of_all_of_are_read_through_their_references() -> None:
         ({"$ref": "#"}, "the $ref # leads back to itself"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, INTEGER]}}}, "leads back to itself"),
         ({"allOf": [{"properties": {"a": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}}, {"$ref": "#"}]}, "unlike"),
+        (
+            {"$ref": "#/$defs/a", "$defs": {"a": properties(b={"allOf": [{"$ref": "#/$defs/a"}, {"properties": {}}]})}},
+            "an allOf contains itself",
+        ),
         ({"type": "a\nb\u2028c"}, r'"a\nb\u2028c" at /type'),
     ],
 )
@@ -298,6 +315,7 @@ def test_what_no_grammar_can_say_is_refused_in_one_line(schema: Any, message: st
         ("a", "must begin with ^ and end with $"),
         ("^a", "must begin with ^ and end with $"),
         ("^", "must begin with ^ and end with $"),
+        ("", "must begin with ^ and end with $"),
         (5, "must begin with ^ and end with $"),
         (r"^\d+$", r"uses \d, which no grammar has (write [0-9] for \d"),
         (r"^[\w-]$", "uses [, which"),
@@ -314,7 +332,10 @@ def test_what_no_grammar_can_say_is_refused_in_one_line(schema: Any, message: st
         (r"^ab\(+$", r"uses \(, which"),
         ('^"$', 'uses ", which'),
         ("^a$b$", "uses $, which"),
+        ("^a{99999999999}$", "is broken"),
         ("^a{1001}$", "is too much"),
+        ("^\ud800$", r"uses \ud800, which"),
+        ("^[\ud800]$", "uses [, which"),
         ("^a\nb$", r"uses \n, which"),
     ],
 )
@@ -326,7 +347,7 @@ def test_patterns_that_the_converter_gets_wrong_are_refused(pattern: Any, messag
 
 @pytest.mark.parametrize(
     "pattern",
-    ["^$", "^(a|b)+$", "^[a-z]{2,3}-[0-9]{4}$", r"^\(ab?\)$", "^[.][.]$", r"^[\u4e00-\u9fa5]*$", "^é+$"],
+    ["^$", "^(a|b)+$", "^[a-z]{2,3}-[0-9]{4}$", r"^\(ab?\)$", "^[.][.]$", "^[[]$", r"^[\u4e00-\u9fa5]*$", "^é+$"],
 )
 def test_other_patterns_go_to_the_converter_as_they_are(pattern: str) -> None:
     schema = {"type": "string", "pattern": pattern}
@@ -340,7 +361,9 @@ def test_a_pattern_that_lets_a_bare_quote_through_is_named(pattern: str, unsafe:
     assert all("a quote, a backslash or a control character" in note and "at /pattern" in note for note in notes)
 
 
-@pytest.mark.parametrize("error", [KeyError("a\nb"), AssertionError(), RecursionError(), TypeError("x" * 1000)])
+@pytest.mark.parametrize(
+    "error", [KeyError("a"), ValueError("a\nb"), AssertionError(), RecursionError(), TypeError("x" * 1000)]
+)
 def test_whatever_the_converter_raises_becomes_one_short_line(error: Exception) -> None:
     def convert(_text: str) -> str:
         raise error

@@ -87,6 +87,15 @@ LookupDraft = Annotated[
     int, typer.Option("--lookup-draft", help="Tokens that mode lookup drafts.", rich_help_panel=LOOKAHEAD)
 ]
 
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Bit for bit the same text in every mode and with every -W, -N and -G; slower (CPU only).",
+        rich_help_panel=LOOKAHEAD,
+    ),
+]
+
 
 def lookahead_group(
     mode: Mode = DECODE.mode,
@@ -102,6 +111,7 @@ def lookahead_group(
     jacobi_iterations: JacobiIterations = None,
     lookup_match: LookupMatch = DECODE.lookup_match,
     lookup_draft: LookupDraft = DECODE.lookup_draft,
+    strict: Strict = DECODE.strict,
 ) -> DecodeSettings:
     return decode_settings(
         preset,
@@ -117,4 +127,5 @@ def lookahead_group(
         pool_keys=pool_keys,
         lookup_match=lookup_match,
         lookup_draft=lookup_draft,
+        strict=strict,
     )

@@ -1,0 +1,43 @@
+"""Strict decoding: the settings under which a token's logits do not depend on the rows that its step has.
+
+A rule by weight type, found by measurement on the CPU (docs/exactness.md says why each part is needed). The parts are
+carried out where they belong: kernels and cache in `llama.py`, rows and cells in `decode.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lacli.errors import UsageError
+from lacli.settings import DecodeSettings, ModelSettings
+
+EXACT_CACHE = "q8_0"
+"""Cells for which flash attention computes one row and many in the same order, whatever the number of threads."""
+
+FLOATS = {"f32", "f16", "bf16"}
+"""Weights with a kernel of their own for one row."""
+
+REPACKED = {"q2_K", "q3_K", "q4_K"}
+"""Weights that llama.cpp stores anew at loading, for kernels that take 4 rows at a time and others for the rest."""
+
+
+def strict_settings(
+    loading: ModelSettings, decoding: DecodeSettings, types: frozenset[str], *, on_gpu: bool
+) -> tuple[ModelSettings, DecodeSettings]:
+    """The same settings made strict, for weights of these types. Raises UsageError where they contradict it."""
+    if on_gpu:
+        raise UsageError("--strict holds on the CPU only", "-ngl 0 computes there; lacli check tells what differs")
+    if loading.flash_attention == "off":
+        raise UsageError("--strict needs flash attention", "leave -fa off out")
+    cells = {loading.cache_type_k, loading.cache_type_v} - {ModelSettings().cache_type_k, EXACT_CACHE}
+    if cells:
+        raise UsageError(f"--strict needs {EXACT_CACHE} cells, not {cells.pop()}", "leave -ctk and -ctv out")
+    loading = replace(
+        loading,
+        flash_attention="on",
+        cache_type_k=EXACT_CACHE,
+        cache_type_v=EXACT_CACHE,
+        tiled=False,
+        repack=not types & REPACKED,
+    )
+    return loading, replace(decoding, ordered=True, least_outputs=2 if types & FLOATS else 1)

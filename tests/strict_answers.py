@@ -1,0 +1,40 @@
+"""Prints the tokens of strict answers in several modes as JSON: `python -m tests.strict_answers MODEL`.
+
+A program of its own, because ggml decides about its kernels once a process. No test lives here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from lacli.sampling import SamplingSettings
+from lacli.session import generate, open_session
+from lacli.settings import DecodeSettings, ModelSettings
+
+QUESTIONS = (
+    "Show me the source code of `json.dumps`.",
+    "Explain the function os.path.commonprefix.",
+    "Rename the argument `x` to `count` in this function:\n```python\ndef take(x):\n    return [x] * x\n```",
+)
+MODES = (
+    DecodeSettings(mode="plain", strict=True),
+    DecodeSettings(mode="lookup", strict=True),
+    DecodeSettings(mode="jacobi", window=9, strict=True),
+    DecodeSettings(window=5, ngram=4, guesses=5, strict=True),
+    DecodeSettings(window=0, ngram=3, guesses=9, strict=True),
+)
+
+
+def main() -> None:
+    loading = ModelSettings(context=512, gpu_layers=0, threads=int(sys.argv[2]))
+    found = []
+    for decoding in MODES:
+        with open_session(Path(sys.argv[1]), loading, decoding, SamplingSettings(seed=7, temp=1.0)) as session:
+            found.append([answer.tokens for answer in generate(session, QUESTIONS, limit=64)])
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

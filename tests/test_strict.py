@@ -1,0 +1,103 @@
+"""Strict decoding: which settings each kind of weights gets, and the same sampled texts in every mode with them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import llama_cpp as lib
+import pytest
+
+from lacli import weights
+from lacli.errors import UsageError
+from lacli.resolve import demo_model
+from lacli.settings import DecodeSettings, ModelSettings
+from lacli.strict import strict_settings
+from lacli.weights import weight_types
+from tests import program, strict_answers, tiny_models
+
+LOADING, DECODING = ModelSettings(), DecodeSettings(strict=True)
+
+FORMATS = {
+    "f16": (lib.LLAMA_FTYPE_MOSTLY_F16, {"f16"}),
+    "q4_0": (lib.LLAMA_FTYPE_MOSTLY_Q4_0, {"q4_0", "q6_K"}),
+    "q4_k": (lib.LLAMA_FTYPE_MOSTLY_Q4_K_M, {"q4_K", "q6_K"}),
+}
+
+
+def made_strict(*types: str) -> tuple[ModelSettings, DecodeSettings]:
+    return strict_settings(LOADING, DECODING, frozenset(types), on_gpu=False)
+
+
+@pytest.fixture(scope="module", params=["q8_0", *FORMATS])
+def model_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model in one number format."""
+    if request.param == "q8_0":
+        return demo_model()
+    path = tmp_path_factory.mktemp("formats") / f"{request.param}.gguf"
+    parameters = lib.llama_model_quantize_default_params()
+    parameters.ftype, parameters.allow_requantize, parameters.nthread = FORMATS[request.param][0], True, 1
+    assert lib.llama_model_quantize(str(demo_model()).encode(), str(path).encode(), parameters) == 0
+    assert weight_types(path) == FORMATS[request.param][1]
+    return path
+
+
+def test_a_seed_gives_the_same_texts_in_every_mode(model_path: Path) -> None:
+    threads = 2 if model_path == demo_model() else 1
+    command = [sys.executable, "-m", "tests.strict_answers", str(model_path), str(threads)]
+    done = subprocess.run(command, capture_output=True, check=True, env=program.environment(), cwd=program.ROOT)
+    plain, *others = json.loads(done.stdout)
+    assert sum(map(len, plain)) > 30 * len(strict_answers.QUESTIONS)
+    assert others == [plain] * (len(strict_answers.MODES) - 1)
+
+
+def test_every_kind_of_weights_gets_exact_cells_in_order() -> None:
+    loading, decoding = made_strict("q8_0")
+    assert (loading.flash_attention, loading.cache_type_k, loading.cache_type_v) == ("on", "q8_0", "q8_0")
+    assert decoding.ordered
+
+
+@pytest.mark.parametrize(
+    ("types", "least_outputs", "repack"),
+    [
+        (["q8_0"], 1, True),
+        (["q4_0", "q6_K"], 1, True),
+        (["q4_K", "q6_K"], 1, False),
+        (["f16"], 2, True),
+        (["f32", "q8_0"], 2, True),
+    ],
+)
+def test_the_kernels_follow_from_the_weights(types: list[str], least_outputs: int, repack: bool) -> None:
+    loading, decoding = made_strict(*types)
+    assert decoding.least_outputs == least_outputs
+    assert loading.repack is repack
+    assert not loading.tiled
+
+
+@pytest.mark.parametrize(
+    ("loading", "on_gpu", "words"),
+    [
+        (LOADING, True, "on the CPU only"),
+        (ModelSettings(flash_attention="off"), False, "needs flash attention"),
+        (ModelSettings(cache_type_k="q4_0"), False, "needs q8_0 cells, not q4_0"),
+        (ModelSettings(cache_type_v="bf16"), False, "needs q8_0 cells, not bf16"),
+    ],
+)
+def test_what_strict_decoding_cannot_keep_is_refused(loading: ModelSettings, on_gpu: bool, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        strict_settings(loading, DECODING, frozenset({"q8_0"}), on_gpu=on_gpu)
+
+
+def test_the_program_takes_strict_and_names_what_it_changes() -> None:
+    done = program.call("run", "--strict", "--stats", "-n", "4", "-c", "256", "-p", "Explain os.path.join.")
+    assert done.code == 0 and done.out
+    assert "strict" in done.err
+
+
+def test_types_of_a_split_model_are_those_of_all_its_parts(tmp_path: Path) -> None:
+    parts = tiny_models.write_llama_split(tmp_path)
+    assert len(parts) == 2
+    assert weight_types(parts[0]) == {"f32"}
+    assert weights._parts(parts[0]) == parts
