@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lacli.errors import Interrupted, ModelLoadError
+from lacli.errors import Interrupted, LacliError, ModelLoadError
 from lacli.llama import on_abort
 from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
@@ -65,6 +65,9 @@ def ask(
         except KeyboardInterrupt:
             screen.end_line()
             raise Interrupted("") from None
+        except LacliError:
+            screen.end_line()
+            raise
         _conclude(session, generation, question, output, screen)
 
 

@@ -63,7 +63,7 @@ class SamplingSettings:
         for name, (least, most) in RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:
-                raise UsageError(f"{flag(name)} is {value:g}", _range(flag(name), least, most))
+                raise UsageError(f"{flag(name)} is {value}", _range(flag(name), least, most))
         for token, bias in self.logit_bias:
             if math.isnan(bias) or bias == math.inf:
                 raise UsageError(f"--logit-bias of token {token} is {bias}", "give a number, or -inf to forbid it")

@@ -20,6 +20,7 @@ from lacli.errors import UsageError
 from lacli.schema_keywords import HARMLESS, KEYWORDS, TYPES, Json, honoured_keywords, is_annotation, says_something
 from lacli.schema_pattern import MOST_REPEATS, keeps_json_whole, shown
 
+SHELL = "quote it for the shell: -j '{...}', or use -jf FILE"
 ANYTHING: Json = {"type": [name for name in TYPES if name != "integer"]}
 
 # JSON escapes that the converter passes on as escapes of the grammar, except those that mean the same there.
@@ -35,22 +36,25 @@ def grammar_of(text: str, convert: Callable[[str], str]) -> tuple[str, list[str]
         schema = json.loads(text, parse_constant=_refuse_number)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise UsageError(f"the JSON schema is not JSON: {shown(error.msg)} at {where}") from error
+        raise UsageError(f"the JSON schema is not JSON: {shown(error.msg)} at {where}", SHELL) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the JSON schema is not JSON: {shown(str(error))}") from error
+        raise UsageError(f"the JSON schema is not JSON: {shown(str(error))}", SHELL) from error
     if not isinstance(schema, dict):
         raise UsageError("the JSON schema is not an object", """write something like {"type": "object"}""")
     try:
         reader = _Reader(schema)
         copy = reader.read_all()
         return convert(json.dumps(copy, allow_nan=False)), reader.sentences()
-    except UsageError:
+    except UsageError as error:
+        error.hint = error.hint or "change the schema there"
         raise
     except RecursionError as error:
-        raise UsageError("the JSON schema is nested too deeply, or an allOf contains itself") from error
+        raise UsageError(
+            "the JSON schema is nested too deeply, or an allOf contains itself", "make it flatter"
+        ) from error
     except Exception as error:  # the converter raises whatever Python does on an unexpected value
         reason = shown(str(error) or type(error).__name__)[:200]
-        raise UsageError(f"cannot turn the JSON schema into a grammar: {reason}") from error
+        raise UsageError(f"cannot turn the JSON schema into a grammar: {reason}", "try a simpler schema") from error
 
 
 class _Reader:

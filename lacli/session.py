@@ -140,7 +140,8 @@ class Session:
     def _completed(self, sampling: SamplingSettings) -> SamplingSettings:
         """The settings with what was left open decided: the seed, and a JSON schema's grammar."""
         if sampling.idle:
-            self.notes.append(f"{', '.join(sampling.idle)} change nothing at temperature 0; --temp sets it")
+            verb = "have" if len(sampling.idle) > 1 else "has"
+            self.notes.append(f"{' and '.join(sampling.idle)} {verb} no effect at temperature 0; --temp sets it")
         if sampling.seed < 0:
             sampling = replace(sampling, seed=randbelow(MOST_SEED + 1))
         if sampling.json_schema:

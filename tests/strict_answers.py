@@ -13,7 +13,9 @@ from lacli.sampling import SamplingSettings
 from lacli.session import generate, open_session
 from lacli.settings import DecodeSettings, ModelSettings
 
+LONG = "\n\n".join(f"def step_{n}(self, value):\n    self.total += {n}\n    return value * {n}" for n in range(22))
 QUESTIONS = (
+    f"Add a docstring to these functions:\n```python\n{LONG}\n```",
     "Show me the source code of `json.dumps`.",
     "Explain the function os.path.commonprefix.",
     "Rename the argument `x` to `count` in this function:\n```python\ndef take(x):\n    return [x] * x\n```",
@@ -28,11 +30,11 @@ MODES = (
 
 
 def main() -> None:
-    loading = ModelSettings(context=512, gpu_layers=0, threads=int(sys.argv[2]))
+    loading = ModelSettings(context=1024, gpu_layers=0, threads=int(sys.argv[2]))
     found = []
     for decoding in MODES:
         with open_session(Path(sys.argv[1]), loading, decoding, SamplingSettings(seed=7, temp=1.0)) as session:
-            found.append([answer.tokens for answer in generate(session, QUESTIONS, limit=64)])
+            found.append([answer.tokens for answer in generate(session, QUESTIONS, limit=48)])
     json.dump(found, sys.stdout)
 
 

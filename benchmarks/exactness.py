@@ -1,0 +1,103 @@
+"""How many answers part from plain's, by weight type: with the default settings and with --strict.
+
+    python -m benchmarks.exactness                        the table of docs/exactness.md (CPU, takes a while)
+    python -m benchmarks.exactness --types q8_0 --tokens 64
+
+The bundled model is written in each type. Every cell is a process of its own, because ggml decides about its kernels
+once a process. In the manner of the paper's Appendix E. No test lives here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import llama_cpp as lib
+
+from benchmarks.core import PROMPTS
+from lacli.resolve import demo_model
+from lacli.sampling import SamplingSettings
+from lacli.session import generate, open_session
+from lacli.settings import DecodeSettings, ModelSettings
+
+FORMATS = {
+    "f32": lib.LLAMA_FTYPE_ALL_F32,
+    "f16": lib.LLAMA_FTYPE_MOSTLY_F16,
+    "bf16": 32,
+    "q8_0": lib.LLAMA_FTYPE_MOSTLY_Q8_0,
+    "q4_0": lib.LLAMA_FTYPE_MOSTLY_Q4_0,
+    "q4_k_m": lib.LLAMA_FTYPE_MOSTLY_Q4_K_M,
+    "q6_k": lib.LLAMA_FTYPE_MOSTLY_Q6_K,
+}
+MODES = {
+    "plain": DecodeSettings(mode="plain"),
+    "lookup": DecodeSettings(mode="lookup"),
+    "jacobi": DecodeSettings(mode="jacobi", window=6),
+    "lookahead 5/4/5": DecodeSettings(window=5, ngram=4, guesses=5),
+}
+TEMPERATURES = (0.0, 0.8)
+
+
+def write_model(path: Path, name: str) -> Path:
+    """The bundled model in another format."""
+    parameters = lib.llama_model_quantize_default_params()
+    parameters.ftype, parameters.allow_requantize = FORMATS[name], True
+    assert lib.llama_model_quantize(str(demo_model()).encode(), str(path).encode(), parameters) == 0
+    return path
+
+
+def answer_all(arguments: argparse.Namespace) -> None:
+    """One process's work: every mode's answers compared with plain's, as JSON."""
+    questions = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()]
+    # Behind a long text there are more cells to add up.
+    questions += ["\n\n".join(questions) + "\n\n" + question for question in questions[: arguments.long]]
+    loading = ModelSettings(context=4096, gpu_layers=0, threads=arguments.threads)
+    found = {}
+    for temp in TEMPERATURES:
+        plain: list[tuple[int, ...]] = []
+        for name, mode in MODES.items():
+            decoding = DecodeSettings(**{**vars(mode), "strict": arguments.strict})
+            with open_session(arguments.model, loading, decoding, SamplingSettings(seed=7, temp=temp)) as session:
+                answers = [answer.tokens for answer in generate(session, questions, limit=arguments.tokens)]
+            plain = plain or answers
+            found[f"{name} T={temp}"] = sum(one != other for one, other in zip(answers, plain, strict=True))
+    json.dump({"answers": len(questions), "tokens": sum(map(len, plain)), **found}, sys.stdout)
+
+
+def table(arguments: argparse.Namespace) -> None:
+    columns = [f"{name} T={temp}" for temp in TEMPERATURES for name in list(MODES)[1:]]
+    print("| type | settings | answers | " + " | ".join(columns) + " |\n" + "|---" * (3 + len(columns)) + "|")
+    with TemporaryDirectory() as folder:
+        for name in arguments.types:
+            path = write_model(Path(folder) / f"{name}.gguf", name)
+            for strict in (False, True):
+                command = [sys.executable, "-m", "benchmarks.exactness", "--model", str(path)]
+                command += ["--tokens", str(arguments.tokens), "--threads", str(arguments.threads)]
+                command += ["--long", str(arguments.long), *(["--strict"] if strict else [])]
+                found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+                cells = [str(found[column]) for column in columns]
+                way = "strict" if strict else "default"
+                print(f"| {name} | {way} | {found['answers']} | " + " | ".join(cells) + " |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--types", nargs="+", default=list(FORMATS), choices=list(FORMATS))
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--long", type=int, default=4, help="how many questions are asked again behind a long text")
+    parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--strict", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.model:
+        answer_all(arguments)
+    else:
+        table(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""`lacli run` with sampling flags: what a person gets from seeds, grammars and schemas, and one line for every slip."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.program import Done, call
+
+QUESTION = ("run", "-q", "-c", "512", "-p", "Explain the function os.path.commonprefix.")
+WARM = ("--temp", "0.9", "-s", "7")
+MODES = ("plain", "jacobi", "lookup", "lookahead")
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "any object": {},
+    "short strings": {"type": "array", "items": {"type": "string", "maxLength": 8}, "minItems": 2, "maxItems": 3},
+    "a person": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 12},
+            "age": {"enum": [1, 2, 3]},
+            "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "maxItems": 2},
+        },
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    },
+    "a choice": {"anyOf": [{"type": "boolean"}, {"const": "neither"}, {"type": "null"}]},
+    "a date": {"type": "string", "format": "date"},
+}
+
+
+def asked(*flags: str) -> dict[str, Any]:
+    done = call(*QUESTION, "--json", "-n", "48", *flags)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def slip(*flags: str, code: int = 2) -> str:
+    done = call(*QUESTION, *flags)
+    assert (done.code, done.out) == (code, ""), done
+    assert re.fullmatch(r"lacli: \S.* \(\S.*\)\n", done.err), done.err
+    return done.err
+
+
+def test_a_seed_repeats_an_answer_and_is_named_where_it_was_chosen_at_random() -> None:
+    chosen = asked("--temp", "0.9", "--mode", "plain")
+    again = asked("--temp", "0.9", "--mode", "plain", "-s", str(chosen["seed"]))
+    assert again["text"] == chosen["text"]
+    assert asked("--temp", "0.9", "--mode", "plain")["seed"] != chosen["seed"]
+
+
+def test_greedy_decoding_has_no_seed() -> None:
+    assert asked("-s", "7")["seed"] is None
+
+
+def test_stats_name_the_flags_that_repeat_the_answer() -> None:
+    done = call(*QUESTION, "-n", "4", "--stats", *WARM, "--top-k", "5", "--ignore-eos", "-l", "5-inf")
+    assert "--temp 0.9 --top-k 5 --ignore-eos --seed 7 --logit-bias 5-inf" in done.err
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_an_answer_to_a_schema_parses_and_validates(name: str, mode: str) -> None:
+    found = asked("-j", json.dumps(SCHEMAS[name]), *WARM, "--mode", mode, "-n", "400")
+    if found["finish_reason"] == "eog":
+        jsonschema.validate(json.loads(found["text"]), SCHEMAS[name])
+    assert found["finish_reason"] == "eog" or name == "any object"
+
+
+def test_grammar_and_schema_come_from_files_too(tmp_path: Path) -> None:
+    (tmp_path / "grammar").write_text('root ::= "yes" | "no"')
+    (tmp_path / "schema").write_text('{"const": 3}')
+    assert asked("--grammar-file", str(tmp_path / "grammar"))["text"] in ("yes", "no")
+    assert asked("-jf", str(tmp_path / "schema"))["text"].strip() == "3"
+
+
+def test_what_a_schema_asks_and_a_grammar_cannot_is_named() -> None:
+    done = call("run", "-n", "9", "-p", "A number.", "-j", '{"type": "integer", "minimum": 3}')
+    assert "the grammar ignores minimum at the top" in done.err
+
+
+def test_rejection_answers_and_another_seed_differs() -> None:
+    first = asked("--verify", "rejection", *WARM)
+    assert first["verify"] == "rejection" and first["text"]
+    assert asked("--verify", "rejection", *WARM)["text"] == first["text"]
+    assert asked("--verify", "rejection", "--temp", "0.9", "-s", "8")["text"] != first["text"]
+
+
+def test_ignoring_the_end_goes_on_to_the_limit() -> None:
+    assert asked("--ignore-eos", "-n", "60")["finish_reason"] == "length"
+
+
+def test_flags_without_effect_are_said() -> None:
+    done = call("run", "-n", "2", "-p", "Hi", "--top-p", "0.5")
+    assert "--top-p has no effect at temperature 0" in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--temp", "-1"], "--temp is -1.0 (--temp must be from 0"),
+        (["--temp", "nan"], "--temp is nan"),
+        (["--top-p", "1.5"], "--top-p must be from 0 to 1"),
+        (["--min-p", "-0.1"], "--min-p must be from 0 to 1"),
+        (["--repeat-penalty", "0"], "--repeat-penalty is 0.0"),
+        (["--dry-base", "0.5"], "--dry-base must be from 1"),
+        (["--repeat-last-n", "-1"], "--repeat-last-n must be from 0"),
+        (["--mirostat", "3", "--temp", "1"], "--mirostat must be from 0 to 2"),
+        (["--mirostat", "2"], "--mirostat draws nothing at --temp 0"),
+        (["--mirostat", "2", "--temp", "1", "--verify", "rejection"], "--verify rejection needs the distribution"),
+        (["-s", "99999999999"], "--seed is 99999999999"),
+        (["--temp", "warm"], "--temp: Input should be a valid number"),
+        (["--verify", "hope"], "'hope' is not one of"),
+        (["-l", "five"], "--logit-bias 'five'"),
+        (["-l", "5+inf"], "--logit-bias of token 5"),
+        (["-l", "99999+1"], "--logit-bias names token 99999, and the model has 4096"),
+        (["--grammar", "root ::= [a", "-j", "{}"], "--grammar and --json-schema are both given"),
+        (["--grammar", 'root ::= "a"', "--grammar-file", "x"], "--grammar and --grammar-file are both given"),
+        (["--grammar", 'root ::= "a'], "the grammar cannot be used: unexpected end of input"),
+        (["--grammar", 'root ::= "a"\n\nb c'], "the grammar cannot be used: line 3: expecting ::="),
+        (["--grammar", 'root ::= thing'], "undefined rule identifier 'thing'"),
+        (["--grammar", ' '], "the grammar cannot be used"),
+        (["-j", "{"], "the JSON schema is not JSON"),
+        (["-j", "[]"], "the JSON schema is not an object"),
+        (["-j", '{"type": "strange"}'], "strange"),
+        (["-j", '{"$ref": "#/$defs/nowhere"}'], "nowhere"),
+    ],
+)  # fmt: skip
+def test_a_slip_is_one_line_and_code_2(flags: list[str], words: str) -> None:
+    assert words in slip(*flags)
+
+
+def test_a_grammar_file_that_is_not_there_or_empty(tmp_path: Path) -> None:
+    assert "cannot read nosuch" in slip("--grammar-file", "nosuch", code=1)
+    (tmp_path / "empty").write_text("\n")
+    assert "is empty" in slip("--grammar-file", str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("output", [[], ["--json"]])
+def test_a_grammar_that_allows_nothing_is_one_line_and_no_half_answer(output: list[str]) -> None:
+    done: Done = call(*QUESTION, "--grammar", "root ::= <[5]>", "-l", "5-inf", *output)
+    assert done.code == 1
+    assert (done.out, done.err.count("\n")) == ("", 1)
+    assert "the grammar allows no token here" in done.err
+
+
+def test_a_grammar_that_ends_nowhere_leaves_the_text_before_it_whole() -> None:
+    done = call(*QUESTION, "--grammar", 'root ::= "abc"', "--ignore-eos")
+    assert (done.code, done.out) == (1, "abc\n")
+    assert "the grammar allows no token here" in done.err
