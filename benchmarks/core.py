@@ -28,9 +28,10 @@ import llama_cpp as lib
 import numpy as np
 
 from lacli import batch
+from lacli.context import LlamaEngine
 from lacli.cores import physical_cores
 from lacli.decode import Decoder
-from lacli.llama import LlamaEngine, LlamaModel
+from lacli.llama import LlamaModel
 from lacli.resolve import demo_model
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.stats import RunStatistics

@@ -1,7 +1,8 @@
-"""How many answers part from plain's, by weight type: with the default settings and with --strict.
+"""How many answers part from plain's by weight type, with the default settings and with --strict, and its cost.
 
-    python -m benchmarks.exactness                        the table of docs/exactness.md (CPU, takes a while)
-    python -m benchmarks.exactness --types q8_0 --tokens 64
+    python -m benchmarks.exactness differ                 how many answers are not plain's (CPU, takes a while)
+    python -m benchmarks.exactness differ --types q8_0 --tokens 64
+    python -m benchmarks.exactness cost                   tokens/s with and without --strict, in turns
 
 The bundled model is written in each type. Every cell is a process of its own, because ggml decides about its kernels
 once a process. In the manner of the paper's Appendix E. No test lives here.
@@ -14,6 +15,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 import llama_cpp as lib
@@ -75,7 +77,7 @@ def table(arguments: argparse.Namespace) -> None:
         for name in arguments.types:
             path = write_model(Path(folder) / f"{name}.gguf", name)
             for strict in (False, True):
-                command = [sys.executable, "-m", "benchmarks.exactness", "--model", str(path)]
+                command = [sys.executable, "-m", "benchmarks.exactness", "differ", "--model", str(path)]
                 command += ["--tokens", str(arguments.tokens), "--threads", str(arguments.threads)]
                 command += ["--long", str(arguments.long), *(["--strict"] if strict else [])]
                 found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
@@ -84,8 +86,36 @@ def table(arguments: argparse.Namespace) -> None:
                 print(f"| {name} | {way} | {found['answers']} | " + " | ".join(cells) + " |", flush=True)
 
 
+def cost(arguments: argparse.Namespace) -> None:
+    """The speed with --strict as a part of the speed without it: medians of runs that take turns."""
+    questions = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()]
+    prompts = {"short": questions[0], "1,000 tokens": "\n\n".join(questions) + "\n\n" + questions[0]}
+    modes = {"plain": ["--mode", "plain"], "lookup": ["--mode", "lookup"], "5/4/5": ["-W", "5", "-N", "4", "-G", "5"]}
+    modes["15/5/15"] = []
+    print("| type | context | " + " | ".join(modes) + " |\n" + "|---" * (2 + len(modes)) + "|")
+    with TemporaryDirectory() as folder:
+        for name in arguments.types:
+            path = write_model(Path(folder) / f"{name}.gguf", name)
+            for length, prompt in prompts.items():
+                cells = []
+                for flags in modes.values():
+                    command = [sys.executable, "-m", "lacli", "run", str(path), "-q", "--json", "-p", prompt, *flags]
+                    command += ["-n", str(arguments.tokens), "-t", str(arguments.threads), "-c", "4096"]
+                    ratios = [speed([*command, "--strict"]) / speed(command) for _ in range(arguments.repeats)]
+                    cells.append(f"{median(ratios):.2f}")
+                print(f"| {name} | {length} | " + " | ".join(cells) + " |", flush=True)
+
+
+def speed(command: list[str]) -> float:
+    """Tokens a second of one answer's decoding, the prompt not counted."""
+    done = subprocess.run(command, check=True, capture_output=True)
+    return float(json.loads(done.stdout)["predicted_per_second"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["differ", "cost"])
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--types", nargs="+", default=list(FORMATS), choices=list(FORMATS))
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
@@ -96,7 +126,7 @@ def main() -> None:
     if arguments.model:
         answer_all(arguments)
     else:
-        table(arguments)
+        {"differ": table, "cost": cost}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from time import perf_counter
 
 from benchmarks.core import PROMPTS, Bench
 from lacli.chain import LlamaSampler
+from lacli.context import LlamaEngine
 from lacli.decode import Decoder
 from lacli.engine import Floats
-from lacli.llama import LlamaEngine
 from lacli.resolve import demo_model
 from lacli.sampling import SamplingSettings, Verify
 from lacli.settings import DecodeSettings

@@ -52,8 +52,8 @@ def ask(
     screen: Screen,
 ) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out."""
-    on_abort(lambda message: _give_up(message, screen))
-    with _ctrl_c_ends_at_once():
+    on_abort(lambda message: give_up(message, screen))
+    with ctrl_c_ends_at_once():
         opened = open_session(path, model_settings, decode_settings, sampling, verbose=output.verbose)
     with opened as session:
         for note in session.notes:
@@ -72,7 +72,7 @@ def ask(
 
 
 @contextmanager
-def _ctrl_c_ends_at_once() -> Iterator[None]:
+def ctrl_c_ends_at_once() -> Iterator[None]:
     """While a model loads, Python runs only in llama.cpp's log callback, where an exception would be lost."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:  # a background job's Ctrl-C is not meant for it
@@ -83,7 +83,7 @@ def _ctrl_c_ends_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _give_up(message: str, screen: Screen) -> None:
+def give_up(message: str, screen: Screen) -> None:
     """llama.cpp is about to abort: say so in a line and end without a core dump."""
     screen.error(
         ModelLoadError(

@@ -15,10 +15,11 @@ from types import TracebackType
 from typing import Self, overload
 
 from lacli.chain import LlamaSampler
+from lacli.context import LlamaEngine
 from lacli.cores import physical_cores
 from lacli.decode import Decoder
 from lacli.errors import PromptError, UsageError
-from lacli.llama import LlamaEngine, LlamaModel, offloads, schema_grammar
+from lacli.llama import LlamaModel, offloads, schema_grammar
 from lacli.pool import PoolStatistics
 from lacli.resolve import find_model
 from lacli.sampling import MOST_SEED, SamplingSettings

@@ -9,14 +9,16 @@ from random import Random
 
 import pytest
 
+from lacli.compare import Comparison
+from lacli.context import LlamaEngine
 from lacli.decode import Decoder
 from lacli.errors import ModelLoadError
-from lacli.llama import LlamaEngine, LlamaModel
+from lacli.llama import LlamaModel
 from lacli.resolve import find_model
 from lacli.session import generate, load
 from lacli.settings import DecodeSettings, ModelSettings
 from tests import tiny_models
-from tests.margins import PLAIN, Comparison, RecordedEngine, bugs
+from tests.margins import PLAIN, bugs, compare
 
 LIMIT = 60
 ON_ONE_THREAD = ModelSettings(context=512, gpu_layers=0, threads=1)
@@ -69,17 +71,18 @@ def prompts(model: LlamaModel) -> list[list[int]]:
 @pytest.fixture(scope="module", params=[512, 32], ids=["one prefill call", "prefill by 32"])
 def comparison(request: pytest.FixtureRequest, model: LlamaModel) -> Iterator[Comparison]:
     """With the small -b, steps have at most 32 rows as well: larger trees are cut."""
-    comparison = Comparison(model, replace(ON_ONE_THREAD, batch=request.param), LIMIT)
-    yield comparison
-    comparison.close()
+    with compare(model, replace(ON_ONE_THREAD, batch=request.param), LIMIT) as comparison:
+        yield comparison
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_every_mode_equals_plain_but_for_rounding(name: str, comparison: Comparison, prompts: list[list[int]]) -> None:
+def test_every_mode_equals_plain_but_for_rounding(
+    name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+) -> None:
     runs = comparison.run(MODES[name], prompts)
     assert bugs(runs) == []
     for run in runs:
-        assert len(run.tokens) == LIMIT or comparison.model.is_end(run.tokens[-1])
+        assert len(run.tokens) == LIMIT or model.is_end(run.tokens[-1])
 
 
 def test_a_long_prompt_takes_as_many_calls_as_it_has_batches(model: LlamaModel, prompts: list[list[int]]) -> None:
@@ -92,7 +95,7 @@ def test_a_long_prompt_takes_as_many_calls_as_it_has_batches(model: LlamaModel, 
 def test_a_full_context_holds_as_many_tokens_in_every_mode(
     name: str, model: LlamaModel, prompts: list[list[int]]
 ) -> None:
-    class Endless(RecordedEngine):
+    class Endless(LlamaEngine):
         def is_end(self, token: int) -> bool:
             return False
 

@@ -13,28 +13,20 @@ import pytest
 from lacli import batch
 from lacli.batch import Batch, Ints
 from lacli.cache import PREFILL_ROWS
+from lacli.compare import Comparison, Run
+from lacli.context import LlamaEngine
 from lacli.decode import Decoder
-from lacli.llama import LlamaEngine, LlamaModel
+from lacli.engine import Engine
+from lacli.judge import Difference, first_difference
+from lacli.llama import LlamaModel
+from lacli.replay import Recorder, accepted_rows, replay
 from lacli.resolve import demo_model
 from lacli.session import Session, generate, load
 from lacli.settings import DecodeSettings, Mode, ModelSettings
 from lacli.stats import Step
 from lacli.template import chat_prompt
 from lacli.tree import Origin, Tree
-from tests.margins import (
-    PLAIN,
-    Comparison,
-    Difference,
-    Logits,
-    RecordedEngine,
-    Rows,
-    Run,
-    accepted_rows,
-    bugs,
-    first_difference,
-    plain_logits,
-    replay,
-)
+from tests.margins import PLAIN, Logits, bugs, compare, logits_of_last
 
 LIMIT = 48
 
@@ -112,9 +104,8 @@ def prompts(model: LlamaModel) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def comparison(model: LlamaModel) -> Iterator[Comparison]:
-    comparison = Comparison(model, ON_ONE_THREAD, LIMIT)
-    yield comparison
-    comparison.close()
+    with compare(model, ON_ONE_THREAD, LIMIT) as comparison:
+        yield comparison
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +121,7 @@ def tokens_of(steps: list[Step]) -> list[int]:
     return [token for step in steps for token in step.tokens]
 
 
-def continue_plainly(engine: LlamaEngine, text: list[int], count: int) -> list[Step]:
+def continue_plainly(engine: Engine, text: list[int], count: int) -> list[Step]:
     """Decode one row after another behind what the cache holds of the text, all but its last token."""
     steps = []
     past = len(text) - 1
@@ -168,7 +159,7 @@ def test_plain_equals_a_bare_loop_of_decode_and_argmax(model: LlamaModel, compar
 
 @pytest.mark.parametrize("name", MODES)
 def test_every_mode_equals_plain_but_for_rounding(
-    name: str, comparison: Comparison, prompts: list[list[int]], request: pytest.FixtureRequest
+    name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]], request: pytest.FixtureRequest
 ) -> None:
     if MODES[name] == LOOKAHEAD:
         runs: list[Run] = request.getfixturevalue("lookahead_runs")
@@ -177,7 +168,7 @@ def test_every_mode_equals_plain_but_for_rounding(
     assert len(runs) == 20
     assert bugs(runs) == []
     for run in runs:
-        assert len(run.tokens) == LIMIT or comparison.model.is_end(run.tokens[-1])
+        assert len(run.tokens) == LIMIT or model.is_end(run.tokens[-1])
 
 
 @pytest.mark.parametrize("name", ODDER_MODES)
@@ -196,16 +187,18 @@ def test_steps_larger_than_the_context_shrink_to_what_it_holds(model: LlamaModel
     chosen = DecodeSettings(window=100, ngram=4, guesses=100, window_init="random")
     settings = ModelSettings(context=256, gpu_layers=0, threads=1)
     assert chosen.most_rows > settings.context
-    comparison = Comparison(model, settings, limit=6)
-    runs = comparison.run(chosen, prompts[:1])
-    comparison.close()
+    with compare(model, settings, limit=6) as comparison:
+        runs = comparison.run(chosen, prompts[:1])
     assert runs[0].steps[0].rows > 200
     assert bugs(runs) == []
 
 
-def test_a_pool_kept_from_other_prompts_changes_no_text(comparison: Comparison, prompts: list[list[int]]) -> None:
+def test_a_pool_kept_from_other_prompts_changes_no_text(
+    model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+) -> None:
     chosen = DecodeSettings(window=4, ngram=4, guesses=6)
-    with RecordedEngine(comparison.model, comparison.settings, chosen) as engine:
+    with LlamaEngine(model, ON_ONE_THREAD, chosen) as opened:
+        engine = Recorder(opened)
         decoder = Decoder(engine, chosen)
         runs = [comparison.one(decoder, engine, prompt) for prompt in (*prompts[6:10], prompts[6])]
     assert bugs(runs) == []
@@ -222,14 +215,14 @@ def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(model: LlamaMod
     assert texts[0] == texts[1]
 
 
-class WrongRows(RecordedEngine):
+class WrongRows(LlamaEngine):
     """Reads each row's choice from the row before it."""
 
     def greedy(self) -> Ints:
         return np.roll(super().greedy(), 1)
 
 
-class WrongCopy(RecordedEngine):
+class WrongCopy(LlamaEngine):
     """Keeps the tokens of another sequence than the accepted one, where it has as many."""
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
@@ -239,35 +232,32 @@ class WrongCopy(RecordedEngine):
         super().copy(source, target, start, end)
 
 
-class WrongTokens(RecordedEngine):
+class WrongTokens(LlamaEngine):
     """Sends the guesses of a tree one row too late; llama.cpp itself refuses most mistakes in the mask."""
 
     def decode(self, batch: Batch) -> bool:
-        meant = Rows.of(batch)
-        if len(meant.sequences[0]) > 1:
+        if batch.sequence_counts[0] > 1:
             batch.tokens[1 : len(batch)] = np.roll(batch.tokens[1 : len(batch)], 1)
-        fits = LlamaEngine.decode(self, batch)
-        self.decoded.append(meant)
-        return fits
+        return super().decode(batch)
 
 
 @pytest.mark.parametrize("kind", [WrongRows, WrongCopy, WrongTokens])
 def test_a_mistake_in_the_engine_is_called_a_bug(
-    kind: type[RecordedEngine], comparison: Comparison, prompts: list[list[int]]
+    kind: type[LlamaEngine], model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
     chosen = DecodeSettings(window=3, ngram=5, guesses=2)
-    with kind(comparison.model, comparison.settings, chosen) as engine:
+    with kind(model, ON_ONE_THREAD, chosen) as broken:
+        engine = Recorder(broken)
         runs = [comparison.one(Decoder(engine, chosen), engine, prompt) for prompt in prompts[8:12]]
     assert bugs(runs)
 
 
-def test_a_wrong_token_is_called_a_bug(
-    comparison: Comparison, prompts: list[list[int]], lookahead_runs: list[Run]
-) -> None:
+def test_a_wrong_token_is_called_a_bug(model: LlamaModel, comparison: Comparison, lookahead_runs: list[Run]) -> None:
     prompt, expected = equal_run(lookahead_runs)
     at = LIMIT // 2
-    least_likely = int(plain_logits(comparison.plain_engine, prompt, expected[: at + 1]).argmin())
-    with RecordedEngine(comparison.model, comparison.settings, LOOKAHEAD) as engine:
+    least_likely = int(logits_of_last(comparison.plain_engine, prompt, expected[: at + 1]).argmin())
+    with LlamaEngine(model, ON_ONE_THREAD, LOOKAHEAD) as opened:
+        engine = Recorder(opened)
         steps = [list(step.tokens) for step in Decoder(engine, LOOKAHEAD).generate(prompt, LIMIT)]
         assert first_difference(engine, comparison.plain_engine, prompt, expected, steps) is None
         made = 0
@@ -281,9 +271,12 @@ def test_a_wrong_token_is_called_a_bug(
     assert found.bug
 
 
-def test_a_text_that_ends_elsewhere_is_called_a_bug(comparison: Comparison, lookahead_runs: list[Run]) -> None:
+def test_a_text_that_ends_elsewhere_is_called_a_bug(
+    model: LlamaModel, comparison: Comparison, lookahead_runs: list[Run]
+) -> None:
     prompt, expected = equal_run(lookahead_runs)
-    with RecordedEngine(comparison.model, comparison.settings, LOOKAHEAD) as engine:
+    with LlamaEngine(model, ON_ONE_THREAD, LOOKAHEAD) as opened:
+        engine = Recorder(opened)
         for steps, text in (([expected[:-1]], expected), ([expected], expected[:-1])):
             found = first_difference(engine, comparison.plain_engine, prompt, text, steps)
             assert found and found.bug and found.at == len(expected) - 1
@@ -295,16 +288,19 @@ def test_a_margin_is_a_bug_above_twice_the_rounding() -> None:
     assert Difference(at=3, plain=1, other=2, margin=0.01, rounding=0.0).bug
 
 
-def test_what_a_coarse_cache_rounds_away_is_no_bug(comparison: Comparison, prompts: list[list[int]]) -> None:
+def test_what_a_coarse_cache_rounds_away_is_no_bug(
+    model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+) -> None:
     chosen = DecodeSettings(window=3, ngram=4, guesses=4)
     coarse = replace(ON_ONE_THREAD, cache_type_k="q4_0", cache_type_v="q4_0")
-    with RecordedEngine(comparison.model, coarse, chosen) as engine:
+    with LlamaEngine(model, coarse, chosen) as opened:
+        engine = Recorder(opened)
         runs = [comparison.one(Decoder(engine, chosen), engine, prompt) for prompt in prompts[::5]]
     assert [run for run in runs if run.difference], "the texts are equal: the test has lost its point"
     assert bugs(runs) == []
 
 
-class WithLogits(RecordedEngine):
+class WithLogits(Recorder):
     """Remembers the logits of every step too."""
 
     def clear(self) -> None:
@@ -314,17 +310,18 @@ class WithLogits(RecordedEngine):
     def decode(self, batch: Batch) -> bool:
         fits = super().decode(batch)
         if fits and any(self.decoded[-1].outputs):
-            self.outputs.append(self.logits().copy())
+            self.outputs.append(self.logits().astype(np.float32))
         return fits
 
 
 @pytest.mark.parametrize("name", ["jacobi", "lookup", "lookahead", "no window"])
 def test_a_replay_gives_the_logits_of_the_tree_it_replays(
-    name: str, comparison: Comparison, prompts: list[list[int]]
+    name: str, model: LlamaModel, prompts: list[list[int]]
 ) -> None:
     """The accepted tokens in the same rows and cells but a sequence of their own: neither masks nor copies needed."""
     chosen = MODES[name]
-    with WithLogits(comparison.model, comparison.settings, chosen) as engine:
+    with LlamaEngine(model, ON_ONE_THREAD, chosen) as opened:
+        engine = WithLogits(opened)
         steps = [step.tokens for step in Decoder(engine, chosen).generate(prompts[10], LIMIT)]
         decoded, logits = engine.decoded, engine.outputs
         text = [token for step in steps for token in step]
@@ -355,7 +352,7 @@ def test_every_decode_call_is_a_step_or_a_piece_of_the_prompt(
         assert engine.calls == len(steps) + ceil((len(prompt) - 1) / min(rows, PREFILL_ROWS))
 
 
-class Endless(RecordedEngine):
+class Endless(LlamaEngine):
     """A model that never ends its text by itself."""
 
     def is_end(self, token: int) -> bool:
@@ -373,18 +370,19 @@ def test_exactly_the_tokens_asked_for_are_made(name: str, model: LlamaModel, pro
 
 @pytest.mark.parametrize("name", ["plain", "jacobi", "lookup", "lookahead", "no window", "bigrams"])
 def test_closing_early_leaves_exactly_the_accepted_tokens_in_the_cache(
-    name: str, comparison: Comparison, prompts: list[list[int]]
+    name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
     chosen, prompt = MODES[name], prompts[10]
     expected = comparison.plain(prompt)
-    with RecordedEngine(comparison.model, comparison.settings, chosen) as engine:
+    with LlamaEngine(model, ON_ONE_THREAD, chosen) as opened:
+        engine = Recorder(opened)
         decoder = Decoder(engine, chosen)
         for count in (1, 2, 5):
             generation = decoder.generate(prompt, LIMIT)
             taken = [next(generation) for _ in range(count)]
             generation.close()
             assert decoder.text == prompt + tokens_of(taken)
-            held = [last_position(engine, sequence) + 1 for sequence in range(engine.sequences)]
+            held = [last_position(opened, sequence) + 1 for sequence in range(opened.sequences)]
             assert held[0] == max(held) == len(decoder.text) - 1
             steps = taken + continue_plainly(engine, decoder.text, LIMIT - len(tokens_of(taken)))
             tokens = [step.tokens for step in steps]
@@ -393,7 +391,7 @@ def test_closing_early_leaves_exactly_the_accepted_tokens_in_the_cache(
         assert bugs([comparison.one(decoder, engine, prompt)]) == []
 
 
-class Interrupted(RecordedEngine):
+class Interrupted(LlamaEngine):
     """The user presses Ctrl-C when a step has been decoded and nothing of it is kept yet."""
 
     steps_left = 3
@@ -407,17 +405,18 @@ class Interrupted(RecordedEngine):
 
 @pytest.mark.parametrize("name", ["plain", "jacobi", "lookup", "lookahead", "no window"])
 def test_an_interrupted_step_leaves_nothing_in_the_cache(
-    name: str, comparison: Comparison, prompts: list[list[int]]
+    name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
     chosen, prompt = MODES[name], prompts[10]
-    with Interrupted(comparison.model, comparison.settings, chosen) as engine:
+    with Interrupted(model, ON_ONE_THREAD, chosen) as opened:
+        engine = Recorder(opened)
         decoder = Decoder(engine, chosen)
         taken: list[Step] = []
         with pytest.raises(KeyboardInterrupt):
             taken.extend(decoder.generate(prompt, LIMIT))
         assert len(taken) == 2
         assert decoder.text == prompt + tokens_of(taken)
-        held = [last_position(engine, sequence) + 1 for sequence in range(engine.sequences)]
+        held = [last_position(opened, sequence) + 1 for sequence in range(opened.sequences)]
         assert held[0] == max(held) == len(decoder.text) - 1
         del engine.decoded[-1]
         steps = taken + continue_plainly(engine, decoder.text, LIMIT - len(tokens_of(taken)))
@@ -433,9 +432,10 @@ def test_a_context_that_runs_full_ends_with_length_after_as_many_tokens_as_plain
     settings = replace(ON_ONE_THREAD, context=256)
     prompt = (prompts[10] * 3)[:210]
     texts = []
-    with Endless(model, settings, PLAIN) as plain, Endless(model, settings, MODES[name]) as engine:
-        for one, chosen in ((plain, PLAIN), (engine, MODES[name])):
-            steps = list(Decoder(one, chosen).generate(prompt))
+    with Endless(model, settings, PLAIN) as plain, Endless(model, settings, MODES[name]) as opened:
+        engine = Recorder(opened)
+        for one, recorded, chosen in ((plain, Recorder(plain), PLAIN), (opened, engine, MODES[name])):
+            steps = list(Decoder(recorded, chosen).generate(prompt))
             texts.append([step.tokens for step in steps])
             assert steps[-1].finish == "length"
             assert last_position(one, 0) == one.cells - 1

@@ -15,8 +15,9 @@ import pytest
 
 from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
+from lacli.context import CONTEXT_PAD, LlamaEngine
 from lacli.errors import LacliError, ModelLoadError
-from lacli.llama import CONTEXT_PAD, LlamaEngine, LlamaModel
+from lacli.llama import LlamaModel
 from lacli.sampling import SamplingSettings
 from lacli.session import Session, load
 from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModelSettings

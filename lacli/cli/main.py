@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lacli import __version__
-from lacli.cli import run
+from lacli.cli import check, run
 from lacli.errors import LacliError, UsageError
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
@@ -22,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
+app.command("check")(check.check)
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,92 @@
+"""`lacli check`: its flags, turned into settings and one call of `examine`."""
+
+from __future__ import annotations
+
+from functools import wraps
+from inspect import signature
+from typing import Annotated, Any
+
+import typer
+
+from lacli import settings
+from lacli.cli import options
+from lacli.cli.groups import Group, with_groups
+from lacli.cli.lookahead_options import LOOKAHEAD, lookahead_group
+from lacli.cli.options import model_group
+from lacli.cli.sampling_options import sampling_group
+from lacli.sampling import SamplingSettings
+from lacli.settings import DecodeSettings, ModelSettings
+
+CHECK = "Check"
+PROMPTS = 8
+"""The built-in ones (`lacli/check.py`)."""
+
+Mode = Annotated[
+    settings.Mode | None,
+    typer.Option(
+        "--mode",
+        metavar="MODE",
+        show_default=False,
+        help="Check one mode: jacobi, lookup or lookahead; plain is checked against itself. (default: these three)",
+        rich_help_panel=LOOKAHEAD,
+    ),
+]
+Prompts = Annotated[
+    int, typer.Option("--prompts", min=1, max=PROMPTS, help="How many of the built-in prompts.", rich_help_panel=CHECK)
+]
+Predict = Annotated[
+    int,
+    typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most.",
+                 rich_help_panel=CHECK),
+]  # fmt: skip
+FailOnDifference = Annotated[
+    bool,
+    typer.Option("--fail-on-difference", help="Exit with 3 where rounding changes a text too.", rich_help_panel=CHECK),
+]
+
+
+def _without(group: Group, name: str) -> Group:
+    """The group with one option left at its default."""
+
+    @wraps(group)
+    def smaller(**given: Any) -> Any:
+        return group(**given)
+
+    whole = signature(group)
+    left = [parameter for parameter in whole.parameters.values() if parameter.name != name]
+    smaller.__signature__ = whole.replace(parameters=left)  # type: ignore[attr-defined]  # as in groups.py
+    return smaller
+
+
+@with_groups(sampling=sampling_group, decoding=_without(lookahead_group, "mode"), loading=model_group)
+def check(
+    model: options.Model = None,
+    prompts: Prompts = PROMPTS,
+    predict: Predict = 64,
+    fail_on_difference: FailOnDifference = False,
+    *,
+    mode: Mode = None,
+    decoding: DecodeSettings,
+    sampling: SamplingSettings,
+    loading: ModelSettings,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.ColorWhen = "auto",
+) -> None:
+    """Check how exact a model is here: whether every mode gives the text of plain decoding, and if not, why.
+
+    A text that differs is judged: the batches were rounded in another way, or there is a BUG (exit code 3).
+    """
+    from lacli.examine import Plan, examine
+    from lacli.resolve import find_model
+    from lacli.ui import Screen
+
+    screen = Screen(color=color, quiet=quiet)
+    path = find_model(model)
+    if model is None:
+        screen.note(f"no MODEL given: this is the bundled demo model {path.name}, trained on Python's standard library")
+    plan = Plan(prompts, predict, mode, fail_on_difference, json, verbose)
+    code = examine(path, loading, decoding, sampling, plan, screen)
+    if code:
+        raise typer.Exit(code)

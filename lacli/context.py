@@ -1,0 +1,202 @@
+"""One context of llama.cpp behind the Engine protocol: batches in, logits and choices out, the cache's sequence calls.
+
+Structs, return codes and memory are here; what is decoded and why is above. The library comes from `llama.py`, the only
+file that imports it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from lacli.batch import Batch, Ints
+from lacli.errors import LacliError, ModelLoadError
+from lacli.llama import LlamaModel, lib, library
+from lacli.memory import bounded_by_free_memory
+from lacli.settings import PLAIN_CACHE_TYPES, DecodeSettings, ModelSettings
+
+CONTEXT_PAD = 256
+"""llama.cpp rounds a context up to a multiple of this many cells."""
+
+FLASH_ATTENTION = {
+    "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
+}
+
+
+class LlamaEngine:
+    """One llama_context as an Engine; close it before its model, or use it in `with`.
+
+    Raises ModelLoadError when the context does not fit into memory or its options contradict each other.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        settings: ModelSettings,
+        decode: DecodeSettings,
+        *,
+        backend_greedy: bool | None = None,
+    ) -> None:
+        """backend_greedy: whether greedy tokens are chosen where the logits are; None: where that is a GPU.
+
+        There it saves the logits' way to the host; on the CPU one vectorised argmax is faster (docs/measured.md).
+        """
+        self._model = model
+        self._log = library()
+        self.sequences = decode.sequences
+        self.vocabulary = model.vocabulary
+        self.calls = 0
+        parameters = self._parameters(settings, decode)
+        self._samplers: list[Any] = []
+        if model.offloaded if backend_greedy is None else backend_greedy:
+            self._add_samplers(parameters, decode)
+        self._log.forget()
+        # A GPU driver reserves addresses, not memory, so no bound there; it refuses what it does not have.
+        with nullcontext() if model.offloaded else bounded_by_free_memory():
+            self._handle = lib.llama_init_from_model(model.handle, parameters)
+        if not self._handle:
+            self.close()
+            reason = self._log.last_error()
+            full = "alloc" in reason
+            raise ModelLoadError(
+                f"cannot make a context: {'not enough memory, ' if full else ''}{reason}",
+                "a smaller one may fit: -c 4096, or -ctk q8_0" if full else "see more with -v",
+            )
+        self.cells = int(lib.llama_n_ctx(self._handle))
+        self.batch_rows = int(lib.llama_n_batch(self._handle))
+        self._memory = lib.llama_get_memory(self._handle)
+        if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
+            self.close()
+            raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
+        self._batch: Batch | None = None
+        self._view = np.zeros((0, 0), np.float32)
+        self._view_key = (0, 0)
+
+    def decode(self, batch: Batch) -> bool:
+        rows = batch.rows
+        assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
+        if batch is not self._batch:
+            self._batch, self._struct = batch, _struct_over(batch)
+        self._struct.n_tokens = rows
+        self.calls += 1
+        status = lib.llama_decode(self._handle, self._struct)
+        if status == 0:
+            return True
+        if status == 1:
+            self._log.forget()
+            return False
+        raise LacliError(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
+
+    def greedy(self) -> Ints:
+        if self._samplers:
+            assert self._batch is not None
+            rows = np.flatnonzero(self._batch.outputs[: len(self._batch)]).tolist()
+            tokens = np.fromiter((lib.llama_get_sampled_token_ith(self._handle, row) for row in rows), np.int32)
+            if not np.any(tokens < 0):
+                return tokens
+            # A device that cannot run the sampler gives no token, and raw logits instead.
+        best: Ints = self.logits().argmax(axis=1)
+        return best
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        """The last batch's logits, (outputs, vocabulary) float32, valid until the next decode.
+
+        Not there where the backend chooses the tokens.
+        """
+        assert self._batch is not None, "nothing is decoded yet"
+        address = ctypes.addressof(lib.llama_get_logits(self._handle).contents)
+        key = (address, self._batch.wanted)
+        if key != self._view_key:
+            # Making a view costs as much as reading a row; llama.cpp moves the logits only when it needs more room.
+            memory = memoryview((ctypes.c_float * (key[1] * self.vocabulary)).from_address(address))
+            self._view = np.asarray(memory, np.float32).reshape(key[1], self.vocabulary)
+            self._view_key = key
+        return self._view
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        lib.llama_memory_seq_cp(self._memory, source, target, start, end)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        return bool(lib.llama_memory_seq_rm(self._memory, sequence, start, end))
+
+    def clear(self) -> None:
+        lib.llama_memory_clear(self._memory, False)
+
+    def is_end(self, token: int) -> bool:
+        return self._model.is_end(token)
+
+    def close(self) -> None:
+        if self._handle:
+            lib.llama_free(self._handle)
+            self._handle = None
+        for sampler in self._samplers:
+            lib.llama_sampler_free(sampler)
+        self._samplers = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def _parameters(self, settings: ModelSettings, decode: DecodeSettings) -> Any:
+        parameters = lib.llama_context_default_params()
+        cells = settings.context or self._model.default_context
+        # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
+        parameters.n_ctx = -(-cells // CONTEXT_PAD) * CONTEXT_PAD
+        parameters.n_batch = min(settings.batch, parameters.n_ctx)
+        parameters.n_seq_max = decode.sequences
+        parameters.kv_unified = True
+        parameters.swa_full = True
+        parameters.n_outputs_max = max(decode.sequences, decode.most_outputs)
+        parameters.n_threads = settings.threads
+        parameters.n_threads_batch = settings.threads_batch or settings.threads
+        parameters.flash_attn_type = FLASH_ATTENTION[self._flash_attention(settings)]
+        parameters.type_k = _cache_type(settings.cache_type_k)
+        parameters.type_v = _cache_type(settings.cache_type_v)
+        return parameters
+
+    def _add_samplers(self, parameters: Any, decode: DecodeSettings) -> None:
+        """One greedy chain a sequence: an output row whose id has none would bring all raw logits back."""
+        configs = (lib.llama_sampler_seq_config * decode.sequences)()
+        for sequence, config in enumerate(configs):
+            chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+            lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_greedy())
+            self._samplers.append(chain)
+            config.seq_id, config.sampler = sequence, ctypes.cast(chain, ctypes.c_void_p)
+        self._sampler_configs = configs
+        parameters.samplers, parameters.n_samplers = configs, decode.sequences
+        parameters.n_outputs_max_per_seq = parameters.n_outputs_max
+
+    def _flash_attention(self, settings: ModelSettings) -> str:
+        """What `auto` means: off on the CPU, where it was 1.4 to 3 times slower at 3,100 tokens (docs/measured.md).
+
+        Quantised cache values need it on; with a GPU the choice stays llama.cpp's.
+        """
+        if settings.flash_attention != "auto" or settings.cache_type_v not in PLAIN_CACHE_TYPES:
+            return settings.flash_attention
+        return "auto" if self._model.offloaded else "off"
+
+
+def _cache_type(name: str) -> int:
+    """ggml's number of a type; llama_cpp has no name for one of them."""
+    number: int = 30 if name == "bf16" else getattr(lib, f"GGML_TYPE_{name.upper()}")
+    return number
+
+
+def _struct_over(batch: Batch) -> Any:
+    """A llama_batch whose arrays are the batch's own; it is good as long as the batch lives."""
+    return lib.llama_batch(
+        token=batch.tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
+        pos=batch.positions.ctypes.data_as(ctypes.POINTER(lib.llama_pos)),
+        n_seq_id=batch.sequence_counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+        seq_id=batch.sequence_pointers.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(lib.llama_seq_id))),
+        logits=batch.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+    )

@@ -1,0 +1,124 @@
+"""`lacli check` as a whole: open a model, check it, show what was found.
+
+Takes settings; flags are read before, the check itself is `check.py`, terminals are `ui.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from lacli import ask
+from lacli.chain import LlamaSampler
+from lacli.check import EXACT_FLAGS, PROMPTS, Alternative, Result, check, checked_modes, exact_settings, fixed_seed
+from lacli.check_json import as_json
+from lacli.check_report import Setup, as_lines
+from lacli.compare import OpenEngine
+from lacli.context import LlamaEngine
+from lacli.errors import Interrupted, UsageError
+from lacli.llama import on_abort
+from lacli.report import describe_sampling
+from lacli.sampling import SamplingSettings
+from lacli.session import Session, open_session
+from lacli.settings import DecodeSettings, Mode, ModelSettings
+from lacli.ui import Screen
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is checked and how it is shown. prompts: how many of PROMPTS. predict: most tokens of an answer."""
+
+    prompts: int = len(PROMPTS)
+    predict: int = 64
+    mode: Mode | None = None
+    fail_on_difference: bool = False
+    json: bool = False
+    verbose: bool = False
+
+
+def examine(
+    path: Path,
+    loading: ModelSettings,
+    decoding: DecodeSettings,
+    sampling: SamplingSettings,
+    plan: Plan,
+    screen: Screen,
+) -> int:
+    """Check a model and print the result; the exit code. Raises Interrupted after Ctrl-C, with nothing printed."""
+    sampling = fixed_seed(sampling)
+    on_abort(lambda message: ask.give_up(message, screen))
+    with ask.ctrl_c_ends_at_once():
+        opened = open_session(path, loading, replace(decoding, mode="plain"), sampling, verbose=plan.verbose)
+    with opened as session:
+        try:
+            setup, result = _checked(session, plan, screen)
+            # While the model lives: it knows the tokens' texts.
+            shown = json.dumps(as_json(setup, result), ensure_ascii=False) if plan.json else as_lines(setup, result)
+        except KeyboardInterrupt:
+            raise Interrupted("") from None
+    screen.line(shown)
+    return result.exit_code(fail_on_difference=plan.fail_on_difference)
+
+
+def _checked(session: Session, plan: Plan, screen: Screen) -> tuple[Setup, Result]:
+    model, loading, decoding = session.model, session.model_settings, session.settings
+    modes = checked_modes(decoding, plan.mode)
+    _check_rows(modes, loading)
+    for note in session.notes:
+        screen.note(note)
+    if not session.sampling.greedy:
+        screen.note(f"sampling with seed {session.sampling.seed}")
+    if why := model.chain_only:
+        screen.note(f"only batch sizes are compared: {why}")
+        modes = []
+    prompts = [session.prompt(prompt) for prompt in PROMPTS]
+    setup = Setup(
+        model=str(model.path),
+        description=model.description,
+        backend=model.devices,
+        on_gpu=model.offloaded,
+        context=session.engine.cells,
+        loading=loading,
+        decoding=decoding,
+        sampling=session.sampling,
+        sampled=describe_sampling(session.sampling),
+        predict=plan.predict,
+        prompts=plan.prompts,
+        piece=partial(model.piece, special=True),
+    )
+    # Contexts of the check's own take its place, and there may be no memory for one more.
+    session.engine.close()
+
+    def opening(settings: ModelSettings) -> OpenEngine:
+        # Logits are compared, and drawn from, so the backend must not keep them.
+        return lambda decode: LlamaEngine(model, settings, decode, backend_greedy=False)
+
+    exact = exact_settings(loading)
+    alternative = Alternative(EXACT_FLAGS, opening(exact)) if exact else None
+    with ExitStack() as stack:
+        greedy = session.sampling.greedy and not model.suppressed
+        sampler = None if greedy else stack.enter_context(LlamaSampler(model, session.sampling))
+        result = check(
+            opening(loading),
+            prompts[: plan.prompts],
+            modes,
+            plan.predict,
+            sampler=sampler,
+            alternative=alternative,
+            probed=list(chain.from_iterable(prompts)),
+            progress=screen.note,
+        )
+    return setup, result
+
+
+def _check_rows(modes: list[DecodeSettings], loading: ModelSettings) -> None:
+    """The rule of `open_session` for every mode."""
+    most = max(mode.most_rows for mode in modes)
+    if most > loading.batch:
+        raise UsageError(
+            f"a step has up to {most} rows and -b is {loading.batch}", f"-b {most} or a smaller -W, -N or -G"
+        )

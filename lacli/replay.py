@@ -1,0 +1,164 @@
+"""Decodes a text again in the batch shapes of another run: what rounding alone does to the logits.
+
+One row and many rows take different kernels, and a tree leaves holes among the cells, so sums run in another order
+and a near tie may fall the other way. How much that is worth in logits is measured on plain's own tokens: they are
+decoded again in the mode's batch shapes, each at the row where the mode had it, so in the same cells too. This
+replay lies in sequence 0; what else the mode's batches held goes along in a sequence that shares no cell with it.
+It needs neither the mode's masks nor its cache calls, so a mistake in those cannot pass for rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, count, pairwise
+
+from lacli.batch import Batch, Ints, from_tree
+from lacli.engine import Engine, Floats
+from lacli.tree import Tree
+
+
+class Mismatch(Exception):
+    """The tokens that were accepted do not follow from the batches that were decoded: a mistake in the mode."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What one decoded batch held, row by row; outputs: whether the row's logits were wanted."""
+
+    tokens: list[int]
+    positions: list[int]
+    sequences: list[list[int]]
+    outputs: list[bool]
+
+    @classmethod
+    def of(cls, batch: Batch) -> Rows:
+        """A copy of a batch's rows: the batch itself is filled again for the next step."""
+        rows = len(batch)
+        ids = iter(batch.sequence_ids.tolist())
+        counts = batch.sequence_counts[:rows].tolist()
+        return cls(
+            tokens=batch.tokens[:rows].tolist(),
+            positions=batch.positions[:rows].tolist(),
+            sequences=[[next(ids) for _ in range(owners)] for owners in counts],
+            outputs=batch.outputs[:rows].astype(bool).tolist(),
+        )
+
+    @property
+    def input(self) -> int:
+        """The row of a step's input: what comes before it is decoded again and chooses nothing."""
+        return self.outputs.index(True)
+
+    def batch(self) -> Batch:
+        """A batch of these rows. It is made as if they were a tree: nothing there asks for a real one."""
+        tree = Tree(self.tokens[0])
+        tree.tokens, tree.depths, tree.sequences = self.tokens, self.positions, self.sequences
+        tree.verified = self.outputs
+        return from_tree(tree, past=0)
+
+
+class Recorder:
+    """An Engine that passes everything on to another one and remembers the batches since it was last cleared."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.decoded: list[Rows] = []
+
+    @property
+    def cells(self) -> int:
+        return self.engine.cells
+
+    @property
+    def batch_rows(self) -> int:
+        return self.engine.batch_rows
+
+    @property
+    def sequences(self) -> int:
+        return self.engine.sequences
+
+    @property
+    def vocabulary(self) -> int:
+        return self.engine.vocabulary
+
+    def decode(self, batch: Batch) -> bool:
+        rows = Rows.of(batch)
+        fits = self.engine.decode(batch)
+        if fits:
+            self.decoded.append(rows)
+        return fits
+
+    def greedy(self) -> Ints:
+        return self.engine.greedy()
+
+    def logits(self) -> Floats:
+        return self.engine.logits()
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self.engine.copy(source, target, start, end)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        return self.engine.remove(sequence, start, end)
+
+    def clear(self) -> None:
+        self.decoded = []
+        self.engine.clear()
+
+    def is_end(self, token: int) -> bool:
+        return self.engine.is_end(token)
+
+
+def replay(engine: Recorder, steps: Sequence[Sequence[int]], text: Sequence[int]) -> Floats:
+    """The logits, (vocabulary,), after `text` when it is decoded in the shapes of the engine's recorded batches.
+
+    steps: the tokens that each recorded step brought; `text` is a part of them from the first on. Raises Mismatch
+    when they cannot have come from those batches. Clears the engine.
+    """
+    prefill = [rows for rows in engine.decoded if not any(rows.outputs)]
+    recorded = [rows for rows in engine.decoded if any(rows.outputs)]
+    engine.clear()
+    for rows in prefill:
+        _again(engine, rows)
+    begins = accumulate((len(step) for step in steps), initial=0)
+    for (begin, end), rows in zip(pairwise(begins), recorded, strict=False):
+        kept = [*range(rows.input), *accepted_rows(rows, text[begin : min(end - 1, len(text))])]
+        # Accepted tokens that the mode has not kept come again in the next batch.
+        engine.remove(0, rows.positions[0], -1)
+        alone, scratch = _beside(rows, kept, engine.sequences)
+        _again(engine, alone)
+        if len(text) < end:
+            logits: Floats = engine.logits()[sum(rows.outputs[: kept[-1]])].copy()
+            return logits
+        engine.remove(scratch, 0 if scratch else rows.positions[0] + len(kept), -1)
+    raise Mismatch("the text is longer than what the recorded steps brought")
+
+
+def accepted_rows(rows: Rows, tokens: Sequence[int]) -> list[int]:
+    """The rows of a step's input and of the tokens accepted below it, each found below the one before."""
+    found = [rows.input]
+    for depth, token in enumerate(tokens, start=1):
+        position, above = rows.positions[rows.input] + depth, set(rows.sequences[found[-1]])
+        here = zip(rows.positions, rows.tokens, rows.sequences, strict=True)
+        below = (row for row, (*place, ids) in enumerate(here) if place == [position, token] and above.issuperset(ids))
+        row = next(below, None)
+        if row is None:
+            raise Mismatch(f"token {token} was accepted {depth} deep, and no row has it there")
+        found.append(row)
+    return found
+
+
+def _again(engine: Recorder, rows: Rows) -> None:
+    if not engine.decode(rows.batch()):
+        raise Mismatch("there is no room where the recorded run had it")
+
+
+def _beside(rows: Rows, kept: Sequence[int], sequences: int) -> tuple[Rows, int]:
+    """The same rows with the kept ones as a chain in sequence 0, and the sequence that all the others went to.
+
+    That is one of their own, or sequence 0 behind the chain where the context has no other.
+    """
+    scratch = 1 if sequences > 1 else 0
+    past = rows.positions[0]
+    chain, others = count(past), count(0 if scratch else past + len(kept))
+    positions = [next(chain) if row in kept else next(others) for row in range(len(rows.tokens))]
+    ids = [[0] if row in kept else [scratch] for row in range(len(rows.tokens))]
+    return replace(rows, positions=positions, sequences=ids), scratch
