@@ -150,6 +150,12 @@ def test_penalties_know_the_prompt_and_what_was_drawn(model: LlamaModel, logits:
     assert drawn(model, replace(penalised, repeat_last_n=2), logits, 1, [best, 1, 2]) == [best]
 
 
+def test_a_drawn_token_is_counted_once(model: LlamaModel) -> None:
+    logits = np.zeros(model.vocabulary, np.float32)
+    logits[500], logits[600] = 10.0, 9.0
+    assert drawn(model, SamplingSettings(seed=1, frequency_penalty=0.7), logits, 3, []) == [500, 500, 600]
+
+
 def test_dry_knows_the_prompt(model: LlamaModel) -> None:
     *passage, last, other = (token(model, text) for text in (" the", " in", " return", " self", " is"))
     logits = np.zeros(model.vocabulary, np.float32)
