@@ -2,6 +2,7 @@
 
     python -m benchmarks.exactness differ                 how many answers are not plain's (CPU, takes a while)
     python -m benchmarks.exactness differ --types q8_0 --tokens 64
+    python -m benchmarks.exactness judge                  20,000 greedy tokens of lookahead, every difference judged
     python -m benchmarks.exactness cost                   tokens/s with and without --strict, in turns
 
 The bundled model is written in each type. Every cell is a process of its own, because ggml decides about its kernels
@@ -11,9 +12,13 @@ once a process. In the manner of the paper's Appendix E. No test lives here.
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -21,10 +26,17 @@ from tempfile import TemporaryDirectory
 import llama_cpp as lib
 
 from benchmarks.core import PROMPTS
+from lacli.compare import Comparison
+from lacli.context import LlamaEngine
+from lacli.llama import LlamaModel
+from lacli.replay import Recorder
 from lacli.resolve import demo_model
 from lacli.sampling import SamplingSettings
 from lacli.session import generate, open_session
 from lacli.settings import DecodeSettings, ModelSettings
+from lacli.strict import strict_settings
+from lacli.template import chat_prompt
+from lacli.weights import weight_types
 
 FORMATS = {
     "f32": lib.LLAMA_FTYPE_ALL_F32,
@@ -86,6 +98,52 @@ def table(arguments: argparse.Namespace) -> None:
                 print(f"| {name} | {way} | {found['answers']} | " + " | ".join(cells) + " |", flush=True)
 
 
+MODULES = (
+    "argparse bisect collections configparser csv datetime email heapq json logging os pathlib queue random shutil"
+)
+MODULES += " socket statistics string subprocess tempfile textwrap threading tokenize typing urllib.parse uuid zipfile"
+ASKED = ("Show me the source code of `{}`.", "Explain the function {}.", "What does `{}` do?")
+
+
+def judge(arguments: argparse.Namespace) -> None:
+    """Lookahead beside plain decoding until so many tokens are compared, questions about the standard library."""
+    names = [
+        f"{module}.{name}"
+        for module in MODULES.split()
+        for name, thing in inspect.getmembers(importlib.import_module(module))
+        if callable(thing) and not name.startswith("_")
+    ]
+    questions = (question.format(name) for name in names for question in ASKED)
+    loading = ModelSettings(context=1024, gpu_layers=0, threads=arguments.threads)
+    lookahead = DecodeSettings()
+    if arguments.strict:
+        types = weight_types(demo_model())
+        loading, lookahead = strict_settings(loading, lookahead, types, on_gpu=False)
+    tokens = answers = 0
+    found = []
+    with LlamaModel(demo_model(), loading) as model:
+        open_engine = partial(LlamaEngine, model, loading)
+        formatter = model.chat_formatter()
+        assert formatter
+        plain = replace(lookahead, mode="plain")
+        with Comparison(open_engine, arguments.tokens, plain) as comparison, open_engine(lookahead) as opened:
+            engine = Recorder(opened)
+            for question in questions:
+                prompt = model.tokenize(chat_prompt(formatter, question))
+                run = comparison.one(comparison.decoder(engine, lookahead), engine, prompt)
+                tokens, answers = tokens + len(run.tokens), answers + 1
+                found += [run] if not run.identical else []
+                if tokens >= arguments.most:
+                    break
+    print(f"{answers} answers, {tokens} tokens, {len(found)} texts part, {sum(run.bug for run in found)} by a bug")
+    print("| token | margin | logits move | verdict |\n|---|---|---|---|")
+    for run in found:
+        parting = run.difference
+        if parting:
+            verdict = "bug" if run.bug else "rounding"
+            print(f"| {parting.at} | {parting.margin:.4f} | {parting.rounding:.4f} | {verdict} |")
+
+
 def cost(arguments: argparse.Namespace) -> None:
     """The speed with --strict as a part of the speed without it: medians of runs that take turns."""
     questions = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()]
@@ -114,19 +172,20 @@ def speed(command: list[str]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["differ", "cost"])
+    parser.add_argument("what", choices=["differ", "judge", "cost"])
+    parser.add_argument("--most", type=int, default=20_000, help="tokens that judge compares")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--types", nargs="+", default=list(FORMATS), choices=list(FORMATS))
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--long", type=int, default=4, help="how many questions are asked again behind a long text")
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--strict", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--strict", action="store_true", help="judge strict decoding")
     arguments = parser.parse_args()
     if arguments.model:
         answer_all(arguments)
     else:
-        {"differ": table, "cost": cost}[arguments.what](arguments)
+        {"differ": table, "judge": judge, "cost": cost}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import llama_cpp as lib
 import pytest
 
 from lacli import weights
+from lacli.context import LlamaEngine
 from lacli.errors import UsageError
+from lacli.invariance import PROBE, probe
+from lacli.llama import LlamaModel
 from lacli.resolve import demo_model
 from lacli.settings import DecodeSettings, ModelSettings
-from lacli.strict import strict_settings
+from lacli.strict import EXACT_CACHE, strict_settings
 from lacli.weights import weight_types
 from tests import program, strict_answers, tiny_models
 
@@ -51,6 +55,16 @@ def test_a_seed_gives_the_same_texts_in_every_mode(model_path: Path) -> None:
     plain, *others = json.loads(done.stdout)
     assert sum(map(len, plain)) > 30 * len(strict_answers.QUESTIONS)
     assert others == [plain] * (len(strict_answers.MODES) - 1)
+
+
+@pytest.mark.parametrize(("cells", "agree"), [(EXACT_CACHE, True), ("f16", False)])
+def test_only_exact_cells_make_batches_of_all_sizes_agree(cells: str, agree: bool) -> None:
+    loading, _ = strict_settings(
+        ModelSettings(context=512, gpu_layers=0, threads=1), DECODING, frozenset({"q8_0"}), on_gpu=False
+    )
+    loading = replace(loading, cache_type_k=cells, cache_type_v=cells)
+    with LlamaModel(demo_model(), loading) as model, LlamaEngine(model, loading, PROBE) as engine:
+        assert all(found.exact for found in probe(engine, range(300, 700))) is agree
 
 
 def test_every_kind_of_weights_gets_exact_cells_in_order() -> None:
