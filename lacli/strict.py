@@ -11,8 +11,11 @@ from dataclasses import replace
 from lacli.errors import UsageError
 from lacli.settings import DecodeSettings, ModelSettings
 
-EXACT_CACHE = "q8_0"
-"""Cells for which flash attention computes one row and many in the same order, whatever the number of threads."""
+EXACT_CELLS = ("q8_0", "bf16")
+"""Cells for which flash attention computes one row and many in the same order, whatever the number of threads.
+
+The first is faster for single rows; the second is for heads whose width 32 does not divide.
+"""
 
 FLOATS = {"f32", "f16", "bf16"}
 """Weights with a kernel of their own for one row."""
@@ -29,15 +32,21 @@ def strict_settings(
         raise UsageError("--strict holds on the CPU only", "-ngl 0 computes there; lacli check tells what differs")
     if loading.flash_attention == "off":
         raise UsageError("--strict needs flash attention", "leave -fa off out")
-    cells = {loading.cache_type_k, loading.cache_type_v} - {ModelSettings().cache_type_k, EXACT_CACHE}
-    if cells:
-        raise UsageError(f"--strict needs {EXACT_CACHE} cells, not {cells.pop()}", "leave -ctk and -ctv out")
     loading = replace(
         loading,
         flash_attention="on",
-        cache_type_k=EXACT_CACHE,
-        cache_type_v=EXACT_CACHE,
+        cache_type_k=_exact(loading.cache_type_k),
+        cache_type_v=_exact(loading.cache_type_v),
         tiled=False,
         repack=not types & REPACKED,
     )
     return loading, replace(decoding, ordered=True, least_outputs=2 if types & FLOATS else 1)
+
+
+def _exact(cells: str) -> str:
+    """The cells that were asked for, or the first exact ones where none were."""
+    if cells == ModelSettings().cache_type_k:
+        return EXACT_CELLS[0]
+    if cells not in EXACT_CELLS:
+        raise UsageError(f"--strict needs {' or '.join(EXACT_CELLS)} cells, not {cells}", "leave -ctk and -ctv out")
+    return cells

@@ -18,7 +18,7 @@ from lacli.invariance import PROBE, probe
 from lacli.llama import LlamaModel
 from lacli.resolve import demo_model
 from lacli.settings import DecodeSettings, ModelSettings
-from lacli.strict import EXACT_CACHE, strict_settings
+from lacli.strict import EXACT_CELLS, strict_settings
 from lacli.weights import weight_types
 from tests import program, strict_answers, tiny_models
 
@@ -57,7 +57,7 @@ def test_a_seed_gives_the_same_texts_in_every_mode(model_path: Path) -> None:
     assert others == [plain] * (len(strict_answers.MODES) - 1)
 
 
-@pytest.mark.parametrize(("cells", "agree"), [(EXACT_CACHE, True), ("f16", False)])
+@pytest.mark.parametrize(("cells", "agree"), [*((cells, True) for cells in EXACT_CELLS), ("f16", False)])
 def test_only_exact_cells_make_batches_of_all_sizes_agree(cells: str, agree: bool) -> None:
     loading, _ = strict_settings(
         ModelSettings(context=512, gpu_layers=0, threads=1), DECODING, frozenset({"q8_0"}), on_gpu=False
@@ -71,6 +71,12 @@ def test_every_kind_of_weights_gets_exact_cells_in_order() -> None:
     loading, decoding = made_strict("q8_0")
     assert (loading.flash_attention, loading.cache_type_k, loading.cache_type_v) == ("on", "q8_0", "q8_0")
     assert decoding.ordered
+
+
+def test_exact_cells_that_were_asked_for_stay() -> None:
+    asked = ModelSettings(cache_type_k="bf16")
+    loading, _ = strict_settings(asked, DECODING, frozenset({"q8_0"}), on_gpu=False)
+    assert (loading.cache_type_k, loading.cache_type_v) == ("bf16", "q8_0")
 
 
 @pytest.mark.parametrize(
@@ -95,8 +101,8 @@ def test_the_kernels_follow_from_the_weights(types: list[str], least_outputs: in
     [
         (LOADING, True, "on the CPU only"),
         (ModelSettings(flash_attention="off"), False, "needs flash attention"),
-        (ModelSettings(cache_type_k="q4_0"), False, "needs q8_0 cells, not q4_0"),
-        (ModelSettings(cache_type_v="bf16"), False, "needs q8_0 cells, not bf16"),
+        (ModelSettings(cache_type_k="q4_0"), False, "needs q8_0 or bf16 cells, not q4_0"),
+        (ModelSettings(cache_type_v="f32"), False, "not f32"),
     ],
 )
 def test_what_strict_decoding_cannot_keep_is_refused(loading: ModelSettings, on_gpu: bool, words: str) -> None:
