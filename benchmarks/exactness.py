@@ -23,12 +23,10 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-import llama_cpp as lib
-
 from benchmarks.core import PROMPTS
 from lacli.compare import Comparison
 from lacli.context import LlamaEngine
-from lacli.llama import LlamaModel
+from lacli.llama import LlamaModel, lib
 from lacli.replay import Recorder
 from lacli.resolve import demo_model
 from lacli.sampling import SamplingSettings

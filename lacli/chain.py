@@ -19,7 +19,7 @@ import numpy.typing as npt
 from lacli.batch import Ints
 from lacli.engine import Distribution, Floats
 from lacli.errors import SamplingError, UsageError
-from lacli.grammar import complaint
+from lacli.grammar import complaint, danger
 from lacli.llama import LlamaModel, lib, library
 from lacli.log import captured_stderr
 from lacli.sampling import SamplingSettings
@@ -62,6 +62,7 @@ class LlamaSampler:
         self._candidates = fresh.copy()
         # numpy copies bytes 25 times faster than records: 0.04 ms instead of 1 ms at 152,000 tokens.
         self._fresh_bytes, self._candidate_bytes = fresh.view(np.uint8), self._candidates.view(np.uint8)
+        _check_biases(model, settings)
         grammar = _grammar(model, settings.grammar)
         self._samplers = Samplers(grammar, _chain(model, settings), _last(model, settings))
 
@@ -95,6 +96,11 @@ class LlamaSampler:
         """What the next token would be drawn from, in the order in which the draw goes through it; nothing changes."""
         with _cloned(self._samplers) as samplers:
             return self._distribution(samplers, logits)
+
+    @property
+    def drifts(self) -> bool:
+        """Whether logits decide more than the token: XTC and a grammar may draw once more, mirostat adapts."""
+        return bool(self._settings.mirostat or self._settings.grammar or self._settings.xtc_probability)
 
     def uniform(self) -> float | None:
         """The number from 0 to 1 that the next draw will use.
@@ -169,7 +175,8 @@ class LlamaSampler:
 
     def _nothing_left(self) -> SamplingError:
         if self._settings.grammar:
-            return SamplingError("the grammar allows no token here", "change it, or what forbids the tokens it wants")
+            hint = "leave --ignore-eos out" if self._settings.ignore_eos else "change it, or what forbids its tokens"
+            return SamplingError("the grammar allows no token here", hint)
         return SamplingError("no token is left to sample", "loosen --logit-bias and the sampling flags")
 
 
@@ -208,10 +215,12 @@ def _grammar(model: LlamaModel, text: str) -> Any:
         return None
     log = library()
     log.forget()
-    with captured_stderr() as printed:
-        sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
+    reason, sampler = danger(text), None
+    if not reason:
+        with log.kept_quiet(), captured_stderr() as printed:
+            sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
+        reason = "" if sampler else complaint(text, "".join(printed), log.last_error())
     if not sampler:
-        reason = complaint(text, "".join(printed), log.last_error())
         raise UsageError(f"the grammar cannot be used: {reason}", "GBNF is described in llama.cpp's grammars/README.md")
     return sampler
 
@@ -272,14 +281,17 @@ def _last(model: LlamaModel, settings: SamplingSettings) -> Any:
             return lib.llama_sampler_init_dist(seed)
 
 
-def _bias(model: LlamaModel, settings: SamplingSettings) -> list[Any]:
-    """The user's biases, and the tokens that are never wanted: --ignore-eos's and the model's own."""
+def _check_biases(model: LlamaModel, settings: SamplingSettings) -> None:
     for token, _ in settings.logit_bias:
         if not 0 <= token < model.vocabulary:
             raise UsageError(
                 f"--logit-bias names token {token}, and the model has {model.vocabulary}",
                 f"token ids are from 0 to {model.vocabulary - 1}",
             )
+
+
+def _bias(model: LlamaModel, settings: SamplingSettings) -> list[Any]:
+    """The user's biases, and the tokens that are never wanted: --ignore-eos's and the model's own."""
     never = [*model.suppressed, *(model.ends() if settings.ignore_eos else ())]
     biases = [*settings.logit_bias, *((token, -inf) for token in never)]
     if not biases:

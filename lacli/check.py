@@ -12,7 +12,7 @@ from itertools import chain
 
 from lacli.compare import Comparison, OpenEngine, Run
 from lacli.engine import Engine
-from lacli.errors import LacliError, UsageError
+from lacli.errors import BatchRefused, LacliError, UsageError
 from lacli.invariance import PROBE, Probe, probe
 from lacli.judge import Seer
 from lacli.sampling import SamplingSettings
@@ -196,7 +196,7 @@ def exact_settings(loading: ModelSettings) -> ModelSettings | None:
 def _probed(engine: Engine, tokens: Sequence[int], least: int = 1) -> tuple[list[Probe], str]:
     try:
         return probe(engine, tokens, least), ""
-    except LacliError as error:
+    except BatchRefused as error:
         return [], error.what
 
 

@@ -92,7 +92,7 @@ def _parting_json(setup: Setup, mode: Mode, number: int, run: Run) -> dict[str, 
         "logit_difference": _finite(parting.rounding) if parting else None,
         "draw_distance": draw.distance if draw else None,
         "draw_movement": draw.movement if draw else None,
-        "verdict": "bug" if run.bug else "rounding",
+        "verdict": run.verdict,
         "failure": run.failure or None,
     }
 

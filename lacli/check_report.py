@@ -92,7 +92,8 @@ def _on_sizes(result: Result) -> str:
     if tried.failure:
         return f"{depends}; {tried.flags} could not be tried: {tried.failure}."
     if tried.exact:
-        return f"{depends}; with {tried.flags} {_sizes(tried.probes, 'b')} gave the same ones bit for bit."
+        agreed = f"{_sizes(tried.probes, 'b')} gave the same bits"
+        return f"{depends}; with {tried.flags} {agreed} (the order of cells remains)."
     largest = max(probe.largest for probe in tried.probes)
     return f"{depends}; with {tried.flags} they still depend on it (by up to {_number(largest)})."
 
@@ -110,7 +111,11 @@ def _verdict(result: Result) -> str:
         return f"BUG: rounding does not explain {result.bugs} of {texts}. Please report this with the output of --json."
     if result.rounding:
         parts = "parts from plain's, at a near tie" if result.rounding == 1 else "part from plain's, each at a near tie"
-        return f"{result.rounding} of {texts} {parts} that rounding decides; no bug was found."
+        sentence = f"{result.rounding} of {texts} {parts} that rounding decides; no bug was found."
+        unclear = sum(run.unclear for _, _, run in result.partings)
+        if unclear:
+            sentence += f" {unclear} of them unclear: rounding may have changed the sampler's state before the draw."
+        return sentence
     if result.answers:
         return f"All {texts} are plain's." if result.answers > 1 else "The text is plain's."
     return "This model decodes plainly only, so there are no texts to compare."
@@ -158,7 +163,7 @@ def _difference_table(setup: Setup, partings: Sequence[tuple[Mode, int, Run]]) -
     measures = ["margin", "logits move"] if setup.greedy else ["off by", "shares move"]
     rows = [["mode", "prompt", "token", "plain's", "the mode's", *measures, "verdict"]]
     for mode, number, run in partings:
-        verdict = "BUG" if run.bug else "rounding"
+        verdict = "BUG" if run.bug else run.verdict
         if run.difference is None:
             rows.append([mode, str(number), str(len(run.tokens)), "", "", "", "", f"{verdict}, refused"])
             continue

@@ -13,7 +13,7 @@ from typing import Self
 
 from lacli.decode import Decoder
 from lacli.engine import Engine
-from lacli.errors import LacliError
+from lacli.errors import BatchRefused
 from lacli.judge import PLAIN, Difference, Seer, first_difference
 from lacli.replay import Recorder
 from lacli.settings import DecodeSettings
@@ -45,6 +45,15 @@ class Run:
     @property
     def bug(self) -> bool:
         return bool(self.failure) or (self.difference is not None and self.difference.bug)
+
+    @property
+    def unclear(self) -> bool:
+        return self.difference is not None and self.difference.unclear
+
+    @property
+    def verdict(self) -> str:
+        """bug, unclear or rounding, of an answer that is not plain's."""
+        return "bug" if self.bug else "unclear" if self.unclear else "rounding"
 
     @property
     def identical(self) -> bool:
@@ -94,7 +103,7 @@ class Comparison:
         failure = ""
         try:
             steps.extend(decoder.generate(prompt, self._limit))
-        except LacliError as error:
+        except BatchRefused as error:
             # Up to there it has to be plain's text; a text that parted before may end in its own way.
             failure = error.what
             expected = expected[: sum(len(step.tokens) for step in steps)]

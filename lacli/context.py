@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
-from lacli.errors import LacliError, ModelLoadError
+from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llama import LlamaModel, lib, library
 from lacli.memory import bounded_by_free_memory
 from lacli.settings import PLAIN_CACHE_TYPES, DecodeSettings, ModelSettings
@@ -92,7 +92,8 @@ class LlamaEngine:
         if status == 1:
             self._log.forget()
             return False
-        raise LacliError(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
+        kind = BatchRefused if status == -1 else LacliError
+        raise kind(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
 
     def greedy(self) -> Ints:
         if self._samplers:
@@ -159,6 +160,9 @@ class LlamaEngine:
         parameters.n_threads = settings.threads
         parameters.n_threads_batch = settings.threads_batch or settings.threads
         parameters.flash_attn_type = FLASH_ATTENTION[self._flash_attention(settings)]
+        if decode.ordered:
+            # Also with no layer on a GPU one would compute large batches, in its own way.
+            parameters.op_offload = parameters.offload_kqv = False
         parameters.type_k = _cache_type(settings.cache_type_k)
         parameters.type_v = _cache_type(settings.cache_type_v)
         return parameters

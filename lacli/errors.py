@@ -2,6 +2,7 @@
 
     LacliError             1   something outside the program is wrong (a file, memory, the model)
     ├── ModelLoadError     1   the model file cannot be used
+    ├── BatchRefused       1   llama.cpp refuses a batch that it has to take: a mistake of ours
     ├── PromptError        1   the prompt cannot be decoded in this context
     ├── SamplingError      1   no token is left to choose from (a grammar's dead end)
     ├── UsageError         2   the options contradict each other or leave their range
@@ -29,6 +30,10 @@ class LacliError(Exception):
 
 class ModelLoadError(LacliError):
     """The model file is missing, broken or of a kind that lacli cannot run."""
+
+
+class BatchRefused(LacliError):
+    """llama.cpp says that a batch is invalid, which no user can cause."""
 
 
 class PromptError(LacliError):

@@ -19,12 +19,12 @@ from lacli.check_json import as_json
 from lacli.check_report import Setup, as_lines
 from lacli.compare import OpenEngine
 from lacli.context import LlamaEngine
-from lacli.errors import Interrupted, UsageError
+from lacli.errors import Interrupted
 from lacli.llama import on_abort
 from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
 from lacli.session import Session, open_session
-from lacli.settings import DecodeSettings, Mode, ModelSettings
+from lacli.settings import DecodeSettings, Mode, ModelSettings, check_rows
 from lacli.ui import Screen
 
 
@@ -67,7 +67,8 @@ def examine(
 def _checked(session: Session, plan: Plan, screen: Screen) -> tuple[Setup, Result]:
     model, loading, decoding = session.model, session.model_settings, session.settings
     modes = checked_modes(decoding, plan.mode)
-    _check_rows(modes, loading)
+    for mode in modes:
+        check_rows(mode, loading)
     for note in session.notes:
         screen.note(note)
     if not session.sampling.greedy:
@@ -113,12 +114,3 @@ def _checked(session: Session, plan: Plan, screen: Screen) -> tuple[Setup, Resul
             progress=screen.note,
         )
     return setup, result
-
-
-def _check_rows(modes: list[DecodeSettings], loading: ModelSettings) -> None:
-    """The rule of `open_session` for every mode."""
-    most = max(mode.most_rows for mode in modes)
-    if most > loading.batch:
-        raise UsageError(
-            f"a step has up to {most} rows and -b is {loading.batch}", f"-b {most} or a smaller -W, -N or -G"
-        )

@@ -1,6 +1,7 @@
 """What is wrong with a GBNF grammar, in one line with its line number or its rule's name.
 
-Reads the words of llama.cpp's parser; the parsing itself is llama.cpp's (`chain.py` calls it).
+Keeps from llama.cpp's parser what it does not survive, and reads its words about the rest; the parsing itself is
+llama.cpp's (`chain.py` calls it).
 """
 
 from __future__ import annotations
@@ -11,6 +12,31 @@ LOCATED = re.compile(r"error parsing grammar: (?P<what>.*?)(?: at (?P<rest>.*))?
 RULE = re.compile(r"^\s*([A-Za-z0-9-]+)\s*::=", re.MULTILINE)
 TEXT = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
 NAME = re.compile(r"[\s(]*([A-Za-z][A-Za-z0-9-]*)")
+
+
+DEEPEST, MOST_RULES = 1000, 5000
+"""llama.cpp's parser calls itself for every parenthesis and every rule that begins with a rule."""
+
+REPEAT = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
+
+
+def danger(grammar: str) -> str:
+    """Why a grammar must not reach llama.cpp's parser, which it would crash or keep busy for ever; empty if it may."""
+    bare = TEXT.sub(" ", grammar)
+    if "\0" in grammar:
+        return "it holds a NUL character"
+    for found in REPEAT.finditer(bare):
+        least, most = int(found[1]), int(found[2])
+        if least > most:
+            return f"{found[0]} repeats at least {least} and at most {most} times"
+    depth = 0
+    for character in bare:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth > DEEPEST:
+            return f"it has more than {DEEPEST} parentheses inside each other"
+    if bare.count("::=") > MOST_RULES:
+        return f"it has more than {MOST_RULES} rules"
+    return ""
 
 
 def complaint(grammar: str, printed: str, logged: str) -> str:
@@ -31,6 +57,8 @@ def complaint(grammar: str, printed: str, logged: str) -> str:
         return f"rule {rule!r} begins with itself (left recursion)" if rule else "a rule begins with itself"
     if "'root' symbol" in logged:
         return "it has no rule named 'root'"
+    if "::=" not in grammar:
+        return "it has no rules"
     return logged
 
 

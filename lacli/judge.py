@@ -31,6 +31,10 @@ NOISY_BOUNDARIES, NOISY_PEEKS = 32, 64
 class Seer(Sampler, Protocol):
     """A sampler whose next draw can be looked at; nothing changes by that."""
 
+    @property
+    def drifts(self) -> bool:
+        """Whether logits decide which random numbers come next, or other state than the drawn tokens."""
+
     def peek(self, logits: Floats) -> int:
         """What `draw` would give next."""
 
@@ -47,12 +51,14 @@ class Draw:
 
     distance: from the random number to the other token's share of plain's distribution (to the end of plain's own
     share where the other token has none); movement: how far rounding moves the two shares' ends. Both None where no
-    single number decides, or one token has all. reached: whether rounding gives the other token.
+    single number decides, or one token has all. reached: whether rounding gives the other token. drifts: whether
+    rounding before this draw may have changed the sampler's state, which the judgement takes to be plain's.
     """
 
     distance: float | None
     movement: float | None
     reached: bool
+    drifts: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,14 @@ class Difference:
     @property
     def bug(self) -> bool:
         """Whether rounding does not explain it; logits that are no numbers explain nothing."""
-        return not self.draw.reached if self.draw else not self.margin <= 2 * self.rounding
+        if self.draw:
+            return not self.draw.reached and not self.draw.drifts
+        return not self.margin <= 2 * self.rounding
+
+    @property
+    def unclear(self) -> bool:
+        """Whether it may be a bug or rounding that has changed the sampler's state before."""
+        return self.draw is not None and self.draw.drifts and not self.draw.reached
 
 
 def first_difference(
@@ -132,13 +145,15 @@ def judge_draw(sampler: Seer, logits: Floats, replayed: Floats, plain: int, othe
     rounding = largest_difference(logits, replayed)
     number, shares = sampler.uniform(), sampler.preview(logits)
     if number is None or shares.probabilities.max() == 1:
-        rows = (replayed, *_noisy(logits, 2 * rounding, NOISY_PEEKS))
-        return Draw(None, None, any(sampler.peek(row) == other for row in rows))
+        looks = (replayed, *_noisy(logits, 2 * rounding, NOISY_PEEKS))
+        return Draw(None, None, any(sampler.peek(row) == other for row in looks), sampler.drifts)
     distance = _distance(number, shares, plain, other)
-    moved = [sampler.preview(row) for row in (replayed, *_noisy(logits, rounding, NOISY_BOUNDARIES))]
+    rows = [replayed, *_noisy(logits, rounding, NOISY_BOUNDARIES)]
+    moved = [sampler.preview(row) for row in rows]
     watched = [token for token in (plain, other) if _share(shares, token)]
-    movement = max(_movement(shares, after, token) for after in moved for token in watched)
-    return Draw(distance, movement, distance <= 2 * movement)
+    movement = max((_movement(shares, after, token) for after in moved for token in watched), default=0.0)
+    reached = distance <= 2 * movement or any(sampler.peek(row) == other for row in rows)
+    return Draw(distance, movement, reached, sampler.drifts)
 
 
 def plain_logits(
@@ -208,9 +223,9 @@ def _distance(number: float, shares: Distribution, plain: int, other: int) -> fl
 
 
 def _movement(before: Distribution, after: Distribution, token: int) -> float:
-    """How far a token's share was moved; one that is gone has moved all the way."""
+    """How far a token's share was moved; one that is gone has no place, and a look at the draw decides instead."""
     old, new = _share(before, token), _share(after, token)
-    return max(abs(old.low - new.low), abs(old.high - new.high)) if old and new else 1.0
+    return max(abs(old.low - new.low), abs(old.high - new.high)) if old and new else 0.0
 
 
 def _noisy(logits: Floats, most: float, times: int) -> Iterator[Floats]:

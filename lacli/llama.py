@@ -18,7 +18,7 @@ import llama_cpp
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 
-from lacli.errors import ModelLoadError, PromptError
+from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.log import Log
 from lacli.settings import ModelSettings
 
@@ -53,6 +53,15 @@ def library() -> Log:
     return log
 
 
+def _switch_tiles(on: bool) -> None:
+    """Decide about the tiled kernels for this process; those that are off already stay off."""
+    if os.environ.setdefault(TILED_SWITCH, "1" if on else "0") != "0" and not on:
+        raise LacliError(
+            "--strict comes too late: another model of this process has decided about the kernels",
+            "open the strict one first",
+        )
+
+
 def offloads(settings: ModelSettings) -> bool:
     """Whether a model with these settings computes on a GPU."""
     return bool(lib.llama_supports_gpu_offload()) and settings.gpu_layers != 0
@@ -77,8 +86,7 @@ class LlamaModel:
         parameters = lib.llama_model_default_params()
         parameters.n_gpu_layers = settings.gpu_layers
         parameters.use_extra_bufts = settings.repack
-        if not settings.tiled:
-            os.environ[TILED_SWITCH] = "0"
+        _switch_tiles(settings.tiled)
         self.path = path
         self.offloaded = offloads(settings)
         self.handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)

@@ -9,7 +9,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryFile
 
 ERROR, CONTINUE = 4, 5
@@ -38,6 +38,15 @@ class Log:
         if self.verbose:
             sys.stderr.write(line)
 
+    @contextmanager
+    def kept_quiet(self) -> Iterator[None]:
+        """Collect only, while what goes to stderr is read as something else."""
+        verbose, self.verbose = self.verbose, False
+        try:
+            yield
+        finally:
+            self.verbose = verbose
+
     def forget(self) -> None:
         """Drop what was collected, before a call whose errors are wanted."""
         self._errors.clear()
@@ -56,12 +65,13 @@ class Log:
 def captured_stderr() -> Iterator[list[str]]:
     """Collect what C code writes to the process's stderr; the text is in the list when the block is left."""
     collected: list[str] = []
-    try:
-        kept = os.dup(2)
-    except OSError:  # it is closed, so nothing is written either
-        yield collected
-        return
-    with TemporaryFile() as file:
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(TemporaryFile())
+            kept = os.dup(2)
+        except OSError:  # there is no place to collect it, or nothing is written because it is closed
+            yield collected
+            return
         os.dup2(file.fileno(), 2)
         try:
             yield collected

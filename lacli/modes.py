@@ -88,14 +88,15 @@ class Jacobi:
         if not self._block:
             self._block = self._random.choices(self._prompt, k=self._size)
             self._iterations = 0
+        self._block = self._block[: room - 1]
         tree = Tree(text[-1])
-        tree.add(self._block[: room - 1], 0, Origin.CHAIN)
+        tree.add(self._block, 0, Origin.CHAIN)
         return tree
 
     def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
         """The choices after the accepted part are the block's next values; a block that is fixed or old starts anew."""
         self._iterations += 1
-        self._block = [choices[node] for node in range(accepted, len(tree))]
+        self._block = [choices[node] for node in range(accepted, 1 + len(self._block))]
         if self._iterations >= self._most_iterations:
             self._block = []
 

@@ -47,7 +47,7 @@ def check_text(text: str, name: str) -> str:
 def read_text(name: str) -> str:
     """A UTF-8 file's text. Raises LacliError when it cannot be read."""
     try:
-        return decode(Path(os.path.expanduser(name)).read_bytes(), name).removesuffix("\n")
+        return decode(Path(os.path.expanduser(name)).read_bytes(), name).removeprefix("\ufeff").removesuffix("\n")
     except OSError as error:
         raise LacliError(f"cannot read {name}: {error.strerror}", "check the file's name") from error
 

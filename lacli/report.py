@@ -31,6 +31,7 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
         "seed": None if session.sampling.greedy else session.sampling.seed,
         "verify": session.sampling.verify,
         "strict": settings.strict,
+        "notes": session.notes,
         "text": answer.text,
         "tokens": list(answer.tokens),
         "finish_reason": answer.finish_reason,

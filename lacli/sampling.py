@@ -65,8 +65,12 @@ class SamplingSettings:
             if not least <= value <= most:
                 raise UsageError(f"{flag(name)} is {value}", _range(flag(name), least, most))
         for token, bias in self.logit_bias:
-            if math.isnan(bias) or bias == math.inf:
+            if bias != -math.inf and not abs(bias) <= HUGE:
                 raise UsageError(f"--logit-bias of token {token} is {bias}", "give a number, or -inf to forbid it")
+        if 0 < self.temp < TINY:
+            raise UsageError(f"--temp is {self.temp}", f"--temp must be 0 or at least {TINY}")
+        if "\0" in self.grammar + "".join(self.dry_sequence_breaker):
+            raise UsageError("a NUL character cannot be part of a grammar or a text", "remove it")
         if self.grammar and self.json_schema:
             raise UsageError("--grammar and --json-schema are both given", "give one of them")
         if self.mirostat and not self.temp:
@@ -87,7 +91,7 @@ class SamplingSettings:
         """The flags that were changed and change nothing at this temperature."""
         if self.temp:
             return []
-        return [flag(name) for name in NEEDS_TEMPERATURE if getattr(self, name) != DEFAULT[name]]
+        return [flag(name) for name in (*NEEDS_TEMPERATURE, "verify") if getattr(self, name) != DEFAULT[name]]
 
 
 def flag(name: str) -> str:
@@ -96,11 +100,8 @@ def flag(name: str) -> str:
 
 
 def _range(name: str, least: float, most: float) -> str:
-    if math.isinf(most):
-        return f"{name} must be at least {least:g}"
-    if least == TINY:
-        return f"{name} must be above 0"
-    return f"{name} must be from {least:g} to {most:g}"
+    whole = isinstance(DEFAULT[name.removeprefix("--").replace("-", "_")], int)
+    return f"{name} must be from {least} to {most}" if whole else f"{name} must be from {least:g} to {most:g}"
 
 
 DEFAULT = {field.name: field.default for field in fields(SamplingSettings)}

@@ -18,10 +18,13 @@ from urllib.parse import unquote
 
 from lacli.errors import UsageError
 from lacli.schema_keywords import HARMLESS, KEYWORDS, TYPES, Json, honoured_keywords, is_annotation, says_something
-from lacli.schema_pattern import MOST_REPEATS, keeps_json_whole, shown
+from lacli.schema_pattern import MOST_REPEATS, SAFE_CHARACTER, inside_json, shown
 
 SHELL = "quote it for the shell: -j '{...}', or use -jf FILE"
 ANYTHING: Json = {"type": [name for name in TYPES if name != "integer"]}
+
+ANY_CHARACTER = r'[^"\\]'
+"""How the converter's rule for a string's characters begins."""
 
 # JSON escapes that the converter passes on as escapes of the grammar, except those that mean the same there.
 WRONG_ESCAPE = re.compile(r"\\(?!u(?!00[01]|d[89a-f]))")
@@ -44,7 +47,7 @@ def grammar_of(text: str, convert: Callable[[str], str]) -> tuple[str, list[str]
     try:
         reader = _Reader(schema)
         copy = reader.read_all()
-        return convert(json.dumps(copy, allow_nan=False)), reader.sentences()
+        return _without_control_characters(convert(json.dumps(copy, allow_nan=False))), reader.sentences()
     except UsageError as error:
         error.hint = error.hint or "change the schema there"
         raise
@@ -252,9 +255,12 @@ class _Reader:
     def _pattern(self, pattern: Any, path: str, _inside: str) -> str:
         if not isinstance(pattern, str) or len(pattern) < 2 or pattern[0] != "^" or pattern[-1] != "$":
             raise UsageError(f"the pattern at {_place(path)} must begin with ^ and end with $")
-        if not keeps_json_whole(pattern[1:-1], _place(path)):
-            self._note("the pattern lets a quote, a backslash or a control character into the JSON text", path)
-        return pattern
+        return f"^{inside_json(pattern[1:-1], _place(path))}$"
+
+
+def _without_control_characters(grammar: str) -> str:
+    """The grammar with a rule for characters that JSON strings may have; the converter's lets newlines in."""
+    return grammar.replace(f"char ::= {ANY_CHARACTER}", f"char ::= {SAFE_CHARACTER}", 1)
 
 
 def _check_range(copy: Json, least: str, most: str, path: str) -> None:

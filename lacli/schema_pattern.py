@@ -1,6 +1,6 @@
-"""The regular expressions of JSON schemas: what a grammar can follow, and what would break the JSON text.
+"""The regular expressions of JSON schemas: what a grammar can follow, kept from breaking the JSON text.
 
-Only checks; the translation is the converter's. `schema.py` knows the rest of a schema.
+The translation into a grammar is the converter's. `schema.py` knows the rest of a schema.
 """
 
 from __future__ import annotations
@@ -22,19 +22,34 @@ PIECE = re.compile(
     r'|[^\\\[\](){}|*+?.^$"\x00-\x1f\ud800-\udfff]'
 )
 UNSAFE = ['"', "\\", *map(chr, range(32))]
+FORBIDDEN = r'"\\\x00-\x1F'
+SAFE_CHARACTER = f"[^{FORBIDDEN}]"
+"""What a JSON string holds as it is, as a class of a grammar."""
+
 HINT = r"write [0-9] for \d, [A-Za-z0-9_] for \w, [.] for \. and so on"
 
 
-def keeps_json_whole(pattern: str, place: str) -> bool:
-    """Whether no text of a pattern, given without its anchors, can end the JSON string that it stands in.
+def inside_json(pattern: str, place: str) -> str:
+    """A pattern, given without its anchors, that no longer lets a quote, a backslash or a control character in.
 
-    Raises UsageError, naming the place, for a pattern that the converter refuses, translates wrongly or never finishes.
+    JSON would have to escape those, and a grammar does not. Raises UsageError, naming the place, for a pattern that
+    the converter refuses, translates wrongly or never finishes.
     """
     with warnings.catch_warnings():
         # Python may read brackets inside brackets differently one day, and says so.
         warnings.simplefilter("ignore", FutureWarning)
-        wide = [piece for piece in _pieces(pattern, place) if piece[0] in ".["]
-        return not any(re.fullmatch(piece, bad) for piece in wide for bad in UNSAFE)
+        pieces = _pieces(pattern, place)
+        for piece in pieces:
+            if piece[0] == "[" and piece[1] != "^" and any(re.fullmatch(piece, bad) for bad in UNSAFE):
+                what = "a quote, a backslash or a control character"
+                raise UsageError(f"{piece} in the pattern at {place} allows {what}", "JSON cannot hold it unescaped")
+    return "".join(_safe(piece) for piece in pieces)
+
+
+def _safe(piece: str) -> str:
+    if piece == ".":
+        return SAFE_CHARACTER
+    return f"{piece[:-1]}{FORBIDDEN}]" if piece.startswith("[^") else piece
 
 
 def _pieces(pattern: str, place: str) -> list[str]:

@@ -24,7 +24,7 @@ from lacli.pool import PoolStatistics
 from lacli.resolve import find_model
 from lacli.sampling import MOST_SEED, SamplingSettings
 from lacli.schema import grammar_of
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.settings import DecodeSettings, ModelSettings, check_rows
 from lacli.stats import Finish, RunStatistics, Step
 from lacli.strict import strict_settings
 from lacli.template import chat_prompt, without_bos
@@ -73,13 +73,19 @@ class Session:
         cores = model_settings.threads or physical_cores()
         model_settings = replace(model_settings, threads=cores, threads_batch=model_settings.threads_batch or cores)
         self.notes: list[str] = []
+        check_rows(decode_settings, model_settings)
         if decode_settings.strict:
+            if sampling.verify == "rejection" and not sampling.greedy:
+                raise UsageError("--verify rejection draws other numbers in every mode", "leave it out with --strict")
             model_settings, decode_settings = strict_settings(
                 model_settings, decode_settings, weight_types(path), on_gpu=offloads(model_settings)
             )
+            cells = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
+            self.notes.append(f"--strict decodes with -fa on {cells}")
         with ExitStack() as stack:
             self.model = stack.enter_context(LlamaModel(path, model_settings, verbose=verbose))
             decode_settings = self._possible(decode_settings)
+            check_rows(decode_settings, model_settings)
             whole, cut = self.model.context, self.model.default_context
             if not model_settings.context and cut < whole:
                 self.notes.append(f"the context is cut to {cut} of the model's {whole} tokens; -c sets it")
@@ -133,10 +139,13 @@ class Session:
 
     def _possible(self, settings: DecodeSettings) -> DecodeSettings:
         why = self.model.chain_only
-        if not why or settings.mode == "plain":
+        if not why:
             return settings
+        if settings.mode == "plain":
+            return replace(settings, ordered=False, least_outputs=1)
         self.notes.append(f"decoding plainly: {why}")
-        return replace(settings, mode="plain")
+        # One mode is the same as itself, so nothing has to be done for it, and a second row could not be forgotten.
+        return replace(settings, mode="plain", ordered=False, least_outputs=1)
 
     def _completed(self, sampling: SamplingSettings) -> SamplingSettings:
         """The settings with what was left open decided: the seed, and a JSON schema's grammar."""
@@ -251,12 +260,7 @@ def open_session(
     *,
     verbose: bool = False,
 ) -> Session:
-    """`load` with the path found already. Raises UsageError when a step would not fit into a batch."""
-    if decode_settings.most_rows > model_settings.batch:
-        raise UsageError(
-            f"a step has up to {decode_settings.most_rows} rows and -b is {model_settings.batch}",
-            f"-b {decode_settings.most_rows} or a smaller -W, -N or -G",
-        )
+    """`load` with the path found already."""
     return Session(path, model_settings, decode_settings, sampling, verbose=verbose)
 
 

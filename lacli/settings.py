@@ -175,3 +175,12 @@ def decode_settings(preset: str | None = None, **chosen: Any) -> DecodeSettings:
         raise UsageError(f"there is no preset {preset!r}", "one of " + ", ".join(PRESETS))
     given = {name: value for name, value in chosen.items() if value is not None}
     return DecodeSettings(**{**PRESETS.get(preset or "", {}), **given})
+
+
+def check_rows(decoding: DecodeSettings, loading: ModelSettings) -> None:
+    """Raise UsageError when a step would not fit into a batch."""
+    if decoding.most_rows > loading.batch:
+        raise UsageError(
+            f"a step has up to {decoding.most_rows} rows and -b is {loading.batch}",
+            f"-b {decoding.most_rows} or a smaller -W, -N or -G",
+        )

@@ -37,10 +37,15 @@ def strict_settings(
         flash_attention="on",
         cache_type_k=_exact(loading.cache_type_k),
         cache_type_v=_exact(loading.cache_type_v),
-        tiled=False,
+        tiled=not any(map(_is_tiled, types)),
         repack=not types & REPACKED,
     )
     return loading, replace(decoding, ordered=True, least_outputs=2 if types & FLOATS else 1)
+
+
+def _is_tiled(weights: str) -> bool:
+    """Whether there is another kernel for 8 rows and more (ggml-cpu/tiled)."""
+    return weights.endswith("_K") or (weights.startswith("iq") and weights != "iq4_nl")
 
 
 def _exact(cells: str) -> str:

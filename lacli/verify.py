@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from lacli.engine import Distribution, Floats, Sampler
+from lacli.errors import SamplingError
 from lacli.sampling import SamplingSettings
 from lacli.stats import Finish
 from lacli.tree import ROOT, Tree
@@ -37,14 +38,22 @@ class Path(NamedTuple):
 
 
 def walk(tree: Tree, choose: Choose, ends: Ends) -> Path:
-    """Go down from the input while a child equals the choice (Algorithms 3 and 4 of the paper)."""
+    """Go down from the input while a child equals the choice (Algorithms 3 and 4 of the paper).
+
+    Raises SamplingError when nothing can follow the input. Where nothing can follow a later node the path ends before
+    it, and the next step is the one that raises: what was accepted is the same in every mode.
+    """
     nodes: list[int] = []
     tokens = [choose(ROOT)]
     finish = ends(tokens[0], 1)
     node = tree.child(ROOT, tokens[0])
     while node is not None and finish is None:
+        try:
+            chosen = choose(node)
+        except SamplingError:
+            break
         nodes.append(node)
-        tokens.append(choose(node))
+        tokens.append(chosen)
         finish = ends(tokens[-1], len(tokens))
         node = tree.child(node, tokens[-1])
     return Path(nodes, tokens, finish)

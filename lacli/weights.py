@@ -11,11 +11,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lacli.llama import lib
+from lacli.errors import ModelLoadError
+from lacli.llama import lib, library
 
 PART = re.compile(r"-00001-of-(\d{5})\.gguf\Z")
 
-VECTORS = ("norm", ".bias", "rope_freqs", "ssm_", "time_mix")
+VECTORS = ("norm", ".bias", "rope_", "position_embd", "token_types", "ssm_", "time_mix")
 """In the names of tensors that no batch is multiplied with as a matrix; they are F32 in every file."""
 
 
@@ -43,9 +44,10 @@ def _parts(path: Path) -> list[Path]:
 
 def _types(path: Path) -> frozenset[str]:
     ggml = _ggml()
+    library().forget()
     file = ggml.gguf_init_from_file(os.fsencode(path), Parameters(no_alloc=True))
     if not file:
-        return frozenset()
+        raise ModelLoadError(f"cannot read {path.name}: {library().last_error()}", "the file may be damaged")
     try:
         tensors = range(ggml.gguf_get_n_tensors(file))
         matrices = (index for index in tensors if not _is_vector(ggml.gguf_get_tensor_name(file, index).decode()))

@@ -16,6 +16,8 @@ from lacli.engine import Distribution, Floats
 class FakeSampler:
     """penalty: what each occurrence of a token in the text takes from its logit."""
 
+    drifts = False
+
     def __init__(self, seed: int, temperature: float = 1.0, penalty: float = 0.0) -> None:
         assert temperature > 0
         self._seed = seed

@@ -27,7 +27,7 @@ PROGRAM = (sys.executable, "-m", "lacli")
 SECONDS = 60
 """How long a run may take at most, on a very busy machine."""
 
-FOREIGN = ("LACLI_", "LLAMA_ARG_", "NO_COLOR", "FORCE_COLOR", "PYTHON", "COLUMNS", "TERM")
+FOREIGN = ("GGML_", "LACLI_", "LLAMA_ARG_", "NO_COLOR", "FORCE_COLOR", "PYTHON", "COLUMNS", "TERM")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from lacli.check_json import as_json
 from lacli.check_report import Setup, advice, as_lines, conclusion
 from lacli.context import LlamaEngine
 from lacli.engine import Engine, Floats
-from lacli.errors import LacliError, UsageError
+from lacli.errors import BatchRefused, LacliError, UsageError
 from lacli.judge import Seer
 from lacli.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, ModelSettings
@@ -49,7 +49,7 @@ class LikeLlama(FakeEngine):
         try:
             return super().decode(batch)
         except RuleBroken as error:
-            raise LacliError(f"llama_decode failed (-1): {error}") from error
+            raise BatchRefused(f"llama_decode failed (-1): {error}") from error
 
 
 class WrongMask(LikeLlama):
@@ -217,21 +217,22 @@ def test_a_text_that_is_plains_up_to_a_refused_step_has_no_other_difference() ->
     class Refusing(FakeEngine):
         def decode(self, batch: Batch) -> bool:
             if self.sequences > 1 and batch.wanted and len(self._cells) > 40:
-                raise LacliError("llama_decode failed (-3)")
+                raise BatchRefused("llama_decode failed (-1)")
             return super().decode(batch)
 
     found = run_check(Refusing)
     *chains, lookahead = found.modes
     assert [mode.bugs for mode in chains] == [0, 0] and lookahead.bugs == 3
     for run, parting in zip(lookahead.runs, as_json(setup(), found)["differences"], strict=True):
-        assert (run.failure, run.difference) == ("llama_decode failed (-3)", None)
+        assert (run.failure, run.difference) == ("llama_decode failed (-1)", None)
         assert parting["position"] == len(run.tokens) > 0
 
 
-def test_an_error_of_plain_decoding_is_no_finding() -> None:
+@pytest.mark.parametrize("several", [False, True])
+def test_an_error_that_is_no_refusal_is_no_finding(several: bool) -> None:
     class Out(FakeEngine):
         def decode(self, batch: Batch) -> bool:
-            if self.sequences == 1 and batch.wanted == 1:
+            if (self.sequences > 1) is several and batch.wanted:
                 raise LacliError("the device is gone")
             return super().decode(batch)
 
@@ -270,7 +271,7 @@ def test_other_flags_are_tried_where_batch_sizes_do_not_agree() -> None:
     assert run_check(FakeEngine, modes=[], alternative=Alternative("-fa on", exact)).advice is None
     tried = run_check(Rounding, modes=[], alternative=Alternative("-fa on", exact))
     assert tried.advice and tried.advice.exact
-    assert "with -fa on batches of 1 to 64 rows gave the same ones" in advice(setup(), tried)
+    assert "with -fa on batches of 1 to 64 rows gave the same bits" in advice(setup(), tried)
     assert "One row gives other logits here than batches of 2 to 64 rows" not in advice(setup(), tried)
     still = run_check(Rounding, modes=[], alternative=Alternative("-fa on", rounding))
     assert "with -fa on they still depend on it (by up to 0.0" in advice(setup(), still)

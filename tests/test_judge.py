@@ -93,11 +93,14 @@ def test_candidates_that_change_places_are_far_moved() -> None:
     assert draw.movement is not None and draw.movement > 0.3
 
 
-def test_a_candidate_that_may_fall_out_is_moved_all_the_way() -> None:
-    near = moved(0.5, 0.2501, 0.25)
-    draw = judge_draw(TopTwo(0.8), near, moved(0.5, 0.25, 0.2501), plain=1, other=2)
-    assert draw.reached and draw.movement == 1
+def test_a_candidate_that_may_fall_out_gives_its_place_and_nothing_else() -> None:
+    near, rounded = moved(0.5, 0.2501, 0.25), moved(0.5, 0.25, 0.2501)
+    draw = judge_draw(TopTwo(0.8), near, rounded, plain=1, other=2)
+    assert draw.reached, "a look at the draw from rounded logits gives the other token"
     assert draw.distance == pytest.approx(0.8 - 0.5 / 0.7501, abs=1e-6), "the other token has no share"
+    far = judge_draw(TopTwo(0.1), near, rounded, plain=0, other=1)
+    assert far.distance is not None and far.distance > 0.5
+    assert not far.reached, "that a neighbour falls out explains no jump"
 
 
 def test_without_a_number_rounding_has_to_give_the_other_token() -> None:

@@ -72,8 +72,16 @@ def test_an_answer_to_a_schema_parses_and_validates(name: str, mode: str) -> Non
     assert found["finish_reason"] == "eog" or name == "any object"
 
 
+@pytest.mark.parametrize("seed", ["6", "7", "8", "9"])
+def test_strings_hold_no_character_that_json_must_escape(seed: str) -> None:
+    for schema in ({"type": "string"}, {"type": "string", "pattern": "^.{3}[^a-z]{2}$"}):
+        found = asked("-j", json.dumps(schema), "--temp", "1.5", "-s", seed, "--mode", "plain", "-n", "400")
+        if found["finish_reason"] == "eog":
+            jsonschema.validate(json.loads(found["text"]), schema)
+
+
 def test_grammar_and_schema_come_from_files_too(tmp_path: Path) -> None:
-    (tmp_path / "grammar").write_text('root ::= "yes" | "no"')
+    (tmp_path / "grammar").write_text('\ufeffroot ::= "yes" | "no"')
     (tmp_path / "schema").write_text('{"const": 3}')
     assert asked("--grammar-file", str(tmp_path / "grammar"))["text"] in ("yes", "no")
     assert asked("-jf", str(tmp_path / "schema"))["text"].strip() == "3"
@@ -124,7 +132,15 @@ def test_flags_without_effect_are_said() -> None:
         (["--grammar", 'root ::= "a'], "the grammar cannot be used: unexpected end of input"),
         (["--grammar", 'root ::= "a"\n\nb c'], "the grammar cannot be used: line 3: expecting ::="),
         (["--grammar", 'root ::= thing'], "undefined rule identifier 'thing'"),
-        (["--grammar", ' '], "the grammar cannot be used"),
+        (["--grammar", '# words'], "the grammar cannot be used: it has no rules"),
+        (["--grammar", ''], "--grammar is empty"),
+        (["-j", " "], "--json-schema is empty"),
+        (["--grammar", 'root ::= "a"{3,2}'], "{3,2} repeats at least 3 and at most 2 times"),
+        (["--grammar", "root ::= " + "(" * 2000 + '"a"' + ")" * 2000], "more than 1000 parentheses"),
+        (["--grammar", "\n".join(f'r{n} ::= "a"' for n in range(6000))], "more than 5000 rules"),
+        (["--temp", "1e-38"], "--temp must be 0 or at least"),
+        (["-l", "5+1e39"], "--logit-bias of token 5"),
+        (["--strict", "--verify", "rejection", *WARM], "draws other numbers in every mode"),
         (["-j", "{"], "the JSON schema is not JSON"),
         (["-j", "[]"], "the JSON schema is not an object"),
         (["-j", '{"type": "strange"}'], "strange"),
@@ -147,6 +163,24 @@ def test_a_grammar_that_allows_nothing_is_one_line_and_no_half_answer(output: li
     assert done.code == 1
     assert (done.out, done.err.count("\n")) == ("", 1)
     assert "the grammar allows no token here" in done.err
+
+
+def test_a_nul_in_a_grammar_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "grammar").write_text('root ::= "a"\0 and more')
+    assert "a NUL character" in slip("--grammar-file", str(tmp_path / "grammar"))
+
+
+def test_verbose_leaves_the_complaint_about_a_grammar_readable() -> None:
+    done = call("run", "-v", "-p", "Hi", "--grammar", 'root ::= "a')
+    assert "the grammar cannot be used: unexpected end of input (" in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_dead_end_behind_guesses_leaves_the_same_text_in_every_mode(mode: str) -> None:
+    grammar = 'root ::= "    self._value = value\\n"'
+    prompt = "Repeat:\n    self._value = value\n    self._value = value\n"
+    done = call("run", "-q", "-p", prompt, "--grammar", grammar, "--ignore-eos", "--mode", mode)
+    assert (done.code, done.out) == (1, "    self._value = value\n")
 
 
 def test_a_grammar_that_ends_nowhere_leaves_the_text_before_it_whole() -> None:

@@ -11,7 +11,7 @@ from lacli.decode import Decoder
 from lacli.session import Answer, Generation
 from lacli.settings import DecodeSettings
 from tests.fake_engine import FakeEngine
-from tests.test_decode import VOCABULARY, any_settings, ends, prompts
+from tests.test_decode import VOCABULARY, any_settings, ends, holds_its_text, prompts
 
 ALPHABET = "ab é\n€"
 """Tokens 0, 1, .. are its characters cut into bytes: some are whole, some halves, and two are special and empty."""
@@ -46,7 +46,7 @@ def test_every_mode_gives_plains_answer(
     assert printed == ours.text
     assert not any(stop in ours.text for stop in stops)
     assert decoder.text == prompt + list(ours.tokens)
-    assert engine.held() == decoder.text[:-1]
+    assert holds_its_text(decoder, engine)
 
 
 @given(any_settings, prompts, st.integers(1, 10))
@@ -62,7 +62,7 @@ def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
     iterator.close()  # type: ignore[attr-defined]
     left = generation.answer()
     assert decoder.text == prompt + list(left.tokens)
-    assert engine.held() == decoder.text[:-1]
+    assert holds_its_text(decoder, engine)
     assert left.statistics.tokens == len(left.tokens) == len(left.text)
 
 

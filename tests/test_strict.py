@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,10 +14,12 @@ import pytest
 
 from lacli import weights
 from lacli.context import LlamaEngine
-from lacli.errors import UsageError
+from lacli.errors import LacliError, UsageError
 from lacli.invariance import PROBE, probe
-from lacli.llama import LlamaModel
+from lacli.llama import TILED_SWITCH, LlamaModel
 from lacli.resolve import demo_model
+from lacli.sampling import SamplingSettings
+from lacli.session import generate, open_session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.strict import EXACT_CELLS, strict_settings
 from lacli.weights import weight_types
@@ -93,7 +96,7 @@ def test_the_kernels_follow_from_the_weights(types: list[str], least_outputs: in
     loading, decoding = made_strict(*types)
     assert decoding.least_outputs == least_outputs
     assert loading.repack is repack
-    assert not loading.tiled
+    assert loading.tiled is all(name in ("q8_0", "f16", "f32") for name in types)
 
 
 @pytest.mark.parametrize(
@@ -121,3 +124,29 @@ def test_types_of_a_split_model_are_those_of_all_its_parts(tmp_path: Path) -> No
     assert len(parts) == 2
     assert weight_types(parts[0]) == {"f32"}
     assert weights._parts(parts[0]) == parts
+
+
+def test_a_recurrent_model_decodes_plainly_and_needs_nothing_else(tmp_path: Path) -> None:
+    tiny_models.write_mamba(tmp_path / "mamba.gguf")
+    loading = ModelSettings(context=256, gpu_layers=0, threads=1)
+    found = []
+    for decoding in (DecodeSettings(mode="plain", strict=True), DECODING):
+        with open_session(tmp_path / "mamba.gguf", loading, decoding, SamplingSettings()) as session:
+            found.append(generate(session, "the cat and the dog", limit=20).tokens)
+    assert found[0] == found[1] and len(found[0]) > 1
+
+
+def test_kernels_that_a_process_has_chosen_already_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TILED_SWITCH, "1")
+    with pytest.raises(LacliError, match="--strict comes too late"):
+        LlamaModel(demo_model(), ModelSettings(gpu_layers=0, tiled=False))
+    monkeypatch.setenv(TILED_SWITCH, "0")
+    LlamaModel(demo_model(), ModelSettings(gpu_layers=0, tiled=True)).close()
+    assert os.environ[TILED_SWITCH] == "0", "they stay off"
+
+
+def test_a_batch_too_small_for_the_second_row_is_refused(tmp_path: Path) -> None:
+    tiny_models.write_llama(tmp_path / "llama.gguf")
+    loading = ModelSettings(context=256, batch=1, gpu_layers=0, threads=1)
+    with pytest.raises(UsageError, match="a step has up to 2 rows and -b is 1"):
+        open_session(tmp_path / "llama.gguf", loading, DecodeSettings(mode="plain", strict=True), SamplingSettings())

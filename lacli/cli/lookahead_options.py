@@ -91,7 +91,8 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Bit for bit the same text in every mode and with every -W, -N and -G; slower (CPU only).",
+        help="Bit for bit the same text in every mode and with every -W, -N and -G; slower, CPU only. "
+        "lacli check --strict shows whether it holds for a model.",
         rich_help_panel=LOOKAHEAD,
     ),
 ]

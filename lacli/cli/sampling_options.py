@@ -133,12 +133,13 @@ def sampling_group(
         bool, sampling_option("--ignore-eos", help="Never end by an end token: only -n or the context ends it.")
     ] = DEFAULT.ignore_eos,
     grammar: Annotated[
-        str, sampling_option("--grammar", help="GBNF grammar that the answer must follow.")
-    ] = DEFAULT.grammar,
+        str | None, sampling_option("--grammar", help="GBNF grammar that the answer must follow.")
+    ] = None,
     grammar_file: Annotated[str | None, sampling_option("--grammar-file", help="The same from a file.")] = None,
     json_schema: Annotated[
-        str, sampling_option("-j", "--json-schema", help="JSON schema that the answer must follow; '{}' is any JSON.")
-    ] = DEFAULT.json_schema,
+        str | None,
+        sampling_option("-j", "--json-schema", help="JSON schema of the answer; '{}' is any object."),
+    ] = None,
     json_schema_file: Annotated[
         str | None, sampling_option("-jf", "--json-schema-file", help="The same from a file.")
     ] = None,
@@ -187,11 +188,13 @@ def sampling_group(
     )
 
 
-def _one_text(text: str, name: str, file: str | None) -> str:
-    """What stands in the flag or in the file that the flag's twin names."""
-    if text and file is not None:
+def _one_text(text: str | None, name: str, file: str | None) -> str:
+    """What stands in the flag or in the file that the flag's twin names; empty where neither was given."""
+    if text is not None and file is not None:
         raise UsageError(f"{name} and {name}-file are both given", "give one of them")
-    read = check_text(text, name) if file is None else read_text(file)
-    if file is not None and not read.strip():
-        raise UsageError(f"{file} is empty", f"{name}-file wants a file with something in it")
+    if text is None and file is None:
+        return ""
+    read = read_text(file) if file is not None else check_text(text or "", name)
+    if not read.strip():
+        raise UsageError(f"{file or name} is empty", "leave it out for an answer without a form")
     return read
