@@ -6,15 +6,11 @@ Takes settings and text; flags and files are read before, terminals are `ui.py`.
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lacli.errors import Interrupted, LacliError, ModelLoadError
-from lacli.llama import on_abort
+from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
+from lacli.errors import Interrupted, LacliError
 from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
 from lacli.session import Generation, Session, open_session
@@ -52,7 +48,7 @@ def ask(
     screen: Screen,
 ) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out."""
-    on_abort(lambda message: give_up(message, screen))
+    end_when_llama_cpp_aborts(screen)
     with ctrl_c_ends_at_once():
         opened = open_session(path, model_settings, decode_settings, sampling, verbose=output.verbose)
     with opened as session:
@@ -69,28 +65,6 @@ def ask(
             screen.end_line()
             raise
         _conclude(session, generation, question, output, screen)
-
-
-@contextmanager
-def ctrl_c_ends_at_once() -> Iterator[None]:
-    """While a model loads, Python runs only in llama.cpp's log callback, where an exception would be lost."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.SIG_IGN:  # a background job's Ctrl-C is not meant for it
-        signal.signal(signal.SIGINT, lambda *_: os._exit(Interrupted.exit_code))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def give_up(message: str, screen: Screen) -> None:
-    """llama.cpp is about to abort: say so in a line and end without a core dump."""
-    screen.error(
-        ModelLoadError(
-            f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", "the model's file may be damaged: fetch it again"
-        )
-    )
-    os._exit(ModelLoadError.exit_code)
 
 
 def _stream(generation: Generation, output: Output, screen: Screen) -> None:

@@ -6,7 +6,7 @@ Knows engines and samplers, no model file and no screen.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -75,8 +75,8 @@ class Comparison:
         self._sampler = sampler
         self._settings = plain
         self._plain: dict[tuple[int, ...], list[int]] = {}
-        self._opened = open_engine(plain)
-        self.plain_engine = self._opened.__enter__()
+        self._closing = ExitStack()
+        self.plain_engine = self._closing.enter_context(open_engine(plain))
 
     def decoder(self, engine: Engine, settings: DecodeSettings) -> Decoder:
         """A decoder that draws as this comparison does."""
@@ -114,7 +114,7 @@ class Comparison:
         return Run(tuple(prompt), tuple(steps), difference, "" if difference else failure)
 
     def close(self) -> None:
-        self._opened.__exit__(None, None, None)
+        self._closing.close()
 
     def __enter__(self) -> Self:
         return self

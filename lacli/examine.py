@@ -12,15 +12,14 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from lacli import ask
 from lacli.chain import LlamaSampler
 from lacli.check import EXACT_FLAGS, PROMPTS, Alternative, Result, check, checked_modes, exact_settings, fixed_seed
 from lacli.check_json import as_json
 from lacli.check_report import Setup, as_lines
 from lacli.compare import OpenEngine
 from lacli.context import LlamaEngine
+from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
 from lacli.errors import Interrupted
-from lacli.llama import on_abort
 from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
 from lacli.session import Session, open_session
@@ -50,8 +49,8 @@ def examine(
 ) -> int:
     """Check a model and print the result; the exit code. Raises Interrupted after Ctrl-C, with nothing printed."""
     sampling = fixed_seed(sampling)
-    on_abort(lambda message: ask.give_up(message, screen))
-    with ask.ctrl_c_ends_at_once():
+    end_when_llama_cpp_aborts(screen)
+    with ctrl_c_ends_at_once():
         opened = open_session(path, loading, replace(decoding, mode="plain"), sampling, verbose=plan.verbose)
     with opened as session:
         try:
@@ -95,8 +94,12 @@ def _checked(session: Session, plan: Plan, screen: Screen) -> tuple[Setup, Resul
     session.engine.close()
 
     def opening(settings: ModelSettings) -> OpenEngine:
-        # Logits are compared, and drawn from, so the backend must not keep them.
-        return lambda decode: LlamaEngine(model, settings, decode, backend_greedy=False)
+        def open_one(decode: DecodeSettings) -> LlamaEngine:
+            with ctrl_c_ends_at_once():
+                # Logits are compared, and drawn from, so the backend must not keep them.
+                return LlamaEngine(model, settings, decode, backend_greedy=False)
+
+        return open_one
 
     exact = exact_settings(loading)
     alternative = Alternative(EXACT_FLAGS, opening(exact)) if exact else None

@@ -253,9 +253,9 @@ class _Reader:
         return self._alternatives(schemas, path, "")
 
     def _pattern(self, pattern: Any, path: str, _inside: str) -> str:
-        if not isinstance(pattern, str) or len(pattern) < 2 or pattern[0] != "^" or pattern[-1] != "$":
-            raise UsageError(f"the pattern at {_place(path)} must begin with ^ and end with $")
-        return f"^{inside_json(pattern[1:-1], _place(path))}$"
+        if not isinstance(pattern, str):
+            raise UsageError(f"the pattern at {_place(path)} is no text")
+        return inside_json(pattern, _place(path))
 
 
 def _without_control_characters(grammar: str) -> str:

@@ -26,24 +26,32 @@ FORBIDDEN = r'"\\\x00-\x1F'
 SAFE_CHARACTER = f"[^{FORBIDDEN}]"
 """What a JSON string holds as it is, as a class of a grammar."""
 
-HINT = r"write [0-9] for \d, [A-Za-z0-9_] for \w, [.] for \. and so on"
+ESCAPE = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.", re.DOTALL)
+INSIDE = {"d": "0-9", "w": "A-Za-z0-9_", "s": " ", **{mark: mark for mark in ".+*?(){}|$/,:;@#%&=!~<>'"}}
+"""What stands in a class for an escape: of the white space only the one that JSON takes as it is."""
+
+HINT = r"write it another way: letters, classes such as [0-9], ( ) | * + ? and {2,3} are understood"
 
 
 def inside_json(pattern: str, place: str) -> str:
-    """A pattern, given without its anchors, that no longer lets a quote, a backslash or a control character in.
+    """A pattern for the whole of a JSON string, which lets no quote, backslash or control character in.
 
-    JSON would have to escape those, and a grammar does not. Raises UsageError, naming the place, for a pattern that
-    the converter refuses, translates wrongly or never finishes.
+    JSON would have to escape those, and a grammar does not. Where an anchor is missing anything may stand. Raises
+    UsageError, naming the place, for what the converter refuses, translates wrongly or never finishes.
     """
+    begins, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith(r"\$")
+    inner = pattern[begins : len(pattern) - ends]
     with warnings.catch_warnings():
         # Python may read brackets inside brackets differently one day, and says so.
         warnings.simplefilter("ignore", FutureWarning)
-        pieces = _pieces(pattern, place)
+        pieces = _pieces(inner, place)
         for piece in pieces:
             if piece[0] == "[" and piece[1] != "^" and any(re.fullmatch(piece, bad) for bad in UNSAFE):
                 what = "a quote, a backslash or a control character"
                 raise UsageError(f"{piece} in the pattern at {place} allows {what}", "JSON cannot hold it unescaped")
-    return "".join(_safe(piece) for piece in pieces)
+    safe = "".join(_safe(piece) for piece in pieces)
+    anything = f"{SAFE_CHARACTER}*"
+    return f"^{'' if begins else anything}{safe}{'' if ends else anything}$"
 
 
 def _safe(piece: str) -> str:
@@ -57,6 +65,7 @@ def _pieces(pattern: str, place: str) -> list[str]:
         re.compile(pattern)
     except (re.error, OverflowError) as error:
         raise UsageError(f"the pattern at {place} is broken: {shown(str(error))}") from error
+    pattern = ESCAPE.sub(_class_of, pattern)
     pieces: list[str] = []
     position = depth = 0
     while position < len(pattern):
@@ -73,6 +82,16 @@ def _pieces(pattern: str, place: str) -> list[str]:
         pieces.append(piece)
         position = match.end()
     return pieces
+
+
+def _class_of(found: re.Match[str]) -> str:
+    """A class, or an escape outside of one, without the escapes that no grammar has."""
+    text = found[0]
+    if text[0] == "[":
+        return re.sub(r"\\(.)", lambda escape: INSIDE.get(escape[1], escape[0]), text)
+    if text[1] in INSIDE:
+        return f"[{INSIDE[text[1]]}]"
+    return text
 
 
 def shown(text: str) -> str:

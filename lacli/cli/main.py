@@ -10,7 +10,7 @@ import typer
 
 from lacli import __version__
 from lacli.cli import check, run
-from lacli.errors import LacliError, UsageError
+from lacli.errors import Interrupted, LacliError, UsageError
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of Typer's complaints has no public name in every version."""
@@ -44,6 +44,8 @@ def main() -> None:
     """Run the program; what a user can mend ends it with one line on stderr (a traceback under LACLI_DEBUG=1)."""
     try:
         sys.exit(app(sys.argv[1:] or ["--help"], prog_name="lacli", standalone_mode=False))
+    except KeyboardInterrupt:
+        sys.exit(Interrupted.exit_code)
     except (LacliError, TYPER_USAGE_ERROR) as error:
         if os.environ.get("LACLI_DEBUG") == "1":
             raise

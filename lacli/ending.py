@@ -1,0 +1,41 @@
+"""How a process ends where Python cannot end it: Ctrl-C inside a C function, and a failed assertion there.
+
+For commands; what they do in between is theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lacli.errors import Interrupted, ModelLoadError
+from lacli.llama import on_abort
+from lacli.ui import Screen
+
+
+@contextmanager
+def ctrl_c_ends_at_once() -> Iterator[None]:
+    """While a model loads, Python runs only in llama.cpp's log callback, where an exception would be lost."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # a background job's Ctrl-C is not meant for it
+        signal.signal(signal.SIGINT, lambda *_: os._exit(Interrupted.exit_code))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def end_when_llama_cpp_aborts(screen: Screen) -> None:
+    """When an assertion of llama.cpp's fails say so in a line, and end without a core dump."""
+    on_abort(lambda message: _give_up(message, screen))
+
+
+def _give_up(message: str, screen: Screen) -> None:
+    screen.error(
+        ModelLoadError(
+            f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", "the model's file may be damaged: fetch it again"
+        )
+    )
+    os._exit(ModelLoadError.exit_code)
