@@ -36,6 +36,7 @@ def as_json(setup: Setup, result: Result) -> dict[str, Any]:
         "guesses": decoding.guesses,
         "strict": decoding.strict,
         "temperature": setup.sampling.temp,
+        "sampling": setup.sampled,
         "seed": None if setup.greedy else setup.sampling.seed,
         "prompts": setup.prompts,
         "predict": setup.predict,

@@ -28,6 +28,7 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
         "ngram": settings.ngram,
         "guesses": settings.guesses,
         "temperature": session.sampling.temp,
+        "sampling": describe_sampling(session.sampling),
         "seed": None if session.sampling.greedy else session.sampling.seed,
         "verify": session.sampling.verify,
         "strict": settings.strict,

@@ -27,9 +27,11 @@ def bias(text: str) -> tuple[int, float]:
     """--logit-bias as llama.cpp takes it: a token id, a sign and a number, 15043+1 or 2-inf."""
     found = re.fullmatch(r"(\d+)([+-].+)", text)
     try:
-        return int(found[1]), float(found[2])  # type: ignore[index]  # no match ends as a bad number does
-    except (TypeError, ValueError):
-        raise UsageError(f"--logit-bias {text!r} is not ID+BIAS or ID-BIAS", "write 15043-1 or 2-inf, say") from None
+        if found:
+            return int(found[1]), float(found[2])
+    except ValueError:
+        pass
+    raise UsageError(f"--logit-bias {text!r} is not ID+BIAS or ID-BIAS", "write 15043-1 or 2-inf, say")
 
 
 def sampling_group(
@@ -153,39 +155,15 @@ def sampling_group(
         ),
     ] = DEFAULT.verify,
 ) -> SamplingSettings:
-    breakers = DEFAULT.dry_sequence_breaker
-    if dry_sequence_breaker:
-        breakers = tuple(check_text(each, "--dry-sequence-breaker") for each in dry_sequence_breaker if each != "none")
-    return SamplingSettings(
-        seed=seed,
-        temp=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        typical=typical,
-        top_nsigma=top_nsigma,
-        xtc_probability=xtc_probability,
-        xtc_threshold=xtc_threshold,
-        dynatemp_range=dynatemp_range,
-        dynatemp_exp=dynatemp_exp,
-        repeat_penalty=repeat_penalty,
-        repeat_last_n=repeat_last_n,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        dry_multiplier=dry_multiplier,
-        dry_base=dry_base,
-        dry_allowed_length=dry_allowed_length,
-        dry_penalty_last_n=dry_penalty_last_n,
-        dry_sequence_breaker=breakers,
-        mirostat=mirostat,
-        mirostat_lr=mirostat_lr,
-        mirostat_ent=mirostat_ent,
-        logit_bias=tuple(bias(each) for each in logit_bias or ()),
-        ignore_eos=ignore_eos,
-        grammar=_one_text(grammar, "--grammar", grammar_file),
-        json_schema=_one_text(json_schema, "--json-schema", json_schema_file),
-        verify=verify,
-    )
+    arguments = locals()
+    # Most flags are settings of the same name; these few are read in their own way.
+    given: dict[str, Any] = {name: arguments[name] for name in sampling.DEFAULT}
+    given["logit_bias"] = tuple(bias(each) for each in logit_bias or ())
+    given["grammar"] = _one_text(grammar, "--grammar", grammar_file)
+    given["json_schema"] = _one_text(json_schema, "--json-schema", json_schema_file)
+    breakers = [check_text(each, "--dry-sequence-breaker") for each in dry_sequence_breaker or () if each != "none"]
+    given["dry_sequence_breaker"] = tuple(breakers) if dry_sequence_breaker else DEFAULT.dry_sequence_breaker
+    return SamplingSettings(**given)
 
 
 def _one_text(text: str | None, name: str, file: str | None) -> str:
