@@ -68,10 +68,18 @@ class DecodeSettings:
         return self.window + self.guesses + 1 if self.mode == "lookahead" else 1
 
     @property
+    def deepest(self) -> int:
+        """Guesses that a lookahead step can accept at most: a candidate's, or those of the window's last column.
+
+        A column's guesses count where other paths through them have their choices read.
+        """
+        return max(self.ngram - 1, self.window + self.ngram - 3)
+
+    @property
     def most_rows(self) -> int:
         """Rows of the largest step, before prefixes are shared."""
         if self.mode == "lookahead":
-            again = self.ngram - 1 if self.ordered else 0
+            again = self.deepest if self.ordered else 0
             guesses = window_rows(self.window, self.ngram) + self.guesses * (self.ngram - 1)
             return 1 + again + max(guesses, self.least_outputs - 1)
         if self.mode == "jacobi":

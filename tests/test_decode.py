@@ -65,7 +65,7 @@ def tokens_of(steps: list[Step]) -> list[int]:
 def holds_its_text(decoder: Decoder, engine: FakeEngine) -> bool:
     """The cache holds all of the text but its last token, and in order of the text perhaps a step's tokens less."""
     held, text = engine.held(), decoder.text
-    least = len(text) - 1 - (decoder.settings.ngram - 1 if decoder.settings.ordered else 0)
+    least = len(text) - 1 - (decoder.settings.deepest if decoder.settings.ordered else 0)
     return held == text[: len(held)] and least <= len(held) < len(text)
 
 
@@ -104,6 +104,18 @@ def test_closing_early_leaves_exactly_the_accepted_tokens(
     assert holds_its_text(decoder, engine)
 
 
+def test_a_window_of_bigrams_may_be_accepted_deeper_than_its_candidates() -> None:
+    """The case that showed how many tokens may have to be decoded again."""
+    chosen = DecodeSettings(window=5, ngram=2, guesses=2, window_init="prompt", window_shift="refill",
+                            pool_prompt=False, pool_text=False, pool_keys=12, ordered=True)  # fmt: skip
+    engine = engine_for(chosen)
+    decoder = Decoder(engine, chosen)
+    steps = [step for _, step in zip(range(19), decoder.generate([9, 0, 6, 11, 11, 11, 5], 100), strict=False)]
+    assert max(len(step.tokens) for step in steps) - 1 > chosen.ngram - 1
+    assert all(len(step.tokens) - 1 <= chosen.deepest for step in steps)
+    assert holds_its_text(decoder, engine)
+
+
 @given(any_settings, prompts, prompts)
 @settings(max_examples=100, deadline=None)
 def test_a_second_prompt_is_answered_as_by_a_fresh_decoder(
@@ -119,7 +131,7 @@ def test_a_second_prompt_is_answered_as_by_a_fresh_decoder(
 def test_a_cache_that_refuses_large_batches_gets_smaller_ones(
     chosen: DecodeSettings, prompt: list[int], largest: int
 ) -> None:
-    assume(largest >= chosen.least_outputs + (chosen.ngram if chosen.ordered else 0))
+    assume(largest > chosen.least_outputs + (chosen.deepest if chosen.ordered else 0))
     engine = engine_for(chosen, rows=largest)
     decoder = Decoder(engine, chosen)
     generation = decoder.generate(prompt, 40)
