@@ -29,7 +29,10 @@ from lacli.ui import Screen
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is checked and how it is shown. prompts: how many of PROMPTS. predict: most tokens of an answer."""
+    """How much is checked and how it is shown.
+
+    prompts: how many of PROMPTS. predict: most tokens of an answer. own: a prompt to take instead of them.
+    """
 
     prompts: int = len(PROMPTS)
     predict: int = 64
@@ -37,6 +40,7 @@ class Plan:
     fail_on_difference: bool = False
     json: bool = False
     verbose: bool = False
+    own: str = ""
 
 
 def examine(
@@ -76,6 +80,7 @@ def _checked(session: Session, plan: Plan, screen: Screen) -> tuple[Setup, Resul
         screen.note(f"only batch sizes are compared: {why}")
         modes = []
     prompts = [session.prompt(prompt) for prompt in PROMPTS]
+    asked = [session.prompt(plan.own)] if plan.own else prompts[: plan.prompts]
     setup = Setup(
         model=str(model.path),
         description=model.description,
@@ -87,7 +92,7 @@ def _checked(session: Session, plan: Plan, screen: Screen) -> tuple[Setup, Resul
         sampling=session.sampling,
         sampled=describe_sampling(session.sampling),
         predict=plan.predict,
-        prompts=plan.prompts,
+        prompts=len(asked),
         piece=partial(model.piece, special=True),
     )
     # Contexts of the check's own take its place, and there may be no memory for one more.
@@ -108,7 +113,7 @@ def _checked(session: Session, plan: Plan, screen: Screen) -> tuple[Setup, Resul
         sampler = None if greedy else stack.enter_context(LlamaSampler(model, session.sampling))
         result = check(
             opening(loading),
-            prompts[: plan.prompts],
+            asked,
             modes,
             plan.predict,
             sampler=sampler,

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self, overload
 
 from lacli.chain import LlamaSampler
-from lacli.context import LlamaEngine
+from lacli.context import CONTEXT_PAD, LlamaEngine
 from lacli.cores import physical_cores
 from lacli.decode import Decoder
 from lacli.errors import PromptError, UsageError
@@ -98,6 +98,8 @@ class Session:
                 LlamaEngine(self.model, model_settings, decode_settings, backend_greedy=backend_greedy)
             )
             self._closing = stack.pop_all()
+        if 0 < model_settings.context < self.engine.cells and model_settings.context < CONTEXT_PAD:
+            self.notes.append(f"llama.cpp makes no context smaller than {self.engine.cells} tokens")
         self.decoder = Decoder(self.engine, decode_settings, verifier(sampler, self.sampling) if sampler else None)
         self.model_settings = model_settings
 

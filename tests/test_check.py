@@ -449,6 +449,18 @@ def test_flags_that_cannot_be_checked_are_refused_in_one_line(arguments: list[st
     assert words in done.err and done.err.count("\n") == 1
 
 
+def test_a_prompt_of_ones_own_is_checked_instead_of_the_built_in_ones(tmp_path: Path) -> None:
+    flags = ("check", "-q", "-c", "512", "-n", "8", "--mode", "lookup", "--json")
+    (tmp_path / "prompt").write_text("Explain os.path.join.")
+    found = [
+        json.loads(call(*flags, *prompt).out)
+        for prompt in (["-p", "Explain os.path.join."], ["-f", str(tmp_path / "prompt")])
+    ]
+    assert [one["prompts"] for one in found] == [1, 1]
+    assert found[0]["modes"] == found[1]["modes"]
+    assert call("check", "-f", "nosuch").code == 1
+
+
 def test_ctrl_c_ends_a_check_with_nothing_printed() -> None:
     with start("check", "-n", "400") as process:
         assert process.stderr and process.stdout

@@ -445,3 +445,8 @@ def test_a_full_context_is_said_and_a_reached_limit_is_not() -> None:
     assert (full.code, cut.code) == (0, 0)
     assert "context of 256 tokens is full" in full.err
     assert "full" not in cut.err
+
+
+def test_a_context_below_the_smallest_is_said() -> None:
+    assert "no context smaller than 256 tokens" in call("run", "-n", "1", "-c", "64", "-p", "Hi").err
+    assert "no context smaller" not in call("run", "-n", "1", "-c", "300", "-p", "Hi").err

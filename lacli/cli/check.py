@@ -34,6 +34,11 @@ Mode = Annotated[
 Prompts = Annotated[
     int, typer.Option("--prompts", min=1, max=PROMPTS, help="How many of the built-in prompts.", rich_help_panel=CHECK)
 ]
+Prompt = Annotated[
+    str | None,
+    typer.Option("-p", "--prompt", help="Check with this prompt instead of the built-in ones.", rich_help_panel=CHECK),
+]
+PromptFile = Annotated[str | None, typer.Option("-f", "--file", help="The same from a file.", rich_help_panel=CHECK)]
 Predict = Annotated[
     int,
     typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most.",
@@ -62,6 +67,8 @@ def _without(group: Group, name: str) -> Group:
 def check(
     model: options.Model = None,
     prompts: Prompts = PROMPTS,
+    prompt: Prompt = None,
+    file: PromptFile = None,
     predict: Predict = 64,
     fail_on_difference: FailOnDifference = False,
     *,
@@ -79,6 +86,7 @@ def check(
     A text that differs is judged: the batches were rounded in another way, or there is a BUG (exit code 3).
     """
     from lacli.examine import Plan, examine
+    from lacli.question import check_text, read_text
     from lacli.resolve import find_model
     from lacli.ui import Screen
 
@@ -86,7 +94,8 @@ def check(
     path = find_model(model)
     if model is None:
         screen.note(f"no MODEL given: this is the bundled demo model {path.name}, trained on Python's standard library")
-    plan = Plan(prompts, predict, mode, fail_on_difference, json, verbose)
+    own = read_text(file) if file is not None else check_text(prompt or "", "-p")
+    plan = Plan(prompts, predict, mode, fail_on_difference, json, verbose, own)
     code = examine(path, loading, decoding, sampling, plan, screen)
     if code:
         raise typer.Exit(code)
