@@ -180,11 +180,11 @@ class Decoder:
     def _kept(self, nodes: list[int]) -> list[int]:
         """The accepted nodes whose cells stay; the others' tokens are decoded again with the next step.
 
-        Where cells must lie in the order of the text, those of a path with other guesses between them do not.
+        Where cells must lie in the order of the text, those behind other guesses do not.
         """
-        if self.settings.ordered and nodes != list(range(1, len(nodes) + 1)):
-            return []
-        return nodes
+        if not self.settings.ordered:
+            return nodes
+        return [node for place, node in enumerate(nodes, start=1) if node == place]
 
     def _sampled(self, verifier: Verifier, tree: Tree) -> Choose:
         """The verifier's choice after a node of the tree that was just decoded."""
