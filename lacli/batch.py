@@ -71,20 +71,21 @@ class Batch:
         count = len(again)
         positions = [*range(past, past + count), *(past + count + depth for depth in tree.depths)]
         sequences = [tree.sequences[ROOT]] * count + tree.sequences
-        return self._set([*again, *tree.tokens], positions, sequences, [False] * count + tree.verified)
+        return self.set_rows([*again, *tree.tokens], positions, sequences, [False] * count + tree.verified)
 
     def set_tokens(self, tokens: Sequence[int], past: int) -> Batch:
         """The rows of a piece of prompt: sequence 0, no logits wanted."""
         rows = len(tokens)
-        return self._set(tokens, range(past, past + rows), [(0,)] * rows, [False] * rows)
+        return self.set_rows(tokens, range(past, past + rows), [(0,)] * rows, [False] * rows)
 
-    def _set(
+    def set_rows(
         self,
         tokens: Sequence[int],
         positions: Sequence[int],
         sequences: Sequence[Sequence[int]],
         outputs: Sequence[bool],
     ) -> Batch:
+        """Rows as they are given; a batch goes into the cache as it stands here."""
         # Sums over a few dozen rows are faster in lists; numpy is for the one copy into llama.cpp's memory.
         rows = self.rows = len(tokens)
         counts = [len(ids) for ids in sequences]

@@ -10,13 +10,13 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Ints
+from lacli.closing import Closing
 from lacli.engine import Distribution, Floats
 from lacli.errors import SamplingError, UsageError
 from lacli.grammar import complaint, danger
@@ -45,7 +45,7 @@ class Samplers(NamedTuple):
     last: Any
 
 
-class LlamaSampler:
+class LlamaSampler(Closing):
     """The samplers of one model and one setting, in llama.cpp's default order; close it before its model.
 
     A grammar is asked about the drawn token only, and about the whole vocabulary when it refuses that: then another
@@ -119,12 +119,6 @@ class LlamaSampler:
             if sampler:
                 lib.llama_sampler_free(sampler)
         self._samplers = Samplers(None, None, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     def _drawn(self, samplers: Samplers, logits: Floats) -> int:
         token = self._pick(samplers, self._filled(logits))

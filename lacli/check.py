@@ -17,6 +17,7 @@ from lacli.invariance import PROBE, Probe, probe
 from lacli.judge import Seer
 from lacli.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, Mode, ModelSettings
+from lacli.strict import EXACT_CELLS
 
 CHECKED: tuple[Mode, ...] = ("jacobi", "lookup", "lookahead")
 
@@ -38,7 +39,7 @@ PROMPTS = (
 )
 """Code, explanations, lists, copies and free text: some have many near ties, some let long guesses come true."""
 
-EXACT_FLAGS = "-fa on -ctk q8_0 -ctv q8_0"
+EXACT_FLAGS = f"-fa on -ctk {EXACT_CELLS[0]} -ctv {EXACT_CELLS[0]}"
 """What leaves ggml's separate attention kernels for one row and for many on the CPU."""
 
 
@@ -189,7 +190,7 @@ def checked_modes(decoding: DecodeSettings, only: Mode | None = None) -> list[De
 
 def exact_settings(loading: ModelSettings) -> ModelSettings | None:
     """The same with EXACT_FLAGS; None where they are given already."""
-    chosen = replace(loading, flash_attention="on", cache_type_k="q8_0", cache_type_v="q8_0")
+    chosen = replace(loading, flash_attention="on", cache_type_k=EXACT_CELLS[0], cache_type_v=EXACT_CELLS[0])
     return None if chosen == loading else chosen
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
+from lacli.closing import Closing
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import BatchRefused
@@ -60,7 +59,7 @@ class Run:
         return not self.failure and self.difference is None
 
 
-class Comparison:
+class Comparison(Closing):
     """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
 
     limit: tokens an answer may have. plain: how plain decoding is done. sampler: what tokens are drawn with, or None
@@ -115,9 +114,3 @@ class Comparison:
 
     def close(self) -> None:
         self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import nullcontext
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
+from lacli.closing import Closing
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llama import LlamaModel, lib, library
 from lacli.memory import bounded_by_free_memory
@@ -30,7 +30,7 @@ FLASH_ATTENTION = {
 }
 
 
-class LlamaEngine:
+class LlamaEngine(Closing):
     """One llama_context as an Engine; close it before its model, or use it in `with`.
 
     Raises ModelLoadError when the context does not fit into memory or its options contradict each other.
@@ -140,12 +140,6 @@ class LlamaEngine:
         for sampler in self._samplers:
             lib.llama_sampler_free(sampler)
         self._samplers = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings) -> Any:
         parameters = lib.llama_context_default_params()

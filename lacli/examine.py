@@ -6,13 +6,11 @@ Takes settings; flags are read before, the check itself is `check.py`, terminals
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from lacli.chain import LlamaSampler
 from lacli.check import EXACT_FLAGS, PROMPTS, Alternative, Result, check, checked_modes, exact_settings, fixed_seed
 from lacli.check_json import as_json
 from lacli.check_report import Setup, as_lines
@@ -108,17 +106,14 @@ def _checked(session: Session, plan: Plan, screen: Screen) -> tuple[Setup, Resul
 
     exact = exact_settings(loading)
     alternative = Alternative(EXACT_FLAGS, opening(exact)) if exact else None
-    with ExitStack() as stack:
-        greedy = session.sampling.greedy and not model.suppressed
-        sampler = None if greedy else stack.enter_context(LlamaSampler(model, session.sampling))
-        result = check(
-            opening(loading),
-            asked,
-            modes,
-            plan.predict,
-            sampler=sampler,
-            alternative=alternative,
-            probed=list(chain.from_iterable(prompts)),
-            progress=screen.note,
-        )
+    result = check(
+        opening(loading),
+        asked,
+        modes,
+        plan.predict,
+        sampler=session.sampler,
+        alternative=alternative,
+        probed=list(chain.from_iterable(prompts)),
+        progress=screen.note,
+    )
     return setup, result

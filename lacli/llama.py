@@ -11,13 +11,12 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import llama_cpp
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 
+from lacli.closing import Closing
 from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.log import Log
 from lacli.settings import ModelSettings
@@ -73,7 +72,7 @@ def schema_grammar(schema: str) -> str:
     return grammar
 
 
-class LlamaModel:
+class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
     Raises ModelLoadError when llama.cpp cannot read the file or lacli cannot decode with its kind of model.
@@ -192,12 +191,6 @@ class LlamaModel:
         if self.handle:
             lib.llama_model_free(self.handle)
             self.handle = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     def _special(self, token: int) -> str:
         return "" if token < 0 else self.piece(token, special=True).decode("utf-8", "replace")

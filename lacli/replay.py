@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count, pairwise
 
-from lacli.batch import Batch, Ints, from_tree
+from lacli.batch import Batch, Ints
 from lacli.engine import Engine, Floats
-from lacli.tree import Tree
 
 
 class Mismatch(Exception):
@@ -50,11 +49,8 @@ class Rows:
         return self.outputs.index(True)
 
     def batch(self) -> Batch:
-        """A batch of these rows. It is made as if they were a tree: nothing there asks for a real one."""
-        tree = Tree(self.tokens[0])
-        tree.tokens, tree.depths, tree.sequences = self.tokens, self.positions, self.sequences
-        tree.verified = self.outputs
-        return from_tree(tree, past=0)
+        """A new batch of these rows."""
+        return Batch(len(self.tokens)).set_rows(self.tokens, self.positions, self.sequences, self.outputs)
 
 
 class Recorder:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import randbelow
 from time import perf_counter
-from types import TracebackType
-from typing import Self, overload
+from typing import overload
 
 from lacli.chain import LlamaSampler
+from lacli.closing import Closing
 from lacli.context import CONTEXT_PAD, LlamaEngine
 from lacli.cores import physical_cores
 from lacli.decode import Decoder
@@ -55,10 +55,11 @@ class Answer:
         return self.statistics.tokens_per_step
 
 
-class Session:
+class Session(Closing):
     """A model ready to answer; use it in `with`, or close it. Made by `load`.
 
-    notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run).
+    notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run). sampler:
+    what tokens are drawn with, or None where the most probable ones are taken.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Session:
                 self.notes.append(f"the context is cut to {cut} of the model's {whole} tokens; -c sets it")
             self.sampling = self._completed(sampling)
             greedy = self.sampling.greedy and not self.model.suppressed
-            sampler = None if greedy else stack.enter_context(LlamaSampler(self.model, self.sampling))
+            self.sampler = None if greedy else stack.enter_context(LlamaSampler(self.model, self.sampling))
             # A sampler reads raw logits, which are not there where the backend chooses.
             backend_greedy = None if greedy else False
             self.engine = stack.enter_context(
@@ -100,7 +101,9 @@ class Session:
             self._closing = stack.pop_all()
         if 0 < model_settings.context < self.engine.cells and model_settings.context < CONTEXT_PAD:
             self.notes.append(f"llama.cpp makes no context smaller than {self.engine.cells} tokens")
-        self.decoder = Decoder(self.engine, decode_settings, verifier(sampler, self.sampling) if sampler else None)
+        self.decoder = Decoder(
+            self.engine, decode_settings, verifier(self.sampler, self.sampling) if self.sampler else None
+        )
         self.model_settings = model_settings
 
     @property
@@ -133,19 +136,12 @@ class Session:
     def close(self) -> None:
         self._closing.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
-
     def _possible(self, settings: DecodeSettings) -> DecodeSettings:
         why = self.model.chain_only
         if not why:
             return settings
-        if settings.mode == "plain":
-            return replace(settings, ordered=False, least_outputs=1)
-        self.notes.append(f"decoding plainly: {why}")
+        if settings.mode != "plain":
+            self.notes.append(f"decoding plainly: {why}")
         # One mode is the same as itself, so nothing has to be done for it, and a second row could not be forgotten.
         return replace(settings, mode="plain", ordered=False, least_outputs=1)
 

@@ -1,7 +1,7 @@
 """Strict decoding: the settings under which a token's logits do not depend on the rows that its step has.
 
 A rule by weight type, found by measurement on the CPU (docs/exactness.md says why each part is needed). The parts are
-carried out where they belong: kernels and cache in `llama.py`, rows and cells in `decode.py`.
+carried out where they belong: kernels and cells in `llama.py` and `context.py`, rows and their order in `decode.py`.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ class Parameters(ctypes.Structure):
 
 
 def weight_types(path: Path) -> frozenset[str]:
-    """ggml's names of the types of all matrices of a model that llama.cpp has loaded, q4_K for example.
+    """ggml's names of the types of all matrices of a model, q4_K for example.
 
-    path: the file, or the first part of a split one.
+    path: the file, or the first part of a split one. Raises ModelLoadError when it cannot be read.
     """
     return frozenset().union(*(_types(part) for part in _parts(path)))
 
@@ -62,7 +62,7 @@ def _is_vector(name: str) -> bool:
 
 def _ggml() -> Any:
     """The library's GGUF functions, which llama_cpp does not declare."""
-    library = lib.llama_cpp._lib
+    functions = lib.llama_cpp._lib
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64
     for name, takes, gives in (
         ("gguf_init_from_file", [text, Parameters], pointer),
@@ -72,6 +72,6 @@ def _ggml() -> Any:
         ("gguf_free", [pointer], None),
         ("ggml_type_name", [ctypes.c_int], text),
     ):
-        function = getattr(library, name)
+        function = getattr(functions, name)
         function.argtypes, function.restype = takes, gives
-    return library
+    return functions

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import wraps
-from inspect import signature
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lacli import settings
 from lacli.cli import options
-from lacli.cli.groups import Group, with_groups
+from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import LOOKAHEAD, lookahead_group
 from lacli.cli.options import model_group
 from lacli.cli.sampling_options import sampling_group
@@ -50,20 +48,7 @@ FailOnDifference = Annotated[
 ]
 
 
-def _without(group: Group, name: str) -> Group:
-    """The group with one option left at its default."""
-
-    @wraps(group)
-    def smaller(**given: Any) -> Any:
-        return group(**given)
-
-    whole = signature(group)
-    left = [parameter for parameter in whole.parameters.values() if parameter.name != name]
-    smaller.__signature__ = whole.replace(parameters=left)  # type: ignore[attr-defined]  # as in groups.py
-    return smaller
-
-
-@with_groups(sampling=sampling_group, decoding=_without(lookahead_group, "mode"), loading=model_group)
+@with_groups(sampling=sampling_group, decoding=lookahead_group, loading=model_group)
 def check(
     model: options.Model = None,
     prompts: Prompts = PROMPTS,
@@ -87,13 +72,10 @@ def check(
     """
     from lacli.examine import Plan, examine
     from lacli.question import check_text, read_text
-    from lacli.resolve import find_model
     from lacli.ui import Screen
 
     screen = Screen(color=color, quiet=quiet)
-    path = find_model(model)
-    if model is None:
-        screen.note(f"no MODEL given: this is the bundled demo model {path.name}, trained on Python's standard library")
+    path = options.model_path(model, screen)
     own = read_text(file) if file is not None else check_text(prompt or "", "-p")
     plan = Plan(prompts, predict, mode, fail_on_difference, json, verbose, own)
     code = examine(path, loading, decoding, sampling, plan, screen)

@@ -16,19 +16,21 @@ Group = Callable[..., Any]
 def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a command's parameters of these names by their groups' options, in their place.
 
-    The command is called with what the groups make of the options.
+    The command is called with what the groups make of the options. An option that the command has itself is its own,
+    and the group's stays at its default.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = signature(command).parameters
+        parts = {name: [each for each in _parameters(group) if each.name not in own] for name, group in groups.items()}
         shown: list[Parameter] = []
         for parameter in _parameters(command):
-            shown += _parameters(groups[parameter.name]) if parameter.name in groups else [parameter]
+            shown += parts.get(parameter.name, [parameter])
 
         @wraps(command)
         def with_settings(**given: Any) -> None:
             made = {
-                name: group(**{parameter: given.pop(parameter) for parameter in signature(group).parameters})
-                for name, group in groups.items()
+                name: groups[name](**{each.name: given.pop(each.name) for each in part}) for name, part in parts.items()
             }
             command(**given, **made)
 

@@ -5,13 +5,17 @@ Declarations only; ranges are checked by the settings that the values end up in.
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lacli import settings
 from lacli.errors import UsageError
 from lacli.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from lacli.ui import Screen
 
 MODEL, TEXT, OUTPUT = "Model", "Prompt and answer", "Output"
 
@@ -36,6 +40,16 @@ def split_dash(model: str | None, stdin: str | None) -> tuple[str | None, bool]:
     if stdin not in (None, "-"):
         raise UsageError(f"unexpected argument {stdin!r}", "quote the prompt and put -p before it")
     return model, stdin == "-"
+
+
+def model_path(model: str | None, screen: Screen) -> Path:
+    """The file of MODEL; what runs without one is said."""
+    from lacli.resolve import find_model
+
+    path = find_model(model)
+    if model is None:
+        screen.note(f"no MODEL given: this is the bundled demo model {path.name}, trained on Python's standard library")
+    return path
 
 
 def check_raw(raw: bool, system: str, system_file: str | None) -> None:

@@ -47,12 +47,9 @@ def run(
     stops = tuple(check_text(part, "--stop") for part in stop or ())
 
     from lacli.ask import Output, Question, ask
-    from lacli.resolve import find_model
 
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
-    path = find_model(model)
-    if model is None:
-        screen.note(f"no MODEL given: this is the bundled demo model {path.name}, trained on Python's standard library")
+    path = options.model_path(model, screen)
     ask(
         path,
         Question(text, system, raw, predict, stops),
