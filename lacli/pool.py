@@ -32,6 +32,8 @@ class PoolStatistics:
 class NgramPool:
     """N-grams by their first token: at most `guesses` a key and `keys` keys, least recently used out first.
 
+    found: whether the last lookup found a continuation, None before the first one.
+
     Source: section 3.2 of the paper and Algorithm 2, line 29. With N = 3 and G = 2:
 
     >>> pool = NgramPool(ngram=3, guesses=2)
@@ -44,6 +46,7 @@ class NgramPool:
         self.ngram = ngram
         self.guesses = guesses
         self.most_keys = keys
+        self.found: bool | None = None
         # A dict keeps insertion order, so its first entry is the least recently used one.
         self._by_key: dict[int, dict[Continuation, None]] = {}
         self._lookups = 0
@@ -73,6 +76,7 @@ class NgramPool:
         """The continuations of a token, N-1 tokens each, most recent first; counted for the hit rate."""
         bucket = self._by_key.pop(key, None)
         self._lookups += 1
+        self.found = bucket is not None
         if bucket is None:
             return iter(())
         self._by_key[key] = bucket

@@ -1,0 +1,118 @@
+"""Medians, spreads and ratios with their intervals: what repeated measurements say, and how surely.
+
+Numbers in, numbers out. What was measured and how it is shown live elsewhere.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+Logs = npt.NDArray[np.float64]
+
+RESAMPLES = 2_000
+SEED = 2402
+
+NORMAL = 1.959964
+STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
+"""97.5% points of the normal distribution, and of Student's t with 1 to 9 degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as fast, with its 95% interval, or None for its ends where nothing was repeated."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def surely_faster(self) -> bool:
+        """Whether the whole interval lies above 1."""
+        return self.low is not None and self.low > 1
+
+    @property
+    def surely_slower(self) -> bool:
+        """Whether the whole interval lies below 1."""
+        return self.high is not None and self.high < 1
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value, or the mean of the two middle ones."""
+    return float(statistics.median(values))
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Half of the interquartile range: about half of the values lie within it around the median.
+
+    The standard deviation's counterpart to a median: one slow run in five hardly moves it. Quartiles lie between the
+    neighbouring values in proportion. None for a single value, which shows no spread.
+    """
+    if len(values) < 2:
+        return None
+    low, high = np.quantile(values, (0.25, 0.75))
+    return float(high - low) / 2
+
+
+def stddev(values: Sequence[float]) -> float:
+    """Standard deviation of a sample; 0 for a single value, as in llama-bench's stddev columns."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> Ratio:
+    """How many times as fast another mode is as plain decoding, from seconds a token by prompt and by repetition.
+
+    The n-th repetition of a prompt in one mode is paired with the n-th in the other, which ran beside it, so drift
+    cancels. The value is the geometric mean over prompts of the median over repetitions, which counts twice as fast
+    and half as fast alike: exchanging the modes gives the inverse. The interval says where the value of many more
+    such prompts would lie, and is wide for few: see `_interval`.
+    """
+    pairs = list(zip(plain, other, strict=True))
+    assert pairs and all(len(one) == len(two) > 0 for one, two in pairs), "each run needs the one beside it"
+    logs = [np.log(np.divide(*pair)) for pair in pairs]
+    value = float(np.mean([np.median(repeated) for repeated in logs]))
+    if all(len(repeated) == 1 for repeated in logs) and len(logs) == 1:
+        return Ratio(exp(value))
+    low, high = _interval(logs, value)
+    return Ratio(exp(value), exp(low), exp(high))
+
+
+def _interval(logs: Sequence[Logs], value: float) -> tuple[float, float]:
+    """The middle 95% of resampled values, widened for the number of prompts.
+
+    A bootstrap of n prompts is too narrow, by sqrt((n-1)/n) and because the scatter of few prompts is itself
+    uncertain; without the widening 95% intervals from 3 prompts hold the truth in 73 of 100 cases. Of a single
+    prompt only the repetitions are resampled, so the interval is about that prompt, and of 3 or 5 repetitions it is
+    their range (75% and 94%).
+    """
+    low, high = np.quantile(_resampled(logs), (0.025, 0.975))
+    prompts = len(logs)
+    wider = sqrt(prompts / (prompts - 1)) * _student(prompts - 1) / NORMAL if prompts > 1 else 1.0
+    return value + wider * float(low - value), value + wider * float(high - value)
+
+
+def _resampled(logs: Sequence[Logs]) -> Logs:
+    """Values of RESAMPLES samples drawn with replacement: prompts, and within each its repetitions anew."""
+    random = np.random.default_rng(SEED)
+    drawn = random.integers(len(logs), size=(RESAMPLES, len(logs)))
+    medians = np.empty(drawn.shape)
+    for prompt, repeated in enumerate(logs):
+        here = drawn == prompt
+        again = random.integers(len(repeated), size=(int(here.sum()), len(repeated)))
+        medians[here] = np.median(repeated[again], axis=1)
+    means: Logs = medians.mean(axis=1)
+    return means
+
+
+def _student(freedom: int) -> float:
+    """The 97.5% point of Student's t; from 10 degrees of freedom on Fisher's expansion is right to 0.2%."""
+    if freedom <= len(STUDENT):
+        return STUDENT[freedom - 1]
+    first = (NORMAL**3 + NORMAL) / (4 * freedom)
+    second = (5 * NORMAL**5 + 16 * NORMAL**3 + 3 * NORMAL) / (96 * freedom**2)
+    return NORMAL + first + second
