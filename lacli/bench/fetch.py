@@ -1,0 +1,95 @@
+"""One file from the Hugging Face Hub: the only place of the benchmark that uses the network.
+
+Silent: the hub's own progress bars and warnings are off while it works. Which files are wanted is `suites.py`'s affair.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+HUB = "https://huggingface.co"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file on the hub. kind: the class of its rows where they name none."""
+
+    repository: str
+    file: str
+    kind: str = ""
+    space: bool = False
+    revision: str = "main"
+
+    @property
+    def url(self) -> str:
+        return f"{HUB}/{'spaces' if self.space else 'datasets'}/{self.repository}/resolve/{self.revision}/{self.file}"
+
+
+class FetchError(Exception):
+    """Why a file could not be had, in a few words."""
+
+
+def fetch(source: Source, *, offline: bool = False, cache: str | None = None) -> str:
+    """The path of a source's file, downloaded where the cache lacks it.
+
+    offline: only from the cache. cache: its folder, or the hub's own. Raises FetchError.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    download = partial(
+        hf_hub_download,
+        source.repository,
+        source.file,
+        repo_type="space" if source.space else "dataset",
+        revision=source.revision,
+        cache_dir=cache,
+    )
+    try:
+        # First the cache alone: asking for news of a file that is there takes seconds without a network.
+        return str(download(local_files_only=True))
+    except LocalEntryNotFoundError as error:
+        if offline:
+            raise FetchError(f"{source.file} of {source.repository} is not in the cache") from error
+    try:
+        with _silence():
+            return str(download())
+    except Exception as error:  # the hub, its transport and the disk raise many kinds
+        raise FetchError(_reason(error, source)) from error
+
+
+def _reason(error: Exception, source: Source) -> str:
+    from huggingface_hub import errors
+
+    missing = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.RemoteEntryNotFoundError)
+    match error:
+        case errors.GatedRepoError():
+            return f"{source.repository} wants its terms accepted on {HUB} and HF_TOKEN set"
+        case _ if isinstance(error, missing):
+            return f"there is no {source.file} in {source.repository}"
+        case errors.HfHubHTTPError():
+            return f"{HUB} answers {error.response.status_code}"
+        case errors.LocalEntryNotFoundError():
+            offline = isinstance(error.__cause__, errors.OfflineModeIsEnabled)
+            return "HF_HUB_OFFLINE is set" if offline else f"no connection to {HUB}"
+        case OSError():
+            return error.strerror or str(error).partition("\n")[0]
+    return str(error).partition("\n")[0]
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    from huggingface_hub.utils.logging import get_verbosity, set_verbosity
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    before = get_verbosity()
+    set_verbosity(logging.ERROR)
+    try:
+        with disable_progress_bars():
+            yield
+    finally:
+        set_verbosity(before)
