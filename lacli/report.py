@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from lacli.charts import histogram
 from lacli.sampling import DEFAULT, SamplingSettings, flag
 from lacli.session import Answer, Session
 from lacli.settings import DecodeSettings
-
-BAR = 24
 
 
 def as_json(session: Session, answer: Answer) -> dict[str, Any]:
@@ -81,7 +80,9 @@ def as_lines(session: Session, answer: Answer) -> str:
     ]  # fmt: skip
     if run.drafted:
         lines.append(("guesses", f"{run.accepted} accepted of {run.drafted} verified"))
-        lines += [("accepted" if not index else "", bar) for index, bar in enumerate(_histogram(run.accept_hist))]
+        lines += [
+            ("accepted" if not index else "", bar) for index, bar in enumerate(histogram(run.accept_hist).splitlines())
+        ]
     if session.settings.mode == "lookahead":
         lines.append((
             "pool",
@@ -130,15 +131,6 @@ def describe_sampling(sampling: SamplingSettings) -> str:
     words = [f"{flag(name)} {getattr(sampling, name)}".removesuffix(" True") for name in ("temp", *changed, "seed")]
     words += [f"--logit-bias {token}{bias:+g}" for token, bias in sampling.logit_bias]
     return " ".join([*words, *(["with a grammar"] if sampling.grammar else [])])
-
-
-def _histogram(counts: list[int]) -> list[str]:
-    most = max(counts, default=1)
-    width = len(str(most))
-    return [
-        f"{length:2} tokens  {count:{width}} steps  {'█' * round(count / most * BAR)}"
-        for length, count in enumerate(counts, start=1)
-    ]
 
 
 def _threads(session: Session) -> str:
