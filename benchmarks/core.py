@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import subprocess
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -28,6 +27,7 @@ import llama_cpp as lib
 import numpy as np
 
 from lacli import batch
+from lacli.bench.rivals import Program
 from lacli.context import LlamaEngine
 from lacli.cores import physical_cores
 from lacli.decode import Decoder
@@ -58,6 +58,11 @@ class Bench:
 
     def engine(self, decode: DecodeSettings) -> LlamaEngine:
         return LlamaEngine(self.model, self.settings, decode)
+
+    def rival(self, binary: str) -> Program:
+        """llama-lookahead, with this model and these settings."""
+        path, offloaded = Path(shutil.which(binary) or binary), self.model.offloaded
+        return Program(path, self.model.path, self.settings, offloaded=offloaded, first_from_prefill=False)
 
     def prompt(self, question: str) -> list[int]:
         return self.model.tokenize(TURN.format(question))
@@ -214,14 +219,18 @@ def reference(bench: Bench, binary: str) -> Iterator[list[str]]:
     sets = {**bench.questions}
     sets |= {f"one of {size} tokens": [bench.long_question(size)] for size in (1000, 3000)}
     s_ratios, speed_ratios = [], []
-    with bench.engine(settings) as engine, bench.engine(replace(settings, mode="plain")) as plain_engine:
+    with (
+        bench.engine(settings) as engine,
+        bench.engine(replace(settings, mode="plain")) as plain_engine,
+        bench.rival(binary) as rival,
+    ):
         for name, questions in sets.items():
             theirs, ours, plainly = [], [], []
             repeats = bench.repeats if len(questions) == 1 else 1
             for question, _ in product(questions, range(repeats)):
                 prompt = bench.prompt(question)
                 ours.append(run(engine, settings, prompt, bench.limit))
-                theirs.append(run_reference(bench, binary, TURN.format(question)))
+                theirs.append(run_reference(rival, bench, question))
                 plainly.append(run(plain_engine, replace(settings, mode="plain"), prompt, bench.limit))
             their, our, plain_total = (pooled(runs) for runs in (theirs, ours, plainly))
             their_s, our_s = their.statistics.tokens_per_step, our.statistics.tokens_per_step
@@ -235,20 +244,10 @@ def reference(bench: Bench, binary: str) -> Iterator[list[str]]:
     yield ["geometric mean of the classes", "", "", means[0], "", "", means[1], ""]
 
 
-def run_reference(bench: Bench, binary: str, prompt: str) -> Run:
-    """One process of llama-lookahead; its own count of tokens, accepted tokens and seconds of decoding."""
-    threads = str(bench.settings.threads)
-    command = [binary, "-m", str(bench.model.path), "-p", prompt, "-n", str(bench.limit), "--temp", "0"]
-    command += ["-c", str(bench.settings.context), "-b", str(bench.settings.context), "-t", threads, "-tb", threads]
-    # Its log has a thread of its own, and what that has not written when the process ends is lost: ask again.
-    for _ in range(10):
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True)
-        decoded = re.search(r"decoded +(\d+) tokens in +([\d.]+) seconds", done.stderr)
-        accepted = re.search(r"n_accept += +(\d+)", done.stderr)
-        if decoded and accepted:
-            tokens, seconds = int(decoded[1]), float(decoded[2])
-            return Run(RunStatistics(steps=tokens - int(accepted[1]), tokens=tokens), seconds)
-    raise RuntimeError("the reference prints no statistics: has its log changed its form?")
+def run_reference(rival: Program, bench: Bench, question: str) -> Run:
+    """One process of llama-lookahead; its own count of tokens and steps, and its seconds of decoding."""
+    theirs = rival.answer(TURN.format(question), bench.prompt(question), bench.limit)
+    return Run(RunStatistics(steps=theirs.steps, tokens=theirs.tokens), theirs.seconds)
 
 
 def ms(seconds: float) -> float:
