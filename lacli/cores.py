@@ -6,7 +6,10 @@ Two threads of one core share its arithmetic units, so more threads than cores s
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+
+from lacli.settings import ModelSettings
 
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
@@ -20,3 +23,9 @@ def physical_cores() -> int:
         return len({Path(SIBLINGS.format(core)).read_text() for core in allowed})
     except OSError:
         return len(allowed)
+
+
+def with_threads(settings: ModelSettings) -> ModelSettings:
+    """The settings with both numbers of threads decided."""
+    threads = settings.threads or physical_cores()
+    return replace(settings, threads=threads, threads_batch=settings.threads_batch or threads)

@@ -1,0 +1,84 @@
+"""`lacli cost`: its flags, turned into settings and one call of `show_cost`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lacli.cli import options
+from lacli.cli.groups import with_groups
+from lacli.cli.options import model_group
+from lacli.settings import ModelSettings
+
+COST = "Cost"
+MOST_ROWS, MOST_CONTEXT = 4096, 2**20
+
+
+def cost_folder() -> Path:
+    """Where measured costs are kept: the user's cache directory."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("lacli", appauthor=False) / "cost"
+
+
+def whole_numbers(text: str, flag: str, most: int) -> tuple[int, ...]:
+    """Whole numbers from 1 to `most`, separated by commas."""
+    try:
+        numbers = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise typer.BadParameter(f"{flag} takes whole numbers separated by commas, not {text!r}") from None
+    for number in numbers:
+        if not 1 <= number <= most:
+            raise typer.BadParameter(f"{flag} takes numbers from 1 to {most}, not {number}")
+    return numbers
+
+
+Contexts = Annotated[
+    str,
+    typer.Option("--contexts", metavar="TOKENS,..", help="Tokens before the steps.", rich_help_panel=COST),
+]
+Rows = Annotated[
+    str | None,
+    typer.Option("--rows", metavar="ROWS,..", show_default=False, rich_help_panel=COST,
+                 help="Sizes of the steps. (default: 24 sizes from 1 to 128)"),
+]  # fmt: skip
+Seconds = Annotated[
+    float,
+    typer.Option("--seconds", min=0.1, help="About how long to measure; slow models get fewer sizes.",
+                 rich_help_panel=COST),
+]  # fmt: skip
+Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.", rich_help_panel=COST)]
+
+
+@with_groups(loading=model_group)
+def cost(
+    model: options.Model = None,
+    contexts: Contexts = "64,2048",
+    rows: Rows = None,
+    seconds: Seconds = 20,
+    fresh: Fresh = False,
+    *,
+    loading: ModelSettings,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.ColorWhen = "auto",
+) -> None:
+    """Measure what steps of many rows cost here, and which W, N and G can pay for themselves.
+
+    A model is measured once on a machine and for its flags; the numbers are kept in the user's cache directory.
+    """
+    from lacli.cost.measure import ROWS, MeasurePlan
+    from lacli.cost.product import CostPlan, show_cost
+    from lacli.ui import Screen
+
+    measured = MeasurePlan(
+        contexts=whole_numbers(contexts, "--contexts", MOST_CONTEXT),
+        rows=whole_numbers(rows, "--rows", MOST_ROWS) if rows is not None else ROWS,
+        seconds=seconds,
+    )
+    screen = Screen(color=color, quiet=quiet)
+    path = options.model_path(model, screen)
+    show_cost(path, loading, CostPlan(measured, cost_folder(), fresh, json, verbose), screen)

@@ -1,0 +1,83 @@
+"""What steps cost and what pays, as one JSON object for a program. Formats records; measures and prints nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from lacli.cost.payoff import Payoff, best, payoffs
+from lacli.cost.report import Setup, conclusion
+from lacli.cost.staircase import Cost, Staircase
+
+
+def as_json(setup: Setup, cost: Cost) -> dict[str, Any]:
+    """One flat object; what it holds is described in docs/cost.md.
+
+    *ms: milliseconds. relative, break_even and row_cost: in plain steps, t(1). null: there is no such number.
+    """
+    loading = setup.loading
+    wide = [staircase for staircase in cost.staircases if staircase.most_rows > 1]
+    chosen = best(payoffs(wide[0])) if wide else None
+    return {
+        "model": setup.model,
+        "description": cost.description,
+        "devices": cost.devices,
+        "threads": loading.threads,
+        "threads_batch": loading.threads_batch,
+        "gpu_layers": loading.gpu_layers,
+        "flash_attention": loading.flash_attention,
+        "cache_type_k": loading.cache_type_k,
+        "cache_type_v": loading.cache_type_v,
+        "batch": loading.batch,
+        "measured_at": datetime.fromtimestamp(cost.measured_at, UTC).isoformat(timespec="seconds"),
+        "seconds": cost.budget,
+        "cached": setup.age is not None,
+        "chain_only": cost.chain_only or None,
+        "notes": list(cost.notes),
+        "summary": conclusion(cost),
+        "best_window": chosen.window if chosen else None,
+        "best_ngram": chosen.ngram if chosen else None,
+        "best_guesses": chosen.guesses if chosen else None,
+        "best_speedup": round(chosen.speedup, 4) if chosen else None,
+        "staircases": [_staircase_json(staircase) for staircase in cost.staircases],
+        "settings": [_payoff_json(staircase, each) for staircase in wide for each in payoffs(staircase)],
+    }
+
+
+def _staircase_json(staircase: Staircase) -> dict[str, Any]:
+    points = staircase.points
+    rows, speedup = staircase.ceiling
+    return {
+        "context": staircase.context,
+        "rows": [point.rows for point in points],
+        "ms": [_ms(point.every) for point in points],
+        "one_read_ms": [_ms(point.first) for point in points],
+        "relative": [round(staircase.relative(point.rows), 4) for point in points],
+        "spread": [round(point.spread, 4) for point in points],
+        "repeats": [point.repeats for point in points],
+        "row_cost": round(staircase.row, 4),
+        "nearly_free_rows": staircase.nearly_free_rows,
+        "ceiling_rows": rows,
+        "ceiling_speedup": round(speedup, 4),
+    }
+
+
+def _payoff_json(staircase: Staircase, found: Payoff) -> dict[str, Any]:
+    return {
+        "context": staircase.context,
+        "window": found.window,
+        "ngram": found.ngram,
+        "guesses": found.guesses,
+        "rows": found.rows,
+        "outputs": found.outputs,
+        "break_even": round(found.break_even, 4),
+        "most_tokens": found.most_tokens,
+        "most_speedup": round(found.most_speedup, 4),
+        "expected_tokens": None if found.expected is None else round(found.expected, 4),
+        "expected_speedup": None if found.expected is None else round(found.speedup, 4),
+        "extrapolated": found.extrapolated,
+    }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 4)

@@ -1,0 +1,123 @@
+"""The cost of a model: from its file where it was measured before, measured now where it was not.
+
+For every command that has to know what a step costs here; it prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import time
+
+from lacli.check import PROMPTS
+from lacli.context import LlamaEngine
+from lacli.cores import with_threads
+from lacli.cost.measure import MeasurePlan, engine_settings, measure
+from lacli.cost.staircase import Cost
+from lacli.cost.store import CostKey, CostStore, content_hash
+from lacli.ending import ctrl_c_ends_at_once
+from lacli.llama import LlamaModel, devices, offloads, version
+from lacli.settings import ModelSettings
+
+Progress = Callable[[str], None]
+
+CPU = "CPU"
+"""ggml's name of the processor."""
+
+
+def device_names(*, offloaded: bool) -> str:
+    """What computes a model, in words: the processor, and what else there is where layers go there."""
+    return ", ".join(device.description.strip() for device in devices() if offloaded or device.name == CPU)
+
+
+def possible(plan: MeasurePlan, loading: ModelSettings) -> MeasurePlan:
+    """The plan without contexts and rows for which -c and -b leave no room."""
+    most = loading.context or max(plan.contexts)
+    contexts = tuple(sorted({min(context, most) for context in plan.contexts}))
+    return replace(plan, contexts=contexts, rows=tuple(size for size in plan.sizes if size <= loading.batch))
+
+
+def cost_key(path: Path, loading: ModelSettings, plan: MeasurePlan) -> CostKey:
+    """What the cost of a model file with these settings is kept under; no model has to be loaded for it."""
+    loading = with_threads(loading)
+    plan = possible(plan, loading)
+    return CostKey(
+        model=path.name,
+        size=path.stat().st_size,
+        content=content_hash(path),
+        library=f"llama-cpp-python {version()}",
+        devices=device_names(offloaded=offloads(loading)),
+        threads=loading.threads,
+        threads_batch=loading.threads_batch,
+        gpu_layers=loading.gpu_layers if offloads(loading) else 0,
+        flash_attention=loading.flash_attention,
+        cache_type_k=loading.cache_type_k,
+        cache_type_v=loading.cache_type_v,
+        repack=loading.repack,
+        tiled=loading.tiled,
+        contexts=plan.contexts,
+        rows=plan.rows,
+    )
+
+
+def measure_cost(
+    model: LlamaModel, loading: ModelSettings, plan: MeasurePlan, progress: Progress = lambda sentence: None
+) -> Cost:
+    """Measure a model in a context of its own, which is as small as it can be and closed again.
+
+    Raises ModelLoadError where there is no memory for it.
+    """
+    loading = with_threads(loading)
+    plan = possible(plan, loading)
+    cost = Cost(
+        (),
+        description=model.description,
+        devices=device_names(offloaded=model.offloaded),
+        chain_only=model.chain_only,
+        measured_at=time(),
+        budget=plan.seconds,
+    )
+    if cost.chain_only:
+        return cost
+    # A step's time depends on the cells in use, not on those that are there.
+    cells = min(loading.context or model.default_context, max(plan.contexts) + plan.sizes[-1])
+    with ctrl_c_ends_at_once():
+        engine = LlamaEngine(model, replace(loading, context=cells), engine_settings(plan.sizes[-1]))
+    with engine:
+        found = measure(engine, model.tokenize("\n".join(PROMPTS)) or [0], plan, progress=progress)
+    stuck = "its cache cannot go back to what it was before a step" if found.stuck else ""
+    return replace(cost, staircases=found.staircases, notes=found.notes, chain_only=stuck)
+
+
+def known_cost(key: CostKey, plan: MeasurePlan, store: CostStore) -> Cost | None:
+    """What is kept, if it was measured with as much time as the plan gives."""
+    cost = store.load(key)
+    return cost if cost and cost.budget >= plan.seconds else None
+
+
+def keep(key: CostKey, cost: Cost, store: CostStore) -> str:
+    """Save a cost for the next time; the reason where that is not possible, or not wise, otherwise ''."""
+    if cost.rough:
+        return "the times vary too much to be kept: the machine is busy, and fewer threads may help (-t)"
+    return store.save(key, cost)
+
+
+def cost_of(
+    model: LlamaModel,
+    loading: ModelSettings,
+    store: CostStore,
+    plan: MeasurePlan | None = None,
+    *,
+    fresh: bool = False,
+    progress: Progress = lambda sentence: None,
+) -> Cost:
+    """The cost of an open model: what is kept, or measured now and kept then. fresh: measured in any case."""
+    plan = plan or MeasurePlan()
+    key = cost_key(model.path, loading, plan)
+    cost = None if fresh else known_cost(key, plan, store)
+    if cost is None:
+        cost = measure_cost(model, loading, plan, progress)
+        if failure := keep(key, cost, store):
+            progress(failure)
+    return cost

@@ -1,0 +1,263 @@
+"""Measuring t(b): steps of many sizes on an engine, size after size and round after round, by a clock.
+
+Rows form a chain in sequence 0, as drafts do. Times of a size are spread over the whole measurement, so what slows
+the machine down for a while slows all sizes down. Knows an Engine, no model file and no screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from statistics import median, quantiles
+from time import perf_counter
+
+from lacli.batch import Batch
+from lacli.cache import Cache
+from lacli.cost.staircase import Point, Staircase
+from lacli.engine import Engine
+from lacli.settings import DecodeSettings
+from lacli.tree import Origin, Tree
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+CONTEXTS = (64, 2048)
+"""Tokens before the steps: a short and a long text."""
+
+SECONDS = 20.0
+LEAST_ROUNDS = 3
+"""Times of a size at least, or its median would be any one of them."""
+
+SURVEY = 0.25
+"""The part of the time in which sizes are tried once, to see how many of them can be measured."""
+
+LADDER = ((32, 128), (16, 128), (8, 8), (4, 4), (1, 1))
+"""What is measured in less and less time, where there is not enough for all sizes.
+
+All up to the first number, and above it each that is twice the one before; the largest of these are left out, but
+none up to the second number.
+"""
+
+FILLING = 1 / 3
+"""The part of a context's time that decoding it may take."""
+
+WARMING, SINGLES = 2, 3
+"""Single-row steps of one visit: not timed, and timed.
+
+llama.cpp is faster when it meets the same shape of a step again, which plain decoding always does and a tree hardly
+ever: larger steps are timed once at a visit.
+"""
+
+
+@dataclass(frozen=True)
+class MeasurePlan:
+    """What to measure, within about so many seconds. rows: a single row is always among them."""
+
+    contexts: tuple[int, ...] = CONTEXTS
+    rows: tuple[int, ...] = ROWS
+    seconds: float = SECONDS
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(sorted({1, *self.rows}))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The staircases by context. notes: what was left out, in sentences.
+
+    stuck: the cache cannot forget a row, so nothing could be measured.
+    """
+
+    staircases: tuple[Staircase, ...]
+    notes: tuple[str, ...] = ()
+    stuck: bool = False
+
+
+def engine_settings(rows: int) -> DecodeSettings:
+    """What an engine is made for that steps of so many rows are measured on: one sequence, the logits of all rows."""
+    return DecodeSettings(mode="lookup", lookup_draft=rows - 1) if rows > 1 else DecodeSettings(mode="plain")
+
+
+def measure(
+    engine: Engine,
+    tokens: Sequence[int],
+    plan: MeasurePlan | None = None,
+    *,
+    clock: Callable[[], float] = perf_counter,
+    progress: Callable[[str], None] = lambda sentence: None,
+) -> Measurement:
+    """The staircases of an engine made for `engine_settings`. Clears its cache.
+
+    tokens: the text of contexts and rows, repeated as often as needed; a varied one, as a mixture of experts may use
+    few of them for one that is not. progress: gets a sentence when something that takes time begins.
+    """
+    plan = plan or MeasurePlan()
+    end = clock() + plan.seconds
+    sizes = [size for size in plan.sizes if size <= min(engine.batch_rows, engine.cells // 2)]
+    contexts = sorted({min(context, engine.cells - sizes[-1]) for context in plan.contexts})
+    bench = _Bench(engine, tokens, clock)
+    found: list[Staircase] = []
+    notes = [_too_large(sizes, engine)] if sizes[-1] < plan.sizes[-1] else []
+    for left, context in zip(range(len(contexts), 0, -1), contexts, strict=True):
+        begin = clock()
+        seconds = max(end - begin, 0.0) / left
+        wanted, context = context, _affordable(found, context, FILLING * seconds)
+        if context < wanted:
+            notes.append(f"contexts above {context} tokens take too long for --seconds {plan.seconds:g}")
+        if found and context == found[-1].context:
+            break
+        progress(f"timing steps of 1 to {sizes[-1]} rows behind {context} tokens")
+        if not bench.fill(context):
+            return Measurement((), stuck=True)
+        staircase = bench.staircase(sizes, begin + seconds)
+        found.append(staircase)
+        if len(staircase.points) < len(sizes):
+            notes.append(_left_out(staircase, sizes, plan.seconds))
+    return Measurement(tuple(found), tuple(notes))
+
+
+@dataclass
+class _Times:
+    """Seconds of one size so far, with every row's choice read and with the first one's only."""
+
+    every: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+
+    def point(self, rows: int) -> Point:
+        every = median(self.every)
+        low, _, high = quantiles(self.every, n=4, method="inclusive") if len(self.every) > 1 else (every,) * 3
+        # Reading fewer choices takes no longer; a few times on a busy machine can look as if it did.
+        first = min(median(self.first), every)
+        return Point(rows, every, first, (high - low) / every if every else 0.0, len(self.every))
+
+
+class _Bench:
+    """Steps behind a context that stays as it is."""
+
+    def __init__(self, engine: Engine, tokens: Sequence[int], clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._tokens = cycle(tokens)
+        self._clock = clock
+        self._cache = Cache(engine)
+        self._batch = Batch(engine.batch_rows)
+        self._cache.clear()
+
+    def fill(self, context: int) -> bool:
+        """Decode up to so many tokens; False where the cache cannot go back to them after a step."""
+        self._cache.prefill(list(islice(self._tokens, context - self._cache.past)))
+        past = self._cache.past
+        self._decode(self._tree(1, every=True))
+        return self._cache.truncate(past)
+
+    def staircase(self, sizes: Sequence[int], end: float) -> Staircase:
+        """As many of the sizes as can be measured often enough until the clock shows `end`."""
+        begin = self._clock()
+        survey = self._survey(sizes, begin + SURVEY * (end - begin))
+        chosen = _chosen(sizes, survey, end - self._clock())
+        times = {size: _Times() for size in chosen}
+        cost, rounds = sum(_visit_seconds(survey, size) for size in chosen), 0
+        while rounds < LEAST_ROUNDS or self._clock() + cost <= end:
+            for size in chosen:
+                self._visit(size, times[size])
+            rounds += 1
+        return Staircase(self._cache.past, tuple(times[size].point(size) for size in chosen))
+
+    def _survey(self, sizes: Sequence[int], end: float) -> Staircase:
+        """One step of each doubled size, the small ones first, until the time is up."""
+        points: list[Point] = []
+        for size in _doubled(sizes):
+            if len(points) > 1 and self._clock() > end:
+                break
+            seconds = self._step(size, every=True)
+            points.append(Point(size, seconds, seconds))
+        return Staircase(self._cache.past, tuple(points))
+
+    def _visit(self, size: int, times: _Times) -> None:
+        if size == 1:
+            taken = [self._step(1, every=True) for _ in range(WARMING + SINGLES)][WARMING:]
+            times.every += taken
+            times.first += taken
+            return
+        times.every.append(self._step(size, every=True))
+        times.first.append(self._step(size, every=False))
+
+    def _step(self, size: int, *, every: bool) -> float:
+        """Seconds of one decode of so many rows and of reading its choices."""
+        past = self._cache.past
+        tree = self._tree(size, every=every)
+        seconds = self._decode(tree)
+        self._cache.truncate(past)
+        return seconds
+
+    def _tree(self, size: int, *, every: bool) -> Tree:
+        tree = Tree(next(self._tokens))
+        tree.add(list(islice(self._tokens, size - 1)), 0, Origin.CHAIN, verify=every)
+        return tree
+
+    def _decode(self, tree: Tree) -> float:
+        batch = self._batch.set_tree(tree, self._cache.past)
+        begin = self._clock()
+        fits = self._engine.decode(batch)
+        self._engine.greedy()
+        seconds = self._clock() - begin
+        assert fits, "contexts are chosen so that the steps fit"
+        return seconds
+
+
+def _doubled(sizes: Iterable[int]) -> Iterator[int]:
+    """The sizes that are at least twice the one before, and the largest."""
+    last = 0
+    for size in (ordered := sorted(sizes)):
+        if size >= 2 * last or size == ordered[-1]:
+            yield size
+            last = size
+
+
+def _visit_seconds(survey: Staircase, size: int) -> float:
+    return (WARMING + SINGLES if size == 1 else 2) * survey.seconds(size)
+
+
+def _chosen(sizes: Sequence[int], survey: Staircase, seconds: float) -> list[int]:
+    """What can be timed often enough in the seconds: all sizes, or fewer of the large ones, or the smallest.
+
+    Small sizes differ most from their neighbours, and on a slow machine they are those that can pay.
+    """
+
+    def fit(chosen: Sequence[int]) -> bool:
+        return LEAST_ROUNDS * sum(_visit_seconds(survey, size) for size in chosen) <= seconds
+
+    known = [size for size in sizes if size <= survey.most_rows]
+    doubled, chosen = list(_doubled(known)), known
+    for dense, largest in LADDER:
+        if fit(chosen):
+            break
+        chosen = [size for size in known if size <= dense or size in doubled]
+        while chosen[-1] > max(largest, *known[:2]) and not fit(chosen):
+            chosen.pop()
+    return chosen
+
+
+def _affordable(found: Sequence[Staircase], context: int, seconds: float) -> int:
+    """The context, or what can be decoded of it in so many seconds at the speed of the largest measured step.
+
+    What is hardly longer than the last one measured is not worth it, and that one is given back.
+    """
+    if not found:
+        return context
+    last = found[-1]
+    possible = last.context + int(seconds / (last.seconds(last.most_rows, 1) / last.most_rows))
+    if possible >= context:
+        return context
+    return possible if possible >= 2 * last.context else last.context
+
+
+def _too_large(sizes: Sequence[int], engine: Engine) -> str:
+    room = f"a batch of {engine.batch_rows} (-b) and half of {engine.cells} cells (-c)"
+    return f"steps of more than {sizes[-1]} rows were left out: they do not fit into {room}"
+
+
+def _left_out(staircase: Staircase, sizes: Sequence[int], seconds: float) -> str:
+    return (
+        f"behind {staircase.context} tokens only {len(staircase.points)} of {len(sizes)} sizes, up to "
+        f"{staircase.most_rows} rows, were measured; --seconds {3 * seconds:g} measures more"
+    )

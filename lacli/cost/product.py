@@ -1,0 +1,63 @@
+"""`lacli cost` as a whole: what is kept of a model, or measured now, shown.
+
+Takes settings; flags are read before, terminals are `ui.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+
+from lacli.cores import with_threads
+from lacli.cost.cost_json import as_json
+from lacli.cost.known import cost_key, keep, known_cost, measure_cost
+from lacli.cost.measure import MeasurePlan
+from lacli.cost.report import Setup, as_lines
+from lacli.cost.staircase import Cost
+from lacli.cost.store import CostStore
+from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
+from lacli.errors import Interrupted
+from lacli.llama import LlamaModel
+from lacli.settings import ModelSettings
+from lacli.ui import Screen
+
+
+@dataclass(frozen=True)
+class CostPlan:
+    """What is measured, where costs are kept, and how they are shown. fresh: measure also what is kept."""
+
+    measured: MeasurePlan
+    folder: Path
+    fresh: bool = False
+    json: bool = False
+    verbose: bool = False
+
+
+def show_cost(path: Path, loading: ModelSettings, plan: CostPlan, screen: Screen) -> None:
+    """Print what steps of a model cost here. Raises Interrupted after Ctrl-C, with nothing printed or kept."""
+    loading = with_threads(loading)
+    store, key = CostStore(plan.folder), cost_key(path, loading, plan.measured)
+    cost, age = None if plan.fresh else known_cost(key, plan.measured, store), None
+    if cost:
+        age = max(time() - cost.measured_at, 0.0)
+    else:
+        cost = _measured(path, loading, plan, screen)
+        if failure := keep(key, cost, store):
+            screen.note(failure)
+    setup = Setup(str(path), loading, age)
+    shown = json.dumps(as_json(setup, cost), ensure_ascii=False) if plan.json else as_lines(setup, cost)
+    screen.line(shown)
+
+
+def _measured(path: Path, loading: ModelSettings, plan: CostPlan, screen: Screen) -> Cost:
+    end_when_llama_cpp_aborts(screen)
+    with ctrl_c_ends_at_once():
+        model = LlamaModel(path, loading, verbose=plan.verbose)
+    with model:
+        try:
+            cost = measure_cost(model, loading, plan.measured, screen.note)
+        except KeyboardInterrupt:
+            raise Interrupted("stopped before everything was measured, so nothing is kept") from None
+    return cost

@@ -1,0 +1,207 @@
+"""What steps cost and what pays, as tables, a chart and a conclusion for a person; `cost_json.py` is for programs.
+
+Formats records; measures nothing and prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby, pairwise
+from textwrap import fill
+
+from lacli.charts import curve
+from lacli.cost.payoff import best, payoff, payoffs
+from lacli.cost.staircase import Cost, Staircase
+from lacli.law import PAPER
+from lacli.settings import DecodeSettings, ModelSettings
+
+WIDTH = 96
+"""Columns of the conclusion and the chart; the tables are about as wide."""
+
+SHORT, HOUR, DAY = 90, 3600, 86400
+"""Seconds: ages up to the first are in seconds, up to the second in minutes, and so on."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What was measured and shown. model: the file's path. age: seconds since it was measured, None: just now."""
+
+    model: str
+    loading: ModelSettings
+    age: float | None = None
+
+
+def as_lines(setup: Setup, cost: Cost) -> str:
+    """What was measured, a table a question, a chart, and a conclusion."""
+    parts = [_heading(setup, cost)]
+    if cost.staircases:
+        parts.append(_steps_table(cost))
+    if wide := [staircase for staircase in cost.staircases if staircase.most_rows > 1]:
+        parts += [_chart(wide), *map(_payoff_table, wide)]
+    return "\n\n".join([*parts, fill(conclusion(cost), WIDTH)])
+
+
+def conclusion(cost: Cost) -> str:
+    """What a row costs here, whether the default settings pay, and which could, in plain words."""
+    if not cost.staircases:
+        return f"There is nothing to choose: {cost.chain_only}. This model decodes one row a step."
+    first, *others = cost.staircases
+    if first.most_rows == 1:
+        return "Only steps of a single row were measured, which says nothing about larger ones."
+    sentences = [_on_rows(first), _on_default(first), _on_best(first)]
+    sentences += [_on_best(staircase, short=True) for staircase in others]
+    sentences.append(_on_ceiling(cost.staircases))
+    if cost.rough:
+        sentences.append("All this is rough, because the times vary much: is the machine busy with other work?")
+    return " ".join(sentences)
+
+
+def _on_rows(staircase: Staircase) -> str:
+    free, rows = staircase.nearly_free_rows, staircase.most_rows
+    if free == rows > 1:
+        return f"Rows are nearly free here: a step of {rows} costs hardly more than one of a single row."
+    cheap = f"Steps of up to {free} rows cost hardly more than one of a single row. " if free > 1 else ""
+    step = f"A step of {rows} rows costs {_number(staircase.relative(rows))} plain ones"
+    return f"{cheap}{step}, {_part(staircase.row)} for each further row."
+
+
+def _on_default(staircase: Staircase) -> str:
+    found = payoff(staircase, DecodeSettings())
+    about = "about " if found.extrapolated else ""
+    must = f"Where its steps are full ({found.rows} rows), {found.name} must bring {about}{found.break_even:.1f} tokens"
+    must += " a step to be as fast as plain decoding"
+    if found.most_tokens < found.break_even:
+        return f"{must}, and can bring at most {found.most_tokens}: it cannot pay."
+    verdict = f"{found.speedup:.2f} times as fast" if found.speedup > 1 else "it does not pay"
+    return f"{must}; the paper's law expects {found.expected or 0:.1f}: {verdict}."
+
+
+def _on_best(staircase: Staircase, *, short: bool = False) -> str:
+    found = best(payoffs(staircase))
+    begin = f"Behind {staircase.context} tokens" if short else "The best by the paper's law"
+    what = f"{found.name}, {found.speedup:.2f} times plain's speed"
+    if short:
+        return f"{begin} the best is {what}."
+    if found.speedup > 1:
+        return f"{begin} is {what}."
+    return f"{begin} is {what}: no window pays, unless the text repeats itself far more than the paper's."
+
+
+def _on_ceiling(staircases: Sequence[Staircase]) -> str:
+    rows, speedup = max((staircase.ceiling for staircase in staircases), key=lambda ceiling: ceiling[1])
+    if rows == 1:
+        return "Even guesses that all come true would not pay."
+    return f"Guesses that all come true would be {speedup:.1f} times as fast at most, with {rows} rows a step."
+
+
+def _heading(setup: Setup, cost: Cost) -> str:
+    loading = setup.loading
+    threads = "1 thread" if loading.threads == 1 else f"{loading.threads} threads"
+    if loading.threads_batch != loading.threads:
+        threads += f" ({loading.threads_batch} for batches)"
+    flags = f"-fa {loading.flash_attention} -ctk {loading.cache_type_k} -ctv {loading.cache_type_v}"
+    lines = [
+        ("model", cost.description),
+        ("machine", f"{cost.devices}, {threads}"),
+        ("context", f"{flags} -b {loading.batch}"),
+    ]
+    when = datetime.fromtimestamp(cost.measured_at).strftime("%Y-%m-%d %H:%M")
+    lines.append(("measured", when if setup.age is None else f"{when}, {_age(setup.age)} ago (--fresh measures again)"))
+    lines += [("note", note) for note in cost.notes]
+    return "\n".join(f"{name:9} {text}" for name, text in lines)
+
+
+def _steps_table(cost: Cost) -> str:
+    """A line a size; below each context's name its four columns."""
+    sizes = sorted({point.rows for staircase in cost.staircases for point in staircase.points})
+    blocks = [_block(staircase, sizes) for staircase in cost.staircases]
+    labels = ["", "rows", *map(str, sizes)]
+    width = max(map(len, labels))
+    lines = [
+        "  ".join([f"  {label:>{width}}", *(block[index] for block in blocks)]).rstrip()
+        for index, label in enumerate(labels)
+    ]
+    title = "Steps of so many rows: ms, times a plain step, ms a further row, ms where one choice alone is read"
+    return "\n".join([title, *lines])
+
+
+def _block(staircase: Staircase, sizes: Sequence[int]) -> list[str]:
+    """A title, the columns' names, and a line a size, all equally wide."""
+    points = {point.rows: point for point in staircase.points}
+    further = [
+        (point.every - before.every) / (point.rows - before.rows) for before, point in pairwise(staircase.points)
+    ]
+    columns = [
+        ["ms", *_milliseconds([point.every for point in staircase.points])],
+        ["times", *(f"{staircase.relative(size):.2f}" for size in points)],
+        ["a row", "", *_milliseconds(further)],
+        ["one read", *_milliseconds([point.first for point in staircase.points])],
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    found = iter(zip(*columns, strict=True))
+    rows = [next(found), *(next(found) if size in points else ("",) * len(columns) for size in sizes)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    title = f"behind {staircase.context} tokens"
+    return [f" {line}" for line in [title.center(len(lines[0])), *lines]]
+
+
+def _payoff_table(staircase: Staircase) -> str:
+    """A line a window: for each N the S that is needed, and the speed that the law expects."""
+    found = payoffs(staircase)
+    ngrams = sorted({each.ngram for each in found})
+    head = ["W", "G", *(f"N={ngram}" for ngram in ngrams), "|", *(f"N={ngram}" for ngram in ngrams)]
+    rows = [head]
+    for window, group in groupby(found, key=lambda each: each.window):
+        choices = list(group)
+        needed = [f"{'~' if each.extrapolated else ''}{each.break_even:.1f}" for each in choices]
+        expected = [f"{each.speedup:.2f}" if each.expected else "-" for each in choices]
+        rows.append([str(window), str(choices[0].guesses), *needed, "|", *expected])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    title = (
+        f"Behind {staircase.context} tokens: the S that makes lookahead as fast as plain decoding | its speed against\n"
+        f"plain's if S is what the paper's law expects (alpha {PAPER.alpha}, f {PAPER.f})"
+    )
+    return "\n".join([title, *lines])
+
+
+def _chart(staircases: Sequence[Staircase]) -> str:
+    series = {
+        f"behind {staircase.context} tokens": [
+            (point.rows, staircase.relative(point.rows)) for point in staircase.points
+        ]
+        for staircase in staircases
+    }
+    labels = {"x_label": "rows a step", "y_label": "plain steps that a step costs"}
+    return curve(series, width=WIDTH, height=16, log2_x=True, log2_y=True, y_from=1, **labels)
+
+
+def _part(row: float) -> str:
+    """How much of a plain step a row is."""
+    if row >= 0.9:
+        return "nearly as much as a plain step" if row < 1.1 else f"{row:.1f} times a plain step"
+    return f"{row:.0%} of a plain step" if row >= 0.1 else f"{row:.1%} of a plain step"
+
+
+def _age(seconds: float) -> str:
+    for most, unit, name in ((SHORT, 1, "second"), (SHORT * 60, 60, "minute"), (2 * DAY, HOUR, "hour")):
+        if seconds < most:
+            return _counted(seconds // unit, name)
+    return _counted(seconds // DAY, "day")
+
+
+def _counted(count: float, name: str) -> str:
+    return f"{count:.0f} {name}{'' if count == 1 else 's'}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}" if value < 10 else f"{value:.0f}"
+
+
+def _milliseconds(times: Sequence[float]) -> list[str]:
+    """Seconds as milliseconds, with as many places as the smallest needs for three digits, and three at most."""
+    least = min((abs(seconds) * 1e3 for seconds in times), default=0.0)
+    places = 3 if least < 1 else 2 if least < 10 else 1 if least < 100 else 0
+    return [f"{seconds * 1e3:.{places}f}" for seconds in times]

@@ -1,0 +1,146 @@
+"""`lacli cost` as a person meets it: what it prints, what it keeps, what it refuses, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lacli.cost.measure import measure
+from tests.program import Done, call, start
+from tests.tiny_models import write_llama, write_mamba
+
+FEW = ("--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> dict[str, str]:
+    """A cache directory of the test's own."""
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+@pytest.fixture(autouse=True)
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, a step takes a millisecond of a clock that ticks whenever it is read."""
+    ticks = count()
+    monkeypatch.setattr("lacli.cost.known.measure", partial(measure, clock=lambda: next(ticks) / 1000))
+
+
+def done(cache: dict[str, str], *arguments: str) -> Done:
+    finished = call("cost", *arguments, env=cache)
+    assert finished.code == 0, finished.err
+    return finished
+
+
+def measured(cache: dict[str, str], *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(done(cache, "--json", *arguments).out)
+    return found
+
+
+def kept(cache: dict[str, str]) -> list[Path]:
+    return sorted(Path(cache["XDG_CACHE_HOME"]).rglob("*.json"))
+
+
+def test_it_prints_tables_and_a_conclusion_and_nothing_else_on_stdout(cache: dict[str, str]) -> None:
+    finished = done(cache, *FEW)
+    assert finished.out.startswith("model     llama 7.3M Q8_0\nmachine   ")
+    assert "behind 16 tokens" in finished.out and "behind 64 tokens" in finished.out
+    assert "The best by the paper's law" in finished.out.replace("\n", " ")
+    assert [line.split()[1] for line in finished.err.splitlines()[1:3]] == ["timing", "timing"]
+    assert done(cache, *FEW, "-q", "--fresh").err in ("", finished.err.splitlines()[-1] + "\n")
+
+
+def test_what_was_measured_is_shown_again_until_it_is_measured_afresh(cache: dict[str, str]) -> None:
+    first = measured(cache, *FEW)
+    assert first["cached"] is False and len(kept(cache)) == 1
+    assert [staircase["rows"] for staircase in first["staircases"]] == [[1, 2, 4]] * 2
+    again = measured(cache, *FEW)
+    assert again == {**first, "cached": True}
+    assert " ago (--fresh measures again)" in done(cache, *FEW).out
+    (path,) = kept(cache)
+    path.write_text(path.read_text().replace("llama 7.3M Q8_0", "what was kept"))
+    assert measured(cache, *FEW)["description"] == "what was kept"
+    afresh = measured(cache, *FEW, "--fresh")
+    assert (afresh["description"], afresh["cached"]) == ("llama 7.3M Q8_0", False)
+    assert measured(cache, *FEW)["description"] == "llama 7.3M Q8_0"
+    assert kept(cache) == [path]
+
+
+def test_other_flags_and_other_models_are_measured_on_their_own(cache: dict[str, str], tmp_path: Path) -> None:
+    tiny = tmp_path / "tiny.gguf"
+    write_llama(tiny)
+    for number, arguments in enumerate(((), ("-ctk", "q8_0"), ("-tb", "2"), (str(tiny),)), start=1):
+        assert measured(cache, *FEW, *arguments)["cached"] is False
+        assert len(kept(cache)) == number
+
+
+def test_a_damaged_file_is_measured_again(cache: dict[str, str]) -> None:
+    measured(cache, *FEW)
+    (path,) = kept(cache)
+    path.write_bytes(path.read_bytes()[:200])
+    assert measured(cache, *FEW)["cached"] is False
+    assert measured(cache, *FEW)["cached"] is True
+
+
+def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    finished = done({"XDG_CACHE_HOME": str(tmp_path / "file")}, *FEW)
+    assert "cannot keep it in" in finished.err and "The best by the paper's law" in finished.out.replace("\n", " ")
+
+
+def test_a_recurrent_model_has_nothing_to_choose(cache: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "tiny-mamba.gguf"
+    write_mamba(path)
+    assert "There is nothing to choose: a recurrent model" in done(cache, str(path), *FEW).out
+    assert "recurrent" in measured(cache, str(path), *FEW)["chain_only"]
+
+
+def test_a_small_context_and_batch_bound_what_is_measured(cache: dict[str, str]) -> None:
+    found = measured(cache, "-c", "256", "-b", "3", "--rows", "1,2,4", "--contexts", "64,9999", "--seconds", "1")
+    assert [(staircase["context"], staircase["rows"]) for staircase in found["staircases"]] == [
+        (64, [1, 2]),
+        (254, [1, 2]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--rows", "0"), "--rows takes numbers from 1 to 4096"),
+        (("--rows", "1,x"), "--rows takes whole numbers separated by commas"),
+        (("--rows", ""), "--rows takes whole numbers"),
+        (("--contexts", "-5"), "--contexts takes numbers from 1"),
+        (("--contexts", "1e3"), "--contexts takes whole numbers"),
+        (("--seconds", "0"), "--seconds"),
+        (("--seconds", "soon"), "--seconds"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_in_a_line(
+    cache: dict[str, str], arguments: tuple[str, ...], words: str
+) -> None:
+    finished = call("cost", *arguments, env=cache)
+    assert (finished.code, finished.out, len(finished.err.splitlines())) == (2, "", 1)
+    assert words in finished.err
+
+
+def test_a_model_that_is_not_there_is_said_in_a_line(cache: dict[str, str]) -> None:
+    finished = call("cost", "nowhere.gguf", env=cache)
+    assert (finished.code, finished.out) == (1, "") and "no such file" in finished.err
+
+
+def test_ctrl_c_says_that_nothing_is_kept(cache: dict[str, str]) -> None:
+    with start("cost", "--seconds", "60", env=cache) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if b"timing" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 130
+    assert out == b"" and err.decode().strip() == "lacli: stopped before everything was measured, so nothing is kept"
+    assert not kept(cache)

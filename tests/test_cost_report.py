@@ -1,0 +1,116 @@
+"""What a measured cost is shown as: tables and sentences for a person, an object for a program."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from lacli.cost.cost_json import as_json
+from lacli.cost.report import WIDTH, Setup, as_lines, conclusion
+from lacli.cost.staircase import Cost, Point, Staircase
+from lacli.settings import DecodeSettings, ModelSettings
+
+SETUP = Setup("/models/toy.gguf", ModelSettings(threads=4, threads_batch=4))
+CPU = Staircase(64, (Point(1, 0.01, 0.01), Point(4, 0.025, 0.02), Point(8, 0.05, 0.04), Point(128, 0.55, 0.5)))
+LONG = Staircase(2000, (Point(1, 0.02, 0.02), Point(8, 0.06, 0.05)))
+GPU = Staircase(64, (Point(1, 0.02, 0.02), Point(64, 0.021, 0.0205), Point(128, 0.024, 0.022)))
+
+
+def cost(*staircases: Staircase) -> Cost:
+    return Cost(staircases, "llama 7B Q4_0", "A processor", measured_at=1.75e9, budget=20.0)
+
+
+def test_every_measured_number_is_in_the_table() -> None:
+    lines = as_lines(SETUP, cost(CPU, LONG)).splitlines()
+    assert "behind 64 tokens" in lines[6] and "behind 2000 tokens" in lines[6]
+    rows = [re.split(r" {2,}", line.strip()) for line in lines[7:12]]
+    assert rows == [
+        ["rows", "ms", "times", "a row", "one read", "ms", "times", "a row", "one read"],
+        ["1", "10.0", "1.00", "10.0", "20.0", "1.00", "20.0"],
+        ["4", "25.0", "2.50", "5.00", "20.0"],
+        ["8", "50.0", "5.00", "6.25", "40.0", "60.0", "3.00", "5.71", "50.0"],
+        ["128", "550.0", "55.00", "4.17", "500.0"],
+    ]
+
+
+def test_each_context_has_a_table_of_what_lookahead_must_bring() -> None:
+    text = as_lines(SETUP, cost(CPU, LONG))
+    _, *tables = text.split(" tokens: the S that makes lookahead as fast as plain decoding")
+    assert len(tables) == 2
+    # W=1 N=3 G=1: four rows, all of which are read; W=0 N=3 G=1: three.
+    assert re.search(r"\n +1 +1 +2\.5 .*\| +0\.48 ", tables[0])
+    assert re.search(r"\n +0 +1 +2\.0 .*\| +- +-", tables[0])
+    assert "~" not in tables[0].split("15  15")[0] and "~" in tables[1]
+
+
+def test_where_rows_cost_it_says_that_the_default_cannot_pay() -> None:
+    said = conclusion(cost(CPU, LONG))
+    assert "A step of 128 rows costs 55 plain ones, 43% of a plain step for each further row." in said
+    needed = CPU.break_even(DecodeSettings())
+    assert f"(120 rows), W=15 N=5 G=15 must bring {needed:.1f} tokens" in said
+    assert "can bring at most 18: it cannot pay" in said
+    assert "no window pays" in said and "Behind 2000 tokens the best is W=1 N=3 G=1" in said
+    assert "2.7 times as fast at most, with 8 rows a step" in said
+
+
+def test_where_rows_are_free_it_says_which_setting_pays() -> None:
+    said = conclusion(cost(GPU))
+    assert "Steps of up to 64 rows cost hardly more than one of a single row." in said
+    assert re.search(
+        r"W=15 N=5 G=15 must bring 1\.\d tokens .* the paper's law expects 2\.0: 1\.\d\d times as fast", said
+    )
+    assert re.search(r"The best by the paper's law is W=\d+ N=\d G=\d+, 1\.\d\d times plain's speed\.", said)
+    assert "cannot" not in said and "no window" not in said
+
+
+def test_a_model_of_single_rows_has_nothing_to_choose() -> None:
+    alone = Cost((), "mamba", "A processor", chain_only="it keeps one state")
+    assert "nothing to choose: it keeps one state" in as_lines(SETUP, alone)
+    found = as_json(SETUP, alone)
+    assert found["chain_only"] == "it keeps one state" and found["best_window"] is None
+    assert found["staircases"] == found["settings"] == []
+
+
+def test_from_a_single_row_nothing_follows() -> None:
+    alone = cost(Staircase(8, (Point(1, 0.5, 0.5),)))
+    text = as_lines(SETUP, alone)
+    assert "Only steps of a single row were measured" in text and "as fast as plain" not in text
+    found = as_json(SETUP, alone)
+    assert found["settings"] == [] and found["best_window"] is None and found["staircases"][0]["ms"] == [500]
+
+
+def test_numbers_of_another_time_say_so() -> None:
+    ages = {30.0: "30 seconds", 60.0: "60 seconds", 120.0: "2 minutes", 7200.0: "2 hours", 259200.0: "3 days"}
+    for seconds, words in ages.items():
+        lines = as_lines(Setup("toy.gguf", ModelSettings(threads=1), seconds), cost(CPU))
+        assert f", {words} ago (--fresh measures again)" in lines
+    assert "--fresh" not in as_lines(SETUP, cost(CPU))
+
+
+def test_rough_times_and_notes_are_mentioned() -> None:
+    rough = Staircase(64, (Point(1, 1.0, 1.0, 0.5), Point(2, 1.5, 1.5, 0.4)))
+    assert "All this is rough" in conclusion(cost(rough))
+    noted = Cost((CPU,), notes=("contexts above 64 tokens take too long",))
+    assert "note      contexts above 64 tokens" in as_lines(SETUP, noted)
+
+
+def test_it_fits_a_page_that_is_not_too_wide() -> None:
+    assert max(map(len, as_lines(SETUP, cost(CPU, LONG)).splitlines())) <= WIDTH + 4
+
+
+def test_the_json_holds_the_same_numbers() -> None:
+    found = json.loads(json.dumps(as_json(SETUP, cost(CPU, LONG))))
+    short, long = found["staircases"]
+    assert short["context"] == 64 and long["context"] == 2000
+    assert short["rows"] == [1, 4, 8, 128] and short["ms"] == [10, 25, 50, 550] and short["one_read_ms"][1] == 20
+    assert short["relative"] == [1, 2.5, 5, 55]
+    assert (long["ceiling_rows"], long["ceiling_speedup"]) == (8, 2.6667)
+    settings = {(each["context"], each["window"], each["ngram"]): each for each in found["settings"]}
+    default = settings[64, 15, 5]
+    assert (default["rows"], default["outputs"], default["most_tokens"]) == (120, 76, 18)
+    assert default["break_even"] == round(CPU.break_even(DecodeSettings()), 4)
+    assert default["expected_speedup"] == round(default["expected_tokens"] / default["break_even"], 4)
+    assert settings[2000, 0, 3]["expected_tokens"] is None
+    assert found["best_window"] == 1 and found["cached"] is False and found["threads"] == 4
+    assert found["measured_at"] == "2025-06-15T15:06:40+00:00"
+    assert found["summary"] == conclusion(cost(CPU, LONG))

@@ -1,0 +1,207 @@
+"""The files that measured costs are kept in: what comes back, what is ignored, what a key depends on."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lacli.cost.known import cost_key, keep, known_cost
+from lacli.cost.measure import MeasurePlan
+from lacli.cost.staircase import Cost, Point, Staircase
+from lacli.cost.store import HASHED, CostKey, CostStore, content_hash
+from lacli.settings import ModelSettings
+
+COST = Cost(
+    (
+        Staircase(64, (Point(1, 0.1, 0.1, 0.01, 9), Point(4, 0.2 / 3, 0.05, 0.02, 3))),
+        Staircase(1000, (Point(1, 0.3, 0.3),)),
+    ),
+    description="llama 7B Q4_0",
+    devices="A fast card",
+    notes=("one", "two"),
+    measured_at=1.75e9,
+    budget=20.0,
+)
+PLAN = MeasurePlan(seconds=20)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.gguf"
+    path.write_bytes(b"GGUF" + bytes(3 * HASHED))
+    return path
+
+
+@pytest.fixture
+def key(model: Path) -> CostKey:
+    return cost_key(model, ModelSettings(threads=2), PLAN)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CostStore:
+    return CostStore(tmp_path / "cache" / "cost")
+
+
+def file_of(store: CostStore, key: CostKey) -> Path:
+    return store.folder / key.file_name
+
+
+def test_what_is_saved_comes_back(store: CostStore, key: CostKey) -> None:
+    assert store.load(key) is None
+    assert store.save(key, COST) == ""
+    assert store.load(key) == COST
+    later = replace(COST, measured_at=1.76e9)
+    assert store.save(key, later) == "" and store.load(key) == later
+    assert [path.name for path in store.folder.iterdir()] == [key.file_name]
+
+
+def test_a_person_can_read_it(store: CostStore, key: CostKey) -> None:
+    store.save(key, COST)
+    text = file_of(store, key).read_text()
+    kept = json.loads(text)
+    assert key.file_name.startswith("toy-") and len(text.splitlines()) > 20
+    assert kept["key"]["model"] == "toy.gguf" and kept["key"]["threads"] == 2
+    assert kept["cost"]["staircases"][0]["points"][1] == {
+        "rows": 4, "every": 0.2 / 3, "first": 0.05, "spread": 0.02, "repeats": 3,
+    }  # fmt: skip
+
+
+def test_a_torn_file_is_as_good_as_none(store: CostStore, key: CostKey) -> None:
+    store.save(key, COST)
+    path = file_of(store, key)
+    whole = path.read_bytes()
+    for length in range(0, len(whole) - 2, 7):
+        path.write_bytes(whole[:length])
+        assert store.load(key) is None
+    path.write_bytes(b"\xff\xfe" + whole)
+    assert store.load(key) is None
+    path.unlink()
+    path.mkdir()
+    assert store.load(key) is None
+
+
+def changed(kept: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    at: Any = kept
+    *steps, last = (int(step) if step.isdigit() else step for step in path.split("."))
+    for step in steps:
+        at = at[step]
+    at[last] = value
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("format", 0),
+        ("key.threads", 3),
+        ("key.content", "other"),
+        ("cost", None),
+        ("cost.staircases", 7),
+        ("cost.staircases.0.context", "long"),
+        ("cost.staircases.0.points", []),
+        ("cost.staircases.0.points.0.rows", 2),
+        ("cost.staircases.0.points.1.rows", 1),
+        ("cost.staircases.0.points.0.every", 0),
+        ("cost.staircases.0.points.0.every", -1),
+        ("cost.staircases.0.points.0.first", float("nan")),
+        ("cost.staircases.0.points.0.first", [1]),
+        ("cost.budget", "much"),
+    ],
+)
+def test_a_file_with_anything_else_in_it_is_as_good_as_none(
+    store: CostStore, key: CostKey, path: str, value: Any
+) -> None:
+    store.save(key, COST)
+    kept = json.loads(file_of(store, key).read_text())
+    file_of(store, key).write_text(json.dumps(changed(kept, path, value)))
+    assert store.load(key) is None
+
+
+@pytest.mark.parametrize("foreign", ["", "[]", "7", "null", '"text"', "{}", "[" * 100_000])
+def test_a_foreign_file_is_as_good_as_none(store: CostStore, key: CostKey, foreign: str) -> None:
+    store.save(key, COST)
+    file_of(store, key).write_text(foreign)
+    assert store.load(key) is None
+
+
+def test_the_key_depends_on_the_content_and_not_on_the_place(model: Path, key: CostKey, tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    copy = folder / model.name
+    copy.write_bytes(model.read_bytes())
+    assert cost_key(copy, ModelSettings(threads=2), PLAN) == key
+    for place in (4, 3 * HASHED):
+        content = bytearray(model.read_bytes())
+        content[place] ^= 1
+        copy.write_bytes(content)
+        assert cost_key(copy, ModelSettings(threads=2), PLAN).file_name != key.file_name
+
+
+def test_a_small_file_is_hashed_whole(tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    path.write_bytes(b"GGUF")
+    first = content_hash(path)
+    path.write_bytes(b"GGUG")
+    assert content_hash(path) != first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"threads": 3},
+        {"threads_batch": 4},
+        {"flash_attention": "on"},
+        {"cache_type_k": "q8_0"},
+        {"cache_type_v": "bf16"},
+        {"repack": False},
+        {"tiled": False},
+        {"context": 1000},
+        {"batch": 100},
+    ],
+)
+def test_the_key_depends_on_what_changes_a_steps_time(model: Path, key: CostKey, change: dict[str, Any]) -> None:
+    assert cost_key(model, replace(ModelSettings(threads=2), **change), PLAN).file_name != key.file_name
+
+
+def test_the_key_does_not_depend_on_room_that_is_not_used(model: Path, key: CostKey) -> None:
+    loading = ModelSettings(threads=2, threads_batch=2, context=4096, batch=512)
+    assert cost_key(model, loading, replace(PLAN, seconds=1)) == key
+
+
+def test_a_hasty_measurement_does_not_stand_for_a_thorough_one(store: CostStore, key: CostKey) -> None:
+    keep(key, COST, store)
+    assert known_cost(key, PLAN, store) == known_cost(key, replace(PLAN, seconds=1), store) == COST
+    assert known_cost(key, replace(PLAN, seconds=60), store) is None
+
+
+def test_rough_times_are_not_kept(store: CostStore, key: CostKey) -> None:
+    rough = replace(COST, staircases=(Staircase(64, (Point(1, 1.0, 1.0, 0.7, 3),)),))
+    assert "vary too much" in keep(key, rough, store)
+    assert store.load(key) is None
+
+
+def test_a_folder_that_cannot_be_written_is_a_reason_and_no_error(tmp_path: Path, key: CostKey) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = CostStore(tmp_path / "file" / "cost")
+    assert "cannot keep" in store.save(key, COST)
+    assert store.load(key) is None
+
+
+def test_a_save_that_fails_leaves_the_older_file_alone(
+    store: CostStore, key: CostKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(key, COST)
+
+    def fail(*paths: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        assert "No space left" in store.save(key, replace(COST, budget=99.0))
+    assert store.load(key) == COST
+    assert len(list(store.folder.iterdir())) == 1
