@@ -10,11 +10,12 @@ __all__ = ["Answer", "DecodeSettings", "LacliError", "ModelSettings", "Session",
 
 if TYPE_CHECKING:
     from lacli.errors import LacliError
-    from lacli.session import Answer, Session, generate, load
+    from lacli.generation import Answer
+    from lacli.session import Session, generate, load
     from lacli.settings import DecodeSettings, ModelSettings
 
 
-HOMES = {"DecodeSettings": "settings", "ModelSettings": "settings", "LacliError": "errors"}
+HOMES = {"Answer": "generation", "DecodeSettings": "settings", "ModelSettings": "settings", "LacliError": "errors"}
 
 
 def __getattr__(name: str) -> Any:

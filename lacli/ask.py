@@ -11,9 +11,10 @@ from pathlib import Path
 
 from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
 from lacli.errors import Interrupted, LacliError
+from lacli.generation import Generation
 from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
-from lacli.session import Generation, Session, open_session
+from lacli.session import Session, open_session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.ui import Screen
 

@@ -18,7 +18,7 @@ from lacli.closing import Closing
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llama import LlamaModel, lib, library
 from lacli.memory import bounded_by_free_memory
-from lacli.settings import PLAIN_CACHE_TYPES, DecodeSettings, ModelSettings
+from lacli.settings import PLAIN_CACHE_TYPES, Capacity, DecodeSettings, ModelSettings
 
 CONTEXT_PAD = 256
 """llama.cpp rounds a context up to a multiple of this many cells."""
@@ -33,6 +33,7 @@ FLASH_ATTENTION = {
 class LlamaEngine(Closing):
     """One llama_context as an Engine; close it before its model, or use it in `with`.
 
+    memory: MiB of its buffers, the weights not counted. calls: how often it has decoded.
     Raises ModelLoadError when the context does not fit into memory or its options contradict each other.
     """
 
@@ -40,7 +41,7 @@ class LlamaEngine(Closing):
         self,
         model: LlamaModel,
         settings: ModelSettings,
-        decode: DecodeSettings,
+        decode: DecodeSettings | Capacity,
         *,
         backend_greedy: bool | None = None,
     ) -> None:
@@ -69,6 +70,7 @@ class LlamaEngine(Closing):
                 f"cannot make a context: {'not enough memory, ' if full else ''}{reason}",
                 "a smaller one may fit: -c 4096, or -ctk q8_0" if full else "see more with -v",
             )
+        self.memory = self._log.take_buffers()
         self.cells = int(lib.llama_n_ctx(self._handle))
         self.batch_rows = int(lib.llama_n_batch(self._handle))
         self._memory = lib.llama_get_memory(self._handle)
@@ -141,7 +143,7 @@ class LlamaEngine(Closing):
             lib.llama_sampler_free(sampler)
         self._samplers = []
 
-    def _parameters(self, settings: ModelSettings, decode: DecodeSettings) -> Any:
+    def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
         parameters = lib.llama_context_default_params()
         cells = settings.context or self._model.default_context
         # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
@@ -161,7 +163,7 @@ class LlamaEngine(Closing):
         parameters.type_v = _cache_type(settings.cache_type_v)
         return parameters
 
-    def _add_samplers(self, parameters: Any, decode: DecodeSettings) -> None:
+    def _add_samplers(self, parameters: Any, decode: DecodeSettings | Capacity) -> None:
         """One greedy chain a sequence: an output row whose id has none would bring all raw logits back."""
         configs = (lib.llama_sampler_seq_config * decode.sequences)()
         for sequence, config in enumerate(configs):

@@ -107,10 +107,9 @@ def first_difference(
     `plain_engine` with `settings`. sampler: what both were drawn with, or None when greedy. Clears both engines.
     """
     tokens = [token for step in steps for token in step]
-    if tokens == list(expected):
+    at = parting(expected, tokens)
+    if at is None:
         return None
-    shared = min(len(tokens), len(expected))
-    at = next((index for index in range(shared) if tokens[index] != expected[index]), shared)
     plain = expected[at] if at < len(expected) else None
     other = tokens[at] if at < len(tokens) else None
     unexplained = Difference(at, plain, other, margin=float("inf"), rounding=0.0)
@@ -128,6 +127,14 @@ def first_difference(
         raise _unsteady()
     draw = judge_draw(sampler, logits, replayed, plain, other) if sampler else None
     return Difference(at, plain, other, float(logits[plain]) - float(logits[other]), rounding, draw)
+
+
+def parting(expected: Sequence[int], tokens: Sequence[int]) -> int | None:
+    """The index of the first token that differs, or where one text ends before the other; None for equal ones."""
+    if list(expected) == list(tokens):
+        return None
+    shared = min(len(expected), len(tokens))
+    return next((index for index in range(shared) if expected[index] != tokens[index]), shared)
 
 
 def largest_difference(logits: Floats, others: Floats) -> float:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import llama_cpp
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
@@ -61,6 +62,36 @@ def _switch_tiles(on: bool) -> None:
         )
 
 
+class Device(NamedTuple):
+    """What llama.cpp can compute on: ggml's name of it ("CPU", "CUDA0") and what it is."""
+
+    name: str
+    description: str
+
+
+def version() -> str:
+    """llama-cpp-python's version, which stands for llama.cpp's."""
+    number: str = lib.__version__
+    return number
+
+
+def devices() -> list[Device]:
+    """The devices of this build on this machine, in llama.cpp's order."""
+    library()
+    ggml = lib.llama_cpp._lib
+    ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
+    ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
+    ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    for name in ("name", "description"):
+        function = getattr(ggml, f"ggml_backend_dev_{name}")
+        function.restype, function.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    found = map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count()))
+    return [
+        Device(ggml.ggml_backend_dev_name(device).decode(), ggml.ggml_backend_dev_description(device).decode())
+        for device in found
+    ]
+
+
 def offloads(settings: ModelSettings) -> bool:
     """Whether a model with these settings computes on a GPU."""
     return bool(lib.llama_supports_gpu_offload()) and settings.gpu_layers != 0
@@ -75,6 +106,7 @@ def schema_grammar(schema: str) -> str:
 class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
+    memory: MiB that its weights take, mapped from the file or copied to a device.
     Raises ModelLoadError when llama.cpp cannot read the file or lacli cannot decode with its kind of model.
     """
 
@@ -91,6 +123,7 @@ class LlamaModel(Closing):
         self.handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self.handle:
             raise self._not_loaded()
+        self.memory = self._log.take_buffers()
         self.vocabulary_handle = lib.llama_model_get_vocab(self.handle)
         self._refuse()
 
@@ -100,9 +133,19 @@ class LlamaModel(Closing):
         buffer = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self.handle, buffer, len(buffer))
         # It names the sizes of well-known models only.
-        millions = lib.llama_model_n_params(self.handle) / 1e6
+        millions = self.parameters / 1e6
         size = f"{millions:.1f}M" if millions < 1000 else f"{millions / 1000:.1f}B"
         return buffer.value.decode("utf-8", "replace").replace("?B", size)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers its weights are."""
+        return int(lib.llama_model_n_params(self.handle))
+
+    @property
+    def size(self) -> int:
+        """Bytes of its weights."""
+        return int(lib.llama_model_size(self.handle))
 
     @property
     def devices(self) -> str:

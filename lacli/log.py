@@ -1,4 +1,4 @@
-"""llama.cpp's log: its last error lines for our messages, all of it on stderr when asked for.
+"""llama.cpp's log: its last error lines for our messages, the sizes of its buffers, all of it on stderr when asked for.
 
 Lines in, sentences out; `llama.py` connects it to the library. Also what a C function prints past the log.
 """
@@ -6,14 +6,17 @@ Lines in, sentences out; `llama.py` connects it to the library. Also what a C fu
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryFile
 
 ERROR, CONTINUE = 4, 5
 """ggml's levels; llama-cpp-python's own table has older numbers and hides errors."""
+
+BUFFER = re.compile(r"(?P<device>\S+) +(?P<kind>\w+) buffer size = +(?P<mebibytes>[\d.]+) MiB")
 
 
 class Log:
@@ -27,6 +30,7 @@ class Log:
         self.verbose = False
         self._errors: deque[str] = deque(maxlen=3)
         self._level = 0
+        self._buffers: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def receive(self, level: int, text: bytes) -> None:
         """One call of the library's callback: a line, or the next piece of one."""
@@ -35,6 +39,8 @@ class Log:
         line = text.decode("utf-8", "replace")
         if self._level == ERROR and line.strip():
             self._errors.append(line.strip())
+        if buffer := BUFFER.search(line):
+            self._add_buffer(buffer["device"], buffer["kind"], float(buffer["mebibytes"]))
         if self.verbose:
             sys.stderr.write(line)
 
@@ -50,6 +56,17 @@ class Log:
     def forget(self) -> None:
         """Drop what was collected, before a call whose errors are wanted."""
         self._errors.clear()
+
+    def take_buffers(self) -> float:
+        """MiB of the buffers that were made since the last call: of a model or of a context, on every device."""
+        total = sum(self._buffers.values())
+        self._buffers.clear()
+        return total
+
+    def _add_buffer(self, device: str, kind: str, mebibytes: float) -> None:
+        # The compute buffer may be made anew for a larger graph; a cache may consist of several.
+        before = 0.0 if kind == "compute" else self._buffers[device, kind]
+        self._buffers[device, kind] = before + mebibytes
 
     def last_error(self) -> str:
         """The first of the last error lines, in one line and without the C function's name.

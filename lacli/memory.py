@@ -1,4 +1,4 @@
-"""A bound on new memory while a context is made, so that one too large is an error and not the end of the process.
+"""This process's memory: its peak, and a bound while a context is made, so that one too large is an error and no crash.
 
 Linux grants more memory than there is and kills whoever uses it. Below a limit of its own the process is refused
 instead, and llama.cpp reports that like any other failure. Elsewhere nothing is bounded.
@@ -6,6 +6,7 @@ instead, and llama.cpp reports that like any other failure. Elsewhere nothing is
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +34,16 @@ def bounded_by_free_memory() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def peak_memory() -> float:
+    """MiB that this process has had in memory at most; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        return 0.0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (KIB * KIB if sys.platform == "darwin" else KIB)
 
 
 def _free_memory() -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from lacli.charts import histogram
+from lacli.generation import Answer
 from lacli.sampling import DEFAULT, SamplingSettings, flag
-from lacli.session import Answer, Session
+from lacli.session import Session
 from lacli.settings import DecodeSettings
 
 

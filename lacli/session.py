@@ -5,54 +5,30 @@ The command line and other programs come through here; nothing here prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from secrets import randbelow
-from time import perf_counter
 from typing import overload
 
 from lacli.chain import LlamaSampler
 from lacli.closing import Closing
 from lacli.context import CONTEXT_PAD, LlamaEngine
-from lacli.cores import physical_cores
+from lacli.cores import with_threads
 from lacli.decode import Decoder
+from lacli.engine import Engine
 from lacli.errors import PromptError, UsageError
+from lacli.generation import Answer, Generation
 from lacli.llama import LlamaModel, offloads, schema_grammar
-from lacli.pool import PoolStatistics
 from lacli.resolve import find_model
 from lacli.sampling import MOST_SEED, SamplingSettings
 from lacli.schema import grammar_of
 from lacli.settings import DecodeSettings, ModelSettings, check_rows
-from lacli.stats import Finish, RunStatistics, Step
 from lacli.strict import strict_settings
 from lacli.template import chat_prompt, without_bos
-from lacli.text import Piece, TextStream
-from lacli.tree import Origin
 from lacli.verify import verifier
 from lacli.weights import weight_types
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One finished generation.
-
-    tokens: the generated ids that the text was made of, an end token included; those of a stop string are not, though
-    they count as predicted. finish_reason: stop (a stop string), eog (an end token) or length (the limit, or a full
-    context).
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    finish_reason: Finish
-    statistics: RunStatistics
-    pool: PoolStatistics
-
-    @property
-    def tokens_per_step(self) -> float:
-        """S, the step compression."""
-        return self.statistics.tokens_per_step
 
 
 class Session(Closing):
@@ -71,8 +47,7 @@ class Session(Closing):
         *,
         verbose: bool = False,
     ) -> None:
-        cores = model_settings.threads or physical_cores()
-        model_settings = replace(model_settings, threads=cores, threads_batch=model_settings.threads_batch or cores)
+        model_settings = with_threads(model_settings)
         self.notes: list[str] = []
         check_rows(decode_settings, model_settings)
         if decode_settings.strict:
@@ -101,9 +76,7 @@ class Session(Closing):
             self._closing = stack.pop_all()
         if 0 < model_settings.context < self.engine.cells and model_settings.context < CONTEXT_PAD:
             self.notes.append(f"llama.cpp makes no context smaller than {self.engine.cells} tokens")
-        self.decoder = Decoder(
-            self.engine, decode_settings, verifier(self.sampler, self.sampling) if self.sampler else None
-        )
+        self.decoder = self.decoder_in(self.engine, decode_settings)
         self.model_settings = model_settings
 
     @property
@@ -111,15 +84,29 @@ class Session(Closing):
         """How this session decodes, after what the model made impossible."""
         return self.decoder.settings
 
-    def prompt(self, question: str, system: str = "", *, raw: bool = False) -> list[int]:
-        """The tokens of a question: through the model's chat template where it has one, or as it stands."""
+    def prompt(
+        self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
+    ) -> list[int]:
+        """The tokens of a question: through the model's chat template where it has one, or as it stands.
+
+        history: the questions before it, each with its answer.
+        """
         if not question.strip():
             raise PromptError("the prompt is empty", "give some text with -p or -f")
         formatter = None if raw else self.model.chat_formatter()
         if formatter is None:
-            return self.model.tokenize(f"{system}\n\n{question}" if system else question)
-        rendered = chat_prompt(formatter, question, system)
+            before = [part for exchange in history for part in exchange]
+            return self.model.tokenize("\n\n".join([*([system] if system else []), *before, question]))
+        rendered = chat_prompt(formatter, question, system, history)
         return self.model.tokenize(without_bos(rendered, self.model.bos(), adds_bos=self.model.adds_bos))
+
+    def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """What tokens say; end tokens and others of their kind only when `special` ones are asked for."""
+        return b"".join(self.model.piece(token, special=special) for token in tokens).decode("utf-8", "replace")
+
+    def decoder_in(self, engine: Engine, settings: DecodeSettings) -> Decoder:
+        """A decoder that draws as this session does, in a context of the same model."""
+        return Decoder(engine, settings, verifier(self.sampler, self.sampling) if self.sampler else None)
 
     def generate(self, prompt: Sequence[int], limit: int = -1, stops: Sequence[str] = ()) -> Generation:
         """Begin an answer to prompt tokens; iterate it for the text as it is accepted."""
@@ -157,78 +144,6 @@ class Session(Closing):
             self.notes += warnings
             sampling = replace(sampling, grammar=grammar, json_schema="")
         return sampling
-
-
-class Generation:
-    """One answer on its way: iterate it for text pieces, then read `answer()`.
-
-    Leaving the iteration early is safe: answer, text and cache stop at the last step that was taken. bytes_of: the
-    bytes of a token's text.
-    """
-
-    def __init__(
-        self,
-        decoder: Decoder,
-        bytes_of: Callable[[int], bytes],
-        prompt: Sequence[int],
-        limit: int = -1,
-        stops: Sequence[str] = (),
-    ) -> None:
-        self._decoder = decoder
-        self._prompt = prompt
-        self._limit = limit
-        self._stream = TextStream(bytes_of, stops)
-        self._text: list[str] = []
-        self._tokens: list[int] = []
-        self._finish: Finish = "length"
-        self.statistics = RunStatistics(prompt_tokens=len(prompt))
-
-    def __iter__(self) -> Iterator[Piece]:
-        begin = perf_counter()
-        steps = self._decoder.generate(self._prompt, self._limit)
-        try:
-            for step in steps:
-                if not self.statistics.steps:
-                    self.statistics.prompt_s = self._decoder.prompt_s
-                    self.statistics.first_token_s = perf_counter() - begin
-                yield from self._take(step)
-                if self._stream.stopped:
-                    return
-            yield from self._note(self._stream.finish())
-        finally:
-            steps.close()
-            if self._stream.stopped:
-                self._decoder.truncate(len(self._prompt) + self._stream.kept)
-
-    def answer(self) -> Answer:
-        """The text and tokens so far, and what they cost."""
-        return Answer(
-            text="".join(self._text),
-            tokens=tuple(self._tokens),
-            finish_reason=self._finish,
-            statistics=self.statistics,
-            pool=self._decoder.pool.statistics(),
-        )
-
-    def _take(self, step: Step) -> list[Piece]:
-        """Count a step, and give the text that it makes certain."""
-        stream, before = self._stream, self._stream.read
-        ended = step.finish == "eog"
-        tokens = step.tokens[:-1] if ended else step.tokens
-        pieces = stream.feed(tokens, [origin is not Origin.MODEL for origin in step.origins[: len(tokens)]])
-        self._tokens += step.tokens
-        if stream.stopped:
-            self._finish = "stop"
-            del self._tokens[stream.kept :]
-            self.statistics.add(step, stream.read - before)
-        else:
-            self._finish = step.finish or self._finish
-            self.statistics.add(step)
-        return self._note(pieces)
-
-    def _note(self, pieces: list[Piece]) -> list[Piece]:
-        self._text += [piece.text for piece in pieces]
-        return pieces
 
 
 def load(

@@ -5,6 +5,7 @@ Nothing here reads the environment, a file or a model: the command line fills th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -76,6 +77,19 @@ class DecodeSettings:
         return max(self.ngram - 1, self.window + self.ngram - 3)
 
     @property
+    def most_tokens(self) -> int:
+        """Tokens that a step can bring at most: the guesses that can be accepted, and the model's own."""
+        match self.mode:
+            case "lookahead":
+                return self.deepest + 1
+            case "jacobi":
+                return self.window + 1
+            case "lookup":
+                return self.lookup_draft + 1
+            case "plain":
+                return 1
+
+    @property
     def most_rows(self) -> int:
         """Rows of the largest step, before prefixes are shared."""
         if self.mode == "lookahead":
@@ -92,6 +106,24 @@ class DecodeSettings:
         if self.mode != "lookahead":
             return self.most_rows
         return 1 + max(self.window + self.guesses * (self.ngram - 1), self.least_outputs - 1)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a context must have for several settings that decode in it one after another."""
+
+    sequences: int
+    most_outputs: int
+    ordered: bool
+
+    @classmethod
+    def of(cls, settings: Sequence[DecodeSettings]) -> Capacity:
+        """Enough for each of them; they agree about `ordered`, which the model decides."""
+        return cls(
+            sequences=max(each.sequences for each in settings),
+            most_outputs=max(each.most_outputs for each in settings),
+            ordered=any(each.ordered for each in settings),
+        )
 
 
 def window_rows(columns: int, ngram: int) -> int:

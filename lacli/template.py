@@ -5,26 +5,30 @@ Strings in, strings out; how a string becomes tokens is llama.cpp's affair.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lacli.errors import PromptError
 
 Formatter = Callable[..., str]
 
 
-def chat_prompt(formatter: Formatter, question: str, system: str = "") -> str:
-    """A conversation of one question, rendered to where the answer begins.
+def chat_prompt(formatter: Formatter, question: str, system: str = "", history: Sequence[tuple[str, str]] = ()) -> str:
+    """A conversation that ends with a question, rendered to where the answer begins.
 
-    A template that knows no system role gets the system text in front of the question. Raises PromptError when the
-    template cannot be rendered.
+    history: the questions before, each with its answer. A template that knows no system role gets the system text in
+    front of the first question. Raises PromptError when the template cannot be rendered.
     """
-    user = {"role": "user", "content": question}
+    messages = []
+    for asked, answer in history:
+        messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+    messages.append({"role": "user", "content": question})
     if not system:
-        return _render(formatter, [user])
+        return _render(formatter, messages)
     try:
-        return formatter([{"role": "system", "content": system}, user])
+        return formatter([{"role": "system", "content": system}, *messages])
     except Exception:  # a template is a program of its author's: whatever it raises, it refuses the role
-        return _render(formatter, [{"role": "user", "content": f"{system}\n\n{question}"}])
+        first, *others = messages
+        return _render(formatter, [{"role": "user", "content": f"{system}\n\n{first['content']}"}, *others])
 
 
 def without_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from io import StringIO, TextIOWrapper
 from typing import TextIO
 
 from rich.color import ColorSystem
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.style import Style
 
 from lacli.errors import LacliError
@@ -62,6 +64,17 @@ class Screen:
         """A sentence on stderr, unless quiet."""
         if not self.quiet:
             self._errors.print(f"lacli: {sentence}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def progress(self, total: int, words: str) -> Iterator[Callable[[], None]]:
+        """A bar on stderr while it is a terminal, unless quiet; call what is yielded when one of `total` is done."""
+        if self.quiet or not self._errors.is_terminal:
+            yield lambda: None
+            return
+        columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self._errors, transient=True) as bar:
+            task = bar.add_task(words, total=total)
+            yield lambda: bar.advance(task)
 
     def report(self, text: str) -> None:
         """Asked-for numbers on stderr, quiet or not."""

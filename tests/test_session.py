@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.decode import Decoder
-from lacli.session import Answer, Generation
+from lacli.generation import Answer, Generation
 from lacli.settings import DecodeSettings
 from tests.fake_engine import FakeEngine
 from tests.test_decode import VOCABULARY, any_settings, ends, holds_its_text, prompts

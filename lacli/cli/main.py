@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lacli import __version__
-from lacli.cli import check, run
+from lacli.cli import bench, check, cost, mask, run
 from lacli.errors import Interrupted, LacliError, UsageError
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
@@ -23,6 +23,9 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("check")(check.check)
+app.command("bench")(bench.bench)
+app.command("cost")(cost.cost)
+app.command("mask")(mask.mask)
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,48 @@
+"""Why an answer of a benchmark is not plain's: the differences decoded again, without a clock, and judged.
+
+The judge is `judge.py`, the comparison `compare.py`; here is only which answers go to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from lacli.bench.results import ALL, Result
+from lacli.bench.rounds import Contender, Exchange
+from lacli.bench.sweep import Point
+from lacli.compare import Comparison, OpenEngine, Run
+from lacli.judge import Seer
+
+Judged = dict[tuple[int, int], Run]
+"""By contender and exchange."""
+
+
+def judge(
+    readable: Callable[[Point], OpenEngine],
+    contenders: Sequence[Contender],
+    found: Iterable[Result],
+    sampler: Seer | None,
+    *,
+    every: bool,
+) -> Judged:
+    """Decode answers that are not plain's once more, plainly and in their mode, and give each a verdict.
+
+    readable: contexts for a point whose logits can be read. every: all of them, or the first one of each result.
+    Other programs' answers cannot be judged.
+    """
+    judged: Judged = {}
+    for result in found:
+        point = contenders[result.contender].point
+        parted = [each for each in result.answered if each.parting]
+        if result.kind == ALL or point is None:
+            continue
+        for each in parted if every else parted[:1]:
+            judged[result.contender, each.number] = _judged(readable(point), point, each.exchange, sampler)
+    return judged
+
+
+def _judged(open_engine: OpenEngine, point: Point, exchange: Exchange, sampler: Seer | None) -> Run:
+    plain = replace(point.settings, mode="plain")
+    with Comparison(open_engine, exchange.limit, plain, sampler) as comparison:
+        return comparison.run(point.settings, [exchange.prompt])[0]

@@ -1,0 +1,218 @@
+"""`lacli bench` as a whole: open a model, let everyone answer, show what came of it.
+
+Takes settings; flags are read before, terminals are `ui.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+
+from lacli.bench.contenders import contenders, rivals
+from lacli.bench.contexts import Contexts
+from lacli.bench.details import Details, look_inside
+from lacli.bench.details_report import as_columns
+from lacli.bench.details_report import as_lines as details_lines
+from lacli.bench.judging import Judged, judge
+from lacli.bench.pictures import as_charts, compression_points, law_sentence, save
+from lacli.bench.report import as_lines, conclusion, score_table
+from lacli.bench.results import Result, results
+from lacli.bench.rounds import Contender, Rounds
+from lacli.bench.rows import Machine, Row, as_rows, as_text
+from lacli.bench.scores import save_samples, scores
+from lacli.bench.staging import Request, asker_of, planned, points_of
+from lacli.check import fixed_seed
+from lacli.cost.known import cost_of
+from lacli.cost.measure import MeasurePlan
+from lacli.cost.staircase import Cost
+from lacli.cost.store import CostStore
+from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
+from lacli.errors import Interrupted
+from lacli.llama import devices, version
+from lacli.memory import peak_memory
+from lacli.report import describe_sampling
+from lacli.sampling import SamplingSettings
+from lacli.session import Session, open_session
+from lacli.settings import DecodeSettings, ModelSettings
+from lacli.ui import Screen
+
+COST_S = 6.0
+"""Seconds for the cost of rows, where it is only one panel of a picture."""
+
+
+@dataclass
+class Outcome:
+    """A finished benchmark, or as much of it as there was time for; what was not asked for is empty."""
+
+    rounds: Rounds
+    machine: Machine
+    interrupted: bool = False
+    judged: Judged = field(default_factory=dict)
+    seen: dict[int, Details] = field(default_factory=dict)
+    scores: dict[int, dict[str, float]] = field(default_factory=dict)
+    cost: Cost | None = None
+
+    @property
+    def contenders(self) -> Sequence[Contender]:
+        return self.rounds.contenders
+
+    @cached_property
+    def found(self) -> list[Result]:
+        return results(self.rounds)
+
+    @property
+    def rows(self) -> list[Row]:
+        columns = {number: dict(score) for number, score in self.scores.items()}
+        for number, details in self.seen.items():
+            columns.setdefault(number, {}).update(as_columns(details))
+        return as_rows(self.found, self.contenders, self.machine, self.judged, columns)
+
+    @property
+    def bugs(self) -> int:
+        """Texts that rounding does not explain."""
+        return sum(run.bug for run in self.judged.values())
+
+
+def benchmark(
+    path: Path,
+    loading: ModelSettings,
+    decoding: DecodeSettings,
+    sampling: SamplingSettings,
+    request: Request,
+    screen: Screen,
+) -> int:
+    """Run a benchmark and print it; the exit code.
+
+    Raises Interrupted after Ctrl-C, when what was finished is printed.
+    """
+    sampling = fixed_seed(sampling)
+    end_when_llama_cpp_aborts(screen)
+    with ctrl_c_ends_at_once():
+        opened = open_session(path, loading, replace(decoding, mode="plain"), sampling, verbose=request.verbose)
+    with opened as session:
+        for note in session.notes:
+            screen.note(note)
+        outcome = _measured(session, request, screen)
+    _show(outcome, request, screen)
+    if outcome.interrupted:
+        raise Interrupted("")
+    return 3 if request.check and outcome.bugs else 0
+
+
+def _measured(session: Session, request: Request, screen: Screen) -> Outcome:
+    with ExitStack() as stack:
+        chosen = points_of(session, request.axes, screen)
+        with ctrl_c_ends_at_once():
+            contexts = stack.enter_context(Contexts(session, chosen))
+        competing = [*contenders(session, contexts, chosen), *rivals(session, request.rivals, stack)]
+        asker = asker_of(session)
+        try:
+            competing, plan = planned(competing, asker, request, screen)
+        except KeyboardInterrupt:
+            raise Interrupted("") from None
+        rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
+        interrupted = _run(rounds, screen)
+        outcome = Outcome(rounds, _machine(session), interrupted)
+        for task in rounds.left_out:
+            screen.note(f"left out: {task.kind} prompt of more tokens than the context of {session.engine.cells} holds")
+        for number, error in rounds.failures.items():
+            screen.note(f"{competing[number].label} was given up: {error}")
+        if not interrupted:
+            _follow_up(outcome, contexts, session, request, screen)
+        return outcome
+
+
+def _run(rounds: Rounds, screen: Screen) -> bool:
+    """Go through all rounds; whether Ctrl-C ended them."""
+    turns = sum(len(task.turns) for task in rounds.tasks)
+    with screen.progress(turns * len(rounds.contenders) * rounds.repetitions, "answers") as advance:
+        try:
+            for _ in rounds:
+                advance()
+        except KeyboardInterrupt:
+            screen.note("stopped; what follows is what was finished")
+            return True
+    return False
+
+
+def _follow_up(outcome: Outcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
+    """What is found out without a clock; Ctrl-C leaves the rest of it out."""
+    try:
+        outcome.judged = _judged(outcome, contexts, session, request, screen)
+        if request.suite:
+            outcome.scores = scores(request.suite, outcome.rounds)
+        if request.samples:
+            for name in save_samples(request.samples, outcome.rounds):
+                screen.note(f"completions are in {name}")
+        if request.details:
+            screen.note("looking behind the tokens a step")
+            inside = look_inside(outcome.contenders, outcome.rounds.exchanges, contexts.of, session.decoder_in)
+            outcome.seen.update(inside)
+        if request.plot or request.charts:
+            outcome.cost = _cost(session, request, screen)
+    except KeyboardInterrupt:
+        screen.note("stopped; what follows is what was finished")
+        outcome.interrupted = True
+
+
+def _judged(outcome: Outcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> Judged:
+    """Verdicts on texts that are not plain's; random numbers that a verifier draws otherwise make none."""
+    if not session.sampling.greedy and session.sampling.verify == "rejection":
+        return {}
+    if any(result.partings for result in outcome.found):
+        screen.note("judging texts that are not plain decoding's")
+    return judge(contexts.readable, outcome.contenders, outcome.found, session.sampler, every=request.check)
+
+
+def _cost(session: Session, request: Request, screen: Screen) -> Cost:
+    """What is known of the cost of rows, or a quick measurement; in no more than a tenth of the time there is."""
+    seconds = COST_S if request.wish.seconds is None else min(COST_S, request.wish.seconds / 10)
+    plan = MeasurePlan(seconds=seconds)
+    return cost_of(session.model, session.model_settings, CostStore(request.costs), plan, progress=screen.note)
+
+
+def _machine(session: Session) -> Machine:
+    model = session.model
+    found = devices()
+    return Machine(
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=version(),
+        backends=",".join(dict.fromkeys(device.name.rstrip("0123456789") for device in found)),
+        cpu=", ".join(device.description for device in found if device.name == "CPU"),
+        gpu=", ".join(device.description for device in found if device.name != "CPU") if model.offloaded else "",
+        model=str(model.path),
+        description=model.description,
+        model_size=model.size,
+        parameters=model.parameters,
+        loading=session.model_settings,
+        context=session.engine.cells,
+        sampling=describe_sampling(session.sampling),
+        model_memory=model.memory,
+        peak_memory=peak_memory(),
+    )
+
+
+def _show(outcome: Outcome, request: Request, screen: Screen) -> None:
+    if not outcome.found:
+        screen.note("nothing was finished")
+        return
+    found, competing = outcome.found, outcome.contenders
+    if request.form == "md":
+        parts = [as_lines(found, competing, outcome.machine, outcome.judged)]
+        parts += [details_lines(outcome.seen, competing)] if outcome.seen else []
+        parts += [score_table(outcome.scores, competing)] if outcome.scores else []
+        parts += [law_sentence(compression_points(found, competing))]
+        parts += [as_charts(found, competing, outcome.cost)] if request.charts else []
+        screen.line("\n\n".join(part for part in [*parts, conclusion(found, competing)] if part))
+    else:
+        screen.line(as_text(outcome.rows, request.form))
+        screen.note(conclusion(found, competing))
+    if request.plot:
+        title = f"lacli bench: {outcome.machine.description}"
+        caption = f"{outcome.machine.where}; {outcome.machine.backends}, {outcome.machine.threads}"
+        save(request.plot, found, competing, outcome.cost, title, caption)
+        screen.note(f"the picture is in {request.plot}")

@@ -1,0 +1,192 @@
+"""A benchmark's tables and its conclusion for a person; `rows.py` is for programs.
+
+Formats results; measures nothing and prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import fill
+
+from lacli.bench.judging import Judged
+from lacli.bench.results import ALL, Result, overall
+from lacli.bench.rounds import Contender
+from lacli.bench.rows import Machine, verdict
+from lacli.bench.statistics import Ratio, spread
+from lacli.tables import markdown
+
+WIDTH = 100
+"""Columns of the conclusion."""
+
+MOST_POSITIONS = 6
+"""Positions whose acceptance is shown."""
+
+
+def as_lines(found: Sequence[Result], contenders: Sequence[Contender], machine: Machine, judged: Judged) -> str:
+    """What was measured on, a table by class, a table of the guesses, and where texts part."""
+    parts = [heading(machine), speeds(found, contenders)]
+    if guesses := guess_table(found, contenders, machine):
+        parts.append(guesses)
+    if judged:
+        parts.append(partings(found, contenders, judged))
+    return "\n\n".join(parts)
+
+
+def heading(machine: Machine) -> str:
+    """The model, the machine and the settings that all rows share."""
+    loading = machine.loading
+    flags = f"-fa {loading.flash_attention} -ctk {loading.cache_type_k} -ctv {loading.cache_type_v}"
+    return "\n".join(
+        [
+            f"model     {machine.description}, {machine.model_memory:.0f} MiB of weights; "
+            f"at most {machine.peak_memory:.0f} MiB in memory",
+            f"machine   {machine.where}; {machine.backends}, {machine.threads}; llama-cpp-python {machine.version}",
+            f"context   {machine.context} cells, {flags}",
+            f"sampling  {machine.sampling}",
+        ]
+    )
+
+
+def speeds(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
+    """A row for each class and point: speed, speed-up with its interval, S, cost of a step, and the text."""
+    header = ("class", "mode", "tokens/s", "±", "x plain", "95%", "S", "rows", "ms/step", "1st ms", "identical")
+    rows = []
+    before = ""
+    for result in found:
+        label = contenders[result.contender].label
+        kind = result.kind if result.kind != before else ""
+        before = result.kind
+        rows.append((kind, label, *_numbers(result), f"{result.identical} of {result.prompts}"))
+    return markdown(header, rows, left=2)
+
+
+def _numbers(result: Result) -> tuple[str, ...]:
+    plain = result.speedup.value == 1
+    speed, scatter = _with_spread(result.speed, spread(result.speeds))
+    rows = result.rows_per_step
+    return (
+        speed,
+        scatter,
+        "1" if plain else f"{result.speedup.value:.2f}",
+        "" if plain else interval(result.speedup),
+        f"{result.compression:.2f}",
+        "" if rows is None else f"{rows:.1f}",
+        f"{result.seconds_per_step * 1e3:.2f}",
+        f"{result.first_token_s * 1e3:.1f}",
+    )
+
+
+def guess_table(found: Sequence[Result], contenders: Sequence[Contender], machine: Machine) -> str:
+    """What became of the guesses, over all classes: how many were accepted, and how deep."""
+    rows = []
+    for result in overall(found):
+        accepted = result.acceptance
+        if not accepted.drafted:
+            continue
+        rates = [f"{rate:.0%}" for rate in accepted.position_rates[:MOST_POSITIONS]]
+        rows.append((
+            contenders[result.contender].label,
+            f"{accepted.drafted / result.steps:.1f}",
+            f"{accepted.accepted / accepted.drafted:.1%}",
+            f"{accepted.hit_rate:.0%}",
+            " ".join(rates) or "none",
+            " ".join(map(str, accepted.histogram)),
+            f"{contenders[result.contender].memory:.0f}",
+        ))  # fmt: skip
+    if not rows:
+        return ""
+    header = (
+        "mode",
+        "guesses/step",
+        "accepted",
+        "hits",
+        "at least 1, 2, .. accepted",
+        "steps of 1, 2, .. tokens",
+        "MiB",
+    )
+    return markdown(header, rows)
+
+
+def score_table(scores: Mapping[int, Mapping[str, float]], contenders: Sequence[Contender]) -> str:
+    """How good the answers of a suite were, in percent, by contender."""
+    names = list(dict.fromkeys(name for score in scores.values() for name in score))
+    rows = [(contenders[number].label, *(f"{score[name]:.2%}" for name in names)) for number, score in scores.items()]
+    return markdown(("quality", *names), rows) if names else ""
+
+
+def partings(found: Sequence[Result], contenders: Sequence[Contender], judged: Judged) -> str:
+    """Where texts part from plain's: margin, rounding and verdict of those that were decoded again."""
+    rows = []
+    for result in found:
+        for each in result.answered:
+            run = judged.get((result.contender, each.number))
+            if result.kind == ALL or run is None or each.parting is None:
+                continue
+            margin, rounding = "", ""
+            if run.difference:
+                margin, rounding = f"{run.difference.margin:.4f}", f"{run.difference.rounding:.4f}"
+            label = contenders[result.contender].label
+            rows.append((result.kind, label, each.exchange.name, str(each.parting.at), margin, rounding, verdict(run)))
+    header = ("class", "mode", "prompt", "token", "margin", "logits differ by", "verdict")
+    return markdown(header, rows, left=3)
+
+
+def conclusion(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
+    """Which setting pays on this machine, or that none does, in plain words."""
+    guessing = [result for result in found if contenders[result.contender].mode != "plain"]
+    if not guessing:
+        return "Only plain decoding was measured, so there is nothing to compare."
+    rivals = overall(guessing)
+    best = max(rivals, key=lambda result: result.speedup.value)
+    label = contenders[best.contender].label
+    everywhere = "over all classes" if best.kind == ALL else f"for {best.kind}"
+    if pays(best.speedup):
+        sentence = f"{label} pays on this machine: {_times(best.speedup)} plain decoding's speed {everywhere}."
+    else:
+        ran = f"the best, {label}, ran at {_times(best.speedup)} plain decoding's speed"
+        sentence = f"No setting pays on this machine {everywhere}: {ran}."
+    return fill(f"{sentence} {_by_class(guessing, contenders)}".strip(), WIDTH)
+
+
+def _by_class(guessing: Sequence[Result], contenders: Sequence[Contender]) -> str:
+    """The best setting of each class, and how sure it is that it pays there."""
+    kinds = list(dict.fromkeys(result.kind for result in guessing if result.kind != ALL))
+    if len(kinds) < 2:
+        return "" if any(pays(result.speedup) for result in guessing) else "Use --mode plain."
+    best = [max((r for r in guessing if r.kind == kind), key=lambda result: result.speedup.value) for kind in kinds]
+    # The interval of a single prompt says nothing about its class.
+    sure = [result for result in best if pays(result.speedup) and result.prompts > 1]
+    perhaps = [result for result in best if result.speedup.value > 1 and result not in sure]
+    never = [result.kind for result in best if result.speedup.value <= 1]
+    if not sure and not perhaps:
+        return "It pays in no class: use --mode plain."
+    parts = [
+        f"it pays for {_named(sure, contenders)}" if sure else "",
+        f"it may pay for {_named(perhaps, contenders)}" if perhaps else "",
+        f"plain is the better choice for {', '.join(never)}" if never else "",
+    ]
+    return f"By class: {'; '.join(part for part in parts if part)}."
+
+
+def _named(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
+    return ", ".join(f"{each.kind} ({contenders[each.contender].label}, {each.speedup.value:.2f})" for each in found)
+
+
+def pays(ratio: Ratio) -> bool:
+    """Whether a speed-up is one: its whole interval lies above 1, or where there is none, its value."""
+    return (ratio.value if ratio.low is None else ratio.low) > 1
+
+
+def interval(ratio: Ratio) -> str:
+    return "" if ratio.low is None else f"{ratio.low:.2f}-{ratio.high:.2f}"
+
+
+def _with_spread(value: float, around: float | None) -> tuple[str, str]:
+    """A speed to three digits, or all of those before the point, and its spread to as many places."""
+    places = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{places}f}", "" if around is None else f"{around:.{places}f}"
+
+
+def _times(ratio: Ratio) -> str:
+    between = f" (95%: {ratio.low:.2f} to {ratio.high:.2f})" if ratio.low is not None else ""
+    return f"{ratio.value:.2f} times{between}"

@@ -1,0 +1,188 @@
+"""The timed answers of a benchmark: every prompt answered by every point, in turns, one repetition after another.
+
+Turns are taken answer by answer, so what slows the machine down for a while slows all points alike. Knows decoders,
+no model file and no screen; what the answers add up to is `results.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from lacli.bench.sweep import Point
+from lacli.bench.tasks import Task
+from lacli.decode import Decoder
+from lacli.errors import LacliError
+from lacli.stats import RunStatistics, Step
+
+NAME_LENGTH = 24
+
+LEAST_ROOM = 8
+"""Tokens that an answer must have place for behind its prompt, or the prompt is left out."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One answer by the clock, in seconds.
+
+    ids, text: all that was generated, None where another program does not say. tokens: how many came in `seconds`,
+    which is the time from the end of the prefill to the last step. step_count, rows: llama_decode calls after the
+    prefill, and rows in all of them (None: not known). steps: each of them, where the answer is ours. first_token_s:
+    from the beginning to the first token.
+    """
+
+    ids: tuple[int, ...] | None
+    text: str | None
+    tokens: int
+    step_count: int
+    rows: int | None
+    drafted: int | None
+    accepted: int
+    seconds: float
+    prompt_s: float
+    first_token_s: float
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def seconds_a_token(self) -> float:
+        return self.seconds / self.tokens
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One turn of a task as a model gets it. limit: tokens that its answer may have."""
+
+    task: Task
+    turn: int
+    prompt: tuple[int, ...]
+    limit: int
+
+    @property
+    def name(self) -> str:
+        """The task's name, or how it begins, and the turn where there are several."""
+        name = self.task.name or " ".join(self.task.turns[0].split())[:NAME_LENGTH]
+        return f"{name} ({self.turn + 1})" if self.task.turns[1:] else name
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Turns a task into prompts for a context of so many cells; the task says how many tokens an answer may have.
+
+    prompt: the tokens of a task's next turn, behind the answers to the turns before.
+    """
+
+    prompt: Callable[[Task, Sequence[str]], list[int]]
+    cells: int
+
+    def exchange(self, task: Task, answers: Sequence[str]) -> Exchange | None:
+        """The turn that follows so many answers; None where prompt and answer do not fit into the context."""
+        prompt = self.prompt(task, answers)
+        room = self.cells - len(prompt)
+        if room < LEAST_ROOM:
+            return None
+        return Exchange(task, len(answers), tuple(prompt), min(task.limit, room))
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Who answers. point: what of a sweep it is, None for another program. baseline: the number of its plain decoding.
+
+    memory: MiB of its context, 0 where it is not ours.
+    """
+
+    label: str
+    mode: str
+    point: Point | None
+    baseline: int
+    answer: Callable[[Exchange], Trial]
+    memory: float = 0.0
+
+
+def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], str]) -> Trial:
+    """Decode one answer to its end. text: what tokens say; it is asked when the clock has stopped."""
+    begin = perf_counter()
+    first_token_s = 0.0
+    statistics = RunStatistics()
+    steps = []
+    for step in decoder.generate(exchange.prompt, exchange.limit):
+        first_token_s = first_token_s or perf_counter() - begin
+        steps.append(step)
+    seconds = perf_counter() - begin - decoder.prompt_s
+    for step in steps:
+        statistics.add(step)
+    ids = tuple(token for step in steps for token in step.tokens)
+    return Trial(
+        ids=ids,
+        text=text(ids),
+        tokens=len(ids),
+        step_count=len(steps),
+        rows=statistics.rows,
+        drafted=statistics.drafted,
+        accepted=statistics.accepted,
+        seconds=seconds,
+        prompt_s=decoder.prompt_s,
+        first_token_s=first_token_s,
+        steps=tuple(steps),
+    )
+
+
+@dataclass
+class Rounds:
+    """Trials by contender and exchange, as far as they have got; iterate it to go on by one trial.
+
+    contenders: the first is plain decoding. left_out: tasks whose prompts are too long for the context. failures: why
+    another program answers no more; ours must not fail.
+    """
+
+    contenders: Sequence[Contender]
+    tasks: Sequence[Task]
+    repetitions: int
+    asker: Asker
+    exchanges: list[Exchange] = field(default_factory=list)
+    left_out: list[Task] = field(default_factory=list)
+    trials: dict[tuple[int, int], list[Trial]] = field(default_factory=dict)
+    failures: dict[int, LacliError] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[None]:
+        yield from self._first()
+        for repetition in range(1, self.repetitions):
+            for number in range(len(self.exchanges)):
+                yield from self._answer(number, rotation=repetition + number)
+
+    def of(self, contender: int, exchange: int) -> list[Trial]:
+        """A contender's trials on one exchange, one a repetition."""
+        return self.trials.get((contender, exchange), [])
+
+    def _first(self) -> Iterator[None]:
+        """The first repetition, in which plain decoding's answers become the history of the turns that follow."""
+        for task in self.tasks:
+            answers: list[str] = []
+            while len(answers) < len(task.turns):
+                exchange = self.asker.exchange(task, answers)
+                if exchange is None:
+                    self.left_out.append(task)
+                    break
+                number = len(self.exchanges)
+                self.exchanges.append(exchange)
+                yield from self._answer(number, rotation=0)
+                answers.append(self.of(0, number)[0].text or "")
+
+    def _answer(self, number: int, rotation: int) -> Iterator[None]:
+        """One exchange answered by everyone; who begins changes, so that no place in the order is a favour."""
+        count = len(self.contenders)
+        for place in range(count):
+            contender = (place + rotation) % count
+            if contender not in self.failures:
+                self._try(contender, number)
+            yield
+
+    def _try(self, contender: int, number: int) -> None:
+        try:
+            trial = self.contenders[contender].answer(self.exchanges[number])
+        except LacliError as error:
+            if self.contenders[contender].point:
+                raise
+            self.failures[contender] = error
+        else:
+            self.trials.setdefault((contender, number), []).append(trial)

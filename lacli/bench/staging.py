@@ -1,0 +1,134 @@
+"""What a benchmark is asked to do, and what it can do here: who takes part, and how much fits into the time.
+
+Notes go to the screen; the answers are `rounds.py`, what becomes of them `product.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lacli.bench.contenders import with_plain
+from lacli.bench.plan import Pace, Plan, Wish, by_class, choose
+from lacli.bench.rivals import Rival
+from lacli.bench.rounds import Asker, Contender, Exchange
+from lacli.bench.rows import Format
+from lacli.bench.sweep import Guesses, Point, ablation, points
+from lacli.bench.tasks import Task
+from lacli.bench.warm_up import TOKENS, hopeless, pace
+from lacli.errors import LacliError
+from lacli.session import Session
+from lacli.settings import MODES, Mode, Switch
+from lacli.ui import Screen
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What is compared: modes, and the values of W, N, G and -fa where they are swept; or the paper's Table 3."""
+
+    modes: tuple[Mode, ...] = MODES
+    windows: tuple[int, ...] = ()
+    ngrams: tuple[int, ...] = ()
+    guesses: tuple[Guesses, ...] = ()
+    flash_attentions: tuple[Switch, ...] = ()
+    ablation: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked, who answers, how much of it, and how it is shown.
+
+    suite: the name of the public set that the tasks are. check: judge every text that is not plain's. details: look
+    behind the tokens a step, too. plot: a picture's file; charts: the same in the terminal. samples: a file for
+    HumanEval's answers. costs: where the costs of steps are kept.
+    """
+
+    tasks: tuple[Task, ...]
+    axes: Axes = Axes()
+    rivals: tuple[Rival, ...] = ()
+    wish: Wish = Wish()
+    form: Format = "md"
+    suite: str = ""
+    check: bool = False
+    details: bool = False
+    plot: Path | None = None
+    charts: bool = False
+    samples: str = ""
+    costs: Path = Path()
+    verbose: bool = False
+
+
+def points_of(session: Session, axes: Axes, screen: Screen) -> list[Point]:
+    """What is compared, plain decoding first; what cannot run is said and left out."""
+    modes: Sequence[Mode] = axes.modes
+    if why := session.model.chain_only:
+        screen.note(f"only plain decoding is measured: {why}")
+        modes = ["plain"]
+    base = session.settings
+    if axes.ablation:
+        return ablation(base)
+    sizes = (axes.windows, axes.ngrams, axes.guesses, axes.flash_attentions)
+    found, skipped = points(modes, *sizes, base=base, loading=session.model_settings)
+    for each in skipped:
+        screen.note(f"left out: {each.label}: {each.reason}")
+    return with_plain(found or [Point(replace(base, mode="plain"))])
+
+
+def asker_of(session: Session) -> Asker:
+    """Prompts through the model's chat template, for the session's context."""
+
+    def prompt(task: Task, answers: Sequence[str]) -> list[int]:
+        history = list(zip(task.turns, answers, strict=False))
+        return session.prompt(task.turns[len(answers)], task.system, raw=task.raw, history=history)
+
+    return Asker(prompt, session.engine.cells)
+
+
+def planned(competing: list[Contender], asker: Asker, request: Request, screen: Screen) -> tuple[list[Contender], Plan]:
+    """Who takes part, and how much of the tasks is done in the time there is; those too slow for it are left out."""
+    sizes = {task.turns: len(asker.prompt(task, [])) for task in request.tasks}
+    shortest = min(request.tasks, key=lambda task: sizes[task.turns])
+    exchange = asker.exchange(replace(shortest, limit=request.wish.limit or TOKENS), [])
+    if exchange is None:
+        raise LacliError("no prompt fits into the context", f"-c {min(sizes.values()) + 512} for example")
+    screen.note("warming up")
+    competing = [each for each in competing if each.point or _answers(each, exchange, screen)]
+    seen = pace(competing, exchange)
+
+    def plan_for(seen: Pace) -> Plan:
+        return choose(request.tasks, request.wish, seen, lambda task: sizes[task.turns])
+
+    kept = list(range(len(competing)))
+    plan = plan_for(seen)
+    for number in hopeless(competing, seen):
+        if request.wish.seconds is None or plan.seconds <= request.wish.seconds:
+            break
+        dearer = seen.token_s[number] / seen.token_s[competing[number].baseline]
+        screen.note(f"left out: {competing[number].label}: a step costs {dearer:.0f} times plain's and cannot pay")
+        kept.remove(number)
+        plan = plan_for(Pace(tuple(seen.token_s[each] for each in kept), seen.prompt_s))
+    screen.note(_described(plan, request))
+    return [competing[number] for number in kept], plan
+
+
+def _answers(rival: Contender, exchange: Exchange, screen: Screen) -> bool:
+    """Whether another program can do it at all; if not, why is said."""
+    try:
+        rival.answer(replace(exchange, limit=1))
+    except LacliError as error:
+        screen.note(f"left out: {rival.label}: {error}")
+        return False
+    return True
+
+
+def _described(plan: Plan, request: Request) -> str:
+    """What will be done, and what has been left out for want of time."""
+    count, every = len(plan.tasks), len(request.tasks)
+    prompts = f"{count} prompts" if count == every else f"{count} of {every} prompts"
+    classes = f" in {len(by_class(plan.tasks))} classes" if len(by_class(plan.tasks)) > 1 else ""
+    times = "once" if plan.repetitions == 1 else f"{plan.repetitions} times"
+    limited = request.wish.seconds is not None and plan.seconds > request.wish.seconds
+    longer = ", more than there should be" if limited else ""
+    minutes = f"at most {max(plan.seconds / 60, 0.1):.1f} minutes{longer}"
+    return f"{prompts}{classes}, answers of up to {plan.limit} tokens, each {times}: {minutes}"

@@ -1,0 +1,247 @@
+"""`lacli bench`: its flags, turned into settings and one call of `benchmark`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from lacli.cli import options
+from lacli.cli.cost import cost_folder
+from lacli.cli.groups import with_groups
+from lacli.cli.lookahead_options import DECODE, LOOKAHEAD, lookahead_group
+from lacli.cli.options import LOADING, MODEL, OUTPUT, model_group
+from lacli.cli.sampling_options import sampling_group
+from lacli.errors import UsageError
+from lacli.sampling import SamplingSettings
+from lacli.settings import MODES, DecodeSettings, Mode, ModelSettings
+
+if TYPE_CHECKING:
+    from lacli.bench.tasks import Task
+    from lacli.ui import Screen
+
+BENCH = "Benchmark"
+EVERY_MODE = ",".join(MODES)
+
+Modes = Annotated[
+    str,
+    typer.Option("--modes", "--mode", metavar="MODE,...", help="What is compared; plain always runs.",
+                 rich_help_panel=BENCH),
+]  # fmt: skip
+Window = Annotated[
+    str | None,
+    typer.Option("-W", "--window", metavar="RANGE", show_default=False, rich_help_panel=LOOKAHEAD,
+                 help=f"Columns of the lookahead window: 5, 1,5,15, 10-30+10 or 1-16*2. (default: {DECODE.window})"),
+]  # fmt: skip
+Ngram = Annotated[
+    str | None,
+    typer.Option("-N", "--ngram", metavar="RANGE", show_default=False, rich_help_panel=LOOKAHEAD,
+                 help=f"Tokens of an n-gram, in the same ways. (default: {DECODE.ngram})"),
+]  # fmt: skip
+Guesses = Annotated[
+    str | None,
+    typer.Option("-G", "--guesses", metavar="RANGE|W", show_default=False, rich_help_panel=LOOKAHEAD,
+                 help=f"Most n-grams verified a step; W ties it to -W. (default: {DECODE.guesses}; W in sweeps)"),
+]  # fmt: skip
+FlashAttention = Annotated[
+    str | None,
+    typer.Option("-fa", "--flash-attn", metavar="auto|on|off,...", show_default=False, rich_help_panel=MODEL,
+                 envvar=["LACLI_FLASH_ATTN", "LLAMA_ARG_FLASH_ATTN"],
+                 help=f"Flash attention; several values are compared. (default: {LOADING.flash_attention})"),
+]  # fmt: skip
+Ablation = Annotated[
+    bool,
+    typer.Option("--ablation", help="Compare the nine settings of the paper's Table 3 instead.", rich_help_panel=BENCH),
+]
+Classes = Annotated[
+    str | None,
+    typer.Option("--classes", metavar="CLASS,...", show_default=False, rich_help_panel=BENCH,
+                 help="Some of the built-in classes of prompts: code, edit, chat, summary, extract, translate, maths, "
+                 "story, docs, forms."),
+]  # fmt: skip
+Prompts = Annotated[
+    str | None,
+    typer.Option("--prompts", metavar="FILE", show_default=False, rich_help_panel=BENCH,
+                 help='Prompts of your own as JSON lines: {"prompt": ..., "class": ...}, or the files of Spec-Bench, '
+                 "MT-bench or HumanEval."),
+]  # fmt: skip
+Suite = Annotated[
+    str | None,
+    typer.Option("--suite", metavar="NAME", show_default=False, rich_help_panel=BENCH,
+                 help="A public set, fetched once: spec-bench, humaneval, mt-bench, gsm8k, mbpp, classeval, xsum or "
+                 "cnn-dm."),
+]  # fmt: skip
+Offline = Annotated[bool, typer.Option("--offline", help="Fetch nothing.", rich_help_panel=BENCH)]
+Each = Annotated[
+    int | None,
+    typer.Option("--each", min=1, show_default=False, help="Prompts of a class. (default: as time allows)",
+                 rich_help_panel=BENCH),
+]  # fmt: skip
+Repetitions = Annotated[
+    int | None,
+    typer.Option("-r", "--repetitions", min=1, show_default=False, rich_help_panel=BENCH,
+                 help="How often every prompt is answered. (default: up to 5, as time allows)"),
+]  # fmt: skip
+Predict = Annotated[
+    int | None,
+    typer.Option("-n", "--predict", "--n-predict", "--max-tokens", "--n-gen", min=1, show_default=False,
+                 help="Tokens of an answer at most. (default: up to 128, as time allows)", rich_help_panel=BENCH),
+]  # fmt: skip
+Minutes = Annotated[
+    float,
+    typer.Option("--minutes", min=0.1, help="Time for the answers; decides what is not asked for by the flags above.",
+                 rich_help_panel=BENCH),
+]  # fmt: skip
+Full = Annotated[
+    bool, typer.Option("--full", help="All prompts, 5 times, however long it takes.", rich_help_panel=BENCH)
+]
+Check = Annotated[
+    bool,
+    typer.Option("--check", help="Judge every text that is not plain decoding's; exit with 3 for a bug.",
+                 rich_help_panel=BENCH),
+]  # fmt: skip
+Versus = Annotated[
+    str | None,
+    typer.Option("--vs", metavar="PROGRAM,...", show_default=False, rich_help_panel=BENCH,
+                 help="The same prompts through llama.cpp's programs on PATH too: llama-lookahead, llama-lookup, "
+                 "llama-server."),
+]  # fmt: skip
+Details = Annotated[
+    bool,
+    typer.Option("--details", help="Show the pool's growth, what a match brings, how Jacobi blocks converge, memory.",
+                 rich_help_panel=BENCH),
+]  # fmt: skip
+Plot = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE", show_default=False, rich_help_panel=OUTPUT,
+                 help="Draw speed-ups, S against rows and the cost of rows into a .png, .svg or .pdf file."),
+]  # fmt: skip
+Chart = Annotated[bool, typer.Option("--chart", help="Draw the same in the terminal.", rich_help_panel=OUTPUT)]
+Samples = Annotated[
+    str | None,
+    typer.Option("--samples", metavar="FILE", show_default=False, rich_help_panel=OUTPUT,
+                 help="Write HumanEval's completions for its evaluator, a file a mode."),
+]  # fmt: skip
+OutputFormat = Annotated[
+    Literal["md", "json", "jsonl", "csv"],
+    typer.Option("-o", "--output", help="Tables for people, or rows for programs.", rich_help_panel=OUTPUT),
+]
+
+
+@with_groups(sampling=sampling_group, decoding=lookahead_group, loading=model_group)
+def bench(
+    model: options.Model = None,
+    mode: Modes = EVERY_MODE,
+    ablation: Ablation = False,
+    classes: Classes = None,
+    prompts: Prompts = None,
+    suite: Suite = None,
+    offline: Offline = False,
+    each: Each = None,
+    repetitions: Repetitions = None,
+    predict: Predict = None,
+    minutes: Minutes = 3.0,
+    full: Full = False,
+    check: Check = False,
+    versus: Versus = None,
+    details: Details = False,
+    *,
+    window: Window = None,
+    ngram: Ngram = None,
+    guesses: Guesses = None,
+    decoding: DecodeSettings,
+    sampling: SamplingSettings,
+    flash_attention: FlashAttention = None,
+    loading: ModelSettings,
+    output: OutputFormat = "md",
+    plot: Plot = None,
+    chart: Chart = False,
+    samples: Samples = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.ColorWhen = "auto",
+) -> None:
+    """Compare the modes with plain decoding on prompts of many kinds, and say which setting pays on this machine.
+
+    By default it takes as many prompts, repetitions and tokens as fit into three minutes.
+    """
+    from lacli.bench.plan import Wish
+    from lacli.bench.product import benchmark
+    from lacli.bench.quality import check_scorer
+    from lacli.bench.rivals import find_rivals
+    from lacli.bench.staging import Axes, Request
+    from lacli.bench.sweep import parse_guesses, parse_numbers, parse_switches
+    from lacli.ui import Screen
+
+    screen = Screen(color=color, quiet=quiet)
+    if suite:
+        check_scorer(suite)
+    plot, chart = _pictures(plot, chart, screen)
+    switches = parse_switches(flash_attention) if flash_attention else []
+    if len(switches) == 1:
+        loading = replace(loading, flash_attention=switches[0])
+    axes = Axes(
+        modes=_modes(mode),
+        windows=tuple(parse_numbers(window, "-W")) if window else (),
+        ngrams=tuple(parse_numbers(ngram, "-N")) if ngram else (),
+        guesses=tuple(parse_guesses(guesses)) if guesses else (),
+        flash_attentions=tuple(switches) if len(switches) > 1 else (),
+        ablation=ablation,
+    )
+    request = Request(
+        tasks=_tasks(classes, prompts, suite, offline),
+        axes=axes,
+        rivals=tuple(find_rivals(versus.split(","), sampling) if versus else ()),
+        wish=Wish(each, repetitions, predict, None if full else minutes * 60),
+        form=output,
+        suite=suite or "",
+        check=check,
+        details=details,
+        plot=plot,
+        charts=chart,
+        samples=samples or "",
+        costs=cost_folder(),
+        verbose=verbose,
+    )
+    code = benchmark(options.model_path(model, screen), loading, decoding, sampling, request, screen)
+    if code:
+        raise typer.Exit(code)
+
+
+def _pictures(plot: Path | None, chart: bool, screen: Screen) -> tuple[Path | None, bool]:
+    """Where to draw; without matplotlib in the terminal. Raises what would keep a file from being written."""
+    from lacli.plots import check_plot_path, has_matplotlib
+
+    if plot and not has_matplotlib():
+        screen.note("--plot needs matplotlib (pip install 'lacli[plot]'): here are charts in the terminal instead")
+        return None, True
+    if plot:
+        check_plot_path(plot)
+    return plot, chart
+
+
+def _modes(text: str) -> tuple[Mode, ...]:
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in MODES]:
+        raise UsageError(f"there is no mode {unknown[0]!r}", f"the modes are {', '.join(MODES)}")
+    return tuple(mode for mode in MODES if mode in names)
+
+
+def _tasks(classes: str | None, prompts: str | None, suite: str | None, offline: bool) -> tuple[Task, ...]:
+    """What is asked: a file's prompts, a suite's, or the built-in ones; --classes chooses among them."""
+    from lacli.bench.suites import load_suite
+    from lacli.bench.task_files import read_tasks
+    from lacli.bench.tasks import built_in
+
+    if prompts and suite:
+        raise UsageError("--prompts and --suite are both given", "give one of them")
+    names = [name.strip() for name in classes.split(",")] if classes else []
+    if not prompts and not suite:
+        return tuple(built_in(names))
+    found = read_tasks(prompts) if prompts else load_suite(suite or "", offline=offline)
+    known = dict.fromkeys(task.kind for task in found)
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(f"there is no class {unknown[0]} among these prompts", f"there are {', '.join(known)}")
+    return tuple(task for task in found if not names or task.kind in names)

@@ -1,0 +1,109 @@
+"""One answer on its way: the decoder's steps as text, and what they cost.
+
+Neither a model nor a screen: tokens come from a decoder, their bytes from a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from lacli.decode import Decoder
+from lacli.pool import PoolStatistics
+from lacli.stats import Finish, RunStatistics, Step
+from lacli.text import Piece, TextStream
+from lacli.tree import Origin
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One finished generation.
+
+    tokens: the generated ids that the text was made of, an end token included; those of a stop string are not, though
+    they count as predicted. finish_reason: stop (a stop string), eog (an end token) or length (the limit, or a full
+    context).
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: Finish
+    statistics: RunStatistics
+    pool: PoolStatistics
+
+    @property
+    def tokens_per_step(self) -> float:
+        """S, the step compression."""
+        return self.statistics.tokens_per_step
+
+
+class Generation:
+    """One answer on its way: iterate it for text pieces, then read `answer()`.
+
+    Leaving the iteration early is safe: answer, text and cache stop at the last step that was taken. bytes_of: the
+    bytes of a token's text.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        bytes_of: Callable[[int], bytes],
+        prompt: Sequence[int],
+        limit: int = -1,
+        stops: Sequence[str] = (),
+    ) -> None:
+        self._decoder = decoder
+        self._prompt = prompt
+        self._limit = limit
+        self._stream = TextStream(bytes_of, stops)
+        self._text: list[str] = []
+        self._tokens: list[int] = []
+        self._finish: Finish = "length"
+        self.statistics = RunStatistics(prompt_tokens=len(prompt))
+
+    def __iter__(self) -> Iterator[Piece]:
+        begin = perf_counter()
+        steps = self._decoder.generate(self._prompt, self._limit)
+        try:
+            for step in steps:
+                if not self.statistics.steps:
+                    self.statistics.prompt_s = self._decoder.prompt_s
+                    self.statistics.first_token_s = perf_counter() - begin
+                yield from self._take(step)
+                if self._stream.stopped:
+                    return
+            yield from self._note(self._stream.finish())
+        finally:
+            steps.close()
+            if self._stream.stopped:
+                self._decoder.truncate(len(self._prompt) + self._stream.kept)
+
+    def answer(self) -> Answer:
+        """The text and tokens so far, and what they cost."""
+        return Answer(
+            text="".join(self._text),
+            tokens=tuple(self._tokens),
+            finish_reason=self._finish,
+            statistics=self.statistics,
+            pool=self._decoder.pool.statistics(),
+        )
+
+    def _take(self, step: Step) -> list[Piece]:
+        """Count a step, and give the text that it makes certain."""
+        stream, before = self._stream, self._stream.read
+        ended = step.finish == "eog"
+        tokens = step.tokens[:-1] if ended else step.tokens
+        pieces = stream.feed(tokens, [origin is not Origin.MODEL for origin in step.origins[: len(tokens)]])
+        self._tokens += step.tokens
+        if stream.stopped:
+            self._finish = "stop"
+            del self._tokens[stream.kept :]
+            self.statistics.add(step, stream.read - before)
+        else:
+            self._finish = step.finish or self._finish
+            self.statistics.add(step)
+        return self._note(pieces)
+
+    def _note(self, pieces: list[Piece]) -> list[Piece]:
+        self._text += [piece.text for piece in pieces]
+        return pieces

@@ -1,0 +1,45 @@
+"""A clock that moves only when an engine decodes, by a cost that the test chooses. No test lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from lacli.batch import Batch
+from tests.fake_engine import FakeEngine
+
+READERS = ("lacli.bench.rounds", "lacli.decode", "lacli.cache")
+"""Modules that ask for the time."""
+
+
+@dataclass
+class FakeClock:
+    """now: seconds since an arbitrary beginning."""
+
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let everything that is timed in a benchmark read this clock."""
+        for module in READERS:
+            monkeypatch.setattr(f"{module}.perf_counter", self)
+
+
+@dataclass
+class ClockedEngine(FakeEngine):
+    """A toy engine whose decode calls take `cost(rows, outputs)` seconds; `steps` counts those with outputs."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    cost: Callable[[int, int], float] = lambda rows, outputs: 1.0
+    steps: int = 0
+
+    def decode(self, batch: Batch) -> bool:
+        fits = super().decode(batch)
+        if fits:
+            self.clock.now += self.cost(len(batch), batch.wanted)
+            self.steps += bool(batch.wanted)
+        return fits

@@ -1,0 +1,229 @@
+"""`lacli bench` as a user meets it, on the demo model: what it prints, what it refuses, what Ctrl-C leaves."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lacli.bench.tasks import CLASSES
+from tests.program import call, finish, on_terminal, start
+
+QUICK = ("bench", "-q", "--classes", "edit", "--each", "1", "-r", "1", "-n", "24")
+NAMES = {
+    "class", "mode", "window", "ngram", "guesses", "steps", "tokens_per_step", "speedup", "identical", "first_diff",
+    "model_filename", "model_type", "model_size", "model_n_params", "n_threads", "n_batch", "type_k", "type_v",
+    "n_gpu_layers", "flash_attn", "backends", "cpu_info", "gpu_info", "n_prompt", "n_gen", "test_time", "avg_ns",
+    "stddev_ns", "avg_ts", "stddev_ts", "samples_ns", "samples_ts", "ms_per_step", "rows_per_step", "accept_hist",
+    "accept_rates", "draft_n", "draft_n_accepted", "draft_hit_rate", "first_token_ms", "peak_memory_mib",
+}  # fmt: skip
+
+
+def rows(*arguments: str) -> list[dict[str, Any]]:
+    done = call(*arguments, "-o", "json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert isinstance(found, list)
+    return found
+
+
+def test_json_is_a_list_of_flat_rows_with_the_promised_names() -> None:
+    found = rows(*QUICK)
+    assert [row["mode"] for row in found] == ["plain", "jacobi", "lookup", "lookahead"]
+    for row in found:
+        assert row.keys() >= NAMES
+        assert not any(isinstance(value, dict) for value in row.values())
+        assert row["tokens"] == row["n_gen"] <= 24 and row["class"] == "edit"
+    plain = found[0]
+    assert (plain["speedup"], plain["tokens_per_step"], plain["steps"]) == (1.0, 1.0, plain["tokens"])
+
+
+def test_the_columns_of_every_format_are_documented() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "benchmarks.md").read_text()
+    found = rows(*QUICK, "--details")
+    names = {name for row in found for name in row}
+    assert not {name for name in names if f"`{name}`" not in page}
+
+
+def test_all_formats_have_the_same_counts() -> None:
+    as_json = rows(*QUICK, "--modes", "lookup")
+    lines = [json.loads(line) for line in call(*QUICK, "--modes", "lookup", "-o", "jsonl").out.splitlines()]
+    table = list(csv.DictReader(StringIO(call(*QUICK, "--modes", "lookup", "-o", "csv").out)))
+    for name in ("class", "mode", "tokens", "steps", "draft_n"):
+        wanted = [str(row[name]) for row in as_json]
+        assert [str(row[name]) for row in lines] == [row[name] for row in table] == wanted
+
+
+def test_the_tables_end_with_a_sentence_on_what_pays() -> None:
+    done = call(*QUICK)
+    assert done.code == 0
+    last = done.out.split("\n\n")[-1]
+    assert "pays on this machine" in last or "No setting pays on this machine" in last
+
+
+def test_a_sweep_is_the_product_of_its_ranges_with_g_tied_to_w() -> None:
+    found = rows(*QUICK, "--modes", "lookahead", "-W", "1,4", "-N", "3-4")
+    assert [(row["window"], row["ngram"], row["guesses"]) for row in found if row["mode"] == "lookahead"] == [
+        (1, 3, 1), (1, 4, 1), (4, 3, 4), (4, 4, 4),
+    ]  # fmt: skip
+
+
+def test_flash_attention_is_an_axis_with_a_plain_decoding_of_its_own() -> None:
+    found = rows(*QUICK, "--modes", "lookup", "-fa", "on,off")
+    assert [(row["mode"], row["flash_attn"]) for row in found] == [
+        ("plain", "on"), ("plain", "off"), ("lookup", "on"), ("lookup", "off"),
+    ]  # fmt: skip
+    assert [row["speedup"] for row in found[:2]] == [1.0, 1.0]
+
+
+def test_a_point_beyond_the_sequence_limit_is_left_out_with_its_reason() -> None:
+    arguments = [part for part in QUICK if part != "-q"]
+    done = call(*arguments, "--modes", "lookahead", "-W", "3,200", "-o", "json")
+    assert done.code == 0
+    assert [row["window"] for row in json.loads(done.out)] == [None, 3]
+    assert "left out: lookahead W=200" in done.err and "401 sequences" in done.err
+
+
+def test_the_ablation_runs_the_nine_rows_of_table_3() -> None:
+    found = rows(*QUICK, "-n", "8", "--ablation")
+    assert [(row["ngram"], row["window"], row["guesses"]) for row in found] == [
+        (None, None, None), (None, None, None), (10, 1, 3), (5, 1, 10), (5, 1, 30), (5, 1, 30), (5, 30, 1), (5, 15, 15),
+        (5, 15, 15),
+    ]  # fmt: skip
+    assert [row["mode"] for row in found[:2]] == ["plain", "lookup"]
+
+
+def test_prompts_of_ones_own_keep_their_classes(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "Say yes.", "class": "short"}\n{"prompt": "Count to three."}\n')
+    found = rows("bench", "-q", "--prompts", str(file), "-n", "8", "-r", "1", "--modes", "lookup")
+    assert [(row["class"], row["prompts"]) for row in found[::2]] == [("short", 1), ("own", 1), ("all", 2)]
+
+
+def test_two_turns_are_two_prompts_the_second_behind_the_first_answer(tmp_path: Path) -> None:
+    file = tmp_path / "turns.jsonl"
+    file.write_text('{"question_id": 1, "category": "talk", "turns": ["Say yes.", "Why?"]}\n')
+    (plain,) = rows("bench", "-q", "--prompts", str(file), "-n", "8", "-r", "1", "--modes", "plain")
+    file.write_text('{"question_id": 1, "category": "talk", "turns": ["Say yes."]}\n')
+    (single,) = rows("bench", "-q", "--prompts", str(file), "-n", "8", "-r", "1", "--modes", "plain")
+    assert plain["prompts"] == 2
+    assert plain["n_prompt"] > 2 * single["n_prompt"] + 8
+
+
+def test_sampling_gives_every_mode_the_same_text_too() -> None:
+    found = rows(*QUICK, "--temp", "1", "-s", "3")
+    assert all(row["identical"] or row["verdict"] in ("rounding", "unclear") for row in found)
+    assert "--temp 1.0" in found[0]["sampling"] and "--seed 3" in found[0]["sampling"]
+
+
+def test_details_show_the_pool_the_matches_and_the_blocks() -> None:
+    found = rows(*QUICK, "--details")
+    jacobi, lookahead = found[1], found[3]
+    assert lookahead["pool_tokens"] == sorted(lookahead["pool_tokens"])
+    assert lookahead["predicted_tokens_per_step"] == pytest.approx(lookahead["seen_tokens_per_step"], abs=1e-3)
+    assert jacobi["convergence"] == sorted(jacobi["convergence"])
+
+
+def test_check_judges_every_difference_and_finds_no_bug() -> None:
+    done = call("bench", "-q", "--classes", "code,edit", "--each", "2", "-r", "1", "-n", "64", "--check", "-o", "json")
+    assert done.code == 0, done.out
+    assert {row["verdict"] for row in json.loads(done.out)} <= {"identical", "rounding"}
+
+
+def test_a_bug_makes_check_exit_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lacli.cache import Cache
+
+    keep = Cache.keep
+
+    def forgetful(self: Cache, tree: Any, nodes: Any, again: int = 0) -> None:
+        """Keeps one accepted token too few whenever there are two, and says otherwise."""
+        keep(self, tree, nodes, again)
+        if len(nodes) > 1:
+            self._engine.remove(0, self.past - 2, self.past - 1)
+
+    monkeypatch.setattr(Cache, "keep", forgetful)
+    done = call(
+        "bench", "-q", "--classes", "edit", "--each", "2", "-r", "1", "-n", "64", "--modes", "lookup", "--check"
+    )
+    assert done.code == 3
+    assert "bug" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--modes", "plain,fast"), "there is no mode 'fast' (the modes are plain, jacobi, lookup, lookahead)"),
+        (("--classes", "poems"), "there is no prompt class poems (the classes are " + ", ".join(CLASSES)),
+        (("--suite", "mmlu"), "mmlu"),
+        (("--prompts", "x.jsonl", "--suite", "gsm8k"), "--prompts and --suite are both given"),
+        (("-W", "1-"), "-W '1-' is neither a number nor a range"),
+        (("-G", "V"), "-G 'V'"),
+        (("-fa", "maybe"), "-fa 'maybe'"),
+        (("--vs", "llama-draft"), "llama-draft"),
+        (("--plot", "picture.doc"), "picture.doc"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments: tuple[str, ...], words: str) -> None:
+    done = call("bench", *arguments)
+    assert (done.code, done.out) == (2, "")
+    lines = [line for line in done.err.splitlines() if "no MODEL given" not in line]
+    assert len(lines) == 1 and words in lines[0]
+
+
+def test_a_malformed_prompt_file_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text('{"prompt": "fine"}\n{"prompt": 7}\n')
+    done = call("bench", "-q", "--prompts", str(file))
+    assert done.code == 1 and done.out == ""
+    assert f"{file}:2" in done.err and len(done.err.splitlines()) == 1
+
+
+def test_prompts_longer_than_the_context_are_left_out_and_said(tmp_path: Path) -> None:
+    file = tmp_path / "long.jsonl"
+    file.write_text(json.dumps({"prompt": "word " * 600}) + "\n" + json.dumps({"prompt": "short"}) + "\n")
+    done = call("bench", "--prompts", str(file), "-c", "256", "-n", "8", "-r", "1", "--modes", "plain", "-o", "json")
+    assert done.code == 0 and "left out" in done.err
+    assert json.loads(done.out)[0]["prompts"] == 1
+
+
+def test_no_prompt_that_fits_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "long.jsonl"
+    file.write_text(json.dumps({"prompt": "word " * 600}) + "\n")
+    done = call("bench", "-q", "--prompts", str(file), "-c", "256")
+    assert done.code == 1 and "no prompt fits into the context" in done.err
+
+
+def test_ctrl_c_prints_what_was_finished() -> None:
+    terminal = on_terminal("bench", "--classes", "edit,code", "--full", "-n", "64", "--modes", "lookup", "-o", "md")
+    terminal.expect("prompts in 2 classes")
+    terminal.expect(r" [2-9]\d*/\d+")
+    terminal.sendintr()
+    done = finish(terminal)
+    assert done.code == 130
+    assert "| edit" in done.out or "| code" in done.out
+    assert "stopped" in done.out
+
+
+def test_ctrl_c_while_warming_up_is_no_traceback() -> None:
+    with start("bench", "--classes", "edit", "--modes", "plain", "-n", "100000", "-c", "100000", "--full") as process:
+        assert process.stderr
+        while b"warming up" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+
+
+def test_the_picture_is_written_and_what_cannot_be_is_said_before(tmp_path: Path) -> None:
+    picture = tmp_path / "bench.svg"
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    done = call(*QUICK, "--minutes", "0.1", "--plot", str(picture), env=cache)
+    assert done.code == 0 and picture.read_bytes().startswith(b"<?xml")
+    refused = call(*QUICK, "--plot", str(tmp_path / "missing" / "bench.svg"))
+    assert refused.code == 1 and refused.out == "" and "missing" in refused.err
