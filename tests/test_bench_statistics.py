@@ -96,6 +96,12 @@ def test_prompts_without_repetitions_have_an_interval() -> None:
     assert ratio.low < ratio.value < ratio.high
 
 
+def test_two_prompts_say_too_little_for_an_interval() -> None:
+    ratio = paired_ratio([[2.0, 2.0], [8.0, 8.0]], [[1.0, 1.0], [2.0, 2.0]])
+    assert ratio.value == pytest.approx(sqrt(2 * 4))
+    assert (ratio.low, ratio.high, ratio.surely_faster) == (None, None, False)
+
+
 def test_one_run_of_one_prompt_has_no_interval() -> None:
     assert paired_ratio([[3.0]], [[2.0]]) == Ratio(1.5, None, None)
 

@@ -136,14 +136,15 @@ def conclusion(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
     guessing = [result for result in found if contenders[result.contender].mode != "plain"]
     if not guessing:
         return "Only plain decoding was measured, so there is nothing to compare."
-    rivals = overall(guessing)
-    best = max(rivals, key=lambda result: result.speedup.value)
-    label = contenders[best.contender].label
+    best = max(overall(guessing), key=lambda result: result.speedup.value)
+    label, ratio = contenders[best.contender].label, best.speedup
     everywhere = "over all classes" if best.kind == ALL else f"for {best.kind}"
-    if pays(best.speedup):
-        sentence = f"{label} pays on this machine: {_times(best.speedup)} plain decoding's speed {everywhere}."
+    if ratio.surely_faster:
+        sentence = f"{label} pays on this machine: {_times(ratio)} plain decoding's speed {everywhere}."
+    elif ratio.value > 1:
+        sentence = f"{label} may pay on this machine: {_times(ratio)} plain decoding's speed {everywhere}."
     else:
-        ran = f"the best, {label}, ran at {_times(best.speedup)} plain decoding's speed"
+        ran = f"the best, {label}, ran at {_times(ratio)} plain decoding's speed"
         sentence = f"No setting pays on this machine {everywhere}: {ran}."
     return fill(f"{sentence} {_by_class(guessing, contenders)}".strip(), WIDTH)
 
@@ -152,10 +153,10 @@ def _by_class(guessing: Sequence[Result], contenders: Sequence[Contender]) -> st
     """The best setting of each class, and how sure it is that it pays there."""
     kinds = list(dict.fromkeys(result.kind for result in guessing if result.kind != ALL))
     if len(kinds) < 2:
-        return "" if any(pays(result.speedup) for result in guessing) else "Use --mode plain."
+        return "" if any(result.speedup.value > 1 for result in guessing) else "Use --mode plain."
     best = [max((r for r in guessing if r.kind == kind), key=lambda result: result.speedup.value) for kind in kinds]
     # The interval of a single prompt says nothing about its class.
-    sure = [result for result in best if pays(result.speedup) and result.prompts > 1]
+    sure = [result for result in best if result.speedup.surely_faster and result.prompts > 1]
     perhaps = [result for result in best if result.speedup.value > 1 and result not in sure]
     never = [result.kind for result in best if result.speedup.value <= 1]
     if not sure and not perhaps:
@@ -170,11 +171,6 @@ def _by_class(guessing: Sequence[Result], contenders: Sequence[Contender]) -> st
 
 def _named(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
     return ", ".join(f"{each.kind} ({contenders[each.contender].label}, {each.speedup.value:.2f})" for each in found)
-
-
-def pays(ratio: Ratio) -> bool:
-    """Whether a speed-up is one: its whole interval lies above 1, or where there is none, its value."""
-    return (ratio.value if ratio.low is None else ratio.low) > 1
 
 
 def interval(ratio: Ratio) -> str:

@@ -25,7 +25,7 @@ STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.26
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast, with its 95% interval, or None for its ends where nothing was repeated."""
+    """How many times as fast, with its 95% interval, or None for its ends where too little was repeated."""
 
     value: float
     low: float | None = None
@@ -70,13 +70,14 @@ def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[floa
     The n-th repetition of a prompt in one mode is paired with the n-th in the other, which ran beside it, so drift
     cancels. The value is the geometric mean over prompts of the median over repetitions, which counts twice as fast
     and half as fast alike: exchanging the modes gives the inverse. The interval says where the value of many more
-    such prompts would lie, and is wide for few: see `_interval`.
+    such prompts would lie, and is wide for few: see `_interval`. Two prompts have none, because Student's t of one
+    degree of freedom would make it 12.7 standard errors; neither has a single pair.
     """
     pairs = list(zip(plain, other, strict=True))
     assert pairs and all(len(one) == len(two) > 0 for one, two in pairs), "each run needs the one beside it"
     logs = [np.log(np.divide(*pair)) for pair in pairs]
     value = float(np.mean([np.median(repeated) for repeated in logs]))
-    if all(len(repeated) == 1 for repeated in logs) and len(logs) == 1:
+    if len(logs) == 2 or (len(logs) == 1 and len(logs[0]) == 1):
         return Ratio(exp(value))
     low, high = _interval(logs, value)
     return Ratio(exp(value), exp(low), exp(high))

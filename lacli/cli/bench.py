@@ -191,7 +191,7 @@ def bench(
         ablation=ablation,
     )
     request = Request(
-        tasks=_tasks(classes, prompts, suite, offline),
+        tasks=_tasks(classes, prompts, suite, offline, screen),
         axes=axes,
         rivals=tuple(find_rivals(versus.split(","), sampling) if versus else ()),
         wish=Wish(each, repetitions, predict, None if full else minutes * 60),
@@ -229,9 +229,11 @@ def _modes(text: str) -> tuple[Mode, ...]:
     return tuple(mode for mode in MODES if mode in names)
 
 
-def _tasks(classes: str | None, prompts: str | None, suite: str | None, offline: bool) -> tuple[Task, ...]:
+def _tasks(
+    classes: str | None, prompts: str | None, suite: str | None, offline: bool, screen: Screen
+) -> tuple[Task, ...]:
     """What is asked: a file's prompts, a suite's, or the built-in ones; --classes chooses among them."""
-    from lacli.bench.suites import load_suite
+    from lacli.bench.suites import SUITES, load_suite
     from lacli.bench.task_files import read_tasks
     from lacli.bench.tasks import built_in
 
@@ -240,6 +242,8 @@ def _tasks(classes: str | None, prompts: str | None, suite: str | None, offline:
     names = [name.strip() for name in classes.split(",")] if classes else []
     if not prompts and not suite:
         return tuple(built_in(names))
+    if suite in SUITES and not offline:
+        screen.note(f"fetching {suite}, or finding it in the cache")
     found = read_tasks(prompts) if prompts else load_suite(suite or "", offline=offline)
     known = dict.fromkeys(task.kind for task in found)
     if unknown := [name for name in names if name not in known]:

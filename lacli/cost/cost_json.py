@@ -11,7 +11,7 @@ from lacli.cost.staircase import Cost, Staircase
 
 
 def as_json(setup: Setup, cost: Cost) -> dict[str, Any]:
-    """One flat object; what it holds is described in docs/cost.md.
+    """One flat object; what it holds is described in docs/benchmarks.md.
 
     *ms: milliseconds. relative, break_even and row_cost: in plain steps, t(1). null: there is no such number.
     """

@@ -1,0 +1,92 @@
+"""The contexts of a benchmark on the demo model: how many there are, and that texts can be judged in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lacli.bench.contenders import contenders, with_plain
+from lacli.bench.contexts import Contexts
+from lacli.bench.rounds import Exchange
+from lacli.bench.sweep import Point, points
+from lacli.bench.tasks import Task
+from lacli.compare import Comparison
+from lacli.sampling import SamplingSettings
+from lacli.session import Session, load
+from lacli.settings import DecodeSettings, ModelSettings
+
+LOADING = ModelSettings(context=512, threads=1, threads_batch=1, gpu_layers=0, flash_attention="off")
+QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with load(model_settings=LOADING, decode_settings=DecodeSettings(mode="plain")) as session:
+        yield session
+
+
+def exchange(session: Session) -> Exchange:
+    return Exchange(Task((QUESTION,), limit=24), 0, tuple(session.prompt(QUESTION)), 24)
+
+
+def test_a_sweep_shares_one_context_for_trees_one_for_chains_and_plain_has_its_own(session: Session) -> None:
+    chosen, _ = points(["plain", "jacobi", "lookup", "lookahead"], [2, 4], [3], base=session.settings)
+    with Contexts(session, chosen) as contexts:
+        engines = [contexts.engine(point) for point in chosen]
+        modes = [point.settings.mode for point in chosen]
+        by_mode = {mode: {id(e) for e, m in zip(engines, modes, strict=True) if m == mode} for mode in set(modes)}
+        assert by_mode["jacobi"] == by_mode["lookup"] and len(by_mode["lookahead"]) == 1
+        assert len({next(iter(ids)) for ids in by_mode.values()}) == 3
+        assert by_mode["plain"] == {id(session.engine)} and session.engine.sequences == 1
+        widest = max(point.settings.sequences for point in chosen)
+        assert contexts.engine(chosen[-1]).sequences == widest
+
+
+def test_counts_of_a_benchmark_are_llama_decode_calls(session: Session) -> None:
+    chosen = with_plain([Point(DecodeSettings(window=4, ngram=3, guesses=4))])
+    with Contexts(session, chosen) as contexts:
+        for contender in contenders(session, contexts, chosen):
+            engine = contexts.of(contender)
+            before = engine.calls
+            trial = contender.answer(exchange(session))
+            prefills = 1
+            assert trial.step_count == engine.calls - before - prefills
+            assert trial.tokens == len(trial.ids or ())
+
+
+def test_where_the_backend_chooses_texts_are_judged_in_contexts_whose_logits_can_be_read(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = Point(DecodeSettings(window=4, ngram=3, guesses=4))
+    chosen = with_plain([point])
+    plain = contenders_plain(session)
+    monkeypatch.setattr(session.model, "offloaded", True)
+    with Contexts(session, chosen) as contexts:
+        _, ahead = contenders(session, contexts, chosen)
+        assert ahead.answer(exchange(session)).ids == plain
+        with Comparison(contexts.readable(point), 24) as comparison:
+            (run,) = comparison.run(point.settings, [exchange(session).prompt])
+        assert run.identical and tuple(run.tokens) == plain
+
+
+def contenders_plain(session: Session) -> tuple[int, ...]:
+    """Plain decoding's answer."""
+    chosen = [Point(DecodeSettings(mode="plain"))]
+    with Contexts(session, chosen) as contexts:
+        return contenders(session, contexts, chosen)[0].answer(exchange(session)).ids or ()
+
+
+def test_a_sampled_benchmark_draws_plain_decodings_text_in_every_mode() -> None:
+    sampling = SamplingSettings(temp=0.8, seed=5)
+    with load(model_settings=LOADING, decode_settings=DecodeSettings(mode="plain"), sampling=sampling) as session:
+        chosen = with_plain([Point(DecodeSettings(mode="lookup"))])
+        with Contexts(session, chosen) as contexts:
+            plain, lookup = (each.answer(exchange(session)) for each in contenders(session, contexts, chosen))
+    assert plain.ids == lookup.ids
+
+
+def test_what_is_compared_always_has_plain_decoding_in_front() -> None:
+    found, _ = points(["lookup"], flash_attentions=["on", "off"])
+    labels = [point.label for point in with_plain(found)]
+    assert labels == ["plain, -fa on", "plain, -fa off", "lookup, -fa on", "lookup, -fa off"]
