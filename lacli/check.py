@@ -174,13 +174,17 @@ def check(
 
 
 def fixed_seed(sampling: SamplingSettings) -> SamplingSettings:
-    """The settings with a seed that repeats. Raises UsageError for a verifier that is meant to draw other numbers."""
-    if not sampling.greedy and sampling.verify == "rejection":
+    """The settings with a seed that repeats."""
+    return replace(sampling, seed=FIXED_SEED) if sampling.seed < 0 else sampling
+
+
+def refuse_other_draws(sampling: SamplingSettings) -> None:
+    """Raise UsageError for a verifier that is meant to draw other numbers than plain decoding."""
+    if sampling.draws_otherwise:
         raise UsageError(
             "--verify rejection draws other random numbers than plain decoding, so its text says nothing",
             "check with --verify match; tests compare the distributions",
         )
-    return replace(sampling, seed=FIXED_SEED) if sampling.seed < 0 else sampling
 
 
 def checked_modes(decoding: DecodeSettings, only: Mode | None = None) -> list[DecodeSettings]:

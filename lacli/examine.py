@@ -11,7 +11,17 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from lacli.check import EXACT_FLAGS, PROMPTS, Alternative, Result, check, checked_modes, exact_settings, fixed_seed
+from lacli.check import (
+    EXACT_FLAGS,
+    PROMPTS,
+    Alternative,
+    Result,
+    check,
+    checked_modes,
+    exact_settings,
+    fixed_seed,
+    refuse_other_draws,
+)
 from lacli.check_json import as_json
 from lacli.check_report import Setup, as_lines
 from lacli.compare import OpenEngine
@@ -50,6 +60,7 @@ def examine(
     screen: Screen,
 ) -> int:
     """Check a model and print the result; the exit code. Raises Interrupted after Ctrl-C, with nothing printed."""
+    refuse_other_draws(sampling)
     sampling = fixed_seed(sampling)
     end_when_llama_cpp_aborts(screen)
     with ctrl_c_ends_at_once():

@@ -87,6 +87,11 @@ class SamplingSettings:
         return not self.temp and all(getattr(self, name) == DEFAULT[name] for name in ALTERS_GREEDY)
 
     @property
+    def draws_otherwise(self) -> bool:
+        """Whether a mode with guesses draws other random numbers than plain decoding, and so another text."""
+        return self.verify == "rejection" and not self.greedy
+
+    @property
     def idle(self) -> list[str]:
         """The flags that were changed and change nothing at this temperature."""
         if self.temp:

@@ -51,7 +51,7 @@ class Session(Closing):
         self.notes: list[str] = []
         check_rows(decode_settings, model_settings)
         if decode_settings.strict:
-            if sampling.verify == "rejection" and not sampling.greedy:
+            if sampling.draws_otherwise:
                 raise UsageError("--verify rejection draws other numbers in every mode", "leave it out with --strict")
             model_settings, decode_settings = strict_settings(
                 model_settings, decode_settings, weight_types(path), on_gpu=offloads(model_settings)

@@ -13,6 +13,7 @@ import pytest
 
 from lacli.bench.tasks import CLASSES
 from tests.program import call, finish, on_terminal, start
+from tests.tiny_models import write_mamba
 
 QUICK = ("bench", "-q", "--classes", "edit", "--each", "1", "-r", "1", "-n", "24")
 NAMES = {
@@ -119,6 +120,19 @@ def test_sampling_gives_every_mode_the_same_text_too() -> None:
     found = rows(*QUICK, "--temp", "1", "-s", "3")
     assert all(row["identical"] or row["verdict"] in ("rounding", "unclear") for row in found)
     assert "--temp 1.0" in found[0]["sampling"] and "--seed 3" in found[0]["sampling"]
+
+
+def test_rejection_draws_other_texts_so_none_is_called_different() -> None:
+    found = rows(*QUICK, "--temp", "1", "--verify", "rejection", "--modes", "lookahead")
+    assert {row["identical"] for row in found} == {row["verdict"] for row in found} == {None}
+
+
+def test_a_recurrent_model_is_measured_plainly_and_why_is_said(tmp_path: Path) -> None:
+    write_mamba(tmp_path / "mamba.gguf")
+    arguments = ("--classes", "chat", "--each", "1", "-r", "1", "-n", "8", "--details", "-o", "json")
+    done = call("bench", str(tmp_path / "mamba.gguf"), *arguments)
+    assert done.code == 0 and "only plain decoding is measured: a recurrent model" in done.err
+    assert [row["mode"] for row in json.loads(done.out)] == ["plain"]
 
 
 def test_details_show_the_pool_the_matches_and_the_blocks() -> None:

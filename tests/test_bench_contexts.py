@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -78,9 +79,10 @@ def contenders_plain(session: Session) -> tuple[int, ...]:
 
 
 def test_a_sampled_benchmark_draws_plain_decodings_text_in_every_mode() -> None:
-    sampling = SamplingSettings(temp=0.8, seed=5)
-    with load(model_settings=LOADING, decode_settings=DecodeSettings(mode="plain"), sampling=sampling) as session:
-        chosen = with_plain([Point(DecodeSettings(mode="lookup"))])
+    strict = DecodeSettings(mode="plain", strict=True)
+    loading = replace(LOADING, flash_attention="auto")
+    with load(model_settings=loading, decode_settings=strict, sampling=SamplingSettings(temp=0.8, seed=5)) as session:
+        chosen = with_plain([Point(replace(session.settings, mode="lookup"))])
         with Contexts(session, chosen) as contexts:
             plain, lookup = (each.answer(exchange(session)) for each in contenders(session, contexts, chosen))
     assert plain.ids == lookup.ids

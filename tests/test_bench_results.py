@@ -39,6 +39,7 @@ MACHINE = Machine(
     loading=ModelSettings(threads=1, threads_batch=1),
     context=256,
     sampling="none",
+    comparable=True,
     model_memory=1.0,
     peak_memory=2.0,
 )

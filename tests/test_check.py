@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from lacli.batch import Batch, Ints
-from lacli.check import Alternative, Result, check, checked_modes, exact_settings, fixed_seed
+from lacli.check import Alternative, Result, check, checked_modes, exact_settings, fixed_seed, refuse_other_draws
 from lacli.check_json import as_json
 from lacli.check_report import Setup, advice, as_lines, conclusion
 from lacli.context import LlamaEngine
@@ -308,8 +308,8 @@ def test_a_random_seed_becomes_a_fixed_one() -> None:
 
 def test_a_verifier_with_other_random_numbers_is_refused() -> None:
     with pytest.raises(UsageError, match="--verify rejection"):
-        fixed_seed(SamplingSettings(temp=1, verify="rejection"))
-    assert fixed_seed(SamplingSettings(verify="rejection")), "greedy decoding draws nothing"
+        refuse_other_draws(SamplingSettings(temp=1, verify="rejection"))
+    refuse_other_draws(SamplingSettings(verify="rejection"))  # greedy decoding draws nothing
 
 
 def test_json_has_every_difference_and_nothing_that_is_not_json(rounded: Result) -> None:

@@ -161,7 +161,7 @@ def _follow_up(outcome: Outcome, contexts: Contexts, session: Session, request: 
 
 def _judged(outcome: Outcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> Judged:
     """Verdicts on texts that are not plain's; random numbers that a verifier draws otherwise make none."""
-    if not session.sampling.greedy and session.sampling.verify == "rejection":
+    if session.sampling.draws_otherwise:
         return {}
     if any(result.partings for result in outcome.found):
         screen.note("judging texts that are not plain decoding's")
@@ -191,6 +191,7 @@ def _machine(session: Session) -> Machine:
         loading=session.model_settings,
         context=session.engine.cells,
         sampling=describe_sampling(session.sampling),
+        comparable=not session.sampling.draws_otherwise,
         model_memory=model.memory,
         peak_memory=peak_memory(),
     )

@@ -24,7 +24,7 @@ MOST_POSITIONS = 6
 
 def as_lines(found: Sequence[Result], contenders: Sequence[Contender], machine: Machine, judged: Judged) -> str:
     """What was measured on, a table by class, a table of the guesses, and where texts part."""
-    parts = [heading(machine), speeds(found, contenders)]
+    parts = [heading(machine), speeds(found, contenders, machine)]
     if guesses := guess_table(found, contenders, machine):
         parts.append(guesses)
     if judged:
@@ -47,7 +47,7 @@ def heading(machine: Machine) -> str:
     )
 
 
-def speeds(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
+def speeds(found: Sequence[Result], contenders: Sequence[Contender], machine: Machine) -> str:
     """A row for each class and point: speed, speed-up with its interval, S, cost of a step, and the text."""
     header = ("class", "mode", "tokens/s", "±", "x plain", "95%", "S", "rows", "ms/step", "1st ms", "identical")
     rows = []
@@ -56,7 +56,8 @@ def speeds(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
         label = contenders[result.contender].label
         kind = result.kind if result.kind != before else ""
         before = result.kind
-        rows.append((kind, label, *_numbers(result), f"{result.identical} of {result.prompts}"))
+        identical = f"{result.identical} of {result.prompts}" if machine.comparable else ""
+        rows.append((kind, label, *_numbers(result), identical))
     return markdown(header, rows, left=2)
 
 

@@ -25,12 +25,19 @@ Row = dict[str, Any]
 
 NANO = 1e9
 
+TEXT = (
+    *("identical", "identical_n", "first_diff", "first_diff_prompt", "first_diff_margin", "first_diff_rounding"),
+    "verdict",
+)
+"""Columns on whether the texts are plain's."""
+
 
 @dataclass(frozen=True)
 class Machine:
     """What the numbers were measured on and with.
 
-    time: UTC, ISO 8601. model_memory: MiB of the weights; peak_memory: MiB of the process.
+    time: UTC, ISO 8601. comparable: whether all modes draw the same numbers, so that texts should agree. model_memory,
+    peak_memory: MiB, of the weights and of the process.
     """
 
     time: str
@@ -45,6 +52,7 @@ class Machine:
     loading: ModelSettings
     context: int
     sampling: str
+    comparable: bool
     model_memory: float
     peak_memory: float
 
@@ -71,7 +79,8 @@ def as_rows(
         contender = contenders[result.contender]
         row = _machine(machine, contender) | _speed(result) | _contender(contender, result) | _guesses(result)
         more = (extras or {}).get(result.contender, {}) if result in whole else {}
-        rows.append(row | _text(result, judged) | dict(more))
+        text = _text(result, judged) if machine.comparable else dict.fromkeys(TEXT)
+        rows.append(row | text | dict(more))
     return rows
 
 
