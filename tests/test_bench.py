@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lacli.bench.tasks import CLASSES
+from tests import fake_rivals
 from tests.program import call, finish, on_terminal, start
 from tests.tiny_models import write_mamba
 
@@ -141,6 +142,30 @@ def test_details_show_the_pool_the_matches_and_the_blocks() -> None:
     assert lookahead["pool_tokens"] == sorted(lookahead["pool_tokens"])
     assert lookahead["predicted_tokens_per_step"] == pytest.approx(lookahead["seen_tokens_per_step"], abs=1e-3)
     assert jacobi["convergence"] == sorted(jacobi["convergence"])
+
+
+def test_another_programs_numbers_stand_in_the_same_table(tmp_path: Path) -> None:
+    file = tmp_path / "one.jsonl"
+    file.write_text('{"prompt": "Say yes."}\n')
+    arguments = ("bench", "--prompts", str(file), "-n", "30", "-r", "2", "--modes", "plain", "-o", "json")
+    (plain,) = json.loads(call(*arguments).out)
+    log = f"""I encoded {plain["n_prompt"]} tokens in 0.250 seconds, speed: 12.000 t/s
+I decoded 30 tokens in 2.000 seconds, speed: 15.000 t/s
+I n_accept = 6
+"""
+    fake_rivals.make(tmp_path, "llama-lookahead", log=log, out="")
+    done = call(*arguments, "--vs", "llama-lookahead", env={"PATH": str(tmp_path)})
+    _, rival = json.loads(done.out)
+    assert (rival["mode"], rival["tokens"], rival["steps"], rival["median_ts"]) == ("llama-lookahead", 60, 48, 15.0)
+    assert rival["speedup"] < 1 and rival["window"] is None
+
+
+def test_another_program_that_fails_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    fake_rivals.make(tmp_path, "llama-lookahead", log="error: it is broken\n", code=1)
+    quick = [part for part in QUICK if part != "-q"]
+    done = call(*quick, "--modes", "plain", "-o", "json", "--vs", "llama-lookahead", env={"PATH": str(tmp_path)})
+    assert done.code == 0 and [row["mode"] for row in json.loads(done.out)] == ["plain"]
+    assert "left out: llama-lookahead" in done.err and "it is broken" in done.err
 
 
 def test_check_judges_every_difference_and_finds_no_bug() -> None:
