@@ -13,6 +13,7 @@ from lacli.bench.rounds import Exchange
 from lacli.bench.sweep import Point, points
 from lacli.bench.tasks import Task
 from lacli.compare import Comparison
+from lacli.context import LlamaEngine
 from lacli.sampling import SamplingSettings
 from lacli.session import Session, load
 from lacli.settings import DecodeSettings, ModelSettings
@@ -65,7 +66,9 @@ def test_where_the_backend_chooses_texts_are_judged_in_contexts_whose_logits_can
     monkeypatch.setattr(session.model, "offloaded", True)
     with Contexts(session, chosen) as contexts:
         _, ahead = contenders(session, contexts, chosen)
-        assert ahead.answer(exchange(session)).ids == plain
+        with monkeypatch.context() as patch:
+            patch.setattr(LlamaEngine, "logits", lambda engine: pytest.fail("the backend has chosen already"))
+            assert ahead.answer(exchange(session)).ids == plain
         with Comparison(contexts.readable(point), 24) as comparison:
             (run,) = comparison.run(point.settings, [exchange(session).prompt])
         assert run.identical and tuple(run.tokens) == plain

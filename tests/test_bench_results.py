@@ -162,6 +162,18 @@ def test_a_broken_context_is_judged_a_bug(clock: FakeClock) -> None:
     assert [(key, run.bug) for key, run in judged.items()] == [((1, 0), True)]
 
 
+@pytest.mark.parametrize(("every", "judged"), [(True, [(1, 1), (1, 2)]), (False, [(1, 1)])])
+def test_the_first_difference_of_a_class_is_judged_and_all_where_that_is_asked_for(
+    clock: FakeClock, every: bool, judged: list[tuple[int, int]]
+) -> None:
+    rounds, _ = run(clock, free, PLAIN, LOOKUP, repetitions=1)
+    for exchange in (1, 2):
+        rounds.trials[1, exchange] = [wrong(rounds.trials[1, exchange][0])]
+    found = results(rounds)
+    opened = judge(lambda point: lambda _: nullcontext(FakeEngine()), rounds.contenders, found, None, every=every)
+    assert list(opened) == judged
+
+
 def test_an_answer_that_parts_no_more_when_it_is_decoded_again_says_so(clock: FakeClock) -> None:
     rounds, _ = run(clock, free, PLAIN, LOOKUP, repetitions=1)
     rounds.trials[1, 0] = [wrong(rounds.trials[1, 0][0])]
