@@ -59,6 +59,7 @@ class LlamaEngine(Closing):
         if model.offloaded if backend_greedy is None else backend_greedy:
             self._add_samplers(parameters, decode)
         self._log.forget()
+        self._log.take_buffers()
         # A GPU driver reserves addresses, not memory, so no bound there; it refuses what it does not have.
         with nullcontext() if model.offloaded else bounded_by_free_memory():
             self._handle = lib.llama_init_from_model(model.handle, parameters)

@@ -31,6 +31,10 @@ TILED_SWITCH = "GGML_CPU_TILED_MM"
 """ggml reads it at its first matrix product and has no other switch for the kernels that take 8 rows and more."""
 
 
+GPU_TYPES = (1, 2)
+"""Of ggml's ggml_backend_dev_type: a GPU, and one that shares the processor's memory."""
+
+
 def on_abort(report: Callable[[str], None]) -> None:
     """Call `report` with ggml's last words when one of its assertions fails; the process aborts when it returns.
 
@@ -63,10 +67,11 @@ def _switch_tiles(on: bool) -> None:
 
 
 class Device(NamedTuple):
-    """What llama.cpp can compute on: ggml's name of it ("CPU", "CUDA0") and what it is."""
+    """What llama.cpp can compute on: ggml's name of it ("CPU", "CUDA0"), what it is, whether it is a GPU."""
 
     name: str
     description: str
+    is_gpu: bool
 
 
 def version() -> str:
@@ -82,12 +87,16 @@ def devices() -> list[Device]:
     ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
     ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
     ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    for name in ("name", "description"):
+    for name, result in (("name", ctypes.c_char_p), ("description", ctypes.c_char_p), ("type", ctypes.c_int)):
         function = getattr(ggml, f"ggml_backend_dev_{name}")
-        function.restype, function.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+        function.restype, function.argtypes = result, [ctypes.c_void_p]
     found = map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count()))
     return [
-        Device(ggml.ggml_backend_dev_name(device).decode(), ggml.ggml_backend_dev_description(device).decode())
+        Device(
+            ggml.ggml_backend_dev_name(device).decode(),
+            ggml.ggml_backend_dev_description(device).decode(),
+            ggml.ggml_backend_dev_type(device) in GPU_TYPES,
+        )
         for device in found
     ]
 
@@ -114,6 +123,7 @@ class LlamaModel(Closing):
         self._log = library()
         self._log.verbose = verbose
         self._log.forget()
+        self._log.take_buffers()
         parameters = lib.llama_model_default_params()
         parameters.n_gpu_layers = settings.gpu_layers
         parameters.use_extra_bufts = settings.repack

@@ -26,4 +26,5 @@ def _line(row: Sequence[str], widths: Sequence[int], left: int) -> str:
 
 
 def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")
+    """No bar ends the cell, and no control code of a name that somebody chose reaches the terminal."""
+    return "".join(char if char.isprintable() else " " for char in cell.replace("|", "\\|"))

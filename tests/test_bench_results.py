@@ -14,10 +14,13 @@ import pytest
 from lacli.bench.judging import judge
 from lacli.bench.report import as_lines, conclusion
 from lacli.bench.results import ALL, Result, results
-from lacli.bench.rounds import Contender, Rounds, Trial
+from lacli.bench.rival_run import RivalRun
+from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
 from lacli.bench.rows import Machine, Row, as_rows, as_text
+from lacli.bench.statistics import paired_ratio
 from lacli.bench.sweep import Point
 from lacli.compare import OpenEngine
+from lacli.errors import LacliError
 from lacli.settings import DecodeSettings, ModelSettings
 from tests.bench_field import LOOKAHEAD, LOOKUP, PLAIN, asker, contender, task
 from tests.fake_clock import FakeClock
@@ -37,6 +40,7 @@ MACHINE = Machine(
     model_size=4,
     parameters=1,
     loading=ModelSettings(threads=1, threads_batch=1),
+    flash_attention="auto",
     context=256,
     sampling="none",
     comparable=True,
@@ -224,22 +228,106 @@ def test_no_rows_are_an_empty_list() -> None:
     assert json.loads(as_text([], "json")) == []
 
 
-def test_another_programs_answer_has_no_rows_and_counts_as_far_as_both_go(clock: FakeClock) -> None:
+def beside_a_rival(clock: FakeClock, ids: tuple[int, ...] | None, text: str | None) -> tuple[Rounds, Row]:
+    """Plain decoding and another program that says this (plus one token) in 5 seconds; the program's row."""
     plain, _ = contender(PLAIN, clock)
-    rounds = Rounds([plain], TASKS[:1], 1, asker())
+    said = RivalRun(20, 5.0, 10, 10, None, 5, 1.0, ids, text)
+    theirs = Trial(ids, text, 20, 10, None, None, 10, 5.0, 1.0, 1.0, rival=said)
+    rounds = Rounds(
+        [plain, Contender("llama-rival", "llama-rival", None, 0, lambda exchange: theirs)], TASKS[:1], 1, asker()
+    )
     for _ in rounds:
         pass
-    ids = rounds.of(0, 0)[0].ids or ()
-    theirs = Trial((*ids, 3), None, len(ids), 10, None, None, 10, 5.0, 1.0, 1.0)
-    rival = Contender("llama-rival", "llama-rival", None, 0, lambda exchange: theirs)
-    rounds.contenders = [plain, rival]
-    rounds.trials[1, 0] = [theirs]
-    row = rows_of(rounds, results(rounds))[1]
-    assert row["identical"] and row["rows_per_step"] is None and row["draft_n"] is None and row["window"] is None
-    assert row["speedup"] == pytest.approx(20 / 5)
-    rounds.trials[1, 0] = [replace(theirs, ids=None, text="something else")]
-    row = rows_of(rounds, results(rounds))[1]
-    assert not row["identical"] and row["first_diff"] is None
+    return rounds, rows_of(rounds, results(rounds))[1]
+
+
+def test_another_programs_answer_counts_as_far_as_both_go(clock: FakeClock) -> None:
+    rounds, _ = beside_a_rival(clock, None, None)
+    ids, text = rounds.of(0, 0)[0].ids or (), rounds.of(0, 0)[0].text or ""
+    _, row = beside_a_rival(clock, (*ids, 3), None)
+    assert row["identical"] and row["speedup"] == pytest.approx(20 / 5)
+    _, row = beside_a_rival(clock, (*ids[:7], ids[7] + 1), None)
+    assert (row["identical"], row["first_diff"], row["verdict"]) == (False, 7, "not judged")
+    _, row = beside_a_rival(clock, None, text + " more")
+    assert row["identical"]
+    _, row = beside_a_rival(clock, None, "something else")
+    assert (row["identical"], row["first_diff"]) == (False, None)
+
+
+@pytest.mark.parametrize("text", ["", None])
+def test_what_another_program_does_not_tell_is_null(clock: FakeClock, text: str | None) -> None:
+    _, row = beside_a_rival(clock, None, text)
+    unknown = ("identical", "identical_n", "verdict", "rows_per_step", "draft_n", "window", "context_memory_mib")
+    assert {row[name] for name in (*unknown, "draft_hit_rate", "accept_hist", "accept_rates")} == {None}
+    assert row["draft_n_accepted"] == 10
+
+
+def test_a_repetition_that_was_not_finished_is_no_sample(clock: FakeClock) -> None:
+    rounds = Rounds([contender(PLAIN, clock, dear)[0]], [*TASKS[:1], task("3 4 5", kind="slow")], 3, asker())
+    costs = {"code": 0.01, "slow": 10.0}
+    answer = rounds.contenders[0].answer
+
+    def uneven(exchange: Exchange) -> Trial:
+        return replace(answer(exchange), seconds=20 * costs[exchange.task.kind])
+
+    rounds.contenders = [replace(rounds.contenders[0], answer=uneven)]
+    for count, _ in enumerate(rounds, start=1):
+        if count == 3:
+            break
+    whole = results(rounds)[-1]
+    assert whole.kind == ALL
+    assert whole.speeds == pytest.approx([40 / (20 * 0.01 + 20 * 10.0)])
+
+
+def test_a_program_that_was_given_up_has_no_result_over_all_classes(clock: FakeClock) -> None:
+    answered: list[Exchange] = []
+
+    def once(exchange: Exchange) -> Trial:
+        if answered:
+            raise LacliError("it crashed")
+        answered.append(exchange)
+        return Trial(None, None, 20, 10, None, None, 10, 1.0, 1.0, 1.0, rival=RivalRun(20, 1.0, 10, 10, None, 5, 1.0))
+
+    rounds = Rounds([contender(PLAIN, clock)[0], Contender("rival", "rival", None, 0, once)], TASKS, 1, asker())
+    for _ in rounds:
+        pass
+    assert [result.kind for result in results(rounds) if result.contender == 1] == ["code"]
+
+
+def test_turns_of_a_conversation_are_one_prompt_of_the_interval(clock: FakeClock) -> None:
+    settings = (PLAIN, LOOKUP)
+    talks = [task("1 2 3", "4 5", kind="talk"), task("6 7 6 7", "8 9", kind="talk"), task("2 2", "3", kind="talk")]
+    rounds = Rounds([contender(each, clock, free)[0] for each in settings], talks, 1, asker())
+    for _ in rounds:
+        pass
+    talk = results(rounds)[1]
+    assert talk.prompts == 6
+    paces = [[[sum(t.seconds for t in pair) / sum(t.tokens for t in pair)] for pair in
+              [(rounds.of(number, 2 * each)[0], rounds.of(number, 2 * each + 1)[0]) for each in range(3)]]
+             for number in (0, 1)]  # fmt: skip
+    assert talk.speedup == paired_ratio(*paces)
+
+
+def test_with_several_plain_decodings_the_fastest_is_what_counts(clock: FakeClock) -> None:
+    """Lookup is half as fast again as the slow one, and slower than the fast one."""
+    slow, _ = contender(PLAIN, clock, lambda rows, outputs: 3.0)
+    fast, _ = contender(PLAIN, clock, lambda rows, outputs: 1.0)
+    lookup, _ = contender(LOOKUP, clock, lambda rows, outputs: 3.0)
+    ones = [replace(slow, label="plain, -fa on"), replace(fast, label="plain, -fa off", baseline=1), lookup]
+    rounds = Rounds(ones, TASKS, 2, asker())
+    for _ in rounds:
+        pass
+    found = results(rounds)
+    assert found[-1].speedup.value > 1
+    sentence = " ".join(conclusion(found, rounds.contenders).split())
+    assert "No setting pays on this machine" in sentence and "plain, -fa off's speed" in sentence
+
+
+def test_the_best_of_many_settings_is_to_be_measured_alone(clock: FakeClock) -> None:
+    many = [replace(LOOKAHEAD, window=window) for window in range(5)]
+    rounds, found = run(clock, free, PLAIN, *many)
+    sentence = " ".join(conclusion(found, rounds.contenders).split())
+    assert "is the best of 5 settings" in sentence and "measure it alone" in sentence
 
 
 def test_the_tables_show_every_class_and_mode_in_a_form_that_markdown_reads(clock: FakeClock) -> None:

@@ -127,7 +127,7 @@ def test_labels_say_what_is_swept() -> None:
 def test_labels_are_distinct() -> None:
     found, _ = points(["plain", "jacobi", "lookahead"], [1, 2], [3, 4], ["W", 7], ["on", "off"])
     assert len({point.label for point in found}) == len(found)
-    assert len({point.label for point in ablation()}) == 9
+    assert len({point.label for point in ablation()[0]}) == 9
 
 
 def test_a_point_beyond_the_sequence_limit_is_skipped_with_the_reason() -> None:
@@ -151,7 +151,7 @@ def test_a_point_with_an_impossible_size_is_skipped() -> None:
 
 
 def test_the_ablation_has_the_nine_rows_of_the_papers_table_3() -> None:
-    rows = ablation(DecodeSettings(pool_text=False, window_init="random", lookup_draft=3))
+    rows, _ = ablation(DecodeSettings(pool_text=False, window_init="random", lookup_draft=3))
     assert [point.tag for point in rows] == list(range(1, 10))
     assert [point.settings.mode for point in rows] == ["plain", "lookup", *["lookahead"] * 7]
     assert rows[1].settings.lookup_draft == 10
@@ -166,7 +166,7 @@ def test_the_ablation_has_the_nine_rows_of_the_papers_table_3() -> None:
 
 
 def test_without_the_prompt_as_reference_only_the_window_fills_the_pool() -> None:
-    for point in ablation()[2:]:
+    for point in ablation()[0][2:]:
         assert point.settings.pool_text == point.settings.pool_prompt
         assert point.settings.window_init == "prompt"
 
@@ -174,4 +174,11 @@ def test_without_the_prompt_as_reference_only_the_window_fills_the_pool() -> Non
 def test_the_ablation_keeps_what_it_does_not_name() -> None:
     assert all(point.settings.strict and point.settings.pool_keys == 7 for point in ablation(
         DecodeSettings(strict=True, pool_keys=7)
-    ))  # fmt: skip
+    )[0])  # fmt: skip
+
+
+def test_rows_of_the_ablation_that_do_not_fit_into_a_batch_are_left_out_with_their_reasons() -> None:
+    found, skipped = ablation(loading=ModelSettings(batch=40))
+    assert [point.tag for point in found] == [1, 2, 3]
+    assert [each.label[0] for each in skipped] == list("456789")
+    assert all("-b is 40" in each.reason for each in skipped)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from lacli.bench.plan import Pace
-from lacli.bench.rounds import Exchange
-from lacli.bench.warm_up import TOKENS, hopeless, pace
+from lacli.bench.plan import Speed
+from lacli.bench.rounds import Contender, Exchange, Trial
+from lacli.bench.warm_up import TOKENS, hopeless, speed_of
 from lacli.settings import DecodeSettings
 from tests.bench_field import LOOKAHEAD, LOOKUP, PLAIN, contender, task
 from tests.fake_clock import FakeClock
@@ -25,28 +25,42 @@ def exchange() -> Exchange:
     return Exchange(task("1 2 3 1 2 3"), 0, (1, 2, 3, 1, 2, 3), 100)
 
 
-def test_a_slow_machine_is_asked_for_one_step_only(clock: FakeClock) -> None:
-    one, engine = contender(PLAIN, clock, cost=lambda rows, outputs: 2.0 if outputs else 0.5)
-    seen = pace([one], exchange())
-    assert seen.token_s == (2.0,)
+def test_a_slow_machine_is_asked_for_two_steps_and_the_first_is_not_timed(clock: FakeClock) -> None:
+    costs = iter([60.0, 2.0])
+    one, engine = contender(PLAIN, clock, cost=lambda rows, outputs: next(costs) if outputs else 0.5)
+    seen = speed_of(one, exchange())
+    assert (seen.token_s, seen.step_s) == (2.0, 2.0)
     assert seen.prompt_s == pytest.approx(0.5 / 6)
-    assert engine.steps == 1
+    assert engine.steps == 2
 
 
 def test_a_quick_machine_shows_seconds_a_token_over_several_steps(clock: FakeClock) -> None:
     one, engine = contender(LOOKUP, clock, cost=lambda rows, outputs: 0.01)
-    seen = pace([one], exchange())
-    assert seen.token_s[0] == pytest.approx(0.01 * (engine.steps - 1) / TOKENS)
+    seen = speed_of(one, exchange())
+    assert seen.token_s == pytest.approx(0.01 * (engine.steps - 2) / TOKENS)
+    assert seen.step_s == pytest.approx(0.01)
+
+
+def test_a_programs_start_is_what_its_own_clock_does_not_count(clock: FakeClock) -> None:
+    def answer(exchange: Exchange) -> Trial:
+        clock.now += 3.0
+        return Trial(None, None, 10, 5, None, None, 5, seconds=1.0, prompt_s=0.5, first_token_s=0.5)
+
+    seen = speed_of(Contender("rival", "rival", None, 0, answer), exchange())
+    assert (seen.start_s, seen.token_s, seen.step_s) == (1.5, 0.1, 0.2)
 
 
 def test_who_loses_even_if_every_guess_comes_true_is_hopeless_and_the_dearest_comes_first(clock: FakeClock) -> None:
     settings = (PLAIN, LOOKUP, LOOKAHEAD, replace(LOOKAHEAD, window=0))
     ones = [contender(each, clock)[0] for each in settings]
     most = [each.most_tokens for each in settings]
-    bearable = Pace(tuple(0.1 * count * 0.99 for count in most), 0.1)
-    assert hopeless(ones, replace(bearable, token_s=(0.1, *bearable.token_s[1:]))) == []
-    dear = Pace((0.1, *(0.1 * count * 1.01 for count in most[1:])), 0.1)
-    assert hopeless(ones, dear) == sorted((1, 2, 3), key=lambda number: -most[number])
+
+    def speeds(share: float) -> list[Speed]:
+        """Everyone's steps cost this share of what they could bring at best."""
+        return [Speed(0.1, 0.1, 0.1), *(Speed(0.1, 0.1 * count * share, 0.1) for count in most[1:])]
+
+    assert hopeless(ones, speeds(0.99)) == []
+    assert hopeless(ones, speeds(1.01)) == sorted((1, 2, 3), key=lambda number: -most[number])
 
 
 def test_the_most_tokens_of_a_step_are_its_deepest_guesses_and_the_models_own() -> None:

@@ -73,6 +73,7 @@ def _asking(session: Session, program: Program | Server) -> Callable[[Exchange],
             seconds=run.seconds,
             prompt_s=run.prompt_s,
             first_token_s=run.prompt_s,
+            rival=run,
         )
 
     return answer

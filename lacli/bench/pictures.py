@@ -64,8 +64,8 @@ def staircases(cost: Cost | None) -> list[plots.Staircase]:
 
 def save(
     path: Path, found: Sequence[Result], contenders: Sequence[Contender], cost: Cost | None, title: str, caption: str
-) -> None:
-    """Write the picture; it has the panels for which there is something to draw."""
+) -> bool:
+    """Write the picture; it has the panels for which there is something to draw, and without any there is none."""
     points, ratios, stairs = compression_points(found, contenders), speedups(found, contenders), staircases(cost)
     panels: list[plots.Panel] = []
     if len(points) >= LEAST_FOR_A_CURVE:
@@ -74,7 +74,9 @@ def save(
         panels.append(partial(plots.speedups, results=ratios))
     if stairs:
         panels.append(partial(plots.stairs, staircases=stairs))
-    plots.save(path, panels, title=title, caption=caption)
+    if panels:
+        plots.save(path, panels, title=title, caption=caption)
+    return bool(panels)
 
 
 def as_charts(found: Sequence[Result], contenders: Sequence[Contender], cost: Cost | None) -> str:
@@ -114,5 +116,6 @@ def law_sentence(points: Sequence[plots.CompressionPoint]) -> str:
     measured = [(each.ngram - 1, each.window, each.compression) for each in points if 0 < each.window == each.guesses]
     return (
         f"The paper's law (Equations 5 and 7) fits the settings with G = W at alpha {law.alpha:.3f} and f {law.f:.2f}, "
-        f"off by {law.error(measured):.2f} tokens a step on average; the paper's own example has 0.425 and 3.11."
+        f"with {law.error(measured):.2f} tokens a step of error (root mean square); "
+        "the paper's own example has 0.425 and 3.11."
     )

@@ -5,7 +5,7 @@ Arithmetic on speeds measured before; nothing is decoded here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lacli.bench.tasks import Task
@@ -39,31 +39,39 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Pace:
-    """What was seen at the start. token_s: seconds a token of each point; prompt_s: seconds a token of a prompt."""
+class Speed:
+    """What was seen of a contender at the start, in seconds.
 
-    token_s: tuple[float, ...]
+    A token, a step, a token of a prompt, and what an answer takes beside these (a program's start).
+    """
+
+    token_s: float
+    step_s: float
     prompt_s: float
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is run; each task says how many tokens its answers may have.
 
-    limit: that number for a task that has none of its own. seconds: how long it takes at most, as far as the pace
-    tells.
+    seconds: how long it takes if no answer ends early and all go at the pace that was seen.
     """
 
     tasks: tuple[Task, ...]
     repetitions: int
-    limit: int
     seconds: float
 
+    @property
+    def limit(self) -> int:
+        """Tokens of the longest answer."""
+        return max(task.limit for task in self.tasks)
 
-def choose(tasks: Sequence[Task], wish: Wish, pace: Pace, size: Callable[[Task], int]) -> Plan:
-    """The largest plan that fits, or the smallest one there is. size: tokens of a task's first prompt."""
+
+def choose(tasks: Sequence[Task], wish: Wish, speeds: Sequence[Speed], sizes: Mapping[Task, int], cells: int) -> Plan:
+    """The largest plan that fits, or the smallest one there is. sizes: tokens of the first prompts; cells: context."""
     plan = None
-    for plan in _plans(tasks, wish, pace, size):
+    for plan in _plans(tasks, wish, speeds, sizes, cells):
         if wish.seconds is None or plan.seconds <= wish.seconds:
             break
     assert plan, "there is at least one plan"
@@ -78,7 +86,9 @@ def by_class(tasks: Sequence[Task]) -> dict[str, list[Task]]:
     return classes
 
 
-def _plans(tasks: Sequence[Task], wish: Wish, pace: Pace, size: Callable[[Task], int]) -> Iterator[Plan]:
+def _plans(
+    tasks: Sequence[Task], wish: Wish, speeds: Sequence[Speed], sizes: Mapping[Task, int], cells: int
+) -> Iterator[Plan]:
     """Ever smaller ones; with no end to the time the first is everything."""
     classes = by_class(tasks)
     ladder = LADDER if wish.seconds is not None else ((len(tasks), *FULL[1:]),)
@@ -87,14 +97,13 @@ def _plans(tasks: Sequence[Task], wish: Wish, pace: Pace, size: Callable[[Task],
     for step, count in enumerate(counts):
         each, repetitions, limit = ladder[min(step, len(ladder) - 1)]
         chosen = [task for members in list(classes.values())[:count] for task in members[: wish.each or each]]
-        limited = [replace(task, limit=_limit(task, limit, wish)) for task in chosen]
         repeats = wish.repetitions or repetitions
-        yield Plan(
-            tuple(limited),
-            repeats,
-            wish.limit or limit,
-            repeats * sum(_cost(task, pace, size(task)) for task in limited),
-        )
+        limited, seconds = [], 0.0
+        for task in chosen:
+            room = max(cells - sizes[task], 1)
+            limited.append(replace(task, limit=min(_limit(task, limit, wish), room)))
+            seconds += repeats * _cost(limited[-1], speeds, sizes[task])
+        yield Plan(tuple(limited), repeats, seconds)
 
 
 def _limit(task: Task, limit: int, wish: Wish) -> int:
@@ -103,8 +112,9 @@ def _limit(task: Task, limit: int, wish: Wish) -> int:
     return task.limit or limit if wish.seconds is None else min(task.limit or limit, limit)
 
 
-def _cost(task: Task, pace: Pace, size: int) -> float:
-    """Seconds for all points to answer all turns once; a turn's prompt holds the turns before it."""
+def _cost(task: Task, speeds: Sequence[Speed], size: int) -> float:
+    """Seconds for everyone to answer all turns once; a turn's prompt holds the turns before it."""
     turns = len(task.turns)
     read = sum((turn + 1) * size + turn * task.limit for turn in range(turns))
-    return len(pace.token_s) * pace.prompt_s * read + sum(pace.token_s) * task.limit * turns
+    answers = sum(speed.start_s + speed.token_s * task.limit for speed in speeds)
+    return sum(speed.prompt_s for speed in speeds) * read + turns * answers

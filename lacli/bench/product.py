@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lacli.bench.contenders import contenders, rivals
 from lacli.bench.contexts import Contexts
+from lacli.bench.details import TOKENS as DETAIL_TOKENS
 from lacli.bench.details import Details, look_inside
 from lacli.bench.details_report import as_columns
 from lacli.bench.details_report import as_lines as details_lines
@@ -25,13 +26,13 @@ from lacli.bench.rounds import Contender, Rounds
 from lacli.bench.rows import Machine, Row, as_rows, as_text
 from lacli.bench.scores import save_samples, scores
 from lacli.bench.staging import Request, asker_of, planned, points_of
-from lacli.check import fixed_seed
+from lacli.check import fixed_seed, refuse_other_draws
 from lacli.cost.known import cost_of
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.staircase import Cost
 from lacli.cost.store import CostStore
 from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
-from lacli.errors import Interrupted
+from lacli.errors import Interrupted, LacliError
 from lacli.llama import devices, version
 from lacli.memory import peak_memory
 from lacli.report import describe_sampling
@@ -89,6 +90,8 @@ def benchmark(
 
     Raises Interrupted after Ctrl-C, when what was finished is printed.
     """
+    if request.check:
+        refuse_other_draws(sampling)
     sampling = fixed_seed(sampling)
     end_when_llama_cpp_aborts(screen)
     with ctrl_c_ends_at_once():
@@ -116,7 +119,7 @@ def _measured(session: Session, request: Request, screen: Screen) -> Outcome:
             raise Interrupted("") from None
         rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
         interrupted = _run(rounds, screen)
-        outcome = Outcome(rounds, _machine(session), interrupted)
+        outcome = Outcome(rounds, _machine(session, request), interrupted)
         for task in rounds.left_out:
             screen.note(f"left out: {task.kind} prompt of more tokens than the context of {session.engine.cells} holds")
         for number, error in rounds.failures.items():
@@ -140,23 +143,47 @@ def _run(rounds: Rounds, screen: Screen) -> bool:
 
 
 def _follow_up(outcome: Outcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
-    """What is found out without a clock; Ctrl-C leaves the rest of it out."""
-    try:
+    """What is found out without a clock. A part that fails is said; Ctrl-C leaves the rest out."""
+
+    def judging() -> None:
         outcome.judged = _judged(outcome, contexts, session, request, screen)
-        if request.suite:
-            outcome.scores = scores(request.suite, outcome.rounds)
-        if request.samples:
-            for name in save_samples(request.samples, outcome.rounds):
-                screen.note(f"completions are in {name}")
+
+    def scoring() -> None:
+        outcome.scores = scores(request.suite, outcome.rounds) if request.suite else {}
+
+    def writing() -> None:
+        for name in save_samples(request.samples, outcome.rounds) if request.samples else ():
+            screen.note(f"completions are in {name}")
+
+    def looking() -> None:
         if request.details:
-            screen.note("looking behind the tokens a step")
-            inside = look_inside(outcome.contenders, outcome.rounds.exchanges, contexts.of, session.decoder_in)
-            outcome.seen.update(inside)
+            outcome.seen.update(_seen(outcome, contexts, session, screen))
+
+    def costing() -> None:
         if request.plot or request.charts:
             outcome.cost = _cost(session, request, screen)
+
+    try:
+        for part in (judging, scoring, writing, looking, costing):
+            try:
+                part()
+            except LacliError as error:
+                screen.error(error)
     except KeyboardInterrupt:
         screen.note("stopped; what follows is what was finished")
         outcome.interrupted = True
+
+
+def _seen(outcome: Outcome, contexts: Contexts, session: Session, screen: Screen) -> dict[int, Details]:
+    seen = {}
+    exchanges = outcome.rounds.exchanges
+    inside = look_inside(outcome.contenders, exchanges, contexts.of, session.decoder_in)
+    screen.note(f"looking behind the tokens a step: answers of up to {DETAIL_TOKENS} tokens, one a class and setting")
+    with screen.progress(len(outcome.contenders), "settings") as advance:
+        for number, details in inside:
+            seen[number] = details
+            advance()
+    return seen
 
 
 def _judged(outcome: Outcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> Judged:
@@ -175,7 +202,7 @@ def _cost(session: Session, request: Request, screen: Screen) -> Cost:
     return cost_of(session.model, session.model_settings, CostStore(request.costs), plan, progress=screen.note)
 
 
-def _machine(session: Session) -> Machine:
+def _machine(session: Session, request: Request) -> Machine:
     model = session.model
     found = devices()
     return Machine(
@@ -183,12 +210,13 @@ def _machine(session: Session) -> Machine:
         version=version(),
         backends=",".join(dict.fromkeys(device.name.rstrip("0123456789") for device in found)),
         cpu=", ".join(device.description for device in found if device.name == "CPU"),
-        gpu=", ".join(device.description for device in found if device.name != "CPU") if model.offloaded else "",
+        gpu=", ".join(device.description for device in found if device.is_gpu),
         model=str(model.path),
         description=model.description,
         model_size=model.size,
         parameters=model.parameters,
         loading=session.model_settings,
+        flash_attention=",".join(request.axes.flash_attentions) or session.model_settings.flash_attention,
         context=session.engine.cells,
         sampling=describe_sampling(session.sampling),
         comparable=not session.sampling.draws_otherwise,
@@ -215,5 +243,5 @@ def _show(outcome: Outcome, request: Request, screen: Screen) -> None:
     if request.plot:
         title = f"lacli bench: {outcome.machine.description}"
         caption = f"{outcome.machine.where}; {outcome.machine.backends}, {outcome.machine.threads}"
-        save(request.plot, found, competing, outcome.cost, title, caption)
-        screen.note(f"the picture is in {request.plot}")
+        drawn = save(request.plot, found, competing, outcome.cost, title, caption)
+        screen.note(f"the picture is in {request.plot}" if drawn else "there is nothing to draw a picture of")

@@ -18,6 +18,9 @@ from lacli.tables import markdown
 WIDTH = 100
 """Columns of the conclusion."""
 
+MOST_COMPARED = 4
+"""Settings of which the best can be said to pay; of more, one may look best by chance."""
+
 MOST_POSITIONS = 6
 """Positions whose acceptance is shown."""
 
@@ -35,7 +38,7 @@ def as_lines(found: Sequence[Result], contenders: Sequence[Contender], machine: 
 def heading(machine: Machine) -> str:
     """The model, the machine and the settings that all rows share."""
     loading = machine.loading
-    flags = f"-fa {loading.flash_attention} -ctk {loading.cache_type_k} -ctv {loading.cache_type_v}"
+    flags = f"-fa {machine.flash_attention} -ctk {loading.cache_type_k} -ctv {loading.cache_type_v}"
     return "\n".join(
         [
             f"model     {machine.description}, {machine.model_memory:.0f} MiB of weights; "
@@ -56,13 +59,14 @@ def speeds(found: Sequence[Result], contenders: Sequence[Contender], machine: Ma
         label = contenders[result.contender].label
         kind = result.kind if result.kind != before else ""
         before = result.kind
-        identical = f"{result.identical} of {result.prompts}" if machine.comparable else ""
-        rows.append((kind, label, *_numbers(result), identical))
+        known = machine.comparable and result.identical is not None
+        identical = f"{result.identical} of {result.prompts}" if known else ""
+        plain = contenders[result.contender].mode == "plain"
+        rows.append((kind, label, *_numbers(result, plain=plain), identical))
     return markdown(header, rows, left=2)
 
 
-def _numbers(result: Result) -> tuple[str, ...]:
-    plain = result.speedup.value == 1
+def _numbers(result: Result, *, plain: bool) -> tuple[str, ...]:
     speed, scatter = _with_spread(result.speed, spread(result.speeds))
     rows = result.rows_per_step
     return (
@@ -88,8 +92,7 @@ def guess_table(found: Sequence[Result], contenders: Sequence[Contender], machin
         rows.append((
             contenders[result.contender].label,
             f"{accepted.drafted / result.steps:.1f}",
-            f"{accepted.accepted / accepted.drafted:.1%}",
-            f"{accepted.hit_rate:.0%}",
+            f"{accepted.accepted_share:.1%}",
             " ".join(rates) or "none",
             " ".join(map(str, accepted.histogram)),
             f"{contenders[result.contender].memory:.0f}",
@@ -100,7 +103,6 @@ def guess_table(found: Sequence[Result], contenders: Sequence[Contender], machin
         "mode",
         "guesses/step",
         "accepted",
-        "hits",
         "at least 1, 2, .. accepted",
         "steps of 1, 2, .. tokens",
         "MiB",
@@ -109,10 +111,13 @@ def guess_table(found: Sequence[Result], contenders: Sequence[Contender], machin
 
 
 def score_table(scores: Mapping[int, Mapping[str, float]], contenders: Sequence[Contender]) -> str:
-    """How good the answers of a suite were, in percent, by contender."""
-    names = list(dict.fromkeys(name for score in scores.values() for name in score))
-    rows = [(contenders[number].label, *(f"{score[name]:.2%}" for name in names)) for number, score in scores.items()]
-    return markdown(("quality", *names), rows) if names else ""
+    """How good the answers of a suite were, in percent, by contender, and how many were cut by the limit."""
+    names = list(dict.fromkeys(name for score in scores.values() for name in score if not name.endswith("_n")))
+    rows = []
+    for number, score in scores.items():
+        counts = f"{score['scored_n']:.0f}", f"{score['cut_n']:.0f}"
+        rows.append((contenders[number].label, *counts, *(f"{score[name]:.2%}" for name in names)))
+    return markdown(("quality", "answers", "cut by -n", *names), rows) if names else ""
 
 
 def partings(found: Sequence[Result], contenders: Sequence[Contender], judged: Judged) -> str:
@@ -133,26 +138,36 @@ def partings(found: Sequence[Result], contenders: Sequence[Contender], judged: J
 
 
 def conclusion(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
-    """Which setting pays on this machine, or that none does, in plain words."""
-    guessing = [result for result in found if contenders[result.contender].mode != "plain"]
-    if not guessing:
+    """Which setting pays on this machine, or that none does, in plain words.
+
+    What is measured by is the fastest plain decoding, where several were (with and without flash attention).
+    """
+    whole = overall(found)
+    plainly = [result for result in whole if contenders[result.contender].mode == "plain"]
+    if len(whole) == len(plainly):
         return "Only plain decoding was measured, so there is nothing to compare."
-    best = max(overall(guessing), key=lambda result: result.speedup.value)
+    plain = max(plainly, key=lambda result: result.speed)
+    rivals = [result.measured_by(plain) for result in whole if result not in plainly]
+    best = max(rivals, key=lambda result: result.speedup.value)
     label, ratio = contenders[best.contender].label, best.speedup
-    everywhere = "over all classes" if best.kind == ALL else f"for {best.kind}"
-    if ratio.surely_faster:
-        sentence = f"{label} pays on this machine: {_times(ratio)} plain decoding's speed {everywhere}."
-    elif ratio.value > 1:
-        sentence = f"{label} may pay on this machine: {_times(ratio)} plain decoding's speed {everywhere}."
+    named = "plain decoding's" if len(plainly) == 1 else f"{contenders[plain.contender].label}'s"
+    speed = f"{_times(ratio)} {named} speed {'over all classes' if best.kind == ALL else f'for {best.kind}'}"
+    if ratio.value <= 1:
+        sentence = f"No setting pays on this machine: the best, {label}, ran at {speed}."
+    elif not ratio.surely_faster or best.prompts == 1:
+        sentence = f"{label} may pay on this machine: {speed}."
+    elif len(rivals) > MOST_COMPARED:
+        alone = "the best of many is partly luck, so measure it alone to be sure"
+        sentence = f"{label} is the best of {len(rivals)} settings: {speed}; {alone}."
     else:
-        ran = f"the best, {label}, ran at {_times(ratio)} plain decoding's speed"
-        sentence = f"No setting pays on this machine {everywhere}: {ran}."
-    return fill(f"{sentence} {_by_class(guessing, contenders)}".strip(), WIDTH)
+        sentence = f"{label} pays on this machine: {speed}."
+    return fill(f"{sentence} {_by_class(found, contenders)}".strip(), WIDTH)
 
 
-def _by_class(guessing: Sequence[Result], contenders: Sequence[Contender]) -> str:
+def _by_class(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
     """The best setting of each class, and how sure it is that it pays there."""
-    kinds = list(dict.fromkeys(result.kind for result in guessing if result.kind != ALL))
+    kinds = list(dict.fromkeys(result.kind for result in found if result.kind != ALL))
+    guessing = [result for result in found if contenders[result.contender].mode != "plain"]
     if len(kinds) < 2:
         return "" if any(result.speedup.value > 1 for result in guessing) else "Use --mode plain."
     best = [max((r for r in guessing if r.kind == kind), key=lambda result: result.speedup.value) for kind in kinds]

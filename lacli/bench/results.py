@@ -5,10 +5,10 @@ Arithmetic on finished trials; how a result is shown is `rows.py` and `report.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, zip_longest
+from itertools import chain
 
 from lacli.bench.acceptance import Acceptance
 from lacli.bench.rounds import Exchange, Rounds, Trial
@@ -38,17 +38,25 @@ class Answered:
 
     @property
     def parting(self) -> Parting | None:
-        """Where the first of its answers leaves plain's, and None where all are plain's."""
+        """Where the first of its answers leaves plain's, and None where none is known to."""
         for trial in self.trials:
-            if not same(self.plain[0], trial):
+            if trial.same(self.plain[0]) is False:
                 at = parting(self.plain[0].ids or (), trial.ids) if trial.ids is not None else None
                 return Parting(self.number, at)
         return None
 
+    @property
+    def known(self) -> bool:
+        """Whether all of its answers can be compared with plain's."""
+        return all(trial.same(self.plain[0]) is not None for trial in self.trials)
+
 
 @dataclass(frozen=True)
 class Result:
-    """What one contender did in one class. answered: exchanges, each with as many trials of both sides."""
+    """What one contender did in one class. answered: exchanges, each with as many trials of both sides.
+
+    A repetition counts as a sample where it has all of them, which the first one always has.
+    """
 
     kind: str
     contender: int
@@ -107,9 +115,8 @@ class Result:
 
     @cached_property
     def speeds(self) -> list[float]:
-        """Tokens a second of each repetition, its prompts taken together."""
-        turns = zip_longest(*(each.trials for each in self.answered))
-        return [speed([trial for trial in turn if trial]) for turn in turns]
+        """Tokens a second of each complete repetition, its prompts taken together."""
+        return [speed(turn) for turn in zip(*(each.trials for each in self.answered), strict=False)]
 
     @property
     def speed(self) -> float:
@@ -129,9 +136,27 @@ class Result:
     @cached_property
     def speedup(self) -> Ratio:
         """Plain decoding's seconds a token over this contender's, pair by pair."""
-        plain = [[trial.seconds_a_token for trial in each.plain] for each in self.answered]
-        own = [[trial.seconds_a_token for trial in each.trials] for each in self.answered]
-        return paired_ratio(plain, own)
+        return paired_ratio(
+            _paces([each.plain for each in turns] for turns in self._conversations),
+            _paces([each.trials for each in turns] for turns in self._conversations),
+        )
+
+    def measured_by(self, plain: Result) -> Result:
+        """The same beside another plain decoding, as far as both have answered."""
+        theirs = {each.number: each.trials for each in plain.answered}
+        pairs = [(each, theirs[each.number]) for each in self.answered if each.number in theirs]
+        return replace(self, answered=tuple(_paired(*pair) for pair in pairs))
+
+    @property
+    def _conversations(self) -> list[list[Answered]]:
+        """The exchanges of each task together: its turns are much alike, so they are no prompts of their own."""
+        tasks: list[list[Answered]] = []
+        for each in self.answered:
+            if each.exchange.turn and tasks:
+                tasks[-1].append(each)
+            else:
+                tasks.append([each])
+        return tasks
 
     @cached_property
     def acceptance(self) -> Acceptance:
@@ -142,32 +167,25 @@ class Result:
         return [each.parting for each in self.answered if each.parting]
 
     @property
-    def identical(self) -> int:
-        """Prompts whose answers are all plain's."""
-        return self.prompts - len(self.partings)
+    def identical(self) -> int | None:
+        """Prompts whose answers are all plain's; None where another program does not tell what it said."""
+        return self.prompts - len(self.partings) if all(each.known for each in self.answered) else None
 
 
 def results(rounds: Rounds) -> list[Result]:
-    """Class by class a result for each contender that has finished something there, then the same over all classes."""
+    """Class by class a result for each contender that has finished something there, then the same over all classes.
+
+    A program that was given up has answered a part of the prompts only, so it has none over all of them.
+    """
     kinds = list(dict.fromkeys(exchange.task.kind for exchange in rounds.exchanges))
     shown = [*kinds, ALL] if len(kinds) > 1 else kinds
     found = [_result(rounds, kind, number) for kind in shown for number in range(len(rounds.contenders))]
-    return [result for result in found if result.answered]
+    return [each for each in found if each.answered and not (each.kind == ALL and each.contender in rounds.failures)]
 
 
 def overall(found: Sequence[Result]) -> list[Result]:
     """The results over all classes, or those of the only one."""
     return [result for result in found if result.kind == ALL] or list(found)
-
-
-def same(plain: Trial, trial: Trial) -> bool:
-    """Whether an answer is plain's; another program's may end elsewhere, and counts as far as both go."""
-    if trial.steps:
-        return trial.ids == plain.ids
-    if trial.ids is not None:
-        return all(theirs == ours for theirs, ours in zip(trial.ids, plain.ids or (), strict=False))
-    ours, theirs = plain.text or "", trial.text or ""
-    return ours.startswith(theirs) or theirs.startswith(ours)
 
 
 def speed(trials: Sequence[Trial]) -> float:
@@ -182,10 +200,19 @@ def _result(rounds: Rounds, kind: str, contender: int) -> Result:
         if kind in (ALL, exchange.task.kind):
             trials, plain = rounds.of(contender, number), rounds.of(baseline, number)
             # An interrupt may have come between the two, and another program may count no token after the first.
-            pairs = min(len(trials), len(plain))
-            if pairs and all(trial.tokens for trial in trials):
-                answered.append(Answered(number, exchange, tuple(trials[:pairs]), tuple(plain[:pairs])))
+            if trials and plain and all(trial.tokens for trial in trials):
+                answered.append(_paired(Answered(number, exchange, tuple(trials), ()), plain))
     return Result(kind, contender, tuple(answered))
+
+
+def _paired(answered: Answered, plain: Sequence[Trial]) -> Answered:
+    pairs = min(len(answered.trials), len(plain))
+    return replace(answered, trials=answered.trials[:pairs], plain=tuple(plain[:pairs]))
+
+
+def _paces(conversations: Iterable[Sequence[Sequence[Trial]]]) -> list[list[float]]:
+    """Seconds a token of each conversation and repetition, its turns taken together."""
+    return [[1 / speed(turn) for turn in zip(*turns, strict=False)] for turns in conversations]
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:

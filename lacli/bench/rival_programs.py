@@ -109,10 +109,12 @@ class Program(Closing):
             return None
         count, speed = int(decoded[1]), float(decoded[2])
         tokens = count - self._first_from_prefill
+        # Guesses accepted behind the end of the answer are counted too.
+        steps = max(tokens - int(accepted[1]), min(tokens, 1))
         return RivalRun(
             tokens=tokens,
             seconds=count / speed if speed else 0.0,
-            steps=tokens - int(accepted[1]),
+            steps=steps,
             accepted=int(accepted[1]),
             drafted=int(drafted[1]) if drafted else None,
             prompt_tokens=int(encoded[1]),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from lacli.bench.rival_run import RivalRun
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
 from lacli.decode import Decoder
@@ -28,8 +29,8 @@ class Trial:
 
     ids, text: all that was generated, None where another program does not say. tokens: how many came in `seconds`,
     which is the time from the end of the prefill to the last step. step_count, rows: llama_decode calls after the
-    prefill, and rows in all of them (None: not known). steps: each of them, where the answer is ours. first_token_s:
-    from the beginning to the first token.
+    prefill, and rows in all of them (None: not known). steps: each of them, where the answer is ours; rival: the answer
+    where it is not. first_token_s: from the beginning to the first token.
     """
 
     ids: tuple[int, ...] | None
@@ -43,10 +44,13 @@ class Trial:
     prompt_s: float
     first_token_s: float
     steps: tuple[Step, ...] = ()
+    rival: RivalRun | None = None
 
-    @property
-    def seconds_a_token(self) -> float:
-        return self.seconds / self.tokens
+    def same(self, plain: Trial) -> bool | None:
+        """Whether this is plain decoding's answer; None where another program does not tell what it said."""
+        if self.rival:
+            return self.rival.identical(plain.ids or (), plain.text or "")
+        return self.ids == plain.ids
 
 
 @dataclass(frozen=True)

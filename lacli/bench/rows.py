@@ -37,7 +37,7 @@ class Machine:
     """What the numbers were measured on and with.
 
     time: UTC, ISO 8601. comparable: whether all modes draw the same numbers, so that texts should agree. model_memory,
-    peak_memory: MiB, of the weights and of the process.
+    peak_memory: MiB, of the weights and of the process. flash_attention: as asked for, several values with commas.
     """
 
     time: str
@@ -50,6 +50,7 @@ class Machine:
     model_size: int
     parameters: int
     loading: ModelSettings
+    flash_attention: str
     context: int
     sampling: str
     comparable: bool
@@ -173,6 +174,10 @@ def _contender(contender: Contender, result: Result) -> Row:
 
 def _guesses(result: Result) -> Row:
     accepted = result.acceptance
+    if not accepted.histogram:
+        # Another program's steps are not known one by one.
+        unknown = dict.fromkeys(("draft_hit_rate", "accept_hist", "accept_rates"))
+        return {"draft_n": result.drafted, "draft_n_accepted": result.accepted, **unknown}
     return {
         "draft_n": result.drafted,
         "draft_n_accepted": result.accepted,
@@ -188,13 +193,13 @@ def _text(result: Result, judged: Judged) -> Row:
     run = judged.get((result.contender, first.number)) if first else None
     difference = run.difference if run else None
     return {
-        "identical": not result.partings,
+        "identical": None if result.identical is None else not result.partings,
         "identical_n": result.identical,
         "first_diff": first.parting.at if first and first.parting else None,
         "first_diff_prompt": first.exchange.name if first else None,
         "first_diff_margin": _rounded(difference.margin) if difference else None,
         "first_diff_rounding": _rounded(difference.rounding) if difference else None,
-        "verdict": verdict(run) if first else "identical",
+        "verdict": verdict(run) if first else None if result.identical is None else "identical",
     }
 
 

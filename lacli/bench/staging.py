@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lacli.bench.contenders import with_plain
-from lacli.bench.plan import Pace, Plan, Wish, by_class, choose
+from lacli.bench.plan import Plan, Speed, Wish, by_class, choose
 from lacli.bench.rivals import Rival
 from lacli.bench.rounds import Asker, Contender, Exchange
 from lacli.bench.rows import Format
 from lacli.bench.sweep import Guesses, Point, ablation, points
 from lacli.bench.tasks import Task
-from lacli.bench.warm_up import TOKENS, hopeless, pace
+from lacli.bench.warm_up import TOKENS, hopeless, speed_of
 from lacli.errors import LacliError
 from lacli.session import Session
 from lacli.settings import MODES, Mode, Switch
@@ -66,10 +66,11 @@ def points_of(session: Session, axes: Axes, screen: Screen) -> list[Point]:
         screen.note(f"only plain decoding is measured: {why}")
         modes = ["plain"]
     base = session.settings
-    if axes.ablation:
-        return ablation(base)
     sizes = (axes.windows, axes.ngrams, axes.guesses, axes.flash_attentions)
-    found, skipped = points(modes, *sizes, base=base, loading=session.model_settings)
+    if axes.ablation and not why:
+        found, skipped = ablation(base, session.model_settings)
+    else:
+        found, skipped = points(modes, *sizes, base=base, loading=session.model_settings)
     for each in skipped:
         screen.note(f"left out: {each.label}: {each.reason}")
     return with_plain(found or [Point(replace(base, mode="plain"))])
@@ -87,39 +88,41 @@ def asker_of(session: Session) -> Asker:
 
 def planned(competing: list[Contender], asker: Asker, request: Request, screen: Screen) -> tuple[list[Contender], Plan]:
     """Who takes part, and how much of the tasks is done in the time there is; those too slow for it are left out."""
-    sizes = {task.turns: len(asker.prompt(task, [])) for task in request.tasks}
-    shortest = min(request.tasks, key=lambda task: sizes[task.turns])
-    exchange = asker.exchange(replace(shortest, limit=request.wish.limit or TOKENS), [])
+    sizes = {task: len(asker.prompt(task, [])) for task in request.tasks}
+    exchange = asker.exchange(replace(min(sizes, key=sizes.__getitem__), limit=request.wish.limit or TOKENS), [])
     if exchange is None:
         raise LacliError("no prompt fits into the context", f"-c {min(sizes.values()) + 512} for example")
     screen.note("warming up")
-    competing = [each for each in competing if each.point or _answers(each, exchange, screen)]
-    seen = pace(competing, exchange)
+    competing, speeds = _warm(competing, exchange, screen)
 
-    def plan_for(seen: Pace) -> Plan:
-        return choose(request.tasks, request.wish, seen, lambda task: sizes[task.turns])
+    def plan_for(kept: Sequence[int]) -> Plan:
+        return choose(request.tasks, request.wish, [speeds[number] for number in kept], sizes, asker.cells)
 
     kept = list(range(len(competing)))
-    plan = plan_for(seen)
-    for number in hopeless(competing, seen):
+    plan = plan_for(kept)
+    for number in hopeless(competing, speeds):
         if request.wish.seconds is None or plan.seconds <= request.wish.seconds:
             break
-        dearer = seen.token_s[number] / seen.token_s[competing[number].baseline]
+        dearer = speeds[number].step_s / speeds[competing[number].baseline].step_s
         screen.note(f"left out: {competing[number].label}: a step costs {dearer:.0f} times plain's and cannot pay")
         kept.remove(number)
-        plan = plan_for(Pace(tuple(seen.token_s[each] for each in kept), seen.prompt_s))
+        plan = plan_for(kept)
     screen.note(_described(plan, request))
     return [competing[number] for number in kept], plan
 
 
-def _answers(rival: Contender, exchange: Exchange, screen: Screen) -> bool:
-    """Whether another program can do it at all; if not, why is said."""
-    try:
-        rival.answer(replace(exchange, limit=1))
-    except LacliError as error:
-        screen.note(f"left out: {rival.label}: {error}")
-        return False
-    return True
+def _warm(competing: Sequence[Contender], exchange: Exchange, screen: Screen) -> tuple[list[Contender], list[Speed]]:
+    """Everyone's speed; another program that cannot answer is left out, and why is said."""
+    able, speeds = [], []
+    for each in competing:
+        try:
+            speeds.append(speed_of(each, exchange))
+            able.append(each)
+        except LacliError as error:
+            if each.point:
+                raise
+            screen.note(f"left out: {each.label}: {error}")
+    return able, speeds
 
 
 def _described(plan: Plan, request: Request) -> str:
@@ -130,5 +133,5 @@ def _described(plan: Plan, request: Request) -> str:
     times = "once" if plan.repetitions == 1 else f"{plan.repetitions} times"
     limited = request.wish.seconds is not None and plan.seconds > request.wish.seconds
     longer = ", more than there should be" if limited else ""
-    minutes = f"at most {max(plan.seconds / 60, 0.1):.1f} minutes{longer}"
+    minutes = f"about {max(plan.seconds / 60, 0.1):.1f} minutes{longer}"
     return f"{prompts}{classes}, answers of up to {plan.limit} tokens, each {times}: {minutes}"

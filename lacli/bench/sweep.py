@@ -111,8 +111,10 @@ def points(
     return list(found), list(skipped)
 
 
-def ablation(base: DecodeSettings | None = None) -> list[Point]:
-    """The nine rows of the paper's Table 3 (section 5.4), tagged 1 to 9.
+def ablation(
+    base: DecodeSettings | None = None, loading: ModelSettings | None = None
+) -> tuple[list[Point], list[Skipped]]:
+    """The nine rows of the paper's Table 3 (section 5.4), tagged 1 to 9, and those that do not fit into a batch.
 
     Row 2 is prompt lookup as in transformers 4.37: 10 tokens drafted after a match of at most 2. In the others the
     window starts from prompt tokens drawn at random, and with "prompt as reference" the n-grams of the prompt enter
@@ -130,7 +132,15 @@ def ablation(base: DecodeSettings | None = None) -> list[Point]:
         for ngram, window, guesses, reference in rows
     ]  # fmt: skip
     others = [replace(base, mode="plain"), replace(base, mode="lookup", lookup_draft=10, lookup_match=2)]
-    return [Point(settings, tag=tag) for tag, settings in enumerate([*others, *branches], start=1)]
+    found, skipped = [], []
+    for tag, settings in enumerate([*others, *branches], start=1):
+        point = Point(settings, tag=tag)
+        try:
+            check_rows(settings, loading or ModelSettings())
+            found.append(point)
+        except UsageError as error:
+            skipped.append(Skipped(point.label, error.what))
+    return found, skipped
 
 
 def _values(text: str, flag: str, parse: Callable[[str], Sequence[Value]]) -> list[Value]:

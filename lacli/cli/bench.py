@@ -43,7 +43,8 @@ Ngram = Annotated[
 Guesses = Annotated[
     str | None,
     typer.Option("-G", "--guesses", metavar="RANGE|W", show_default=False, rich_help_panel=LOOKAHEAD,
-                 help=f"Most n-grams verified a step; W ties it to -W. (default: {DECODE.guesses}; W in sweeps)"),
+                 help=f"Most n-grams verified a step; W ties it to -W. (default: {DECODE.guesses}, or W where -W has "
+                 "several values)"),
 ]  # fmt: skip
 FlashAttention = Annotated[
     str | None,
@@ -58,8 +59,8 @@ Ablation = Annotated[
 Classes = Annotated[
     str | None,
     typer.Option("--classes", metavar="CLASS,...", show_default=False, rich_help_panel=BENCH,
-                 help="Some of the built-in classes of prompts: code, edit, chat, summary, extract, translate, maths, "
-                 "story, docs, forms."),
+                 help="Some classes of prompts, of the built-in ones: code, edit, chat, summary, extract, translate, "
+                 "maths, story, docs, forms."),
 ]  # fmt: skip
 Prompts = Annotated[
     str | None,
@@ -171,29 +172,35 @@ def bench(
     from lacli.bench.product import benchmark
     from lacli.bench.quality import check_scorer
     from lacli.bench.rivals import find_rivals
+    from lacli.bench.scores import check_samples
     from lacli.bench.staging import Axes, Request
     from lacli.bench.sweep import parse_guesses, parse_numbers, parse_switches
     from lacli.ui import Screen
 
     screen = Screen(color=color, quiet=quiet)
+    switches = parse_switches(flash_attention) if flash_attention is not None else []
     if suite:
         check_scorer(suite)
-    plot, chart = _pictures(plot, chart, screen)
-    switches = parse_switches(flash_attention) if flash_attention else []
+    tasks = _tasks(classes, prompts, suite, offline, screen)
+    if samples is not None:
+        check_samples(samples, tasks)
+    if ablation and (window or ngram or guesses or mode != EVERY_MODE or len(switches) > 1):
+        raise UsageError("--ablation has settings of its own", "leave --modes, -W, -N, -G and several -fa out")
+    plot, chart = _pictures(plot, chart, output, screen)
     if len(switches) == 1:
         loading = replace(loading, flash_attention=switches[0])
     axes = Axes(
         modes=_modes(mode),
-        windows=tuple(parse_numbers(window, "-W")) if window else (),
-        ngrams=tuple(parse_numbers(ngram, "-N")) if ngram else (),
-        guesses=tuple(parse_guesses(guesses)) if guesses else (),
+        windows=tuple(parse_numbers(window, "-W")) if window is not None else (),
+        ngrams=tuple(parse_numbers(ngram, "-N")) if ngram is not None else (),
+        guesses=tuple(parse_guesses(guesses)) if guesses is not None else (),
         flash_attentions=tuple(switches) if len(switches) > 1 else (),
         ablation=ablation,
     )
     request = Request(
-        tasks=_tasks(classes, prompts, suite, offline, screen),
+        tasks=tasks,
         axes=axes,
-        rivals=tuple(find_rivals(versus.split(","), sampling) if versus else ()),
+        rivals=tuple(find_rivals(versus.split(","), sampling) if versus is not None else ()),
         wish=Wish(each, repetitions, predict, None if full else minutes * 60),
         form=output,
         suite=suite or "",
@@ -210,11 +217,13 @@ def bench(
         raise typer.Exit(code)
 
 
-def _pictures(plot: Path | None, chart: bool, screen: Screen) -> tuple[Path | None, bool]:
+def _pictures(plot: Path | None, chart: bool, output: str, screen: Screen) -> tuple[Path | None, bool]:
     """Where to draw; without matplotlib in the terminal. Raises what would keep a file from being written."""
     from lacli.plots import check_plot_path, has_matplotlib
 
-    if plot and not has_matplotlib():
+    if chart and output != "md":
+        raise UsageError(f"--chart is for people and -o {output} for programs", "leave one of them out")
+    if plot and output == "md" and not has_matplotlib():
         screen.note("--plot needs matplotlib (pip install 'lacli[plot]'): here are charts in the terminal instead")
         return None, True
     if plot:
@@ -233,13 +242,14 @@ def _tasks(
     classes: str | None, prompts: str | None, suite: str | None, offline: bool, screen: Screen
 ) -> tuple[Task, ...]:
     """What is asked: a file's prompts, a suite's, or the built-in ones; --classes chooses among them."""
+    from lacli.bench.results import ALL
     from lacli.bench.suites import SUITES, load_suite
     from lacli.bench.task_files import read_tasks
     from lacli.bench.tasks import built_in
 
     if prompts and suite:
         raise UsageError("--prompts and --suite are both given", "give one of them")
-    names = [name.strip() for name in classes.split(",")] if classes else []
+    names = [name.strip() for name in classes.split(",")] if classes is not None else []
     if not prompts and not suite:
         return tuple(built_in(names))
     if suite in SUITES and not offline:
@@ -248,4 +258,9 @@ def _tasks(
     known = dict.fromkeys(task.kind for task in found)
     if unknown := [name for name in names if name not in known]:
         raise UsageError(f"there is no class {unknown[0]} among these prompts", f"there are {', '.join(known)}")
-    return tuple(task for task in found if not names or task.kind in names)
+    # A class of that name would be taken for the total of all classes.
+    return tuple(
+        replace(task, kind=f"class {ALL}") if task.kind == ALL else task
+        for task in found
+        if not names or task.kind in names
+    )
