@@ -106,16 +106,52 @@ def test_a_small_context_and_batch_bound_what_is_measured(cache: dict[str, str])
         (64, [1, 2]),
         (254, [1, 2]),
     ]
+    assert found["notes"] == [
+        "steps of 4 rows were left out: a batch takes 3 (-b)",
+        "contexts were cut to 254 tokens: beside steps of 2 rows, 256 cells (-c) have room for no more",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        (("-b", "1", "--contexts", "16"), "steps of 2 to 128 rows were left out: a batch takes 1 (-b)"),
+        (("--rows", "4096", "-c", "512", "--contexts", "4"), "steps of 4096 rows were left out: a context of 512"),
+    ],
+)
+def test_where_no_larger_step_fits_the_reason_is_said(
+    cache: dict[str, str], arguments: tuple[str, ...], note: str
+) -> None:
+    said = done(cache, *arguments, "--seconds", "0.2").out
+    assert "Only steps of a single row were measured" in said and f"\nnote      {note}" in said
+
+
+def test_a_note_is_not_taken_from_what_was_measured_for_other_sizes(cache: dict[str, str]) -> None:
+    few = ("-b", "3", "--contexts", "16", "--seconds", "0.2", "--rows")
+    assert measured(cache, *few, "1,2")["notes"] == []
+    assert measured(cache, *few, "1,2,4")["notes"] == ["steps of 4 rows were left out: a batch takes 3 (-b)"]
+
+
+def test_sizes_and_contexts_are_ranges_too(cache: dict[str, str]) -> None:
+    found = measured(cache, "--rows", "8-16*2,1-7+3,4", "--contexts", "16-32+16", "--seconds", "1")
+    assert [(staircase["context"], staircase["rows"]) for staircase in found["staircases"]] == [
+        (16, [1, 4, 7, 8, 16]),
+        (32, [1, 4, 7, 8, 16]),
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--rows", "0"), "--rows takes numbers from 1 to 4096"),
-        (("--rows", "1,x"), "--rows takes whole numbers separated by commas"),
-        (("--rows", ""), "--rows takes whole numbers"),
-        (("--contexts", "-5"), "--contexts takes numbers from 1"),
-        (("--contexts", "1e3"), "--contexts takes whole numbers"),
+        (("--rows", "1,x"), "--rows 'x' is neither a number nor a range"),
+        (("--rows", ""), "--rows '' is neither a number nor a range"),
+        (("--contexts", "-5"), "--contexts '-5' is neither a number nor a range"),
+        (("--contexts", "1e3"), "--contexts '1e3' is neither a number nor a range"),
+        (("--contexts", "0-4"), "--contexts takes numbers from 1 to 1048576"),
+        (("--rows", "1,4097"), "--rows takes numbers from 1 to 4096"),
+        (("--rows", "1-128"), "--rows 1-128 has more than 100 values"),
+        (("--rows", "4-1"), "ends before it begins"),
         (("--seconds", "0"), "--seconds"),
         (("--seconds", "soon"), "--seconds"),
     ],

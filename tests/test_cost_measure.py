@@ -141,16 +141,32 @@ def test_a_context_that_takes_too_long_to_decode_is_cut() -> None:
 
 
 def test_contexts_and_sizes_are_those_that_fit() -> None:
-    found = measured(Timed(cells=40, batch_rows=6), 8, 100)
+    found = measured(Timed(cells=40, batch_rows=6), 100, 8)
     assert [staircase.context for staircase in found.staircases] == [8, 34]
     assert [point.rows for point in found.staircases[0].points] == [1, 2, 3, 4, 6]
     assert found.notes == (
-        "steps of more than 6 rows were left out: they do not fit into a batch of 6 (-b) and half of 40 cells (-c)",
+        "steps of 8 to 16 rows were left out: a batch takes 6 (-b)",
+        "contexts were cut to 34 tokens: beside steps of 6 rows, 40 cells (-c) have room for no more",
     )
     found = measured(Timed(cells=24, batch_rows=1), 100)
     assert [(staircase.context, staircase.most_rows) for staircase in found.staircases] == [(23, 1)]
+    assert found.notes == (
+        "steps of 2 to 16 rows were left out: a batch takes 1 (-b)",
+        "contexts were cut to 23 tokens: beside a row, 24 cells (-c) have room for no more",
+    )
     # Two contexts that are cut to the same length are one.
     assert len(measured(Timed(cells=40), 100, 200).staircases) == 1
+
+
+def test_a_step_larger_than_the_context_is_left_out_with_a_note() -> None:
+    found = measured(Timed(cells=40, batch_rows=400), 4, rows=(1, 37))
+    assert [point.rows for point in found.staircases[0].points] == [1]
+    assert found.notes == ("steps of 37 rows were left out: a context of 40 cells (-c) has room for 36",)
+
+
+def test_a_short_text_leaves_more_than_half_of_the_context_to_the_steps() -> None:
+    found = measured(Timed(cells=40, batch_rows=400), 4, rows=(1, 36))
+    assert [point.rows for point in found.staircases[0].points] == [1, 36] and not found.notes
 
 
 def test_a_cache_that_cannot_forget_is_said_to_be_stuck() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from lacli.cost.cost_json import as_json
 from lacli.cost.report import WIDTH, Setup, as_lines, conclusion
 from lacli.cost.staircase import Cost, Point, Staircase
@@ -46,11 +48,63 @@ def test_each_context_has_a_table_of_what_lookahead_must_bring() -> None:
 def test_where_rows_cost_it_says_that_the_default_cannot_pay() -> None:
     said = conclusion(cost(CPU, LONG))
     assert "A step of 128 rows costs 55 plain ones, 43% of a plain step for each further row." in said
-    needed = CPU.break_even(DecodeSettings())
+    needed = CPU.relative(120, 76)
     assert f"(120 rows), W=15 N=5 G=15 must bring {needed:.1f} tokens" in said
     assert "can bring at most 18: it cannot pay" in said
-    assert "no window pays" in said and "Behind 2000 tokens the best is W=1 N=3 G=1" in said
-    assert "2.7 times as fast at most, with 8 rows a step" in said
+    assert "among steps of at most 128 rows is W=1 N=3 G=1, 0.48 times plain's speed: none of them pays" in said
+    assert "Behind 2000 tokens the best among steps of at most 8 rows is W=1 N=3 G=1" in said
+    assert "2.7 times as fast at most, with 8 rows a step, the best of the sizes measured." in said
+
+
+def test_where_every_window_was_measured_it_speaks_of_all() -> None:
+    wide = Staircase(64, (Point(1, 1.0, 1.0), Point(512, 300.0, 250.0)))
+    text = as_lines(SETUP, cost(wide))
+    assert "no window pays" in conclusion(cost(wide)) and "among" not in text and "~" not in text
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        (Point(1, 1.0, 1.0), Point(2, 1.5, 1.5)),
+        (Point(1, 1.0, 1.0), Point(3, 0.9, 0.9)),
+        (Point(1, 1.0, 1.0), Point(2, 1.5, 1.5), Point(3, 2.1, 2.0)),
+    ],
+)
+def test_nothing_is_said_of_steps_far_beyond_those_measured(points: tuple[Point, ...]) -> None:
+    few = cost(Staircase(64, points))
+    most = points[-1].rows
+    said = conclusion(few)
+    assert "Whether W=15 N=5 G=15 pays is not known: its full steps have 120 rows" in said
+    assert f"the largest measured has {most}." in said
+    assert f"The best by the paper's law is not known: no window in the table has steps of at most {most} rows" in said
+    assert "of the sizes measured" in said
+    assert not re.search(r"must bring|cannot pay|free here|no window pays|The best by the paper's law is W", said)
+    found = as_json(SETUP, few)
+    assert found["best_window"] is found["best_speedup"] is None
+    for each in found["settings"]:
+        known = each["rows"] <= 2 * most
+        assert (each["break_even"] is not None) == (each["most_speedup"] is not None) == known
+        assert (each["expected_speedup"] is not None) == (known and each["window"] > 0)
+    cells = re.findall(r"\n +15 +15 (.*)", as_lines(SETUP, few))
+    assert len(cells) == 1 and re.split(r"[ |]+", cells[0].strip()) == ["-"] * 10
+
+
+def test_free_rows_are_said_to_be_free_up_to_the_largest_size_measured() -> None:
+    few = cost(Staircase(64, (Point(1, 1.0, 1.0), Point(3, 0.9, 0.9))))
+    assert "Up to the 3 rows measured they are nearly free" in conclusion(few)
+
+
+def test_up_to_twice_the_largest_size_a_number_is_about_right_and_never_the_best() -> None:
+    middle = Staircase(64, (Point(1, 1.0, 1.0), Point(64, 1.05, 1.05)))
+    text = as_lines(SETUP, cost(middle))
+    assert re.search(r"must bring about 1\.1 tokens .* 1\.\d\d times as fast", conclusion(cost(middle)))
+    assert re.search(r"\n +15 +15 +1\.\d +~1\.1 +~1\.1 +- +- +\| +1\.\d\d +~1\.\d\d +~1\.\d\d +- +-\n", text)
+    assert "~ more than the 64 rows measured, - more than 128, or no window: not known" in text
+    found = as_json(SETUP, cost(middle))
+    chosen = (found["best_window"], found["best_ngram"])
+    rows = {(each["window"], each["ngram"]): each["rows"] for each in found["settings"]}
+    faster = [each["rows"] for each in found["settings"] if (each["expected_speedup"] or 0) > found["best_speedup"]]
+    assert rows[chosen] <= 64 and faster and min(faster) > 64
 
 
 def test_where_rows_are_free_it_says_which_setting_pays() -> None:
@@ -59,8 +113,9 @@ def test_where_rows_are_free_it_says_which_setting_pays() -> None:
     assert re.search(
         r"W=15 N=5 G=15 must bring 1\.\d tokens .* the paper's law expects 2\.0: 1\.\d\d times as fast", said
     )
-    assert re.search(r"The best by the paper's law is W=\d+ N=\d G=\d+, 1\.\d\d times plain's speed\.", said)
-    assert "cannot" not in said and "no window" not in said
+    assert "The best by the paper's law among steps of at most 128 rows is W=" in said
+    assert re.search(r" is W=\d+ N=\d G=\d+, 1\.\d\d times plain's speed\.", said)
+    assert "cannot" not in said and "pays" not in said
 
 
 def test_a_model_of_single_rows_has_nothing_to_choose() -> None:
@@ -92,6 +147,9 @@ def test_rough_times_and_notes_are_mentioned() -> None:
     assert "All this is rough" in conclusion(cost(rough))
     noted = Cost((CPU,), notes=("contexts above 64 tokens take too long",))
     assert "note      contexts above 64 tokens" in as_lines(SETUP, noted)
+    long = Cost((CPU,), notes=(" ".join(["contexts above 64 tokens take too long"] * 4),))
+    _, heading = as_lines(SETUP, long).partition("\n\n")[0].split("\nnote")
+    assert "\n" + " " * 10 in heading and max(map(len, heading.splitlines())) <= WIDTH
 
 
 def test_it_fits_a_page_that_is_not_too_wide() -> None:
@@ -108,9 +166,17 @@ def test_the_json_holds_the_same_numbers() -> None:
     settings = {(each["context"], each["window"], each["ngram"]): each for each in found["settings"]}
     default = settings[64, 15, 5]
     assert (default["rows"], default["outputs"], default["most_tokens"]) == (120, 76, 18)
-    assert default["break_even"] == round(CPU.break_even(DecodeSettings()), 4)
+    assert default["break_even"] == round(CPU.relative(120, 76), 4)
     assert default["expected_speedup"] == round(default["expected_tokens"] / default["break_even"], 4)
     assert settings[2000, 0, 3]["expected_tokens"] is None
     assert found["best_window"] == 1 and found["cached"] is False and found["threads"] == 4
     assert found["measured_at"] == "2025-06-15T15:06:40+00:00"
     assert found["summary"] == conclusion(cost(CPU, LONG))
+
+
+def test_what_costs_more_than_it_can_bring_with_fewer_rows_cannot_pay_with_more() -> None:
+    most = DecodeSettings().most_tokens
+    dear = cost(Staircase(64, (Point(1, 1.0, 1.0), Point(32, most + 0.5, most + 0.5))))
+    assert "W=15 N=5 G=15 cannot pay" in conclusion(dear)
+    bearable = cost(Staircase(64, (Point(1, 1.0, 1.0), Point(32, most - 0.5, most - 0.5))))
+    assert "Whether W=15 N=5 G=15 pays is not known" in conclusion(bearable)

@@ -55,6 +55,14 @@ def test_break_even_is_the_cost_of_the_largest_step() -> None:
     assert STAIRS.break_even(DecodeSettings(mode="plain")) == 1.0
 
 
+def test_beyond_twice_the_largest_size_nothing_is_known() -> None:
+    assert [STAIRS.reaches(rows) for rows in (1, 16, 32, 33)] == [True, True, True, False]
+    assert STAIRS.break_even(DecodeSettings(mode="lookup", lookup_draft=31)) == pytest.approx(9.0)
+    assert STAIRS.break_even(DecodeSettings(mode="lookup", lookup_draft=32)) is None
+    single = Staircase(1, (Point(1, 2.0, 2.0),))
+    assert [single.reaches(rows) for rows in (1, 2)] == [True, False]
+
+
 def test_the_ceiling_is_where_a_row_is_cheapest() -> None:
     assert STAIRS.ceiling == (16, 16 / 5.0)
     rows, speedup = FREE.ceiling
@@ -70,18 +78,19 @@ def test_a_payoff_by_hand() -> None:
     # Equation 5 with alpha 1/2, gamma 2 and two sequences: 3 - (1/4 + 9/16); Equation 7 with f 2.
     law = Law(0.5, 2.0)
     assert payoff(STAIRS, SMALL, law).expected == pytest.approx((1 + 3 - 0.25 - 0.5625) / 2)
-    assert payoff(STAIRS, SMALL, law).speedup == pytest.approx(1.59375 / STAIRS.break_even(SMALL))
+    assert payoff(STAIRS, SMALL, law).speedup == pytest.approx(1.59375 / STAIRS.relative(8, 7))
     assert found.expected == pytest.approx(PAPER.compression(2, 2))
-    assert found.most_speedup == pytest.approx(3 / STAIRS.break_even(SMALL))
+    assert found.most_speedup == pytest.approx(3 / STAIRS.relative(8, 7))
 
 
 def test_the_law_says_nothing_without_a_window() -> None:
     found = payoff(STAIRS, DecodeSettings(window=0, ngram=5, guesses=1))
-    assert (found.rows, found.most_tokens, found.expected, found.speedup) == (5, 5, None, 0.0)
+    assert (found.rows, found.most_tokens, found.expected, found.speedup) == (5, 5, None, None)
 
 
 def test_a_step_larger_than_any_measured_is_said_to_be_extrapolated() -> None:
-    assert payoff(STAIRS, DecodeSettings()).extrapolated
+    far = payoff(STAIRS, DecodeSettings())
+    assert far.extrapolated and far.break_even is far.speedup is far.most_speedup is None and far.expected
     assert not payoff(FREE, DecodeSettings()).extrapolated
 
 
@@ -93,9 +102,19 @@ def test_the_grid_ties_guesses_to_the_window() -> None:
 
 def test_the_best_is_small_where_rows_cost_and_large_where_they_do_not() -> None:
     costly, free = best(payoffs(STAIRS)), best(payoffs(FREE))
+    assert costly and costly.speedup and free and free.speedup
     assert (costly.window, costly.ngram) == (1, 3) and costly.speedup < 1
     assert free.window > 5 and free.speedup > 1.5
-    assert free.speedup == max(each.speedup for each in payoffs(FREE))
+    assert free.speedup == max(each.speedup or 0 for each in payoffs(FREE) if each.rows <= 128)
+
+
+def test_the_best_was_measured_or_there_is_none() -> None:
+    # Free rows: the larger, the faster, also in what is not measured.
+    free = Staircase(1, (Point(1, 1.0, 1.0), Point(64, 1.0, 1.0)))
+    assert 64 < max(payoffs(free), key=lambda each: each.speedup or 0).rows <= 128
+    found = best(payoffs(free))
+    assert found and found.rows <= 64
+    assert best(payoffs(Staircase(1, (Point(1, 1.0, 1.0), Point(3, 0.9, 0.9))))) is None
 
 
 def test_a_context_between_two_measured_ones_is_interpolated() -> None:

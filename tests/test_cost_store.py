@@ -14,6 +14,7 @@ from lacli.cost.known import cost_key, keep, known_cost
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.staircase import Cost, Point, Staircase
 from lacli.cost.store import HASHED, CostKey, CostStore, content_hash
+from lacli.llama import Device
 from lacli.settings import ModelSettings
 
 COST = Cost(
@@ -162,6 +163,7 @@ def test_a_small_file_is_hashed_whole(tmp_path: Path) -> None:
         {"tiled": False},
         {"context": 1000},
         {"batch": 100},
+        {"context": 2100},
     ],
 )
 def test_the_key_depends_on_what_changes_a_steps_time(model: Path, key: CostKey, change: dict[str, Any]) -> None:
@@ -171,6 +173,33 @@ def test_the_key_depends_on_what_changes_a_steps_time(model: Path, key: CostKey,
 def test_the_key_does_not_depend_on_room_that_is_not_used(model: Path, key: CostKey) -> None:
     loading = ModelSettings(threads=2, threads_batch=2, context=4096, batch=512)
     assert cost_key(model, loading, replace(PLAN, seconds=1)) == key
+
+
+def test_the_key_tells_apart_what_was_asked_for_though_no_more_was_possible(model: Path) -> None:
+    # Their notes differ.
+    loading = ModelSettings(threads=2, batch=3)
+    names = {cost_key(model, loading, MeasurePlan((64,), rows)).file_name for rows in ((1, 2), (1, 2, 4), (1, 2, 8))}
+    assert len(names) == 3
+    assert len({cost_key(model, loading, MeasurePlan((64,), rows)).file_name for rows in ((1, 2), (2, 2))}) == 1
+
+
+def test_the_key_depends_on_the_batch_also_where_the_context_is_the_bound(model: Path) -> None:
+    names = {cost_key(model, ModelSettings(threads=2, context=100, batch=rows), PLAN).file_name for rows in (3, 4)}
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize("gpu_layers", [0, -1])
+def test_the_key_depends_on_every_device_of_the_build(
+    model: Path, monkeypatch: pytest.MonkeyPatch, gpu_layers: int
+) -> None:
+    # With no layer on a GPU large batches are still computed there.
+    processor, card = Device("CPU", "A processor", False), Device("CUDA0", "A card", True)
+    builds = [processor], [card, processor], [card._replace(name="Vulkan0"), processor]
+    names = set()
+    for build in builds:
+        monkeypatch.setattr("lacli.cost.known.devices", lambda build=build: build)
+        names.add(cost_key(model, ModelSettings(threads=2, gpu_layers=gpu_layers), PLAN).file_name)
+    assert len(names) == 3
 
 
 def test_a_hasty_measurement_does_not_stand_for_a_thorough_one(store: CostStore, key: CostKey) -> None:

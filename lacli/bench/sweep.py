@@ -22,7 +22,7 @@ TIED: Literal["W"] = "W"
 Guesses = int | Literal["W"]
 
 RANGE = re.compile(r"(?P<first>\d{1,9})(-(?P<last>\d{1,9})((?P<sign>[+*])(?P<by>\d{1,9}))?)?")
-MOST_VALUES = 100
+MOST_VALUES = 256
 LETTERS = {"window": "W", "ngram": "N", "guesses": "G"}
 SWITCHES: dict[str, Switch] = {"on": "on", "1": "on", "off": "off", "0": "off", "auto": "auto"}
 

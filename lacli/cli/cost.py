@@ -10,6 +10,7 @@ import typer
 from lacli.cli import options
 from lacli.cli.groups import with_groups
 from lacli.cli.options import model_group
+from lacli.errors import UsageError
 from lacli.settings import ModelSettings
 
 COST = "Cost"
@@ -23,16 +24,15 @@ def cost_folder() -> Path:
     return user_cache_path("lacli", appauthor=False) / "cost"
 
 
-def whole_numbers(text: str, flag: str, most: int) -> tuple[int, ...]:
-    """Whole numbers from 1 to `most`, separated by commas."""
-    try:
-        numbers = tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        raise typer.BadParameter(f"{flag} takes whole numbers separated by commas, not {text!r}") from None
+def sizes(text: str, flag: str, most: int) -> tuple[int, ...]:
+    """Numbers and ranges as llama-bench takes them, each from 1 to `most`, in order."""
+    from lacli.bench.sweep import parse_numbers
+
+    numbers = sorted(parse_numbers(text, flag))
     for number in numbers:
         if not 1 <= number <= most:
-            raise typer.BadParameter(f"{flag} takes numbers from 1 to {most}, not {number}")
-    return numbers
+            raise UsageError(f"{flag} takes numbers from 1 to {most}, not {number}")
+    return tuple(numbers)
 
 
 Contexts = Annotated[
@@ -42,7 +42,7 @@ Contexts = Annotated[
 Rows = Annotated[
     str | None,
     typer.Option("--rows", metavar="ROWS,..", show_default=False, rich_help_panel=COST,
-                 help="Sizes of the steps. (default: 24 sizes from 1 to 128)"),
+                 help="Sizes of the steps, also ranges: 1-16,32-128*2. (default: 24 sizes from 1 to 128)"),
 ]  # fmt: skip
 Seconds = Annotated[
     float,
@@ -75,8 +75,8 @@ def cost(
     from lacli.ui import Screen
 
     measured = MeasurePlan(
-        contexts=whole_numbers(contexts, "--contexts", MOST_CONTEXT),
-        rows=whole_numbers(rows, "--rows", MOST_ROWS) if rows is not None else ROWS,
+        contexts=sizes(contexts, "--contexts", MOST_CONTEXT),
+        rows=sizes(rows, "--rows", MOST_ROWS) if rows is not None else ROWS,
         seconds=seconds,
     )
     screen = Screen(color=color, quiet=quiet)

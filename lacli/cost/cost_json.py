@@ -38,7 +38,7 @@ def as_json(setup: Setup, cost: Cost) -> dict[str, Any]:
         "best_window": chosen.window if chosen else None,
         "best_ngram": chosen.ngram if chosen else None,
         "best_guesses": chosen.guesses if chosen else None,
-        "best_speedup": round(chosen.speedup, 4) if chosen else None,
+        "best_speedup": _rounded(chosen.speedup) if chosen else None,
         "staircases": [_staircase_json(staircase) for staircase in cost.staircases],
         "settings": [_payoff_json(staircase, each) for staircase in wide for each in payoffs(staircase)],
     }
@@ -70,13 +70,17 @@ def _payoff_json(staircase: Staircase, found: Payoff) -> dict[str, Any]:
         "guesses": found.guesses,
         "rows": found.rows,
         "outputs": found.outputs,
-        "break_even": round(found.break_even, 4),
+        "break_even": _rounded(found.break_even),
         "most_tokens": found.most_tokens,
-        "most_speedup": round(found.most_speedup, 4),
-        "expected_tokens": None if found.expected is None else round(found.expected, 4),
-        "expected_speedup": None if found.expected is None else round(found.speedup, 4),
+        "most_speedup": _rounded(found.most_speedup),
+        "expected_tokens": _rounded(found.expected),
+        "expected_speedup": _rounded(found.speedup),
         "extrapolated": found.extrapolated,
     }
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 4)
 
 
 def _ms(seconds: float) -> float:

@@ -31,23 +31,28 @@ def device_names(*, offloaded: bool) -> str:
     return ", ".join(device.description.strip() for device in devices() if offloaded or device.name == CPU)
 
 
-def possible(plan: MeasurePlan, loading: ModelSettings) -> MeasurePlan:
-    """The plan without contexts and rows for which -c and -b leave no room."""
-    most = loading.context or max(plan.contexts)
-    contexts = tuple(sorted({min(context, most) for context in plan.contexts}))
-    return replace(plan, contexts=contexts, rows=tuple(size for size in plan.sizes if size <= loading.batch))
+def build_devices() -> str:
+    """All that this build could compute on here: large batches go to a GPU even where no layer does."""
+    return ", ".join(f"{device.name}: {device.description.strip()}" for device in devices())
+
+
+def room(plan: MeasurePlan, loading: ModelSettings, default_context: int = 0) -> tuple[int, int]:
+    """Cells and rows of a batch for a plan: what it needs, or what -c and -b allow. default_context: -c 0; 0: any."""
+    batch = min(plan.sizes[-1], loading.batch)
+    cells = max(plan.contexts) + batch
+    return min(loading.context or default_context or cells, cells), batch
 
 
 def cost_key(path: Path, loading: ModelSettings, plan: MeasurePlan) -> CostKey:
     """What the cost of a model file with these settings is kept under; no model has to be loaded for it."""
     loading = with_threads(loading)
-    plan = possible(plan, loading)
+    cells, batch = room(plan, loading)
     return CostKey(
         model=path.name,
         size=path.stat().st_size,
         content=content_hash(path),
         library=f"llama-cpp-python {version()}",
-        devices=device_names(offloaded=offloads(loading)),
+        devices=build_devices(),
         threads=loading.threads,
         threads_batch=loading.threads_batch,
         gpu_layers=loading.gpu_layers if offloads(loading) else 0,
@@ -56,8 +61,10 @@ def cost_key(path: Path, loading: ModelSettings, plan: MeasurePlan) -> CostKey:
         cache_type_v=loading.cache_type_v,
         repack=loading.repack,
         tiled=loading.tiled,
-        contexts=plan.contexts,
-        rows=plan.rows,
+        contexts=tuple(sorted(set(plan.contexts))),
+        rows=plan.sizes,
+        cells=cells,
+        batch=batch,
     )
 
 
@@ -69,7 +76,6 @@ def measure_cost(
     Raises ModelLoadError where there is no memory for it.
     """
     loading = with_threads(loading)
-    plan = possible(plan, loading)
     cost = Cost(
         (),
         description=model.description,
@@ -81,9 +87,10 @@ def measure_cost(
     if cost.chain_only:
         return cost
     # A step's time depends on the cells in use, not on those that are there.
-    cells = min(loading.context or model.default_context, max(plan.contexts) + plan.sizes[-1])
+    cells, batch = room(plan, loading, model.default_context)
+    largest = max(size for size in plan.sizes if size <= batch)
     with ctrl_c_ends_at_once():
-        engine = LlamaEngine(model, replace(loading, context=cells), engine_settings(plan.sizes[-1]))
+        engine = LlamaEngine(model, replace(loading, context=cells), engine_settings(largest))
     with engine:
         found = measure(engine, model.tokenize("\n".join(PROMPTS)) or [0], plan, progress=progress)
     stuck = "its cache cannot go back to what it was before a step" if found.stuck else ""

@@ -93,11 +93,9 @@ def measure(
     """
     plan = plan or MeasurePlan()
     end = clock() + plan.seconds
-    sizes = [size for size in plan.sizes if size <= min(engine.batch_rows, engine.cells // 2)]
-    contexts = sorted({min(context, engine.cells - sizes[-1]) for context in plan.contexts})
+    sizes, contexts, notes = _fitting(plan, engine)
     bench = _Bench(engine, tokens, clock)
     found: list[Staircase] = []
-    notes = [_too_large(sizes, engine)] if sizes[-1] < plan.sizes[-1] else []
     for left, context in zip(range(len(contexts), 0, -1), contexts, strict=True):
         begin = clock()
         seconds = max(end - begin, 0.0) / left
@@ -251,9 +249,25 @@ def _affordable(found: Sequence[Staircase], context: int, seconds: float) -> int
     return possible if possible >= 2 * last.context else last.context
 
 
-def _too_large(sizes: Sequence[int], engine: Engine) -> str:
-    room = f"a batch of {engine.batch_rows} (-b) and half of {engine.cells} cells (-c)"
-    return f"steps of more than {sizes[-1]} rows were left out: they do not fit into {room}"
+def _fitting(plan: MeasurePlan, engine: Engine) -> tuple[list[int], list[int], list[str]]:
+    """The sizes and contexts that the engine has room for, and sentences about the others.
+
+    Where not all of both fits, half of the cells are for the steps.
+    """
+    longest, cells, notes = max(plan.contexts), engine.cells, list[str]()
+    room = max(cells // 2, cells - longest)
+    sizes = [size for size in plan.sizes if size <= min(engine.batch_rows, room)]
+    if dropped := plan.sizes[len(sizes) :]:
+        counts = f"{dropped[0]} to {dropped[-1]}" if len(dropped) > 1 else f"{dropped[0]}"
+        at_most = f"a batch takes {engine.batch_rows} (-b)"
+        if room < engine.batch_rows:
+            at_most = f"a context of {cells} cells (-c) has room for {room}"
+        notes.append(f"steps of {counts} rows were left out: {at_most}")
+    most = cells - sizes[-1]
+    if longest > most:
+        beside = "a row" if sizes[-1] == 1 else f"steps of {sizes[-1]} rows"
+        notes.append(f"contexts were cut to {most} tokens: beside {beside}, {cells} cells (-c) have room for no more")
+    return sizes, sorted({min(context, most) for context in plan.contexts}), notes
 
 
 def _left_out(staircase: Staircase, sizes: Sequence[int], seconds: float) -> str:

@@ -20,9 +20,9 @@ NGRAMS = (3, 4, 5, 6, 7)
 class Payoff:
     """One W, N and G behind one context, each step as large as it can be.
 
-    rows, outputs: of such a step. break_even: the S that makes it as fast as plain decoding. most_tokens: what a
-    step can bring. expected: the S of the law, None without a window, of which the law says nothing. extrapolated:
-    the step is larger than any that was measured.
+    rows, outputs: of such a step. break_even: the S that makes it as fast as plain decoding, None where the step is
+    too large for what was measured. most_tokens: what a step can bring. expected: the S of the law, None without a
+    window, of which the law says nothing. extrapolated: the step is larger than any that was measured.
     """
 
     window: int
@@ -30,20 +30,20 @@ class Payoff:
     guesses: int
     rows: int
     outputs: int
-    break_even: float
+    break_even: float | None
     most_tokens: int
     expected: float | None
     extrapolated: bool
 
     @property
-    def speedup(self) -> float:
-        """The speed against plain decoding's that the law expects; 0 where it expects nothing."""
-        return (self.expected or 0.0) / self.break_even
+    def speedup(self) -> float | None:
+        """The speed against plain decoding's that the law expects; None where it or the measurement says nothing."""
+        return self.expected / self.break_even if self.expected and self.break_even else None
 
     @property
-    def most_speedup(self) -> float:
+    def most_speedup(self) -> float | None:
         """The speed against plain decoding's if every step brought all that it can."""
-        return self.most_tokens / self.break_even
+        return self.most_tokens / self.break_even if self.break_even else None
 
     @property
     def name(self) -> str:
@@ -79,6 +79,7 @@ def payoffs(staircase: Staircase, choices: Sequence[DecodeSettings] | None = Non
     return [payoff(staircase, settings, law) for settings in (grid() if choices is None else choices)]
 
 
-def best(found: Sequence[Payoff]) -> Payoff:
-    """The one that the law expects to be the fastest."""
-    return max(found, key=lambda each: each.speedup)
+def best(found: Sequence[Payoff]) -> Payoff | None:
+    """The one that the law expects to be the fastest, of those whose steps are as small as measured ones."""
+    known = [each for each in found if each.speedup and not each.extrapolated]
+    return max(known, key=lambda each: each.speedup or 0.0, default=None)

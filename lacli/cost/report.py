@@ -12,8 +12,8 @@ from itertools import groupby, pairwise
 from textwrap import fill
 
 from lacli.charts import curve
-from lacli.cost.payoff import best, payoff, payoffs
-from lacli.cost.staircase import Cost, Staircase
+from lacli.cost.payoff import Payoff, best, payoff, payoffs
+from lacli.cost.staircase import REACH, Cost, Staircase
 from lacli.law import PAPER
 from lacli.settings import DecodeSettings, ModelSettings
 
@@ -38,7 +38,7 @@ def as_lines(setup: Setup, cost: Cost) -> str:
     parts = [_heading(setup, cost)]
     if cost.staircases:
         parts.append(_steps_table(cost))
-    if wide := [staircase for staircase in cost.staircases if staircase.most_rows > 1]:
+    if wide := _wide(cost):
         parts += [_chart(wide), *map(_payoff_table, wide)]
     return "\n\n".join([*parts, fill(conclusion(cost), WIDTH)])
 
@@ -47,21 +47,26 @@ def conclusion(cost: Cost) -> str:
     """What a row costs here, whether the default settings pay, and which could, in plain words."""
     if not cost.staircases:
         return f"There is nothing to choose: {cost.chain_only}. This model decodes one row a step."
-    first, *others = cost.staircases
-    if first.most_rows == 1:
+    if not (wide := _wide(cost)):
         return "Only steps of a single row were measured, which says nothing about larger ones."
+    first, *others = wide
     sentences = [_on_rows(first), _on_default(first), _on_best(first)]
-    sentences += [_on_best(staircase, short=True) for staircase in others]
-    sentences.append(_on_ceiling(cost.staircases))
+    sentences += [_on_best(staircase, first) for staircase in others]
+    sentences.append(_on_ceiling(wide))
     if cost.rough:
         sentences.append("All this is rough, because the times vary much: is the machine busy with other work?")
     return " ".join(sentences)
 
 
+def _wide(cost: Cost) -> list[Staircase]:
+    """The staircases from which something follows."""
+    return [staircase for staircase in cost.staircases if staircase.most_rows > 1]
+
+
 def _on_rows(staircase: Staircase) -> str:
     free, rows = staircase.nearly_free_rows, staircase.most_rows
     if free == rows > 1:
-        return f"Rows are nearly free here: a step of {rows} costs hardly more than one of a single row."
+        return f"Up to the {rows} rows measured they are nearly free: such a step costs hardly more than a plain one."
     cheap = f"Steps of up to {free} rows cost hardly more than one of a single row. " if free > 1 else ""
     step = f"A step of {rows} rows costs {_number(staircase.relative(rows))} plain ones"
     return f"{cheap}{step}, {_part(staircase.row)} for each further row."
@@ -69,31 +74,46 @@ def _on_rows(staircase: Staircase) -> str:
 
 def _on_default(staircase: Staircase) -> str:
     found = payoff(staircase, DecodeSettings())
+    if found.break_even is None or found.speedup is None:
+        known = f"its full steps have {found.rows} rows, and the largest measured has {staircase.most_rows}"
+        if (already := staircase.relative(staircase.most_rows)) > found.most_tokens:
+            # More rows never cost less.
+            dearer = f"which costs {_number(already)} plain ones already, and it can bring at most {found.most_tokens}"
+            return f"{found.name} cannot pay: {known}, {dearer} tokens a step."
+        return f"Whether {found.name} pays is not known: {known}."
     about = "about " if found.extrapolated else ""
     must = f"Where its steps are full ({found.rows} rows), {found.name} must bring {about}{found.break_even:.1f} tokens"
     must += " a step to be as fast as plain decoding"
     if found.most_tokens < found.break_even:
         return f"{must}, and can bring at most {found.most_tokens}: it cannot pay."
     verdict = f"{found.speedup:.2f} times as fast" if found.speedup > 1 else "it does not pay"
-    return f"{must}; the paper's law expects {found.expected or 0:.1f}: {verdict}."
+    return f"{must}; the paper's law expects {found.expected:.1f}: {verdict}."
 
 
-def _on_best(staircase: Staircase, *, short: bool = False) -> str:
-    found = best(payoffs(staircase))
-    begin = f"Behind {staircase.context} tokens" if short else "The best by the paper's law"
-    what = f"{found.name}, {found.speedup:.2f} times plain's speed"
-    if short:
-        return f"{begin} the best is {what}."
-    if found.speedup > 1:
-        return f"{begin} is {what}."
-    return f"{begin} is {what}: no window pays, unless the text repeats itself far more than the paper's."
+def _on_best(staircase: Staircase, first: Staircase | None = None) -> str:
+    """What the law expects to be fastest of the sizes that were measured; `first`: in short, after that one's."""
+    choices = payoffs(staircase)
+    found = best(choices)
+    begin = f"Behind {staircase.context} tokens the best" if first else "The best by the paper's law"
+    at_most = f"of at most {staircase.most_rows} rows"
+    if found is None or found.speedup is None:
+        return f"{begin} is not known: no window in the table has steps {at_most}."
+    among, none = "", "no window pays"
+    if any(each.extrapolated for each in choices):
+        told = first is not None and first.most_rows == staircase.most_rows
+        among, none = "" if told else f" among steps {at_most}", "none of them pays"
+    what = f"{begin}{among} is {found.name}, {found.speedup:.2f} times plain's speed"
+    if first or found.speedup > 1:
+        return f"{what}."
+    return f"{what}: {none}, unless the text repeats itself far more than the paper's."
 
 
 def _on_ceiling(staircases: Sequence[Staircase]) -> str:
     rows, speedup = max((staircase.ceiling for staircase in staircases), key=lambda ceiling: ceiling[1])
     if rows == 1:
-        return "Even guesses that all come true would not pay."
-    return f"Guesses that all come true would be {speedup:.1f} times as fast at most, with {rows} rows a step."
+        return "At the sizes measured, even guesses that all come true would not pay."
+    gain = f"Guesses that all come true would be {speedup:.1f} times as fast at most"
+    return f"{gain}, with {rows} rows a step, the best of the sizes measured."
 
 
 def _heading(setup: Setup, cost: Cost) -> str:
@@ -110,7 +130,10 @@ def _heading(setup: Setup, cost: Cost) -> str:
     when = datetime.fromtimestamp(cost.measured_at).strftime("%Y-%m-%d %H:%M")
     lines.append(("measured", when if setup.age is None else f"{when}, {_age(setup.age)} ago (--fresh measures again)"))
     lines += [("note", note) for note in cost.notes]
-    return "\n".join(f"{name:9} {text}" for name, text in lines)
+    return "\n".join(
+        fill(text, WIDTH, initial_indent=f"{name:9} ", subsequent_indent=" " * 10, break_long_words=False)
+        for name, text in lines
+    )
 
 
 def _steps_table(cost: Cost) -> str:
@@ -155,8 +178,8 @@ def _payoff_table(staircase: Staircase) -> str:
     rows = [head]
     for window, group in groupby(found, key=lambda each: each.window):
         choices = list(group)
-        needed = [f"{'~' if each.extrapolated else ''}{each.break_even:.1f}" for each in choices]
-        expected = [f"{each.speedup:.2f}" if each.expected else "-" for each in choices]
+        needed = [_known(each.break_even, 1, each) for each in choices]
+        expected = [_known(each.speedup, 2, each) for each in choices]
         rows.append([str(window), str(choices[0].guesses), *needed, "|", *expected])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
@@ -164,7 +187,15 @@ def _payoff_table(staircase: Staircase) -> str:
         f"Behind {staircase.context} tokens: the S that makes lookahead as fast as plain decoding | its speed against\n"
         f"plain's if S is what the paper's law expects (alpha {PAPER.alpha}, f {PAPER.f})"
     )
+    if any(each.extrapolated for each in found):
+        most = staircase.most_rows
+        lines.append(f"  ~ more than the {most} rows measured, - more than {REACH * most}, or no window: not known")
     return "\n".join([title, *lines])
+
+
+def _known(number: float | None, places: int, found: Payoff) -> str:
+    """A number of a table: ~ before one that was not measured at that size, - for none."""
+    return "-" if number is None else f"{'~' if found.extrapolated else ''}{number:.{places}f}"
 
 
 def _chart(staircases: Sequence[Staircase]) -> str:

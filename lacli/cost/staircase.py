@@ -16,6 +16,9 @@ from lacli.settings import DecodeSettings
 NEARLY_FREE = 1.1
 """A step that costs so many single-row steps at most is called nearly as cheap as one."""
 
+REACH = 2
+"""Times the largest size measured: beyond it nothing is said about a step."""
+
 ROUGH = 0.25
 """A spread of the times from which on the machine was too busy to measure."""
 
@@ -72,9 +75,17 @@ class Staircase:
         """t(rows) / t(1): how many plain steps such a step costs."""
         return self.seconds(rows, outputs) / self.single
 
-    def break_even(self, settings: DecodeSettings) -> float:
-        """S that settings must bring to be as fast as plain decoding, where each step is as large as it can be."""
-        return self.relative(settings.most_rows, min(settings.most_outputs, settings.most_rows))
+    def reaches(self, rows: int) -> bool:
+        """Whether what was measured says anything about so many rows; a single row says nothing about more."""
+        return rows <= (REACH * self.most_rows if self.most_rows > 1 else 1)
+
+    def break_even(self, settings: DecodeSettings) -> float | None:
+        """S that settings must bring to be as fast as plain decoding, where each step is as large as it can be.
+
+        None where such a step is out of reach.
+        """
+        rows = settings.most_rows
+        return self.relative(rows, min(settings.most_outputs, rows)) if self.reaches(rows) else None
 
     @property
     def row(self) -> float:

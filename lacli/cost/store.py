@@ -30,9 +30,9 @@ HASHED = 1 << 20
 class CostKey:
     """What was measured on what.
 
-    model: the file's name, size: its bytes, content: a hash of its ends. library, devices: what computes. contexts,
-    rows: what was asked for, as far as -c and -b allow it. The others are the settings of a context that change a
-    step's time; which ones, ModelSettings says.
+    model: the file's name, size: its bytes, content: a hash of its ends. library, devices: what can compute. contexts,
+    rows: what was asked for; cells, batch: the room that -c and -b leave for it. The others are the settings of a
+    context that change a step's time; which ones, ModelSettings says.
     """
 
     model: str
@@ -50,6 +50,8 @@ class CostKey:
     tiled: bool
     contexts: tuple[int, ...]
     rows: tuple[int, ...]
+    cells: int
+    batch: int
 
     @property
     def file_name(self) -> str:
