@@ -14,7 +14,7 @@ from typing import TextIO
 
 from rich.color import ColorSystem
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.style import Style
 
 from lacli.errors import LacliError
@@ -71,7 +71,7 @@ class Screen:
         if self.quiet or not self._errors.is_terminal:
             yield lambda: None
             return
-        columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=self._errors, transient=True) as bar:
             task = bar.add_task(words, total=total)
             yield lambda: bar.advance(task)

@@ -86,8 +86,10 @@ def test_an_interval_of_many_prompts_has_the_width_of_the_normal_one() -> None:
 
 
 def test_one_prompts_interval_is_about_its_repetitions() -> None:
-    ratio = paired_ratio([[2.0, 2.2, 1.8]], [[1.0, 1.0, 1.0]])
+    ratio = paired_ratio([[2.0, 2.2, 1.8, 1.9, 2.1]], [[1.0] * 5])
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2.0, 1.8, 2.2))
+    few = paired_ratio([[2.0, 2.2, 1.8, 1.9]], [[1.0] * 4])
+    assert (few.low, few.high) == (None, None)
 
 
 def test_prompts_without_repetitions_have_an_interval() -> None:

@@ -150,7 +150,7 @@ def test_sizes_and_contexts_are_ranges_too(cache: dict[str, str]) -> None:
         (("--contexts", "1e3"), "--contexts '1e3' is neither a number nor a range"),
         (("--contexts", "0-4"), "--contexts takes numbers from 1 to 1048576"),
         (("--rows", "1,4097"), "--rows takes numbers from 1 to 4096"),
-        (("--rows", "1-128"), "--rows 1-128 has more than 100 values"),
+        (("--rows", "1-999"), "--rows 1-999 has more than 256 values"),
         (("--rows", "4-1"), "ends before it begins"),
         (("--seconds", "0"), "--seconds"),
         (("--seconds", "soon"), "--seconds"),

@@ -78,7 +78,9 @@ def test_nothing_is_said_of_steps_far_beyond_those_measured(points: tuple[Point,
     assert f"the largest measured has {most}." in said
     assert f"The best by the paper's law is not known: no window in the table has steps of at most {most} rows" in said
     assert "of the sizes measured" in said
-    assert not re.search(r"must bring|cannot pay|free here|no window pays|The best by the paper's law is W", said)
+    assert not re.search(
+        r"W=15 N=5 G=15 must bring|cannot pay|free here|no window pays|The best by the paper's law is W", said
+    )
     found = as_json(SETUP, few)
     assert found["best_window"] is found["best_speedup"] is None
     for each in found["settings"]:
@@ -180,3 +182,17 @@ def test_what_costs_more_than_it_can_bring_with_fewer_rows_cannot_pay_with_more(
     assert "W=15 N=5 G=15 cannot pay" in conclusion(dear)
     bearable = cost(Staircase(64, (Point(1, 1.0, 1.0), Point(32, most - 0.5, most - 0.5))))
     assert "Whether W=15 N=5 G=15 pays is not known" in conclusion(bearable)
+
+
+def test_sizes_that_cost_less_than_the_next_smaller_one_are_named() -> None:
+    stairs = Staircase(
+        64, (Point(1, 1.0, 1.0), Point(2, 1.9, 1.9), Point(3, 2.8, 2.8), Point(4, 1.85, 1.8), Point(8, 3.6, 3.5))
+    )
+    assert "A step of 4 rows costs less than the next smaller one measured" in conclusion(cost(stairs))
+    assert "costs less than the next" not in conclusion(cost(CPU))
+
+
+def test_what_guesses_from_the_text_alone_must_bring_is_said() -> None:
+    """Without a window and with one candidate of N-1 tokens a step has N rows."""
+    stairs = Staircase(64, (Point(1, 1.0, 1.0), Point(3, 3.0, 3.0), Point(4, 1.5, 1.5), Point(8, 9.0, 9.0)))
+    assert "W=0 N=4 G=1 must bring 1.5 tokens a step" in conclusion(cost(stairs))

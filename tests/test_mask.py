@@ -244,3 +244,8 @@ def test_no_model_library_is_loaded() -> None:
         "sys.exit('llama_cpp' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_a_picture_that_nobody_could_read_is_refused(tmp_path: Path) -> None:
+    done = call("mask", "-W", "60", "-N", "7", "-G", "60", "--plot", str(tmp_path / "mask.png"))
+    assert done.code == 2 and "nobody can read a picture of 720 rows" in done.err

@@ -82,3 +82,8 @@ def test_a_program_that_has_to_start_takes_its_start_for_every_answer() -> None:
 def test_no_answer_is_planned_to_be_longer_than_the_context() -> None:
     plan = chosen([replace(TASKS[0], limit=10**9)], Wish(), QUICK, cells=64)
     assert plan.limit == 64 - SIZE
+
+
+def test_classes_take_turns_so_that_an_interrupt_leaves_something_of_each() -> None:
+    plan = chosen(TASKS, Wish(each=2, repetitions=1, limit=10), QUICK)
+    assert [task.kind for task in plan.tasks] == ["code", "edit", "story"] * 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from lacli.bench.tasks import Task
 
@@ -96,7 +97,9 @@ def _plans(
     counts = [len(classes)] * len(ladder) + fewer
     for step, count in enumerate(counts):
         each, repetitions, limit = ladder[min(step, len(ladder) - 1)]
-        chosen = [task for members in list(classes.values())[:count] for task in members[: wish.each or each]]
+        rows = zip_longest(*(members[: wish.each or each] for members in list(classes.values())[:count]))
+        # Class by class in turns, so that what an interrupt leaves is about all of them.
+        chosen = [task for row in rows for task in row if task]
         repeats = wish.repetitions or repetitions
         limited, seconds = [], 0.0
         for task in chosen:

@@ -99,6 +99,8 @@ def benchmark(
     with opened as session:
         for note in session.notes:
             screen.note(note)
+        if not session.sampling.greedy:
+            screen.note(f"sampling with seed {session.sampling.seed}")
         outcome = _measured(session, request, screen)
     _show(outcome, request, screen)
     if outcome.interrupted:
@@ -131,13 +133,14 @@ def _measured(session: Session, request: Request, screen: Screen) -> Outcome:
 
 def _run(rounds: Rounds, screen: Screen) -> bool:
     """Go through all rounds; whether Ctrl-C ended them."""
-    turns = sum(len(task.turns) for task in rounds.tasks)
-    with screen.progress(turns * len(rounds.contenders) * rounds.repetitions, "answers") as advance:
+    total = sum(len(task.turns) for task in rounds.tasks) * len(rounds.contenders) * rounds.repetitions
+    with screen.progress(total, "answers") as advance:
         try:
             for _ in rounds:
                 advance()
         except KeyboardInterrupt:
-            screen.note("stopped; what follows is what was finished")
+            done = sum(map(len, rounds.trials.values()))
+            screen.note(f"stopped after {done} of {total} answers; what follows is about these")
             return True
     return False
 

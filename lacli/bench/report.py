@@ -11,15 +11,23 @@ from textwrap import fill
 from lacli.bench.judging import Judged
 from lacli.bench.results import ALL, Result, overall
 from lacli.bench.rounds import Contender
-from lacli.bench.rows import Machine, verdict
+from lacli.bench.rows import Machine, distances, verdict
 from lacli.bench.statistics import Ratio, spread
 from lacli.tables import markdown
+
+LEGEND = (
+    "x plain: plain decoding's time a token over the mode's, prompt by prompt, geometric mean; 95%: its interval,\n"
+    "where prompts are enough for one. S: tokens a step. rows: of a step. 1st ms: to the first token."
+)
 
 WIDTH = 100
 """Columns of the conclusion."""
 
 MOST_COMPARED = 4
 """Settings of which the best can be said to pay; of more, one may look best by chance."""
+
+SMALL_STEP = 10
+"""Rows of a step below which there is little left to save."""
 
 MOST_POSITIONS = 6
 """Positions whose acceptance is shown."""
@@ -63,7 +71,7 @@ def speeds(found: Sequence[Result], contenders: Sequence[Contender], machine: Ma
         identical = f"{result.identical} of {result.prompts}" if known else ""
         plain = contenders[result.contender].mode == "plain"
         rows.append((kind, label, *_numbers(result, plain=plain), identical))
-    return markdown(header, rows, left=2)
+    return f"{markdown(header, rows, left=2)}\n\n{LEGEND}"
 
 
 def _numbers(result: Result, *, plain: bool) -> tuple[str, ...]:
@@ -128,12 +136,11 @@ def partings(found: Sequence[Result], contenders: Sequence[Contender], judged: J
             run = judged.get((result.contender, each.number))
             if result.kind == ALL or run is None or each.parting is None:
                 continue
-            margin, rounding = "", ""
-            if run.difference:
-                margin, rounding = f"{run.difference.margin:.4f}", f"{run.difference.rounding:.4f}"
+            margin, rounding = ("" if part is None else f"{part:.4f}" for part in distances(run.difference))
             label = contenders[result.contender].label
             rows.append((result.kind, label, each.exchange.name, str(each.parting.at), margin, rounding, verdict(run)))
-    header = ("class", "mode", "prompt", "token", "margin", "logits differ by", "verdict")
+    # Of logits when greedy; when sampling, of the draw and of the tokens' shares.
+    header = ("class", "mode", "prompt", "token", "off by", "rounding moves", "verdict")
     return markdown(header, rows, left=3)
 
 
@@ -153,7 +160,14 @@ def conclusion(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
     named = "plain decoding's" if len(plainly) == 1 else f"{contenders[plain.contender].label}'s"
     speed = f"{_times(ratio)} {named} speed {'over all classes' if best.kind == ALL else f'for {best.kind}'}"
     if ratio.value <= 1:
-        sentence = f"No setting pays on this machine: the best, {label}, ran at {speed}."
+        tried = "The setting" if len(rivals) == 1 else f"None of the {len(rivals)} settings"
+        verdict = (
+            f"does not pay on this machine: {label}"
+            if len(rivals) == 1
+            else f"pays on this machine: the best, {label},"
+        )
+        close = "" if ratio.high is None or ratio.surely_slower else ", which is about as fast"
+        sentence = f"{tried} tried {verdict} ran at {speed}{close}."
     elif not ratio.surely_faster or best.prompts == 1:
         sentence = f"{label} may pay on this machine: {speed}."
     elif len(rivals) > MOST_COMPARED:
@@ -161,13 +175,15 @@ def conclusion(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
         sentence = f"{label} is the best of {len(rivals)} settings: {speed}; {alone}."
     else:
         sentence = f"{label} pays on this machine: {speed}."
-    return fill(f"{sentence} {_by_class(found, contenders)}".strip(), WIDTH)
+    return fill(
+        " ".join(part for part in (sentence, _by_class(found, contenders), _smaller(found, contenders)) if part), WIDTH
+    )
 
 
 def _by_class(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
     """The best setting of each class, and how sure it is that it pays there."""
-    kinds = list(dict.fromkeys(result.kind for result in found if result.kind != ALL))
     guessing = [result for result in found if contenders[result.contender].mode != "plain"]
+    kinds = list(dict.fromkeys(result.kind for result in guessing if result.kind != ALL))
     if len(kinds) < 2:
         return "" if any(result.speedup.value > 1 for result in guessing) else "Use --mode plain."
     best = [max((r for r in guessing if r.kind == kind), key=lambda result: result.speedup.value) for kind in kinds]
@@ -183,6 +199,15 @@ def _by_class(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
         f"plain is the better choice for {', '.join(never)}" if never else "",
     ]
     return f"By class: {'; '.join(part for part in parts if part)}."
+
+
+def _smaller(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
+    """What to try next where lookahead loses and its steps are large."""
+    ahead = [result for result in overall(found) if contenders[result.contender].mode == "lookahead"]
+    sizes = [(result.rows_per_step or 0.0) for result in ahead]
+    if not ahead or min(sizes) < SMALL_STEP or any(result.speedup.value > 1 for result in ahead):
+        return ""
+    return f"Smaller steps may do better than {min(sizes):.0f} rows: --modes lookahead -W 0,1 -N 2-4 -G 1."
 
 
 def _named(found: Sequence[Result], contenders: Sequence[Contender]) -> str:

@@ -18,6 +18,7 @@ from lacli.bench.results import Result, overall
 from lacli.bench.rounds import Contender
 from lacli.bench.statistics import stddev
 from lacli.compare import Run
+from lacli.judge import Difference
 from lacli.settings import ModelSettings
 
 Format = Literal["md", "json", "jsonl", "csv"]
@@ -191,16 +192,25 @@ def _text(result: Result, judged: Judged) -> Row:
     """Whether the texts are plain's; of the first that is not where it parts, and what the judge says about it."""
     first = next((each for each in result.answered if each.parting), None)
     run = judged.get((result.contender, first.number)) if first else None
-    difference = run.difference if run else None
+    margin, rounding = distances(run.difference if run else None)
     return {
         "identical": None if result.identical is None else not result.partings,
         "identical_n": result.identical,
         "first_diff": first.parting.at if first and first.parting else None,
         "first_diff_prompt": first.exchange.name if first else None,
-        "first_diff_margin": _rounded(difference.margin) if difference else None,
-        "first_diff_rounding": _rounded(difference.rounding) if difference else None,
+        "first_diff_margin": _rounded(margin),
+        "first_diff_rounding": _rounded(rounding),
         "verdict": verdict(run) if first else None if result.identical is None else "identical",
     }
+
+
+def distances(difference: Difference | None) -> tuple[float | None, float | None]:
+    """How far a token is from plain's, and how far rounding moves that: in logits, or of a draw in probability."""
+    if difference is None:
+        return None, None
+    if difference.draw:
+        return difference.draw.distance, difference.draw.movement
+    return difference.margin, difference.rounding
 
 
 def verdict(run: Run | None) -> str:

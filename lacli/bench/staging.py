@@ -17,7 +17,7 @@ from lacli.bench.rows import Format
 from lacli.bench.sweep import Guesses, Point, ablation, points
 from lacli.bench.tasks import Task
 from lacli.bench.warm_up import TOKENS, hopeless, speed_of
-from lacli.errors import LacliError
+from lacli.errors import LacliError, UsageError
 from lacli.session import Session
 from lacli.settings import MODES, Mode, Switch
 from lacli.ui import Screen
@@ -71,6 +71,8 @@ def points_of(session: Session, axes: Axes, screen: Screen) -> list[Point]:
         found, skipped = ablation(base, session.model_settings)
     else:
         found, skipped = points(modes, *sizes, base=base, loading=session.model_settings)
+    if skipped and not any(point.settings.mode == "lookahead" for point in found):
+        raise UsageError(f"{skipped[0].label} cannot run: {skipped[0].reason}", "lacli mask shows what a setting takes")
     for each in skipped:
         screen.note(f"left out: {each.label}: {each.reason}")
     return with_plain(found or [Point(replace(base, mode="plain"))])
@@ -128,7 +130,7 @@ def _warm(competing: Sequence[Contender], exchange: Exchange, screen: Screen) ->
 def _described(plan: Plan, request: Request) -> str:
     """What will be done, and what has been left out for want of time."""
     count, every = len(plan.tasks), len(request.tasks)
-    prompts = f"{count} prompts" if count == every else f"{count} of {every} prompts"
+    prompts = f"{count} of {every} prompts" if count < every else "1 prompt" if every == 1 else f"{every} prompts"
     classes = f" in {len(by_class(plan.tasks))} classes" if len(by_class(plan.tasks)) > 1 else ""
     times = "once" if plan.repetitions == 1 else f"{plan.repetitions} times"
     limited = request.wish.seconds is not None and plan.seconds > request.wish.seconds

@@ -9,9 +9,12 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.lookahead_options import Guesses, Ngram, Preset, Window
+from lacli.errors import UsageError
 from lacli.settings import decode_settings
 
 PICTURE = "Picture"
+MOST_DRAWN = 300
+"""Rows of a picture whose cells are still told apart."""
 
 Order = Annotated[
     Literal["batch", "paper"],
@@ -61,6 +64,8 @@ def mask(
     if order == "paper":
         drawn = drawn.as_in_paper()
     if plot is not None:
+        if len(drawn.rows) > MOST_DRAWN:
+            raise UsageError(f"nobody can read a picture of {len(drawn.rows)} rows", f"--plot draws up to {MOST_DRAWN}")
         check_plot_path(plot)
         save(plot, [partial(mask_picture, mask=drawn)], caption=sizes(drawn))
     screen.line(dumps(as_json(drawn)) if json else as_lines(drawn, get_terminal_size().columns))

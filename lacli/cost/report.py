@@ -12,13 +12,16 @@ from itertools import groupby, pairwise
 from textwrap import fill
 
 from lacli.charts import curve
-from lacli.cost.payoff import Payoff, best, payoff, payoffs
+from lacli.cost.payoff import NGRAMS, Payoff, best, payoff, payoffs
 from lacli.cost.staircase import REACH, Cost, Staircase
 from lacli.law import PAPER
 from lacli.settings import DecodeSettings, ModelSettings
 
 WIDTH = 96
 """Columns of the conclusion and the chart; the tables are about as wide."""
+
+CLEARLY_LESS = 0.95
+"""Times that differ by less than this may only have been measured at another moment."""
 
 SHORT, HOUR, DAY = 90, 3600, 86400
 """Seconds: ages up to the first are in seconds, up to the second in minutes, and so on."""
@@ -50,12 +53,12 @@ def conclusion(cost: Cost) -> str:
     if not (wide := _wide(cost)):
         return "Only steps of a single row were measured, which says nothing about larger ones."
     first, *others = wide
-    sentences = [_on_rows(first), _on_default(first), _on_best(first)]
+    sentences = [_on_rows(first), _on_dips(first), _on_default(first), _on_best(first), _on_no_window(first)]
     sentences += [_on_best(staircase, first) for staircase in others]
     sentences.append(_on_ceiling(wide))
     if cost.rough:
         sentences.append("All this is rough, because the times vary much: is the machine busy with other work?")
-    return " ".join(sentences)
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _wide(cost: Cost) -> list[Staircase]:
@@ -70,6 +73,28 @@ def _on_rows(staircase: Staircase) -> str:
     cheap = f"Steps of up to {free} rows cost hardly more than one of a single row. " if free > 1 else ""
     step = f"A step of {rows} rows costs {_number(staircase.relative(rows))} plain ones"
     return f"{cheap}{step}, {_part(staircase.row)} for each further row."
+
+
+def _on_dips(staircase: Staircase) -> str:
+    """Sizes that cost less than the one before: kernels take rows in groups, and a full group is cheapest."""
+    pairs = pairwise(staircase.points)
+    dips = [str(point.rows) for before, point in pairs if point.every < before.every * CLEARLY_LESS]
+    if not dips:
+        return ""
+    return f"A step of {' or '.join(dips)} rows costs less than the next smaller one measured: aim at such sizes."
+
+
+def _on_no_window(staircase: Staircase) -> str:
+    """What guesses from the text alone must bring; the law says nothing about them."""
+    choices = [payoff(staircase, DecodeSettings(window=0, ngram=ngram, guesses=1)) for ngram in NGRAMS]
+    known = [each for each in choices if each.break_even and not each.extrapolated]
+    if not known:
+        return ""
+    found = max(known, key=lambda each: each.most_speedup or 0.0)
+    return (
+        f"Without a window, on guesses from the text alone, {found.name} must bring {found.break_even:.1f} tokens a "
+        "step: lacli bench tells whether it does on texts like yours."
+    )
 
 
 def _on_default(staircase: Staircase) -> str:
