@@ -71,8 +71,9 @@ def points_of(session: Session, axes: Axes, screen: Screen) -> list[Point]:
         found, skipped = ablation(base, session.model_settings)
     else:
         found, skipped = points(modes, *sizes, base=base, loading=session.model_settings)
-    if skipped and not any(point.settings.mode == "lookahead" for point in found):
-        raise UsageError(f"{skipped[0].label} cannot run: {skipped[0].reason}", "lacli mask shows what a setting takes")
+        if skipped and len({point.settings.mode for point in found}) < len(modes):
+            hint = "lacli mask shows what a setting takes"
+            raise UsageError(f"{skipped[0].label} cannot run: {skipped[0].reason}", hint)
     for each in skipped:
         screen.note(f"left out: {each.label}: {each.reason}")
     return with_plain(found or [Point(replace(base, mode="plain"))])

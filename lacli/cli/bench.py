@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,14 +17,17 @@ from lacli.cli.options import LOADING, MODEL, OUTPUT, model_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.errors import UsageError
 from lacli.sampling import SamplingSettings
-from lacli.settings import MODES, DecodeSettings, Mode, ModelSettings
+from lacli.settings import MODES, DecodeSettings, Mode, ModelSettings, Switch
 
 if TYPE_CHECKING:
+    from lacli.bench.staging import Axes
     from lacli.bench.tasks import Task
     from lacli.ui import Screen
 
 BENCH = "Benchmark"
 EVERY_MODE = ",".join(MODES)
+ANSWERS = 0.85
+"""Share of the time that the answers may take; the rest is for loading, warming up and judging texts."""
 
 Modes = Annotated[
     str,
@@ -92,8 +96,8 @@ Predict = Annotated[
 ]  # fmt: skip
 Minutes = Annotated[
     float,
-    typer.Option("--minutes", min=0.1, help="Time for the answers; decides what is not asked for by the flags above.",
-                 rich_help_panel=BENCH),
+    typer.Option("--minutes", min=0.1, rich_help_panel=BENCH,
+                 help="Time for all of it but --details and --plot; decides what the flags above leave open."),
 ]  # fmt: skip
 Full = Annotated[
     bool, typer.Option("--full", help="All prompts, 5 times, however long it takes.", rich_help_panel=BENCH)
@@ -173,8 +177,8 @@ def bench(
     from lacli.bench.quality import check_scorer
     from lacli.bench.rivals import find_rivals
     from lacli.bench.scores import check_samples
-    from lacli.bench.staging import Axes, Request
-    from lacli.bench.sweep import parse_guesses, parse_numbers, parse_switches
+    from lacli.bench.staging import Request
+    from lacli.bench.sweep import parse_switches
     from lacli.ui import Screen
 
     screen = Screen(color=color, quiet=quiet)
@@ -184,24 +188,14 @@ def bench(
     tasks = _tasks(classes, prompts, suite, offline, screen)
     if samples is not None:
         check_samples(samples, tasks)
-    if ablation and (window or ngram or guesses or mode != EVERY_MODE or len(switches) > 1):
-        raise UsageError("--ablation has settings of its own", "leave --modes, -W, -N, -G and several -fa out")
     plot, chart = _pictures(plot, chart, output, screen)
     if len(switches) == 1:
         loading = replace(loading, flash_attention=switches[0])
-    axes = Axes(
-        modes=_modes(mode),
-        windows=tuple(parse_numbers(window, "-W")) if window is not None else (),
-        ngrams=tuple(parse_numbers(ngram, "-N")) if ngram is not None else (),
-        guesses=tuple(parse_guesses(guesses)) if guesses is not None else (),
-        flash_attentions=tuple(switches) if len(switches) > 1 else (),
-        ablation=ablation,
-    )
     request = Request(
         tasks=tasks,
-        axes=axes,
+        axes=_axes(mode, window, ngram, guesses, switches if len(switches) > 1 else [], ablation),
         rivals=tuple(find_rivals(versus.split(","), sampling) if versus is not None else ()),
-        wish=Wish(each, repetitions, predict, None if full else minutes * 60),
+        wish=Wish(each, repetitions, predict, None if full else minutes * 60 * ANSWERS),
         form=output,
         suite=suite or "",
         check=check,
@@ -215,6 +209,26 @@ def bench(
     code = benchmark(options.model_path(model, screen), loading, decoding, sampling, request, screen)
     if code:
         raise typer.Exit(code)
+
+
+def _axes(
+    mode: str, window: str | None, ngram: str | None, guesses: str | None, switches: Sequence[Switch], ablation: bool
+) -> Axes:
+    """What is compared, from the flags as they were typed."""
+    from lacli.bench.staging import Axes
+    from lacli.bench.sweep import parse_guesses, parse_numbers
+
+    sizes = (window, ngram, guesses)
+    if ablation and (mode != EVERY_MODE or switches or any(size is not None for size in sizes)):
+        raise UsageError("--ablation has settings of its own", "leave --modes, -W, -N, -G and several -fa out")
+    return Axes(
+        modes=_modes(mode),
+        windows=tuple(parse_numbers(window, "-W")) if window is not None else (),
+        ngrams=tuple(parse_numbers(ngram, "-N")) if ngram is not None else (),
+        guesses=tuple(parse_guesses(guesses)) if guesses is not None else (),
+        flash_attentions=tuple(switches),
+        ablation=ablation,
+    )
 
 
 def _pictures(plot: Path | None, chart: bool, output: str, screen: Screen) -> tuple[Path | None, bool]:
