@@ -58,7 +58,7 @@ class Convergence:
 
     @property
     def shares(self) -> list[float]:
-        """The share of all positions that held their final token after 1, 2, 3 .. iterations (seed 000, section 8).
+        """The share of all positions that held their final token after 1, 2, 3 .. iterations.
 
         It ends with the iteration after which all did, or before the one at which the first block was given up.
         """

@@ -12,7 +12,7 @@ from lacli.pool import NgramPool
 from lacli.stats import Step
 
 CHECKPOINTS = (64, 128, 256, 512)
-"""Generated tokens at which the pool is looked at (seed 000, section 10)."""
+"""Generated tokens at which the pool is looked at."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Matches:
 
     @property
     def predicted(self) -> float:
-        """1 + h (L - 1) tokens a step (seed 000, section 8).
+        """1 + h (L - 1) tokens a step.
 
         That is S itself where steps without a match bring one token each. With N = 2 or 3 the window's own guesses
         can be accepted, and S is larger by what they bring then.
