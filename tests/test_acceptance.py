@@ -33,7 +33,6 @@ def test_the_histogram_counts_all_steps_and_the_rates_those_with_guesses() -> No
     assert acceptance.guessed == (1, 1, 2)
     assert acceptance.position_rates == [3 / 4, 2 / 4]
     assert acceptance.hit_rate == 3 / 4
-    assert acceptance.mean_length == (1 + 3 + 2 + 3) / 4
 
 
 def test_accepted_over_drafted_counts_guesses() -> None:
@@ -42,16 +41,10 @@ def test_accepted_over_drafted_counts_guesses() -> None:
     assert acceptance.accepted_share == 0.25
 
 
-def test_runs_merge_as_if_they_were_one() -> None:
-    for cut in range(len(STEPS) + 1):
-        assert Acceptance.of(STEPS[:cut]) + Acceptance.of(STEPS[cut:]) == Acceptance.of(STEPS)
-    assert Acceptance.sum_of(Acceptance.of([one]) for one in STEPS) == Acceptance.of(STEPS)
-
-
-@pytest.mark.parametrize("acceptance", [Acceptance.of([]), Acceptance.of([step(1, 0)]), Acceptance.sum_of([])])
-def test_without_guesses_the_rates_are_zero_and_a_step_has_one_token(acceptance: Acceptance) -> None:
+@pytest.mark.parametrize("acceptance", [Acceptance.of([]), Acceptance.of([step(1, 0)])])
+def test_without_guesses_the_rates_are_zero(acceptance: Acceptance) -> None:
     assert acceptance.position_rates == []
-    assert (acceptance.hit_rate, acceptance.accepted_share, acceptance.mean_length) == (0.0, 0.0, 1.0)
+    assert (acceptance.hit_rate, acceptance.accepted_share) == (0.0, 0.0)
 
 
 def test_guesses_that_all_failed_have_no_rates() -> None:

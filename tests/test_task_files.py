@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -200,3 +201,21 @@ class TestPublishedFiles:
     def test_plain_rows_keep_their_classes(self) -> None:
         tasks = read_tasks(str(SHARED / "stdlib_prompts.jsonl"))
         assert {task.kind for task in tasks} == {"source", "edit", "explain", "write"}
+
+
+def test_a_file_is_closed_as_soon_as_one_of_its_rows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "fine"}\n{"prompt": 7}\n{"prompt": "never read"}\n')
+    opened = []
+
+    def noting(*arguments: Any, **options: Any) -> Any:
+        opened.append(open(*arguments, **options))  # noqa: SIM115  # closing it is what is tested
+        return opened[-1]
+
+    monkeypatch.setattr("lacli.bench.task_files.open", noting, raising=False)
+    with pytest.raises(LacliError) as refused:
+        read_tasks(str(path))
+    # The error still holds on to where it came from.
+    assert refused.value and [file.closed for file in opened] == [True]

@@ -16,7 +16,7 @@ Counts = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Steps by how many tokens they brought; add two to merge runs.
+    """Steps by how many tokens they brought.
 
     histogram[k]: steps that brought k+1 tokens. guessed[k]: those among them that had guesses which could be
     accepted, so all but the ones at 0. drafted: such guesses, of all steps together.
@@ -35,18 +35,6 @@ class Acceptance:
             guessed=_counts(len(step.tokens) for step in steps if step.drafted),
             drafted=sum(step.drafted for step in steps),
         )
-
-    def __add__(self, other: Acceptance) -> Acceptance:
-        return Acceptance(
-            _merged(self.histogram, other.histogram),
-            _merged(self.guessed, other.guessed),
-            self.drafted + other.drafted,
-        )
-
-    @classmethod
-    def sum_of(cls, several: Iterable[Acceptance]) -> Acceptance:
-        """All runs as one."""
-        return sum(several, start=cls())
 
     @property
     def accepted(self) -> int:
@@ -69,18 +57,7 @@ class Acceptance:
         """The share of the steps with guesses that accepted at least one."""
         return self.position_rates[0] if len(self.guessed) > 1 else 0.0
 
-    @property
-    def mean_length(self) -> float:
-        """Mean tokens of the steps with guesses, the model's own included; 1 where no step had any."""
-        steps = sum(self.guessed)
-        return 1 + sum(more * count for more, count in enumerate(self.guessed)) / steps if steps else 1.0
-
 
 def _counts(lengths: Iterable[int]) -> Counts:
     counted = Counter(lengths)
     return tuple(counted[length] for length in range(1, max(counted, default=0) + 1))
-
-
-def _merged(one: Counts, two: Counts) -> Counts:
-    shorter, longer = sorted((one, two), key=len)
-    return tuple(map(sum, zip(shorter, longer, strict=False))) + longer[len(shorter) :]

@@ -36,7 +36,7 @@ MOST_POSITIONS = 6
 def as_lines(found: Sequence[Result], contenders: Sequence[Contender], machine: Machine, judged: Judged) -> str:
     """What was measured on, a table by class, a table of the guesses, and where texts part."""
     parts = [heading(machine), speeds(found, contenders, machine)]
-    if guesses := guess_table(found, contenders, machine):
+    if guesses := guess_table(found, contenders):
         parts.append(guesses)
     if judged:
         parts.append(partings(found, contenders, judged))
@@ -89,7 +89,7 @@ def _numbers(result: Result, *, plain: bool) -> tuple[str, ...]:
     )
 
 
-def guess_table(found: Sequence[Result], contenders: Sequence[Contender], machine: Machine) -> str:
+def guess_table(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
     """What became of the guesses, over all classes: how many were accepted, and how deep."""
     rows = []
     for result in overall(found):
@@ -107,14 +107,7 @@ def guess_table(found: Sequence[Result], contenders: Sequence[Contender], machin
         ))  # fmt: skip
     if not rows:
         return ""
-    header = (
-        "mode",
-        "guesses/step",
-        "accepted",
-        "at least 1, 2, .. accepted",
-        "steps of 1, 2, .. tokens",
-        "MiB",
-    )
+    header = ("mode", "guesses/step", "accepted", "at least 1, 2, .. accepted", "steps of 1, 2, .. tokens", "MiB")
     return markdown(header, rows)
 
 

@@ -45,15 +45,6 @@ class RivalRun:
     ids: tuple[int, ...] | None = None
     text: str | None = None
 
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    @property
-    def tokens_per_step(self) -> float:
-        """S, the step compression."""
-        return self.tokens / self.steps if self.steps else 0.0
-
     def identical(self, ids: Sequence[int], text: str) -> bool | None:
         """Whether plain decoding's answer says the same as far as both go; None where this program's is not known.
 

@@ -11,7 +11,8 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from itertools import islice
 
 from lacli.bench.task_rows import task_from_row
@@ -37,7 +38,8 @@ def read_tasks(path: str, *, kind: str = OWN, first: int = 0) -> list[Task]:
     the line for what is no prompt, and for a file that cannot be read.
     """
     try:
-        tasks = [_task(row, place, kind) for place, row in islice(_rows(path), first or None)]
+        with closing(_rows(path)) as rows:
+            tasks = [_task(row, place, kind) for place, row in islice(rows, first or None)]
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise LacliError(f"{path} is damaged or cut short", "fetch the file again") from error
     except OSError as error:
@@ -56,7 +58,7 @@ def _task(row: object, place: str, kind: str) -> Task:
         raise LacliError(f"{place}: {error.what}", error.hint) from error
 
 
-def _rows(path: str) -> Iterator[tuple[str, object]]:
+def _rows(path: str) -> Generator[tuple[str, object]]:
     """Each row with its place in words."""
     with open(os.path.expanduser(path), "rb") as file:
         begin = file.peek(len(PARQUET))
