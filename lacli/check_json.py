@@ -18,19 +18,13 @@ def as_json(setup: Setup, result: Result) -> dict[str, Any]:
     Differences are of logits, distances and movements are parts of the cumulative distribution. null: there is no
     such number.
     """
-    loading, decoding, advice = setup.loading, setup.decoding, result.advice
+    decoding, advice = setup.decoding, result.advice
     return {
         "model": setup.model,
         "description": setup.description,
         "backend": setup.backend,
         "context": setup.context,
-        "batch": loading.batch,
-        "threads": loading.threads,
-        "threads_batch": loading.threads_batch,
-        "gpu_layers": loading.gpu_layers,
-        "flash_attention": loading.flash_attention,
-        "cache_type_k": loading.cache_type_k,
-        "cache_type_v": loading.cache_type_v,
+        **setup.loading.by_name,
         "window": decoding.window,
         "ngram": decoding.ngram,
         "guesses": decoding.guesses,

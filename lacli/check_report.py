@@ -123,13 +123,9 @@ def _verdict(result: Result) -> str:
 
 def _heading(setup: Setup) -> str:
     loading = setup.loading
-    threads = "1 thread" if loading.threads == 1 else f"{loading.threads} threads"
-    if loading.threads_batch != loading.threads:
-        threads += f" ({loading.threads_batch} for batches)"
-    flags = f"-fa {loading.flash_attention} -ctk {loading.cache_type_k} -ctv {loading.cache_type_v} -b {loading.batch}"
     lines = [
-        ("model", f"{setup.description}, {setup.backend}, {threads}"),
-        ("context", f"{setup.context} cells, {flags}{' --strict' if setup.decoding.strict else ''}"),
+        ("model", f"{setup.description}, {setup.backend}, {loading.all_thread_words}"),
+        ("context", f"{setup.context} cells, {loading.flags}{' --strict' if setup.decoding.strict else ''}"),
         ("sampling", setup.sampled),
     ]
     return "\n".join(f"{name:9} {text}" for name, text in lines)

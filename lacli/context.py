@@ -18,7 +18,7 @@ from lacli.closing import Closing
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llama import LlamaModel, lib, library
 from lacli.memory import bounded_by_free_memory
-from lacli.settings import PLAIN_CACHE_TYPES, Capacity, DecodeSettings, ModelSettings
+from lacli.settings import Capacity, DecodeSettings, ModelSettings
 
 CONTEXT_PAD = 256
 """llama.cpp rounds a context up to a multiple of this many cells."""
@@ -156,7 +156,7 @@ class LlamaEngine(Closing):
         parameters.n_outputs_max = max(decode.sequences, decode.most_outputs)
         parameters.n_threads = settings.threads
         parameters.n_threads_batch = settings.threads_batch or settings.threads
-        parameters.flash_attn_type = FLASH_ATTENTION[self._flash_attention(settings)]
+        parameters.flash_attn_type = FLASH_ATTENTION[settings.attention(on_gpu=self._model.offloaded)]
         if decode.ordered:
             # Also with no layer on a GPU one would compute large batches, in its own way.
             parameters.op_offload = parameters.offload_kqv = False
@@ -175,15 +175,6 @@ class LlamaEngine(Closing):
         self._sampler_configs = configs
         parameters.samplers, parameters.n_samplers = configs, decode.sequences
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
-
-    def _flash_attention(self, settings: ModelSettings) -> str:
-        """What `auto` means: off on the CPU, where it was 1.4 to 3 times slower at 3,100 tokens (docs/measured.md).
-
-        Quantised cache values need it on; with a GPU the choice stays llama.cpp's.
-        """
-        if settings.flash_attention != "auto" or settings.cache_type_v not in PLAIN_CACHE_TYPES:
-            return settings.flash_attention
-        return "auto" if self._model.offloaded else "off"
 
 
 def _cache_type(name: str) -> int:

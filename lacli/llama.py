@@ -130,6 +130,7 @@ class LlamaModel(Closing):
         _switch_tiles(settings.tiled)
         self.path = path
         self.offloaded = offloads(settings)
+        self._formatter: Callable[..., str] | None = None
         self.handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self.handle:
             raise self._not_loaded()
@@ -232,13 +233,15 @@ class LlamaModel(Closing):
     def chat_formatter(self) -> Callable[..., str] | None:
         """The model's own Jinja template as a function of `messages`, or None where the file has none."""
         template = lib.llama_model_chat_template(self.handle, None)
-        if not template:
-            return None
+        # Compiling a template takes longer than rendering a prompt and reading its tokens.
+        if self._formatter or not template:
+            return self._formatter
         try:
             formatter = Jinja2ChatFormatter(template.decode("utf-8", "replace"), self.eos(), self.bos())
         except Exception as error:  # whatever Jinja raises, the template is at fault
             raise PromptError(f"the model's chat template is broken: {error}", "use --raw to go without it") from error
-        return lambda messages: formatter(messages=messages).prompt
+        self._formatter = lambda messages: formatter(messages=messages).prompt
+        return self._formatter
 
     def close(self) -> None:
         if self.handle:

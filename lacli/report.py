@@ -68,8 +68,9 @@ def as_lines(session: Session, answer: Answer) -> str:
     run, pool = answer.statistics, answer.pool
     steps = max(run.steps, 1)
     prefill = max(run.prompt_tokens - 1, 0)
+    threads = f"{session.model_settings.thread_words}, {session.model.devices}"
     lines = [
-        ("model", f"{session.model.description}, {session.engine.cells} cells, {_threads(session)}"),
+        ("model", f"{session.model.description}, {session.engine.cells} cells, {threads}"),
         ("mode", describe(session.settings)),
         ("sampling", describe_sampling(session.sampling)),
         ("prompt", f"{run.prompt_tokens} tokens, prefill {_ms(run.prompt_s)} ms ({_rate(prefill, run.prompt_s)})"),
@@ -132,12 +133,6 @@ def describe_sampling(sampling: SamplingSettings) -> str:
     words = [f"{flag(name)} {getattr(sampling, name)}".removesuffix(" True") for name in ("temp", *changed, "seed")]
     words += [f"--logit-bias {token}{bias:+g}" for token, bias in sampling.logit_bias]
     return " ".join([*words, *(["with a grammar"] if sampling.grammar else [])])
-
-
-def _threads(session: Session) -> str:
-    settings = session.model_settings
-    count = "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
-    return f"{count}, {session.model.devices}"
 
 
 def _rate(count: int, seconds: float) -> str:

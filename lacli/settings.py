@@ -197,6 +197,44 @@ class ModelSettings:
         if self.flash_attention == "off" and self.cache_type_v not in PLAIN_CACHE_TYPES:
             raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
 
+    def attention(self, *, on_gpu: bool) -> Switch:
+        """What -fa means: `auto` is off on the CPU, where it was 1.4 to 3 times slower at 3,100 tokens.
+
+        Quantised cache values need it on; with a GPU the choice stays llama.cpp's. Source: docs/measured.md.
+        """
+        if self.flash_attention != "auto" or self.cache_type_v not in PLAIN_CACHE_TYPES:
+            return self.flash_attention
+        return "auto" if on_gpu else "off"
+
+    @property
+    def thread_words(self) -> str:
+        """The threads of single-row steps."""
+        return "1 thread" if self.threads == 1 else f"{self.threads} threads"
+
+    @property
+    def all_thread_words(self) -> str:
+        """The same, with those of larger steps where they are others."""
+        batches = f" ({self.threads_batch} for batches)" if self.threads_batch != self.threads else ""
+        return f"{self.thread_words}{batches}"
+
+    @property
+    def flags(self) -> str:
+        """The flags of a context that change what it computes, as they are typed."""
+        return f"-fa {self.flash_attention} -ctk {self.cache_type_k} -ctv {self.cache_type_v} -b {self.batch}"
+
+    @property
+    def by_name(self) -> dict[str, int | str]:
+        """What our JSON says of the flags."""
+        return {
+            "batch": self.batch,
+            "threads": self.threads,
+            "threads_batch": self.threads_batch,
+            "gpu_layers": self.gpu_layers,
+            "flash_attention": self.flash_attention,
+            "cache_type_k": self.cache_type_k,
+            "cache_type_v": self.cache_type_v,
+        }
+
 
 PLAIN_CACHE_TYPES = ("f32", "f16", "bf16")
 CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")

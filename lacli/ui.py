@@ -14,7 +14,6 @@ from typing import TextIO
 
 from rich.color import ColorSystem
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.style import Style
 
 from lacli.errors import LacliError
@@ -71,6 +70,9 @@ class Screen:
         if self.quiet or not self._errors.is_terminal:
             yield lambda: None
             return
+        # It takes 20 ms, which commands without a bar need not wait for.
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=self._errors, transient=True) as bar:
             task = bar.add_task(words, total=total)

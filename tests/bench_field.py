@@ -30,7 +30,7 @@ def contender(
     def answer(exchange: Exchange) -> Trial:
         return timed(Decoder(engine, settings), exchange, words)
 
-    return Contender(point.label, settings.mode, point, number, answer), engine
+    return Contender(point.label, point, number, answer), engine
 
 
 def words(tokens: Sequence[int]) -> str:

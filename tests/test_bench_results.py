@@ -248,9 +248,7 @@ def beside_a_rival(clock: FakeClock, ids: tuple[int, ...] | None, text: str | No
     plain, _ = contender(PLAIN, clock)
     said = RivalRun(20, 5.0, 10, 10, None, 5, 1.0, ids, text)
     theirs = Trial(ids, text, 20, 10, None, None, 10, 5.0, 1.0, 1.0, rival=said)
-    rounds = Rounds(
-        [plain, Contender("llama-rival", "llama-rival", None, 0, lambda exchange: theirs)], TASKS[:1], 1, asker()
-    )
+    rounds = Rounds([plain, Contender("llama-rival", None, 0, lambda exchange: theirs)], TASKS[:1], 1, asker())
     for _ in rounds:
         pass
     return rounds, rows_of(rounds, results(rounds))[1]
@@ -303,7 +301,7 @@ def test_a_program_that_was_given_up_has_no_result_over_all_classes(clock: FakeC
         answered.append(exchange)
         return Trial(None, None, 20, 10, None, None, 10, 1.0, 1.0, 1.0, rival=RivalRun(20, 1.0, 10, 10, None, 5, 1.0))
 
-    rounds = Rounds([contender(PLAIN, clock)[0], Contender("rival", "rival", None, 0, once)], TASKS, 1, asker())
+    rounds = Rounds([contender(PLAIN, clock)[0], Contender("rival", None, 0, once)], TASKS, 1, asker())
     for _ in rounds:
         pass
     assert [result.kind for result in results(rounds) if result.contender == 1] == ["code"]

@@ -100,7 +100,7 @@ def test_another_program_that_fails_is_given_up_and_the_others_go_on(clock: Fake
         raise LacliError("it crashed")
 
     plain = contender(PLAIN, clock)[0]
-    rounds = Rounds([plain, Contender("rival", "rival", None, 0, fail)], TASKS, 2, asker())
+    rounds = Rounds([plain, Contender("rival", None, 0, fail)], TASKS, 2, asker())
     assert sum(1 for _ in rounds) == 8
     assert list(rounds.failures) == [1]
     assert [len(rounds.of(0, exchange)) for exchange in (0, 1)] == [2, 2]

@@ -22,7 +22,7 @@ WRONG = replace(RIGHT, text="It is 41.")
 
 def saying(number: int, trial: Trial) -> Contender:
     """One that always answers alike."""
-    return Contender(f"mode W={number}", "mode", None, 0, lambda exchange: trial)
+    return Contender(f"mode W={number}", None, 0, lambda exchange: trial)
 
 
 def rounds(*answers: Trial, turns: tuple[str, ...] = ("1 2",), kind: str = "gsm8k") -> Rounds:

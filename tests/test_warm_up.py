@@ -46,7 +46,7 @@ def test_a_programs_start_is_what_its_own_clock_does_not_count(clock: FakeClock)
         clock.now += 3.0
         return Trial(None, None, 10, 5, None, None, 5, seconds=1.0, prompt_s=0.5, first_token_s=0.5)
 
-    seen = speed_of(Contender("rival", "rival", None, 0, answer), exchange())
+    seen = speed_of(Contender("rival", None, 0, answer), exchange())
     assert (seen.start_s, seen.token_s, seen.step_s) == (1.5, 0.1, 0.2)
 
 

@@ -23,7 +23,6 @@ def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) ->
     return [
         Contender(
             label=point.label,
-            mode=point.settings.mode,
             point=point,
             baseline=baselines[point.flash_attention],
             answer=_answering(session, contexts, point),
@@ -49,7 +48,7 @@ def rivals(session: Session, found: Sequence[Rival], stack: ExitStack) -> list[C
     for rival in found:
         program = rival.open(session.model.path, loading, offloaded=session.model.offloaded)
         stack.enter_context(program)
-        entered.append(Contender(rival.name, rival.name, None, 0, _asking(session, program)))
+        entered.append(Contender(rival.name, None, 0, _asking(session, program)))
     return entered
 
 

@@ -34,10 +34,9 @@ def judge(
     judged: Judged = {}
     for result in found:
         point = contenders[result.contender].point
-        parted = [each for each in result.answered if each.parting]
         if result.kind == ALL or point is None:
             continue
-        for each in parted if every else parted[:1]:
+        for each in result.parted if every else result.parted[:1]:
             judged[result.contender, each.number] = _judged(readable(point), point, each.exchange, sampler)
     return judged
 

@@ -13,7 +13,7 @@ from lacli import charts, plots
 from lacli.bench.results import Result, overall
 from lacli.bench.rounds import Contender
 from lacli.cost.staircase import Cost
-from lacli.law import Law, fit
+from lacli.law import PAPER, Law, Measured, fit
 
 LEAST_FOR_A_CURVE = 3
 """Points of a sweep; fewer are a table."""
@@ -35,7 +35,12 @@ def compression_points(found: Sequence[Result], contenders: Sequence[Contender])
 
 def law_of(points: Sequence[plots.CompressionPoint]) -> Law | None:
     """The paper's law fitted to the settings with G = W, which it is about; None where they do not tell."""
-    return fit([(each.ngram - 1, each.window, each.compression) for each in points if 0 < each.window == each.guesses])
+    return fit(_tied(points))
+
+
+def _tied(points: Sequence[plots.CompressionPoint]) -> list[Measured]:
+    """What the law is about: gamma, sequences and S of the settings with G = W."""
+    return [(each.ngram - 1, each.window, each.compression) for each in points if 0 < each.window == each.guesses]
 
 
 def speedups(found: Sequence[Result], contenders: Sequence[Contender]) -> list[plots.Speedup]:
@@ -113,9 +118,8 @@ def law_sentence(points: Sequence[plots.CompressionPoint]) -> str:
     law = law_of(points)
     if not law:
         return ""
-    measured = [(each.ngram - 1, each.window, each.compression) for each in points if 0 < each.window == each.guesses]
     return (
         f"The paper's law (Equations 5 and 7) fits the settings with G = W at alpha {law.alpha:.3f} and f {law.f:.2f}, "
-        f"with {law.error(measured):.2f} tokens a step of error (root mean square); "
-        "the paper's own example has 0.425 and 3.11."
+        f"with {law.error(_tied(points)):.2f} tokens a step of error (root mean square); "
+        f"the paper's own example has {PAPER.alpha:.3f} and {PAPER.f:.2f}."
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from lacli.bench.contenders import contenders, rivals
@@ -27,7 +27,7 @@ from lacli.bench.rows import Machine, Row, as_rows, as_text
 from lacli.bench.scores import save_samples, scores
 from lacli.bench.staging import Request, asker_of, planned, points_of
 from lacli.check import fixed_seed, refuse_other_draws
-from lacli.cost.known import cost_of
+from lacli.cost.known import cost_key, cost_of, measure_cost
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.staircase import Cost
 from lacli.cost.store import CostStore
@@ -193,7 +193,7 @@ def _judged(outcome: Outcome, contexts: Contexts, session: Session, request: Req
     """Verdicts on texts that are not plain's; random numbers that a verifier draws otherwise make none."""
     if session.sampling.draws_otherwise:
         return {}
-    if any(result.partings for result in outcome.found):
+    if any(result.parted for result in outcome.found):
         screen.note("judging texts that are not plain decoding's")
     return judge(contexts.readable, outcome.contenders, outcome.found, session.sampler, every=request.check)
 
@@ -202,7 +202,10 @@ def _cost(session: Session, request: Request, screen: Screen) -> Cost:
     """What is known of the cost of rows, or a quick measurement; in no more than a tenth of the time there is."""
     seconds = COST_S if request.wish.seconds is None else min(COST_S, request.wish.seconds / 10)
     plan = MeasurePlan(seconds=seconds)
-    return cost_of(session.model, session.model_settings, CostStore(request.costs), plan, progress=screen.note)
+    model, loading = session.model, session.model_settings
+    measured = partial(measure_cost, model, loading, plan, screen.note)
+    key = cost_key(model.path, loading, plan)
+    return cost_of(key, plan, CostStore(request.costs), measured, progress=screen.note)[0]
 
 
 def _machine(session: Session, request: Request) -> Machine:
@@ -245,6 +248,6 @@ def _show(outcome: Outcome, request: Request, screen: Screen) -> None:
         screen.note(conclusion(found, competing))
     if request.plot:
         title = f"lacli bench: {outcome.machine.description}"
-        caption = f"{outcome.machine.where}; {outcome.machine.backends}, {outcome.machine.threads}"
+        caption = f"{outcome.machine.where}; {outcome.machine.backends}, {outcome.machine.loading.thread_words}"
         drawn = save(request.plot, found, competing, outcome.cost, title, caption)
         screen.note(f"the picture is in {request.plot}" if drawn else "there is nothing to draw a picture of")

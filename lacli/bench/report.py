@@ -51,7 +51,8 @@ def heading(machine: Machine) -> str:
         [
             f"model     {machine.description}, {machine.model_memory:.0f} MiB of weights; "
             f"at most {machine.peak_memory:.0f} MiB in memory",
-            f"machine   {machine.where}; {machine.backends}, {machine.threads}; llama-cpp-python {machine.version}",
+            f"machine   {machine.where}; {machine.backends}, {loading.thread_words}; "
+            f"llama-cpp-python {machine.version}",
             f"context   {machine.context} cells, {flags}",
             f"sampling  {machine.sampling}",
         ]

@@ -36,7 +36,7 @@ class Answered:
     trials: tuple[Trial, ...]
     plain: tuple[Trial, ...]
 
-    @property
+    @cached_property
     def parting(self) -> Parting | None:
         """Where the first of its answers leaves plain's, and None where none is known to."""
         for trial in self.trials:
@@ -163,13 +163,18 @@ class Result:
         return Acceptance.of(chain.from_iterable(trial.steps for trial in self.trials))
 
     @cached_property
+    def parted(self) -> list[Answered]:
+        """The exchanges with an answer that is not plain's."""
+        return [each for each in self.answered if each.parting]
+
+    @property
     def partings(self) -> list[Parting]:
-        return [each.parting for each in self.answered if each.parting]
+        return [each.parting for each in self.parted if each.parting]
 
     @property
     def identical(self) -> int | None:
         """Prompts whose answers are all plain's; None where another program does not tell what it said."""
-        return self.prompts - len(self.partings) if all(each.known for each in self.answered) else None
+        return self.prompts - len(self.parted) if all(each.known for each in self.answered) else None
 
 
 def results(rounds: Rounds) -> list[Result]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lacli.errors import LacliError
-from lacli.settings import PLAIN_CACHE_TYPES, ModelSettings
+from lacli.settings import ModelSettings
 
 ALL_LAYERS = 999
 """For -ngl: more layers than a model has, which every version of llama.cpp takes as all."""
@@ -72,19 +72,16 @@ PATIENCE = Patience()
 def shared_flags(model: Path, loading: ModelSettings, *, offloaded: bool) -> list[str]:
     """The flags that make a program load a model as lacli does; context and threads must be known, not 0.
 
-    offloaded: whether lacli computes on a GPU. Where it does not, neither may they, and `-fa auto` means off.
+    offloaded: whether lacli computes on a GPU. Where it does not, neither may they.
     """
     assert loading.context and loading.threads, "rivals get the context and the threads that lacli chose"
-    attention = loading.flash_attention
-    if attention == "auto" and not offloaded and loading.cache_type_v in PLAIN_CACHE_TYPES:
-        attention = "off"
     pairs = {
         "-m": model,
         "-c": loading.context,
         "-t": loading.threads,
         "-tb": loading.threads_batch or loading.threads,
         "-ngl": 0 if not offloaded else ALL_LAYERS if loading.gpu_layers < 0 else loading.gpu_layers,
-        "-fa": attention,
+        "-fa": loading.attention(on_gpu=offloaded),
         "-ctk": loading.cache_type_k,
         "-ctv": loading.cache_type_v,
     }

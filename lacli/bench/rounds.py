@@ -96,11 +96,15 @@ class Contender:
     """
 
     label: str
-    mode: str
     point: Point | None
     baseline: int
     answer: Callable[[Exchange], Trial]
     memory: float = 0.0
+
+    @property
+    def mode(self) -> str:
+        """How it decodes, or which program it is."""
+        return self.point.settings.mode if self.point else self.label
 
 
 def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], str]) -> Trial:

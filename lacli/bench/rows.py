@@ -63,10 +63,6 @@ class Machine:
         """The devices that compute, the GPU first."""
         return ", ".join(part for part in (self.gpu, self.cpu) if part)
 
-    @property
-    def threads(self) -> str:
-        return "1 thread" if self.loading.threads == 1 else f"{self.loading.threads} threads"
-
 
 def as_rows(
     found: Sequence[Result],
@@ -190,11 +186,11 @@ def _guesses(result: Result) -> Row:
 
 def _text(result: Result, judged: Judged) -> Row:
     """Whether the texts are plain's; of the first that is not where it parts, and what the judge says about it."""
-    first = next((each for each in result.answered if each.parting), None)
+    first = next(iter(result.parted), None)
     run = judged.get((result.contender, first.number)) if first else None
     margin, rounding = distances(run.difference if run else None)
     return {
-        "identical": None if result.identical is None else not result.partings,
+        "identical": None if result.identical is None else not result.parted,
         "identical_n": result.identical,
         "first_diff": first.parting.at if first and first.parting else None,
         "first_diff_prompt": first.exchange.name if first else None,

@@ -15,20 +15,13 @@ def as_json(setup: Setup, cost: Cost) -> dict[str, Any]:
 
     *ms: milliseconds. relative, break_even and row_cost: in plain steps, t(1). null: there is no such number.
     """
-    loading = setup.loading
     wide = [staircase for staircase in cost.staircases if staircase.most_rows > 1]
     chosen = best(payoffs(wide[0])) if wide else None
     return {
         "model": setup.model,
         "description": cost.description,
         "devices": cost.devices,
-        "threads": loading.threads,
-        "threads_batch": loading.threads_batch,
-        "gpu_layers": loading.gpu_layers,
-        "flash_attention": loading.flash_attention,
-        "cache_type_k": loading.cache_type_k,
-        "cache_type_v": loading.cache_type_v,
-        "batch": loading.batch,
+        **setup.loading.by_name,
         "measured_at": datetime.fromtimestamp(cost.measured_at, UTC).isoformat(timespec="seconds"),
         "seconds": cost.budget,
         "cached": setup.age is not None,

@@ -111,20 +111,19 @@ def keep(key: CostKey, cost: Cost, store: CostStore) -> str:
 
 
 def cost_of(
-    model: LlamaModel,
-    loading: ModelSettings,
+    key: CostKey,
+    plan: MeasurePlan,
     store: CostStore,
-    plan: MeasurePlan | None = None,
+    measured: Callable[[], Cost],
     *,
     fresh: bool = False,
     progress: Progress = lambda sentence: None,
-) -> Cost:
-    """The cost of an open model: what is kept, or measured now and kept then. fresh: measured in any case."""
-    plan = plan or MeasurePlan()
-    key = cost_key(model.path, loading, plan)
-    cost = None if fresh else known_cost(key, plan, store)
-    if cost is None:
-        cost = measure_cost(model, loading, plan, progress)
-        if failure := keep(key, cost, store):
-            progress(failure)
-    return cost
+) -> tuple[Cost, bool]:
+    """What is kept, or `measured` now and kept then; and whether it was kept before. fresh: measured in any case."""
+    kept = None if fresh else known_cost(key, plan, store)
+    if kept:
+        return kept, True
+    cost = measured()
+    if failure := keep(key, cost, store):
+        progress(failure)
+    return cost, False

@@ -68,7 +68,7 @@ def payoff(staircase: Staircase, settings: DecodeSettings, law: Law = PAPER) -> 
         rows=rows,
         outputs=min(settings.most_outputs, rows),
         break_even=staircase.break_even(settings),
-        most_tokens=settings.deepest + 1,
+        most_tokens=settings.most_tokens,
         expected=law.compression(settings.ngram - 1, settings.guesses) if settings.window else None,
         extrapolated=rows > staircase.most_rows,
     )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import time
 
 from lacli.cores import with_threads
 from lacli.cost.cost_json import as_json
-from lacli.cost.known import cost_key, keep, known_cost, measure_cost
+from lacli.cost.known import cost_key, cost_of, measure_cost
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.report import Setup, as_lines
 from lacli.cost.staircase import Cost
@@ -39,14 +40,9 @@ def show_cost(path: Path, loading: ModelSettings, plan: CostPlan, screen: Screen
     """Print what steps of a model cost here. Raises Interrupted after Ctrl-C, with nothing printed or kept."""
     loading = with_threads(loading)
     store, key = CostStore(plan.folder), cost_key(path, loading, plan.measured)
-    cost, age = None if plan.fresh else known_cost(key, plan.measured, store), None
-    if cost:
-        age = max(time() - cost.measured_at, 0.0)
-    else:
-        cost = _measured(path, loading, plan, screen)
-        if failure := keep(key, cost, store):
-            screen.note(failure)
-    setup = Setup(str(path), loading, age)
+    measured = partial(_measured, path, loading, plan, screen)
+    cost, kept = cost_of(key, plan.measured, store, measured, fresh=plan.fresh, progress=screen.note)
+    setup = Setup(str(path), loading, max(time() - cost.measured_at, 0.0) if kept else None)
     shown = json.dumps(as_json(setup, cost), ensure_ascii=False) if plan.json else as_lines(setup, cost)
     screen.line(shown)
 

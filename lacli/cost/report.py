@@ -142,15 +142,10 @@ def _on_ceiling(staircases: Sequence[Staircase]) -> str:
 
 
 def _heading(setup: Setup, cost: Cost) -> str:
-    loading = setup.loading
-    threads = "1 thread" if loading.threads == 1 else f"{loading.threads} threads"
-    if loading.threads_batch != loading.threads:
-        threads += f" ({loading.threads_batch} for batches)"
-    flags = f"-fa {loading.flash_attention} -ctk {loading.cache_type_k} -ctv {loading.cache_type_v}"
     lines = [
         ("model", cost.description),
-        ("machine", f"{cost.devices}, {threads}"),
-        ("context", f"{flags} -b {loading.batch}"),
+        ("machine", f"{cost.devices}, {setup.loading.all_thread_words}"),
+        ("context", setup.loading.flags),
     ]
     when = datetime.fromtimestamp(cost.measured_at).strftime("%Y-%m-%d %H:%M")
     lines.append(("measured", when if setup.age is None else f"{when}, {_age(setup.age)} ago (--fresh measures again)"))
