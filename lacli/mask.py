@@ -16,6 +16,7 @@ from lacli.batch import Batch, from_tree
 from lacli.errors import UsageError
 from lacli.modes import Lookahead
 from lacli.pool import NgramPool
+from lacli.replay import Rows
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.tree import Tree
 
@@ -28,6 +29,9 @@ Visible = npt.NDArray[np.bool_]
 
 MOST_ROWS = ModelSettings().batch
 """Rows that a batch has where -b is not given."""
+
+MOST_DRAWN = 300
+"""Rows of a picture whose cells are still told apart."""
 
 VOCABULARY = 2**30
 """Window guesses are drawn from so many tokens that no two of them begin a path alike."""
@@ -130,13 +134,11 @@ def visible_rows(batch: Batch) -> Visible:
 
 
 def _rows(batch: Batch, window: int) -> tuple[Row, ...]:
-    ids = iter(batch.sequence_ids.tolist())
-    columns = (batch.positions, batch.outputs, batch.sequence_counts)
+    rows = Rows.of(batch)
+    columns = zip(rows.positions, rows.outputs, rows.sequences, strict=True)
     return tuple(
-        _row(index, position, bool(output), tuple(sorted(next(ids) for _ in range(count))), window)
-        for index, (position, output, count) in enumerate(
-            zip(*(column[: len(batch)].tolist() for column in columns), strict=True)
-        )
+        _row(index, position, output, tuple(sorted(sequences)), window)
+        for index, (position, output, sequences) in enumerate(columns)
     )
 
 

@@ -11,7 +11,7 @@ from textwrap import fill
 from typing import Any
 
 from lacli.charts import Canvas
-from lacli.mask import Kind, Mask, Row
+from lacli.mask import MOST_DRAWN, Kind, Mask, Row
 
 NAMES: dict[Kind, str] = {"I": "input", "V": "verification", "L": "lookahead"}
 
@@ -131,7 +131,8 @@ def _matrix(mask: Mask, width: int) -> list[str]:
     if LABEL + -(-rows // 2) <= width:
         return ["each character is two columns of four rows", *_dotted(mask)]
     needed = LABEL + -(-rows // 2)
-    return [f"The mask needs a terminal of {needed} columns; --plot FILE.svg draws it at any size."]
+    instead = "; --plot FILE.svg draws it" if rows <= MOST_DRAWN else ""
+    return [f"The mask needs a terminal of {needed} columns{instead}."]
 
 
 def _whole(mask: Mask) -> list[str]:

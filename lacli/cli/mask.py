@@ -13,8 +13,6 @@ from lacli.errors import UsageError
 from lacli.settings import decode_settings
 
 PICTURE = "Picture"
-MOST_DRAWN = 300
-"""Rows of a picture whose cells are still told apart."""
 
 Order = Annotated[
     Literal["batch", "paper"],
@@ -54,7 +52,7 @@ def mask(
     from json import dumps
     from shutil import get_terminal_size
 
-    from lacli.mask import mask_of
+    from lacli.mask import MOST_DRAWN, mask_of
     from lacli.mask_report import as_json, as_lines, sizes
     from lacli.plots import check_plot_path, mask_picture, save
     from lacli.ui import Screen
