@@ -25,10 +25,12 @@ class Cache:
 
     past: tokens held; the next input goes to this position. seconds: time spent in sequence calls. After the
     prefill a sequence is brought up to date when a tree next uses it, not before: idle ones cost nothing.
+    sequences: how many of the engine's are in use.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, sequences: int | None = None) -> None:
         self._engine = engine
+        self.sequences = engine.sequences if sequences is None else sequences
         self.past = 0
         self.seconds = 0.0
         self._shared = [0] * engine.sequences
@@ -48,7 +50,7 @@ class Cache:
             fits = self._engine.decode(from_tokens(piece, self.past))
             assert fits, "the caller checks the prompt against the context"
             self.past += len(piece)
-        self._share(range(1, self._engine.sequences))
+        self._share(range(1, self.sequences))
 
     def share(self, tree: Tree) -> None:
         """Give every sequence of a tree what sequence 0 holds, before the tree is decoded."""
@@ -82,11 +84,26 @@ class Cache:
 
     def truncate(self, length: int) -> bool:
         """Cut all sequences back to the first `length` tokens; False where the model cannot forget a part."""
-        if not self._engine.remove(self._every, length, ALL):
-            return False
-        self.past = min(self.past, length)
+        # First what is believed, then the cells: an interrupt in between is mended by cutting again.
+        before, self.past = self.past, min(self.past, length)
         self._shared = [min(shared, length) for shared in self._shared]
+        if not self._engine.remove(self._every, length, ALL):
+            self.past = before
+            return False
         return True
+
+    def shift(self, keep: int, count: int) -> None:
+        """Drop `count` tokens after the first `keep`; those behind them move up (llama.cpp's context shift)."""
+        self.unshare()
+        self._engine.remove(0, keep, keep + count)
+        self._engine.shift(0, keep + count, ALL, -count)
+        self.past -= count
+
+    def unshare(self) -> None:
+        """Take everything from the sequences but the first; each gets it again when it is next used."""
+        self._shared = [0] * self._engine.sequences
+        for sequence in range(1, self._engine.sequences):
+            self._engine.remove(sequence, 0, ALL)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -55,6 +55,7 @@ class LlamaEngine(Closing):
         self.vocabulary = model.vocabulary
         self.calls = 0
         parameters = self._parameters(settings, decode)
+        self._most_outputs = int(parameters.n_outputs_max)
         self._samplers: list[Any] = []
         if model.offloaded if backend_greedy is None else backend_greedy:
             self._add_samplers(parameters, decode)
@@ -81,6 +82,11 @@ class LlamaEngine(Closing):
         self._batch: Batch | None = None
         self._view = np.zeros((0, 0), np.float32)
         self._view_key = (0, 0)
+
+    def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
+        """Whether these settings can decode in this context. raw_logits: they sample from them."""
+        fits = decode.sequences <= self.sequences and decode.most_outputs <= self._most_outputs
+        return fits and not (raw_logits and self._samplers)
 
     def decode(self, batch: Batch) -> bool:
         rows = batch.rows
@@ -130,6 +136,13 @@ class LlamaEngine(Closing):
     def remove(self, sequence: int, start: int, end: int) -> bool:
         return bool(lib.llama_memory_seq_rm(self._memory, sequence, start, end))
 
+    @property
+    def can_shift(self) -> bool:
+        return bool(lib.llama_memory_can_shift(self._memory))
+
+    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
+        lib.llama_memory_seq_add(self._memory, sequence, start, end, by)
+
     def clear(self) -> None:
         lib.llama_memory_clear(self._memory, False)
 
@@ -139,7 +152,8 @@ class LlamaEngine(Closing):
     def close(self) -> None:
         if self._handle:
             lib.llama_free(self._handle)
-            self._handle = None
+            # A generator that is closed later finds no memory, which llama.cpp takes for an empty one.
+            self._handle = self._memory = None
         for sampler in self._samplers:
             lib.llama_sampler_free(sampler)
         self._samplers = []

@@ -22,10 +22,11 @@ from lacli.verify import Choose, Verifier, walk
 
 
 class Decoder:
-    """Generates with one engine in one mode; the pool lives as long as the decoder.
+    """Generates with one engine in one mode at a time; the pool lives as long as the decoder.
 
     text: the prompt's and the accepted tokens. The cache holds all of them but the last, which is the next step's
-    input, and but those before it that have to be decoded again (strict.py).
+    input, and but those before it that have to be decoded again (strict.py). reused: tokens of the last prompt that
+    the cache held already. prompt_s: seconds that the others took.
     """
 
     def __init__(self, engine: Engine, settings: DecodeSettings, verifier: Verifier | None = None) -> None:
@@ -33,35 +34,54 @@ class Decoder:
         assert settings.sequences <= engine.sequences, "the context was made for fewer sequences"
         self.settings = settings
         self._verifier = verifier
-        self.pool = NgramPool(settings.ngram, settings.guesses, settings.pool_keys)
         self.text: list[int] = []
+        self.reused = 0
         self.prompt_s = 0.0
+        self._keep: int | None = None
         self._engine = engine
-        self._cache = Cache(engine)
+        self._cache = Cache(engine, settings.sequences)
         self._batch = Batch(engine.batch_rows)
+        self._learn_anew()
 
-    def generate(self, prompt: Sequence[int], limit: int = -1) -> Generator[Step]:
+    def change(self, settings: DecodeSettings, verifier: Verifier | None) -> None:
+        """Go on in another mode or with another way of sampling; what is decoded stays."""
+        assert settings.sequences <= self._engine.sequences, "the context was made for fewer sequences"
+        self._verifier = verifier
+        if settings != self.settings:
+            self.settings = settings
+            self._cache.sequences = settings.sequences
+            self._learn_anew()
+
+    def generate(
+        self, prompt: Sequence[int], limit: int = -1, *, reuse: bool = False, keep: int | None = None
+    ) -> Generator[Step]:
         """Decode what follows a prompt: at most `limit` tokens (-1: no limit), to an end token or a full context.
 
+        reuse: what the prompt has in common with the text so far is not decoded again, and what was learned of it is
+        known still. keep: a full context does not end the text but loses half of its tokens after the first `keep`.
         Closing the iterator early leaves exactly the accepted tokens in `text` and in the cache. Raises PromptError
         when the prompt is empty or has more tokens than the context has cells, SamplingError when a sampler has
         nothing left to choose from.
         """
-        self._start(prompt)
-        mode = self._mode(prompt)
         made = 0
+        self._keep = keep
         try:
-            while made != limit and self._room > 0:
-                step = self._step(mode, limit - made if limit >= 0 else None)
+            self._start(prompt, reuse)
+            while made != limit and self._has_room():
+                step = self._step(limit - made if limit >= 0 else None)
                 if step is None:
                     return
                 made += len(step.tokens)
                 yield step
                 if step.finish:
                     return
+        except KeyboardInterrupt:
+            # It may have come between a copy and its note, and a second copy of the same cells would count twice.
+            self._cache.unshare()
+            raise
         finally:
             # The text is the truth: an interrupt may have come between any two calls of a step.
-            self._cache.truncate(len(self.text) - 1)
+            self._cut(min(max(len(self.text) - 1, 0), self._cache.past))
 
     @property
     def _room(self) -> int:
@@ -69,10 +89,40 @@ class Decoder:
         again = len(self.text) - 1 - self._cache.past
         return self._cache.room - again - (self.settings.least_outputs - 1)
 
+    def _has_room(self) -> bool:
+        """Whether the next step finds a cell; a full context is shifted first where that was asked for."""
+        if self._room <= 0 and self._keep is not None:
+            self._shift(self._keep)
+        return self._room > 0
+
     def truncate(self, length: int) -> None:
-        """Forget the text after its first `length` tokens, in the cache too where the model can."""
-        del self.text[length:]
-        self._cache.truncate(max(length - 1, 0))
+        """Forget the text after its first `length` tokens: in the cache, and what was learned of it."""
+        if length < len(self.text):
+            self._mode.truncate(self.text, length)
+            del self.text[length:]
+        self._cut(max(length - 1, 0))
+
+    def cut_back(self, prompt: Sequence[int]) -> None:
+        """Keep of the text what it has in common with a prompt, whose last token is still to be decoded."""
+        same = common_prefix(self.text, prompt)
+        if same < len(self.text):
+            self._mode.truncate(self.text, same)
+            del self.text[same:]
+        self._cut(min(same, len(prompt) - 1, self._cache.past))
+
+    def _cut(self, length: int) -> None:
+        """Cut the cache back; a model that cannot forget a part forgets all, and the next prompt is decoded whole."""
+        if not self._cache.truncate(length):
+            self._cache.clear()
+
+    def _shift(self, keep: int) -> None:
+        """Drop half of the cached tokens after the first `keep`, as llama.cpp's programs do when a context is full."""
+        count = (self._cache.past - keep) // 2
+        if count > 0:
+            self._mode.truncate(self.text, keep)
+            self._cache.shift(keep, count)
+            del self.text[keep : keep + count]
+            self._mode.begin(self.text)
 
     def time_plain_step(self, repeats: int = 5) -> float:
         """Median seconds of a one-row step at the end of the text: its last tokens are decoded again, one by one."""
@@ -93,7 +143,7 @@ class Decoder:
             del self.text[self._cache.past + 1 :]
         return median(times) if times else 0.0
 
-    def _start(self, prompt: Sequence[int]) -> None:
+    def _start(self, prompt: Sequence[int], reuse: bool) -> None:
         if not prompt:
             raise PromptError("the prompt has no tokens", "give some text with -p or -f")
         if len(prompt) > self._engine.cells:
@@ -102,31 +152,42 @@ class Decoder:
                 f"a larger context, -c {len(prompt) + 512} for example, or a shorter prompt",
             )
         begin = perf_counter()
-        self.text = []
-        self._cache.clear()
-        self._cache.prefill(prompt[:-1])
+        if reuse:
+            self.cut_back(prompt)
+        else:
+            self._forget()
+        self.reused = self._cache.past
         self.text = list(prompt)
+        self._cache.prefill(prompt[self._cache.past : -1])
+        self._mode.begin(self.text)
         if self._verifier:
             self._verifier.begin(prompt)
         self.prompt_s = perf_counter() - begin
 
-    def _mode(self, prompt: Sequence[int]) -> Mode:
+    def _forget(self) -> None:
+        self._cache.clear()
+        self._mode = self._new_mode()
+
+    def _learn_anew(self) -> None:
+        self.pool = NgramPool(self.settings.ngram, self.settings.guesses, self.settings.pool_keys)
+        self._mode = self._new_mode()
+
+    def _new_mode(self) -> Mode:
         match self.settings.mode:
             case "plain":
                 return Plain()
             case "lookup":
                 return Lookup(self.settings)
             case "jacobi":
-                return Jacobi(self.settings, prompt)
+                return Jacobi(self.settings)
             case "lookahead":
-                engine = self._engine
-                return Lookahead(self.settings, prompt, self.pool, engine.vocabulary, engine.is_end)
+                return Lookahead(self.settings, self.pool, self._engine.vocabulary, self._engine.is_end)
 
-    def _step(self, mode: Mode, remaining: int | None) -> Step | None:
+    def _step(self, remaining: int | None) -> Step | None:
         """One step of the paper; None when not even one row finds a cell."""
         begin = perf_counter()
         cache_before = self._cache.seconds
-        decoded = self._decode(mode)
+        decoded = self._decode()
         if decoded is None:
             return None
         tree, again, decode_s = decoded
@@ -139,7 +200,7 @@ class Decoder:
 
         self._cache.keep(tree, self._kept(path.nodes), again)
         self.text += path.tokens
-        mode.observe(tree, choices, len(path.tokens))
+        self._mode.observe(tree, choices, len(path.tokens))
 
         cache_s = self._cache.seconds - cache_before
         return Step(
@@ -151,10 +212,10 @@ class Decoder:
             choose_s=choose_s,
             cache_s=cache_s,
             python_s=perf_counter() - begin - decode_s - choose_s - cache_s,
-            finish=path.finish or (None if self._room > 0 else "length"),
+            finish=path.finish or (None if self._room > 0 or self._keep is not None else "length"),
         )
 
-    def _decode(self, mode: Mode) -> tuple[Tree, int, float] | None:
+    def _decode(self) -> tuple[Tree, int, float] | None:
         """Grow and decode, with half the rows again and again while the cache finds no place for them.
 
         The tree, how many tokens before it were decoded again, and the seconds.
@@ -162,7 +223,7 @@ class Decoder:
         again = self.text[self._cache.past : -1]
         room = self._room
         while room > 0:
-            tree = self._padded(mode.grow(self.text, room))
+            tree = self._padded(self._mode.grow(self.text, room))
             self._cache.share(tree)
             rows = self._batch.set_tree(tree, self._cache.past, again)
             begin = perf_counter()
@@ -197,3 +258,9 @@ class Decoder:
         if self._engine.is_end(token):
             return "eog"
         return "length" if last else None
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens two texts have in common at their beginning."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(left), len(right)))

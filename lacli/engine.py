@@ -59,6 +59,13 @@ class Engine(Protocol):
     def remove(self, sequence: int, start: int, end: int) -> bool:
         """Take positions start .. end-1 from a sequence; False, with nothing changed, where the model cannot."""
 
+    @property
+    def can_shift(self) -> bool:
+        """Whether cached tokens can be given other positions."""
+
+    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
+        """Move positions start .. end-1 of a sequence by so many; no other sequence may own those cells."""
+
     def clear(self) -> None:
         """Empty the cache."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from lacli.decode import Decoder
+from lacli.decode import Decoder, common_prefix
 from lacli.engine import Distribution, Engine, Floats, Sampler
 from lacli.errors import LacliError
 from lacli.replay import Mismatch, Recorder, replay
@@ -131,10 +131,8 @@ def first_difference(
 
 def parting(expected: Sequence[int], tokens: Sequence[int]) -> int | None:
     """The index of the first token that differs, or where one text ends before the other; None for equal ones."""
-    if list(expected) == list(tokens):
-        return None
-    shared = min(len(expected), len(tokens))
-    return next((index for index in range(shared) if expected[index] != tokens[index]), shared)
+    same = common_prefix(expected, tokens)
+    return None if same == len(expected) == len(tokens) else same
 
 
 def largest_difference(logits: Floats, others: Floats) -> float:

@@ -115,7 +115,8 @@ def full_step(settings: DecodeSettings, *, shared: bool = False) -> Tree:
         if shared and settings.ngram > 2:
             continuation[0] = INPUT + 1 + (candidate - candidate % 2) * settings.ngram
         pool.insert(INPUT, tuple(continuation))
-    mode = Lookahead(settings, [INPUT], pool, VOCABULARY, lambda token: False)
+    mode = Lookahead(settings, pool, VOCABULARY, lambda token: False)
+    mode.begin([INPUT])
     return mode.grow([INPUT], settings.most_rows)
 
 

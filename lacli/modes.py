@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Protocol
 
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings, window_rows
+from lacli.suffixes import SuffixIndex
 from lacli.tree import ROOT, Origin, Tree
 from lacli.window import Window
 
@@ -19,67 +19,64 @@ WINDOW_SEED = 2402
 """The window's first guesses come from a generator of their own, so the user's seed never meets them."""
 
 
-class Mode(Protocol):
-    """Guesses for one generation."""
+class Mode:
+    """Guesses for one text after another, of which each may go on from the one before."""
+
+    def begin(self, text: Sequence[int]) -> None:
+        """A generation begins behind a prompt; what is known of its beginning is known still."""
+
+    def truncate(self, text: Sequence[int], length: int) -> None:
+        """The text, still whole here, is cut back to its first `length` tokens."""
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
         """A tree below the text's last token with at most `room` (1 or more) nodes.
 
         Calling it again with less room, when the cache had too little, gives a smaller tree of the same step.
         """
+        raise NotImplementedError
 
     def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
         """Take in a verified step: the model's choice after each output node, and how many tokens it brought."""
 
 
-class Plain:
+class Plain(Mode):
     """One token a step."""
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
         return Tree(text[-1])
 
-    def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
-        pass
 
-
-class Lookup:
+class Lookup(Mode):
     """Prompt lookup: what followed the longest match of the text's end, as one chain (Table 3 of the paper, row 2)."""
 
     def __init__(self, settings: DecodeSettings) -> None:
-        self._match = settings.lookup_match
+        self._index = SuffixIndex(settings.lookup_match)
         self._draft = settings.lookup_draft
-        self._indexed = 0
-        # For each match length the index just after the most recent occurrence of those tokens.
-        self._after: dict[tuple[int, ...], int] = {}
+
+    def begin(self, text: Sequence[int]) -> None:
+        self._index.extend(text)
+
+    def truncate(self, text: Sequence[int], length: int) -> None:
+        self._index.truncate(length)
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
-        self._index(text)
+        self._index.extend(text)
         tree = Tree(text[-1])
-        for length in range(min(self._match, len(text)), 0, -1):
-            found = self._after.get(tuple(text[-length:]))
-            if found is not None:
-                tree.add(text[found : found + min(self._draft, room - 1)], 0, Origin.CHAIN)
-                break
+        found = self._index.continuation(text)
+        if found is not None:
+            tree.add(text[found : found + min(self._draft, room - 1)], 0, Origin.CHAIN)
         return tree
 
-    def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
-        pass
 
-    def _index(self, text: Sequence[int]) -> None:
-        """Remember the ends before the last token; its own would match itself."""
-        for end in range(max(self._indexed, 1), len(text)):
-            for length in range(1, min(self._match, end) + 1):
-                self._after[tuple(text[end - length : end])] = end
-        self._indexed = max(self._indexed, len(text))
-
-
-class Jacobi:
+class Jacobi(Mode):
     """Jacobi decoding: one block of guesses, iterated until it is fixed or often enough (Algorithm 1)."""
 
-    def __init__(self, settings: DecodeSettings, prompt: Sequence[int]) -> None:
+    def __init__(self, settings: DecodeSettings) -> None:
         self._size = settings.window
         self._most_iterations = settings.jacobi_iterations
-        self._prompt = prompt
+
+    def begin(self, text: Sequence[int]) -> None:
+        self._prompt = list(text)
         self._random = Random(WINDOW_SEED)
         self._block: list[int] = []
         self._iterations = 0
@@ -101,32 +98,39 @@ class Jacobi:
             self._block = []
 
 
-class Lookahead:
+class Lookahead(Mode):
     """Lookahead decoding: a window that finds n-grams and a pool whose n-grams are verified (Algorithm 2).
 
     Sequence 0 holds the text, 1 .. W a window column each, W+1 .. W+G a candidate each.
     """
 
     def __init__(
-        self,
-        settings: DecodeSettings,
-        prompt: Sequence[int],
-        pool: NgramPool,
-        vocabulary: int,
-        is_end: Callable[[int], bool],
+        self, settings: DecodeSettings, pool: NgramPool, vocabulary: int, is_end: Callable[[int], bool]
     ) -> None:
         self._settings = settings
         self._pool = pool
-        self._learned = 0 if settings.pool_prompt else len(prompt)
-        self._random = Random(WINDOW_SEED)
-        self._prompt = prompt
         self._vocabulary = vocabulary
         self._is_end = is_end
-        self._learn(prompt)
+        self._learned = 0
+
+    def begin(self, text: Sequence[int]) -> None:
+        settings = self._settings
+        if settings.pool_prompt:
+            self._learn(text)
+        else:
+            self._learned = max(self._learned, len(text))
+        self._prompt = list(text)
+        self._random = Random(WINDOW_SEED)
         wanted = settings.window + settings.ngram - 3
-        guesses = pool.chain(prompt[-1], wanted) if settings.window_init == "pool" else ()
+        guesses = self._pool.chain(text[-1], wanted) if settings.window_init == "pool" else ()
         self._window = Window(settings.window, settings.ngram, self._draw, guesses)
         self._ends: list[int] = []
+
+    def truncate(self, text: Sequence[int], length: int) -> None:
+        start = max(length - self._settings.ngram + 1, 0)
+        if start < self._learned:
+            self._pool.forget(text[: self._learned + self._settings.ngram - 1], start)
+            self._learned = start
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
         if self._settings.pool_text:

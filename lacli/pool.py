@@ -32,7 +32,8 @@ class PoolStatistics:
 class NgramPool:
     """N-grams by their first token: at most `guesses` a key and `keys` keys, least recently used out first.
 
-    found: whether the last lookup found a continuation, None before the first one.
+    found: whether the last lookup found a continuation, None before the first one. What a text has taught it can be
+    forgotten again when that text is taken back; what else was inserted stays.
 
     Source: section 3.2 of the paper and Algorithm 2, line 29. With N = 3 and G = 2:
 
@@ -48,12 +49,13 @@ class NgramPool:
         self.most_keys = keys
         self.found: bool | None = None
         # A dict keeps insertion order, so its first entry is the least recently used one.
-        self._by_key: dict[int, dict[Continuation, None]] = {}
+        # An n-gram's number: how often the text that was learned has it, 0 where it came from elsewhere.
+        self._by_key: dict[int, dict[Continuation, int]] = {}
         self._lookups = 0
         self._hits = 0
 
-    def insert(self, key: int, continuation: Continuation) -> None:
-        """Add one n-gram, or make it the most recent one of its key."""
+    def insert(self, key: int, continuation: Continuation, occurrences: int = 0) -> None:
+        """Add one n-gram, or make it the most recent one of its key; occurrences: in the text being learned."""
         if not self.guesses:
             return
         bucket = self._by_key.pop(key, None)
@@ -62,15 +64,26 @@ class NgramPool:
             if len(self._by_key) >= self.most_keys:
                 del self._by_key[next(iter(self._by_key))]
         self._by_key[key] = bucket
-        bucket.pop(continuation, None)
-        bucket[continuation] = None
+        bucket[continuation] = bucket.pop(continuation, 0) + occurrences
         if len(bucket) > self.guesses:
             del bucket[next(iter(bucket))]
 
     def learn(self, tokens: Sequence[int], start: int = 0) -> None:
         """Insert every n-gram of a text that begins at index `start` or later."""
         for first in range(start, len(tokens) - self.ngram + 1):
-            self.insert(tokens[first], tuple(tokens[first + 1 : first + self.ngram]))
+            self.insert(tokens[first], tuple(tokens[first + 1 : first + self.ngram]), 1)
+
+    def forget(self, tokens: Sequence[int], start: int = 0) -> None:
+        """Take back what `learn` did with the same text from the same index on, as far as it is still here."""
+        for first in range(start, len(tokens) - self.ngram + 1):
+            bucket, continuation = self._by_key.get(tokens[first], {}), tuple(tokens[first + 1 : first + self.ngram])
+            occurrences = bucket.get(continuation, 0)
+            if occurrences > 1:
+                bucket[continuation] = occurrences - 1
+            elif occurrences:
+                del bucket[continuation]
+                if not bucket:
+                    del self._by_key[tokens[first]]
 
     def lookup(self, key: int) -> Iterator[Continuation]:
         """The continuations of a token, N-1 tokens each, most recent first; counted for the hit rate."""

@@ -95,6 +95,13 @@ class Recorder:
     def remove(self, sequence: int, start: int, end: int) -> bool:
         return self.engine.remove(sequence, start, end)
 
+    @property
+    def can_shift(self) -> bool:
+        return self.engine.can_shift
+
+    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
+        self.engine.shift(sequence, start, end, by)
+
     def clear(self) -> None:
         self.decoded = []
         self.engine.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -29,9 +30,9 @@ class Asked:
         asked = self.prompts
 
         class Noting(Decoder):
-            def _start(self, prompt: object) -> None:
-                asked.append(tuple(prompt))  # type: ignore[arg-type]
-                super()._start(prompt)  # type: ignore[arg-type]
+            def _start(self, prompt: Sequence[int], reuse: bool) -> None:
+                asked.append(tuple(prompt))
+                super()._start(prompt, reuse)
 
         return Noting(engine, settings)
 

@@ -95,3 +95,23 @@ def test_the_caps_hold_and_the_newest_is_always_there(
     statistics = pool.statistics()
     assert statistics.keys <= keys
     assert statistics.fan_out_max <= guesses
+
+
+@given(st.lists(st.integers(0, 3), max_size=30), st.integers(0, 30), st.integers(2, 4))
+def test_what_a_text_taught_can_be_taken_back(tokens: list[int], length: int, ngram: int) -> None:
+    pool, shorter = NgramPool(ngram, 100), NgramPool(ngram, 100)
+    pool.learn(tokens)
+    pool.forget(tokens, max(length - ngram + 1, 0))
+    shorter.learn(tokens[:length])
+    for key in range(4):
+        assert sorted(held(pool, key)) == sorted(held(shorter, key))
+    assert pool.statistics().keys == shorter.statistics().keys
+
+
+def test_forgetting_leaves_what_the_window_found() -> None:
+    pool = NgramPool(3, 5)
+    pool.insert(9, (1, 1))
+    pool.learn([9, 2, 2])
+    pool.forget([9, 2, 2])
+    pool.forget([9, 1, 1])
+    assert held(pool, 9) == [(1, 1)]

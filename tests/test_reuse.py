@@ -1,0 +1,216 @@
+"""One text after another in one cache: only what differs is decoded, and the tokens are those of a fresh start."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lacli.batch import Batch
+from lacli.decode import Decoder
+from lacli.pool import NgramPool
+from lacli.settings import DecodeSettings
+from lacli.verify import SampleAndMatch
+from tests.fake_engine import FakeEngine
+from tests.fake_sampler import FakeSampler
+from tests.test_decode import (
+    VOCABULARY,
+    Interrupting,
+    any_settings,
+    ends,
+    engine_for,
+    holds_its_text,
+    plain_tokens,
+    prompts,
+    tokens_of,
+)
+
+few = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
+turns = st.lists(st.tuples(st.integers(0, 60), few, st.integers(0, 12), st.booleans()), min_size=1, max_size=5)
+"""Each: tokens of the text that are kept, tokens behind them, the answer's limit, and whether to truncate first."""
+
+
+class Counting(FakeEngine):
+    """Counts the rows that it decodes without being asked for a choice: the prefill's."""
+
+    prefilled = 0
+
+    def decode(self, batch: Batch) -> bool:
+        if not batch.wanted:
+            self.prefilled += batch.rows
+        return super().decode(batch)
+
+
+def common(left: list[int], right: list[int]) -> int:
+    """Length of the longest common prefix, by definition."""
+    return max(length for length in range(min(len(left), len(right)) + 1) if left[:length] == right[:length])
+
+
+@given(any_settings, prompts, turns, ends)
+@settings(max_examples=300, deadline=None)
+def test_every_turn_is_a_fresh_runs(
+    chosen: DecodeSettings, prompt: list[int], rest: list[tuple[int, list[int], int, bool]], ends: frozenset[int]
+) -> None:
+    engine = engine_for(chosen, 400, ends=ends)
+    decoder = Decoder(engine, chosen)
+    list(decoder.generate(prompt, 15))
+    for keep, more, limit, truncate in rest:
+        if truncate:
+            decoder.truncate(keep)
+            assert holds_its_text(decoder, engine) or not decoder.text
+        prompt = [*decoder.text[:keep], *more] or [1]
+        steps = list(decoder.generate(prompt, limit, reuse=True))
+        assert tokens_of(steps) == plain_tokens(prompt, limit, 400 - chosen.least_outputs + 1, ends)
+        assert decoder.text == prompt + tokens_of(steps)
+        assert holds_its_text(decoder, engine)
+
+
+@given(any_settings.filter(lambda chosen: not chosen.ordered), prompts, prompts)
+@settings(max_examples=200, deadline=None)
+def test_reuse_is_the_longest_common_prefix(chosen: DecodeSettings, first: list[int], second: list[int]) -> None:
+    engine = Counting(256, 256, chosen.sequences, VOCABULARY)
+    decoder = Decoder(engine, chosen)
+    list(decoder.generate(first, 10))
+    held = engine.held()
+    engine.prefilled = 0
+    list(decoder.generate(second, 5, reuse=True))
+    assert decoder.reused == min(common(held, second), len(second) - 1)
+    assert engine.prefilled == len(second) - 1 - decoder.reused
+
+
+def knowledge(decoder: Decoder) -> Any:
+    """All that a mode has learned of a text."""
+    pool = decoder.pool
+    known = {key: set(pool.lookup(key)) for key in range(VOCABULARY)}
+    index = getattr(decoder._mode, "_index", None)
+    return known, vars(index) if index else None, getattr(decoder._mode, "_learned", 0)
+
+
+@pytest.mark.parametrize("mode", ["lookup", "lookahead"])
+@given(prompts, st.integers(0, 60), few)
+@settings(max_examples=100, deadline=None)
+def test_what_was_learned_follows_the_text(mode: Any, prompt: list[int], length: int, more: list[int]) -> None:
+    # Without a window nothing but the text fills the pool, and with room for all nothing is pushed out of it.
+    chosen = DecodeSettings(mode=mode, window=0, ngram=3, guesses=200)
+    decoder, fresh = (Decoder(engine_for(chosen), chosen) for _ in range(2))
+    list(decoder.generate(prompt, 20))
+    decoder.truncate(length)
+    now = [*decoder.text, *more] or [1]
+    list(decoder.generate(now, 0, reuse=True))
+    list(fresh.generate(now, 0))
+    assert knowledge(decoder) == knowledge(fresh)
+
+
+def test_the_pool_is_kept_between_turns_and_makes_the_second_one_shorter() -> None:
+    chosen = DecodeSettings(window=4, ngram=4, guesses=4)
+    decoder = Decoder(engine_for(chosen), chosen)
+    list(decoder.generate([1, 2, 3], 40))
+    prompt = [*decoder.text, 1, 2, 3]
+    after = len(list(decoder.generate(prompt, 40, reuse=True)))
+    unlearned = Decoder(engine_for(chosen), replace(chosen, pool_prompt=False))
+    assert after < len(list(unlearned.generate(prompt, 40)))
+    assert isinstance(decoder.pool, NgramPool)
+
+
+@given(any_settings, any_settings, prompts, few)
+@settings(max_examples=200, deadline=None)
+def test_another_mode_goes_on_with_the_same_cache(
+    first: DecodeSettings, second: DecodeSettings, prompt: list[int], more: list[int]
+) -> None:
+    second = replace(second, ordered=first.ordered, least_outputs=first.least_outputs)
+    largest = max(first, second, key=lambda each: each.sequences)
+    engine = FakeEngine(
+        256, 256, largest.sequences, VOCABULARY, ordered=first.ordered, least_outputs=first.least_outputs
+    )
+    decoder = Decoder(engine, first)
+    list(decoder.generate(prompt, 15))
+    held = engine.held()
+    decoder.change(second, None)
+    prompt = [*decoder.text, *more]
+    assert tokens_of(list(decoder.generate(prompt, 15, reuse=True))) == plain_tokens(prompt, 15)
+    assert decoder.reused == min(len(held), len(prompt) - 1)
+    assert holds_its_text(decoder, engine)
+
+
+def test_a_sampler_starts_each_turn_as_it_starts_a_fresh_run() -> None:
+    chosen = DecodeSettings(window=4, ngram=4, guesses=4)
+    decoder = Decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
+    list(decoder.generate([1, 2, 3], 20))
+    prompt = [*decoder.text, 5, 6]
+    fresh = Decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
+    assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == tokens_of(list(fresh.generate(prompt, 20)))
+
+
+@given(any_settings, prompts, few, st.integers(1, 60), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_an_interrupted_turn_spoils_nothing(
+    chosen: DecodeSettings, prompt: list[int], more: list[int], calls: int, before: bool
+) -> None:
+    engine = Interrupting(256, 7, chosen.sequences, VOCABULARY)
+    if chosen.most_rows > 7:
+        engine.batch_rows = chosen.most_rows
+    decoder = Decoder(engine, chosen)
+    list(decoder.generate(prompt, 10))
+    engine.calls_left, engine.before = calls, before
+    second = [*decoder.text[:5], *more, 1]
+    with suppress(KeyboardInterrupt):
+        list(decoder.generate(second, 20, reuse=True))
+    engine.calls_left = 0
+    third = [*decoder.text[:6], *more, 2]
+    assert tokens_of(list(decoder.generate(third, 20, reuse=True))) == plain_tokens(third, 20)
+    assert holds_its_text(decoder, engine)
+
+
+class Recurrent(FakeEngine):
+    """A model with one state: it cannot forget a part of its text."""
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        if start and any(cell.position >= start for cell in self._cells):
+            return False
+        return super().remove(sequence, start, end)
+
+
+@given(prompts, st.integers(0, 50), few)
+def test_a_model_that_cannot_forget_a_part_decodes_the_whole_prompt_again(
+    prompt: list[int], keep: int, more: list[int]
+) -> None:
+    chosen = DecodeSettings(mode="plain")
+    decoder = Decoder(Recurrent(256, 256, 1, VOCABULARY), chosen)
+    list(decoder.generate(prompt, 10))
+    grown = keep >= len(decoder.text)
+    held = len(decoder.text) - 1
+    second = [*decoder.text[:keep], *more, 3]
+    assert tokens_of(list(decoder.generate(second, 10, reuse=True))) == plain_tokens(second, 10)
+    if grown:
+        assert decoder.reused == held
+    elif decoder.text[:keep] + [3] != second:
+        assert decoder.reused in (0, held)
+
+
+shiftable = any_settings.filter(lambda chosen: not chosen.ordered and chosen.least_outputs == 1)
+
+
+@given(shiftable, prompts, st.integers(42, 60), st.integers(0, 10))
+@settings(max_examples=200, deadline=None)
+def test_a_full_context_that_is_shifted_gives_the_same_tokens_in_every_mode(
+    chosen: DecodeSettings, prompt: list[int], cells: int, keep: int
+) -> None:
+    keep = min(keep, len(prompt) - 1)
+    plain = Decoder(FakeEngine(cells, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
+    engine = FakeEngine(cells, 64, chosen.sequences, VOCABULARY)
+    decoder = Decoder(engine, chosen)
+    steps = list(decoder.generate(prompt, 120, keep=keep))
+    assert tokens_of(steps) == tokens_of(list(plain.generate(prompt, 120, keep=keep)))
+    assert len(tokens_of(steps)) == 120 and all(step.finish != "length" for step in steps[:-1])
+    assert decoder.text[:keep] == prompt[:keep]
+    assert decoder.text == plain.text and holds_its_text(decoder, engine)
+
+
+def test_without_a_shift_a_full_context_ends_the_text() -> None:
+    decoder = Decoder(FakeEngine(50, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
+    steps = list(decoder.generate([1, 2, 3], 120))
+    assert steps[-1].finish == "length" and len(decoder.text) == 51
