@@ -6,6 +6,7 @@ Takes settings and text; flags and files are read before, terminals are `ui.py`.
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,18 +17,23 @@ from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
 from lacli.session import Session, open_session
 from lacli.settings import DecodeSettings, ModelSettings
+from lacli.thoughts import opens_thought, with_thoughts
 from lacli.ui import Screen
+
+LAST = 16
+"""Tokens at the end of a prompt that say whether a thought begins there."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked and how the answer is to end. limit: tokens, -1 for none."""
+    """What is asked and how the answer is to end. limit: tokens, -1 for none. template: as --chat-template takes it."""
 
     text: str
     system: str = ""
     raw: bool = False
     limit: int = -1
     stops: tuple[str, ...] = ()
+    template: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,14 +57,21 @@ def ask(
     """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out."""
     end_when_llama_cpp_aborts(screen)
     with ctrl_c_ends_at_once():
-        opened = open_session(path, model_settings, decode_settings, sampling, verbose=output.verbose)
+        opened = open_session(
+            path,
+            model_settings,
+            decode_settings,
+            sampling,
+            template=None if question.raw else question.template,
+            verbose=output.verbose,
+        )
     with opened as session:
         for note in session.notes:
             screen.note(note)
         prompt = session.prompt(question.text, question.system, raw=question.raw)
-        generation = session.generate(prompt, question.limit, question.stops)
+        generation = session.generate(prompt, question.limit, (*question.stops, *session.turn_ends))
         try:
-            _stream(generation, output, screen)
+            _stream(generation, output, screen, opened=opens_thought(session.text(prompt[-LAST:], special=True)))
         except KeyboardInterrupt:
             screen.end_line()
             raise Interrupted("") from None
@@ -68,12 +81,14 @@ def ask(
         _conclude(session, generation, question, output, screen)
 
 
-def _stream(generation: Generation, output: Output, screen: Screen) -> None:
+def _stream(generation: Generation, output: Output, screen: Screen, *, opened: bool) -> None:
     if output.json:
         for _ in generation:
             pass
     else:
-        screen.write(generation)
+        # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
+        with closing(with_thoughts(generation, opened)) as pieces:
+            screen.write(pieces)
         screen.end_line()
 
 

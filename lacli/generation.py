@@ -51,22 +51,29 @@ class Generation:
         prompt: Sequence[int],
         limit: int = -1,
         stops: Sequence[str] = (),
+        *,
+        reuse: bool = False,
+        keep: int | None = None,
     ) -> None:
+        """reuse, keep: as `Decoder.generate` takes them."""
         self._decoder = decoder
+        self._reuse, self._keep = reuse, keep
         self._prompt = prompt
         self._limit = limit
         self._stream = TextStream(bytes_of, stops)
         self._text: list[str] = []
         self._tokens: list[int] = []
         self._finish: Finish = "length"
+        self._behind_stop = 0
         self.statistics = RunStatistics(prompt_tokens=len(prompt))
 
     def __iter__(self) -> Iterator[Piece]:
         begin = perf_counter()
-        steps = self._decoder.generate(self._prompt, self._limit)
+        steps = self._decoder.generate(self._prompt, self._limit, reuse=self._reuse, keep=self._keep)
         try:
             for step in steps:
                 if not self.statistics.steps:
+                    self.statistics.reused_tokens = self._decoder.reused
                     self.statistics.prompt_s = self._decoder.prompt_s
                     self.statistics.first_token_s = perf_counter() - begin
                 yield from self._take(step)
@@ -76,7 +83,7 @@ class Generation:
         finally:
             steps.close()
             if self._stream.stopped:
-                self._decoder.truncate(len(self._prompt) + self._stream.kept)
+                self._decoder.truncate(len(self._decoder.text) - self._behind_stop)
 
     def answer(self) -> Answer:
         """The text and tokens so far, and what they cost."""
@@ -97,6 +104,7 @@ class Generation:
         self._tokens += step.tokens
         if stream.stopped:
             self._finish = "stop"
+            self._behind_stop = len(self._tokens) - stream.kept
             del self._tokens[stream.kept :]
             self.statistics.add(step, stream.read - before)
         else:

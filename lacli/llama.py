@@ -1,17 +1,17 @@
 """llama.cpp: the library and a model's weights and vocabulary. The only file that imports llama_cpp.
 
 What else reaches the library gets it from here: a context (`context.py`), samplers (`chain.py`), a file's number
-formats (`weights.py`). No algorithm and no text handling beyond bytes in and bytes out.
+formats (`weights.py`), backends and devices (`backends.py`). No algorithm and no text handling beyond bytes in and
+bytes out.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import llama_cpp
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
@@ -29,10 +29,6 @@ LARGEST_DEFAULT_CONTEXT = 8192
 
 TILED_SWITCH = "GGML_CPU_TILED_MM"
 """ggml reads it at its first matrix product and has no other switch for the kernels that take 8 rows and more."""
-
-
-GPU_TYPES = (1, 2)
-"""Of ggml's ggml_backend_dev_type: a GPU, and one that shares the processor's memory."""
 
 
 def on_abort(report: Callable[[str], None]) -> None:
@@ -66,39 +62,10 @@ def _switch_tiles(on: bool) -> None:
         )
 
 
-class Device(NamedTuple):
-    """What llama.cpp can compute on: ggml's name of it ("CPU", "CUDA0"), what it is, whether it is a GPU."""
-
-    name: str
-    description: str
-    is_gpu: bool
-
-
 def version() -> str:
     """llama-cpp-python's version, which stands for llama.cpp's."""
     number: str = lib.__version__
     return number
-
-
-def devices() -> list[Device]:
-    """The devices of this build on this machine, in llama.cpp's order."""
-    library()
-    ggml = lib.llama_cpp._lib
-    ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
-    ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
-    ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    for name, result in (("name", ctypes.c_char_p), ("description", ctypes.c_char_p), ("type", ctypes.c_int)):
-        function = getattr(ggml, f"ggml_backend_dev_{name}")
-        function.restype, function.argtypes = result, [ctypes.c_void_p]
-    found = map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count()))
-    return [
-        Device(
-            ggml.ggml_backend_dev_name(device).decode(),
-            ggml.ggml_backend_dev_description(device).decode(),
-            ggml.ggml_backend_dev_type(device) in GPU_TYPES,
-        )
-        for device in found
-    ]
 
 
 def offloads(settings: ModelSettings) -> bool:
@@ -112,14 +79,33 @@ def schema_grammar(schema: str) -> str:
     return grammar
 
 
+def compile_template(source: str, bos: str, eos: str) -> Callable[..., str]:
+    """A Jinja chat template as a function of `messages`. Raises PromptError when it is broken."""
+    try:
+        formatter = Jinja2ChatFormatter(source, eos, bos)
+    except Exception as error:  # whatever Jinja raises, the template is at fault
+        reason = " ".join(str(getattr(error, "message", None) or error).split()).rstrip(".")
+        where = f" in line {line}" if (line := getattr(error, "lineno", 0)) else ""
+        raise PromptError(
+            f"the chat template is broken{where}: {reason}", "give another with --chat-template, or --raw"
+        ) from error
+
+    def render(messages: Sequence[Mapping[str, object]]) -> str:
+        prompt: str = formatter(messages=messages).prompt  # type: ignore[arg-type]  # it wants a type a role
+        return prompt
+
+    return render
+
+
 class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
-    memory: MiB that its weights take, mapped from the file or copied to a device.
+    memory: MiB that its weights take, mapped from the file or copied to a device. simulated: its weights are not read
+    and its contexts take no memory but say how much they would; nothing can be decoded then.
     Raises ModelLoadError when llama.cpp cannot read the file or lacli cannot decode with its kind of model.
     """
 
-    def __init__(self, path: Path, settings: ModelSettings, *, verbose: bool = False) -> None:
+    def __init__(self, path: Path, settings: ModelSettings, *, verbose: bool = False, simulated: bool = False) -> None:
         self._log = library()
         self._log.verbose = verbose
         self._log.forget()
@@ -127,10 +113,12 @@ class LlamaModel(Closing):
         parameters = lib.llama_model_default_params()
         parameters.n_gpu_layers = settings.gpu_layers
         parameters.use_extra_bufts = settings.repack
+        if simulated:
+            parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
         _switch_tiles(settings.tiled)
         self.path = path
         self.offloaded = offloads(settings)
-        self._formatter: Callable[..., str] | None = None
+        self._formatters: dict[str, Callable[..., str]] = {}
         self.handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self.handle:
             raise self._not_loaded()
@@ -230,18 +218,23 @@ class LlamaModel(Closing):
         tokens = lib.llama_vocab_get_suppress_tokens(self.vocabulary_handle, ctypes.byref(count))
         return [tokens[index] for index in range(count.value)]
 
+    @property
+    def chat_template(self) -> str:
+        """The file's own Jinja template, or an empty string."""
+        template = lib.llama_model_chat_template(self.handle, None)
+        return template.decode("utf-8", "replace") if template else ""
+
     def chat_formatter(self) -> Callable[..., str] | None:
         """The model's own Jinja template as a function of `messages`, or None where the file has none."""
-        template = lib.llama_model_chat_template(self.handle, None)
+        source = self.chat_template
+        return self.compile_template(source) if source else None
+
+    def compile_template(self, source: str) -> Callable[..., str]:
+        """A Jinja template as a function of `messages`. Raises PromptError when it is broken."""
         # Compiling a template takes longer than rendering a prompt and reading its tokens.
-        if self._formatter or not template:
-            return self._formatter
-        try:
-            formatter = Jinja2ChatFormatter(template.decode("utf-8", "replace"), self.eos(), self.bos())
-        except Exception as error:  # whatever Jinja raises, the template is at fault
-            raise PromptError(f"the model's chat template is broken: {error}", "use --raw to go without it") from error
-        self._formatter = lambda messages: formatter(messages=messages).prompt
-        return self._formatter
+        if source not in self._formatters:
+            self._formatters[source] = compile_template(source, self.bos(), self.eos())
+        return self._formatters[source]
 
     def close(self) -> None:
         if self.handle:

@@ -37,6 +37,7 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
         "tokens": list(answer.tokens),
         "finish_reason": answer.finish_reason,
         "prompt_n": run.prompt_tokens,
+        "cache_n": run.reused_tokens,
         "prompt_ms": _ms(run.prompt_s),
         "first_token_ms": _ms(run.first_token_s),
         "predicted_n": run.tokens,
@@ -67,13 +68,15 @@ def as_lines(session: Session, answer: Answer) -> str:
     """The same for a person, a subject a line."""
     run, pool = answer.statistics, answer.pool
     steps = max(run.steps, 1)
-    prefill = max(run.prompt_tokens - 1, 0)
+    prefill = max(run.prompt_tokens - 1 - run.reused_tokens, 0)
+    reused = f", {run.reused_tokens} of them in the cache" if run.reused_tokens else ""
     threads = f"{session.model_settings.thread_words}, {session.model.devices}"
     lines = [
         ("model", f"{session.model.description}, {session.engine.cells} cells, {threads}"),
         ("mode", describe(session.settings)),
         ("sampling", describe_sampling(session.sampling)),
-        ("prompt", f"{run.prompt_tokens} tokens, prefill {_ms(run.prompt_s)} ms ({_rate(prefill, run.prompt_s)})"),
+        ("prompt", f"{run.prompt_tokens} tokens{reused}, prefill {_ms(run.prompt_s)} ms "
+                   f"({_rate(prefill, run.prompt_s)})"),
         ("answer", f"{run.tokens} tokens in {_ms(run.predicted_s)} ms ({_rate(run.tokens, run.predicted_s)}), "
                    f"first after {_ms(run.first_token_s)} ms, ended by {answer.finish_reason}"),
         ("steps", f"{run.steps}, S = {run.tokens_per_step:.2f} tokens a step, {run.rows_mean:.1f} rows a step"),
@@ -136,7 +139,7 @@ def describe_sampling(sampling: SamplingSettings) -> str:
 
 
 def _rate(count: int, seconds: float) -> str:
-    return f"{count / seconds:.1f} tokens/s" if seconds else "nothing to do"
+    return f"{count / seconds:.1f} tokens/s" if count and seconds else "nothing to do"
 
 
 def _ms(seconds: float) -> float:

@@ -5,9 +5,10 @@ The command line and other programs come through here; nothing here prints.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from secrets import randbelow
 from typing import overload
@@ -18,7 +19,7 @@ from lacli.context import CONTEXT_PAD, LlamaEngine
 from lacli.cores import with_threads
 from lacli.decode import Decoder
 from lacli.engine import Engine
-from lacli.errors import PromptError, UsageError
+from lacli.errors import LacliError, PromptError, UsageError
 from lacli.generation import Answer, Generation
 from lacli.llama import LlamaModel, offloads, schema_grammar
 from lacli.resolve import find_model
@@ -26,8 +27,9 @@ from lacli.sampling import MOST_SEED, SamplingSettings
 from lacli.schema import grammar_of
 from lacli.settings import DecodeSettings, ModelSettings, check_rows
 from lacli.strict import strict_settings
-from lacli.template import chat_prompt, without_bos
-from lacli.verify import verifier
+from lacli.template import ChatTemplate, as_messages, chatml, choose_template, with_one_bos
+from lacli.thoughts import marker_tokens
+from lacli.verify import Verifier, verifier
 from lacli.weights import weight_types
 
 
@@ -35,7 +37,8 @@ class Session(Closing):
     """A model ready to answer; use it in `with`, or close it. Made by `load`.
 
     notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run). sampler:
-    what tokens are drawn with, or None where the most probable ones are taken.
+    what tokens are drawn with, or None where the most probable ones are taken. template: the chat template, or None
+    where questions go in as they stand.
     """
 
     def __init__(
@@ -45,14 +48,14 @@ class Session(Closing):
         decode_settings: DecodeSettings,
         sampling: SamplingSettings,
         *,
+        template: str | None = "",
         verbose: bool = False,
     ) -> None:
         model_settings = with_threads(model_settings)
         self.notes: list[str] = []
         check_rows(decode_settings, model_settings)
         if decode_settings.strict:
-            if sampling.draws_otherwise:
-                raise UsageError("--verify rejection draws other numbers in every mode", "leave it out with --strict")
+            _check_strict(sampling)
             model_settings, decode_settings = strict_settings(
                 model_settings, decode_settings, weight_types(path), on_gpu=offloads(model_settings)
             )
@@ -60,57 +63,119 @@ class Session(Closing):
             self.notes.append(f"--strict decodes with -fa on {cells}")
         with ExitStack() as stack:
             self.model = stack.enter_context(LlamaModel(path, model_settings, verbose=verbose))
+            self.template: ChatTemplate | None = None
+            self._markers: frozenset[int] = frozenset()
+            if template is not None:
+                chosen, notes = choose_template(template, self.model)
+                self.use_template(chosen)
+                self.notes += notes
             decode_settings = self._possible(decode_settings)
             check_rows(decode_settings, model_settings)
             whole, cut = self.model.context, self.model.default_context
             if not model_settings.context and cut < whole:
                 self.notes.append(f"the context is cut to {cut} of the model's {whole} tokens; -c sets it")
             self.sampling = self._completed(sampling)
-            greedy = self.sampling.greedy and not self.model.suppressed
-            self.sampler = None if greedy else stack.enter_context(LlamaSampler(self.model, self.sampling))
-            # A sampler reads raw logits, which are not there where the backend chooses.
-            backend_greedy = None if greedy else False
-            self.engine = stack.enter_context(
-                LlamaEngine(self.model, model_settings, decode_settings, backend_greedy=backend_greedy)
-            )
-            self._closing = stack.pop_all()
+            self.sampler = self._new_sampler(self.sampling)
+            stack.callback(self._close_sampler)
+            self.model_settings = model_settings
+            self.engine = self._new_engine(decode_settings)
+            stack.pop_all()
         if 0 < model_settings.context < self.engine.cells and model_settings.context < CONTEXT_PAD:
             self.notes.append(f"llama.cpp makes no context smaller than {self.engine.cells} tokens")
         self.decoder = self.decoder_in(self.engine, decode_settings)
-        self.model_settings = model_settings
 
     @property
     def settings(self) -> DecodeSettings:
         """How this session decodes, after what the model made impossible."""
         return self.decoder.settings
 
+    @property
+    def turn_ends(self) -> tuple[str, ...]:
+        """Texts that end an answer in the chat template's format, where the model's end tokens may be others."""
+        return self.template.stops if self.template else ()
+
+    def use_template(self, template: ChatTemplate | None) -> None:
+        """Write conversations as this template does."""
+        self.template = template
+        tokenize = partial(self.model.tokenize, add_special=False)
+        self._markers = marker_tokens(template.source, tokenize) if template else frozenset()
+
     def prompt(
         self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
     ) -> list[int]:
-        """The tokens of a question: through the model's chat template where it has one, or as it stands.
+        """The tokens of a question: through the chat template where there is one, or as it stands.
 
         history: the questions before it, each with its answer.
         """
         if not question.strip():
             raise PromptError("the prompt is empty", "give some text with -p or -f")
-        formatter = None if raw else self.model.chat_formatter()
-        if formatter is None:
+        if raw or self.template is None:
             before = [part for exchange in history for part in exchange]
             return self.model.tokenize("\n\n".join([*([system] if system else []), *before, question]))
-        rendered = chat_prompt(formatter, question, system, history)
-        return self.model.tokenize(without_bos(rendered, self.model.bos(), adds_bos=self.model.adds_bos))
+        return self.conversation_prompt(as_messages(question, system, history))
+
+    def conversation_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The tokens of `conversation_text`."""
+        return self.model.tokenize(self.conversation_text(messages))
+
+    def conversation_text(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A conversation up to where its next answer begins, as the template writes it; ChatML where there is none.
+
+        messages: role and content of each, answers as they were generated. Raises PromptError when the template fails.
+        """
+        rendered = (self.template or chatml(self.model)).render(messages)
+        return with_one_bos(rendered, self.model.bos(), adds_bos=self.model.adds_bos)
 
     def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """What tokens say; end tokens and others of their kind only when `special` ones are asked for."""
-        return b"".join(self.model.piece(token, special=special) for token in tokens).decode("utf-8", "replace")
+        pieces = (self.model.piece(token, special=True) if special else self.piece(token) for token in tokens)
+        return b"".join(pieces).decode("utf-8", "replace")
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token's text; what marks thoughts has one too."""
+        return self.model.piece(token, special=token in self._markers)
 
     def decoder_in(self, engine: Engine, settings: DecodeSettings) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model."""
-        return Decoder(engine, settings, verifier(self.sampler, self.sampling) if self.sampler else None)
+        return Decoder(engine, settings, self._verifier())
 
-    def generate(self, prompt: Sequence[int], limit: int = -1, stops: Sequence[str] = ()) -> Generation:
-        """Begin an answer to prompt tokens; iterate it for the text as it is accepted."""
-        return Generation(self.decoder, self.model.piece, prompt, limit, stops)
+    def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
+        """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.
+
+        What --strict has decided about the model stays. Raises UsageError for settings that cannot be, ModelLoadError
+        when the context does not fit into memory; then all is as before, but nothing is decoded.
+        """
+        strict = self.settings
+        decode_settings = self._possible(
+            replace(decode_settings, strict=strict.strict, ordered=strict.ordered, least_outputs=strict.least_outputs)
+        )
+        check_rows(decode_settings, self.model_settings)
+        if decode_settings.strict:
+            _check_strict(sampling)
+        sampling = self._completed(sampling)
+        sampler = self._new_sampler(sampling)
+        self._close_sampler()
+        self.sampling, self.sampler = sampling, sampler
+        if self.engine.suits(decode_settings, raw_logits=sampler is not None):
+            self.decoder.change(decode_settings, self._verifier())
+            return False
+        self._change_engine(decode_settings)
+        return True
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        limit: int = -1,
+        stops: Sequence[str] = (),
+        *,
+        reuse: bool = False,
+        keep: int | None = None,
+    ) -> Generation:
+        """Begin an answer to prompt tokens; iterate it for the text as it is accepted.
+
+        reuse: decode only what differs from the text before. keep: shift a full context, but not its first tokens.
+        """
+        return Generation(self.decoder, self.piece, prompt, limit, stops, reuse=reuse, keep=keep)
 
     def plain_tokens_per_second(self) -> float:
         """The speed of plain decoding at the end of the last answer, from a few timed one-row steps.
@@ -121,7 +186,36 @@ class Session(Closing):
         return 1 / seconds if seconds else 0.0
 
     def close(self) -> None:
-        self._closing.close()
+        self.engine.close()
+        self._close_sampler()
+        self.model.close()
+
+    def _new_sampler(self, sampling: SamplingSettings) -> LlamaSampler | None:
+        return None if sampling.greedy and not self.model.suppressed else LlamaSampler(self.model, sampling)
+
+    def _close_sampler(self) -> None:
+        if self.sampler:
+            self.sampler.close()
+
+    def _verifier(self) -> Verifier | None:
+        return verifier(self.sampler, self.sampling) if self.sampler else None
+
+    def _new_engine(self, decode_settings: DecodeSettings) -> LlamaEngine:
+        # A sampler reads raw logits, which are not there where the backend chooses.
+        backend_greedy = False if self.sampler else None
+        return LlamaEngine(self.model, self.model_settings, decode_settings, backend_greedy=backend_greedy)
+
+    def _change_engine(self, decode_settings: DecodeSettings) -> None:
+        """Close the context before the new one is made: both at once may not fit into memory."""
+        before = self.settings
+        self.engine.close()
+        try:
+            self.engine = self._new_engine(decode_settings)
+        except LacliError:
+            self.engine, decode_settings = self._new_engine(before), before
+            raise
+        finally:
+            self.decoder = self.decoder_in(self.engine, decode_settings)
 
     def _possible(self, settings: DecodeSettings) -> DecodeSettings:
         why = self.model.chain_only
@@ -146,22 +240,31 @@ class Session(Closing):
         return sampling
 
 
+def _check_strict(sampling: SamplingSettings) -> None:
+    if sampling.draws_otherwise:
+        raise UsageError("--verify rejection draws other numbers in every mode", "leave it out with --strict")
+
+
 def load(
     model: str | Path | None = None,
     *,
     model_settings: ModelSettings | None = None,
     decode_settings: DecodeSettings | None = None,
     sampling: SamplingSettings | None = None,
+    template: str | None = "",
 ) -> Session:
-    """Open a GGUF file (None: the bundled demo model) for `generate`.
+    """Open a model (a path or a name, as MODEL is; None: the bundled demo model) for `generate`.
 
-    Raises ModelLoadError when the file or its kind cannot be used, UsageError when the settings cannot.
+    A model of the hub is fetched where the cache lacks it.
+    template: a bundled chat template's name, a file or a Jinja text; empty: the model's own; None: none at all.
+    Raises ModelLoadError when there is no such model or its kind cannot be used, UsageError when the settings cannot.
     """
     return open_session(
         find_model(model),
         model_settings or ModelSettings(),
         decode_settings or DecodeSettings(),
         sampling or SamplingSettings(),
+        template=template,
     )
 
 
@@ -171,10 +274,11 @@ def open_session(
     decode_settings: DecodeSettings,
     sampling: SamplingSettings,
     *,
+    template: str | None = "",
     verbose: bool = False,
 ) -> Session:
     """`load` with the path found already."""
-    return Session(path, model_settings, decode_settings, sampling, verbose=verbose)
+    return Session(path, model_settings, decode_settings, sampling, template=template, verbose=verbose)
 
 
 @overload
@@ -206,7 +310,8 @@ def generate(
     one longer than the context, SamplingError when a grammar or biases leave no token.
     """
     if isinstance(prompts, str):
-        generation = session.generate(session.prompt(prompts, system, raw=raw), limit, stops)
+        ends = () if raw else session.turn_ends
+        generation = session.generate(session.prompt(prompts, system, raw=raw), limit, (*stops, *ends))
         for _ in generation:
             pass
         return generation.answer()

@@ -38,11 +38,12 @@ class Step(NamedTuple):
 class RunStatistics:
     """Sums over the steps of one generation.
 
-    accept_hist[k]: steps that brought k+1 tokens. prompt_s: the prefill, seconds. first_token_s: from the call
-    to the first accepted token, seconds.
+    accept_hist[k]: steps that brought k+1 tokens. reused_tokens: those of the prompt that were in the cache. prompt_s:
+    the prefill of the others, seconds. first_token_s: from the call to the first accepted token, seconds.
     """
 
     prompt_tokens: int = 0
+    reused_tokens: int = 0
     prompt_s: float = 0.0
     first_token_s: float = 0.0
     steps: int = 0

@@ -1,34 +1,130 @@
-"""From a question to a prompt: the model's chat template, or none.
+"""From a conversation to a prompt: which chat template is used, and how one is made to take any conversation.
 
-Strings in, strings out; how a string becomes tokens is llama.cpp's affair.
+Strings in, strings out; compiling a template and turning text into tokens are llama.cpp's affair (`llama.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Protocol
 
-from lacli.errors import PromptError
+from lacli.errors import PromptError, UsageError
+from lacli.question import check_text, read_text
+from lacli.thoughts import as_history
 
 Formatter = Callable[..., str]
+Messages = Sequence[Mapping[str, object]]
+
+OWN = "the model's own"
+CHATML = "chatml"
+
+STOPS: dict[str, tuple[str, ...]] = {
+    "alpaca": ("</s>", "### Instruction:"),
+    "chatml": ("<|im_end|>", "<|im_start|>"),
+    "command-r": ("<|END_OF_TURN_TOKEN|>",),
+    "deepseek": ("<｜end▁of▁sentence｜>", "<｜User｜>"),
+    "gemma": ("<end_of_turn>", "<start_of_turn>"),
+    "gpt-oss": ("<|return|>", "<|call|>"),
+    "llama2": ("</s>", "[INST]"),
+    "llama3": ("<|eot_id|>", "<|start_header_id|>"),
+    "mistral": ("</s>", "[INST]"),
+    "phi3": ("<|end|>", "<|user|>"),
+    "phi4": ("<|im_end|>", "<|im_start|>"),
+    "qwen": ("<|im_end|>", "<|im_start|>"),
+    "vicuna": ("</s>", "USER:"),
+    "zephyr": ("</s>", "<|user|>"),
+}
+"""The bundled templates, each with the texts that end a turn of its format."""
+
+PROBE = "xylograph"
+"""A word in the place of a text, to see whether a template prints that text."""
+
+
+class TemplateModel(Protocol):
+    """What choosing a template asks of a model."""
+
+    @property
+    def chat_template(self) -> str: ...
+
+    def compile_template(self, source: str) -> Formatter: ...
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A compiled chat template.
+
+    name: what it was chosen by. source: its Jinja text. stops: texts that end a turn where the model's own end
+    tokens may be others (templates that were chosen by name).
+    """
+
+    name: str
+    source: str
+    formatter: Formatter = field(repr=False, compare=False)
+    stops: tuple[str, ...] = ()
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A conversation up to where the next answer begins; answers are given as they were generated.
+
+        A system text that the template refuses or leaves out goes in front of the first question. Raises PromptError
+        when the template fails.
+        """
+        return _render(
+            self.formatter,
+            [
+                as_history(message["content"], self.source) if message["role"] == "assistant" else dict(message)
+                for message in messages
+            ],
+        )
+
+
+def choose_template(wanted: str, model: TemplateModel) -> tuple[ChatTemplate | None, list[str]]:
+    """The template to use, and sentences about it; None where the model has none and none is wanted.
+
+    wanted: a bundled template's name, a file or a Jinja text; empty for the model's own, for which ChatML stands in
+    when it is broken. Raises UsageError for a name that is none, LacliError for a file that cannot be read and
+    PromptError for a template that is broken.
+    """
+    if wanted:
+        return _wanted_template(check_text(wanted, "--chat-template"), model), []
+    source = model.chat_template
+    if not source:
+        return None, []
+    try:
+        return ChatTemplate(OWN, source, model.compile_template(source)), []
+    except PromptError as error:
+        reason = error.what.removeprefix("the ")
+        return chatml(model), [f"the model's own {reason}; ChatML takes its place, --chat-template sets another"]
+
+
+def chatml(model: TemplateModel) -> ChatTemplate:
+    """The template for a conversation with a model that has none."""
+    return bundled_template(CHATML, model)
+
+
+def bundled_template(name: str, model: TemplateModel) -> ChatTemplate:
+    """One of the templates that come with lacli, by its name in STOPS."""
+    source = (files("lacli") / "data" / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    return ChatTemplate(name, source, model.compile_template(source), STOPS[name])
+
+
+def as_messages(question: str, system: str = "", history: Sequence[tuple[str, str]] = ()) -> list[dict[str, str]]:
+    """A conversation that ends with a question, as a template takes it."""
+    messages = [{"role": "system", "content": system}] if system else []
+    for asked, answer in history:
+        messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+    return [*messages, {"role": "user", "content": question}]
 
 
 def chat_prompt(formatter: Formatter, question: str, system: str = "", history: Sequence[tuple[str, str]] = ()) -> str:
     """A conversation that ends with a question, rendered to where the answer begins.
 
-    history: the questions before, each with its answer. A template that knows no system role gets the system text in
-    front of the first question. Raises PromptError when the template cannot be rendered.
+    history: the questions before, each with its answer. Raises PromptError when the template cannot be rendered.
     """
-    messages = []
-    for asked, answer in history:
-        messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
-    messages.append({"role": "user", "content": question})
-    if not system:
-        return _render(formatter, messages)
-    try:
-        return formatter([{"role": "system", "content": system}, *messages])
-    except Exception:  # a template is a program of its author's: whatever it raises, it refuses the role
-        first, *others = messages
-        return _render(formatter, [{"role": "user", "content": f"{system}\n\n{first['content']}"}, *others])
+    return ChatTemplate("", "", formatter).render(as_messages(question, system, history))
 
 
 def without_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
@@ -36,8 +132,104 @@ def without_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
     return prompt.removeprefix(bos) if adds_bos and bos else prompt
 
 
-def _render(formatter: Formatter, messages: list[dict[str, str]]) -> str:
+def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
+    """A rendered prompt whose tokens begin with one BOS at most, whoever writes it and however often."""
+    if not bos or not prompt.lstrip().startswith(bos):
+        return prompt
+    rest = prompt.lstrip()
+    while rest.startswith(bos):
+        rest = rest.removeprefix(bos)
+    return rest if adds_bos else bos + rest
+
+
+def _wanted_template(wanted: str, model: TemplateModel) -> ChatTemplate:
+    if "{{" in wanted or "{%" in wanted:
+        return ChatTemplate("a text", wanted, model.compile_template(wanted))
+    name = wanted.lower()
+    if name in STOPS:
+        return bundled_template(name, model)
+    path = Path(os.path.expanduser(wanted))
+    if not (path.suffix == ".jinja" or len(path.parts) > 1 or os.path.exists(path)):
+        raise UsageError(f"no chat template is called {wanted[:80]!r}", f"give a file, or one of {', '.join(STOPS)}")
+    # Jinja takes the last newline of a text away, as reading the file has done.
+    source = read_text(wanted) + "\n"
     try:
-        return formatter(messages)
-    except Exception as error:
-        raise PromptError(f"the model's chat template fails: {error}", "use --raw to go without it") from error
+        return ChatTemplate(path.name, source, model.compile_template(source))
+    except PromptError as error:
+        raise PromptError(f"{wanted}: {error.what}", error.hint) from error
+
+
+def _render(formatter: Formatter, messages: list[dict[str, str]]) -> str:
+    """The first shape of a conversation that a template prints whole."""
+    reason = "it leaves out what is asked"
+    cause: Exception | None = None
+    for shape in _shapes(messages):
+        try:
+            rendered = formatter(shape)
+        except Exception as error:  # a template is a program of its author's: whatever it raises, it refuses the shape
+            # What it says about a list where it wants a text explains nothing.
+            if not _is_typed(shape):
+                reason, cause = " ".join(str(error).split()), error
+            continue
+        if _is_whole(formatter, rendered, shape):
+            return rendered
+    raise PromptError(f"the chat template fails: {reason}", "give another with --chat-template, or --raw") from cause
+
+
+def _shapes(messages: list[dict[str, str]]) -> Iterator[Messages]:
+    """A conversation as it is, and as templates want it that want turns, know no system role, or want parts."""
+    shapes: list[list[dict[str, str]]] = []
+    for shape in (messages, _merged(messages), _merged(_folded(messages))):
+        if shape not in shapes:
+            shapes.append(shape)
+    yield from shapes
+    yield from map(_typed, shapes)
+
+
+def _folded(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The system text in front of the first question, a blank line between them."""
+    if len(messages) < 2 or messages[0]["role"] != "system":
+        return messages
+    system, first, *others = messages
+    return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *others]
+
+
+def _merged(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Neighbours of one role as one message, for templates whose roles must alternate."""
+    merged: list[dict[str, str]] = []
+    for message in messages:
+        if merged and merged[-1]["role"] == message["role"]:
+            message = {**message, "content": f"{merged.pop()['content']}\n\n{message['content']}"}
+        merged.append(message)
+    return merged
+
+
+def _typed(messages: list[dict[str, str]]) -> Messages:
+    """Contents as lists of parts, for templates that read nothing else."""
+    return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
+
+
+def _is_typed(messages: Messages) -> bool:
+    return not isinstance(messages[0]["content"], str)
+
+
+def _is_whole(formatter: Formatter, rendered: str, shape: Messages) -> bool:
+    """Whether a template prints the system text and the last question of a conversation that it has rendered.
+
+    Words in their place show it: the texts themselves may stand elsewhere in the conversation too.
+    """
+    needed = {index for index in (0, len(shape) - 1) if shape[index]["role"] in ("system", "user")}
+    words = {index: f"{PROBE}{index}" for index in needed}
+    probes = [dict(message) for message in shape]
+    for index, word in words.items():
+        probes[index]["content"] = [{"type": "text", "text": word}] if _is_typed(shape) else word
+    try:
+        probed = formatter(probes)
+    except Exception:  # as above: it may look for something in the text
+        return all(_text(shape[index]).strip() in rendered for index in needed)
+    return all(word in probed for word in words.values())
+
+
+def _text(message: Mapping[str, object]) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else content[0]["text"]  # type: ignore[index]

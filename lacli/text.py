@@ -12,10 +12,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Piece:
-    """Text of one token; guessed: the token was accepted in parallel, not chosen one at a time."""
+    """Text of one token.
+
+    guessed: the token was accepted in parallel, not chosen one at a time. thought: it is no part of the answer proper.
+    """
 
     text: str
     guessed: bool
+    thought: bool = False
 
 
 class TextStream:

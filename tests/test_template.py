@@ -1,11 +1,14 @@
-"""Questions to prompts: system role or not, BOS once, templates that fail."""
+"""Which template is chosen, and questions to prompts: system role or not, BOS once, templates that fail."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from lacli.errors import PromptError
-from lacli.template import chat_prompt, without_bos
+from lacli.errors import LacliError, PromptError, UsageError
+from lacli.template import OWN, STOPS, as_messages, chat_prompt, chatml, choose_template, with_one_bos, without_bos
+from tests.template_texts import FileOnly, bundled, compiled, fixture
 
 Messages = list[dict[str, str]]
 
@@ -44,3 +47,113 @@ def test_a_rendered_bos_is_dropped_only_where_the_vocabulary_adds_one() -> None:
     assert without_bos("<s>[INST]", "<s>", adds_bos=False) == "<s>[INST]"
     assert without_bos("<s><s>x", "<s>", adds_bos=True) == "<s>x"
     assert without_bos("x", "", adds_bos=True) == "x"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "adding", "silent"),
+    [
+        ("<s>[INST]", "[INST]", "<s>[INST]"),
+        ("<s><s>[INST]", "[INST]", "<s>[INST]"),
+        ("\n<s>\n[INST]", "\n[INST]", "<s>\n[INST]"),
+        ("[INST]<s>", "[INST]<s>", "[INST]<s>"),
+        ("[INST] a [/INST] b</s><s>[INST]", "[INST] a [/INST] b</s><s>[INST]", "[INST] a [/INST] b</s><s>[INST]"),
+    ],
+)
+def test_a_prompt_begins_with_one_bos_at_most(prompt: str, adding: str, silent: str) -> None:
+    assert with_one_bos(prompt, "<s>", adds_bos=True) == adding
+    assert with_one_bos(prompt, "<s>", adds_bos=False) == silent
+    assert with_one_bos(prompt, "", adds_bos=True) == prompt
+
+
+def test_the_models_own_template_is_used_where_nothing_else_is_wanted() -> None:
+    template, notes = choose_template("", FileOnly(fixture("qwen3")))
+    assert template and (template.name, template.source, template.stops) == (OWN, fixture("qwen3"), ())
+    assert not notes
+
+
+def test_a_model_without_a_template_has_none_and_chatml_is_at_hand() -> None:
+    assert choose_template("", FileOnly()) == (None, [])
+    assert chatml(FileOnly()).render([{"role": "user", "content": "hi"}]) == (
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize("broken", ["{% for x in %}", "{{ 'a'", "\n\n{{ x | nonesuch }}", "{% if x %}"])
+def test_chatml_takes_the_place_of_a_broken_template_with_a_sentence(broken: str) -> None:
+    template, (note,) = choose_template("", FileOnly(broken))
+    assert template and template.name == "chatml" and template.stops == STOPS["chatml"]
+    assert note.startswith("the model's own chat template is broken in line ")
+    assert note.endswith("ChatML takes its place, --chat-template sets another") and "\n" not in note
+
+
+def test_a_template_is_wanted_by_name_file_or_text(tmp_path: Path) -> None:
+    own = FileOnly(fixture("qwen3"))
+    named, notes = choose_template("Llama3", own)
+    assert named and (named.name, named.source, named.stops) == ("llama3", bundled("llama3"), STOPS["llama3"])
+    assert not notes
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ messages[-1].content }}:\n")
+    from_file, _ = choose_template(str(file), own)
+    assert from_file and from_file.name == "mine.jinja" and from_file.render(as_messages("hi")) == "hi:"
+    text, _ = choose_template("{{ messages[-1].content }}!", own)
+    assert text and text.render(as_messages("hi")) == "hi!"
+
+
+def test_a_file_without_a_folder_or_an_ending_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text("{{ messages[-1].content }}")
+    template, _ = choose_template("mine", FileOnly())
+    assert template and template.name == "mine"
+
+
+@pytest.mark.parametrize("name", ["llama-3.1", "nonesuch", "x" * 5000])
+def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        choose_template(name, FileOnly())
+    assert all(known in raised.value.hint for known in STOPS) and len(str(raised.value)) < 400
+
+
+def test_a_file_that_cannot_be_used_is_one_line_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(LacliError, match="cannot read .*none.jinja"):
+        choose_template(str(tmp_path / "none.jinja"), FileOnly())
+    with pytest.raises(LacliError, match="cannot read"):
+        choose_template(str(tmp_path), FileOnly())
+    binary, broken = tmp_path / "binary.jinja", tmp_path / "broken.jinja"
+    binary.write_bytes(b"\xff\xfe{{")
+    broken.write_text("{{ 1 }}\n{% endif %}")
+    with pytest.raises(LacliError, match="binary.jinja is not UTF-8"):
+        choose_template(str(binary), FileOnly())
+    with pytest.raises(PromptError, match="broken.jinja: the chat template is broken in line 2"):
+        choose_template(str(broken), FileOnly())
+    with pytest.raises(LacliError, match="--chat-template is not UTF-8"):
+        choose_template("{{ '\udcff' }}", FileOnly())
+
+
+def test_a_template_that_prints_no_question_is_refused() -> None:
+    with pytest.raises(PromptError, match="leaves out what is asked"):
+        compiled("chatml").render(as_messages("hi"))
+
+
+@pytest.mark.parametrize("name", ["gemma2", "mistral-v1", "command-r"])
+def test_neighbours_of_one_role_become_one_where_roles_must_alternate(name: str) -> None:
+    apart = [{"role": "user", "content": "a?"}, {"role": "user", "content": "b?"}]
+    template = compiled(fixture(name))
+    assert template.render(apart) == template.render(as_messages("a?\n\nb?"))
+    system = {"role": "system", "content": "Be brief."}
+    assert template.render([system, *apart]) == template.render(as_messages("a?\n\nb?", "Be brief."))
+
+
+def test_neighbours_stay_apart_where_the_template_takes_them() -> None:
+    apart = [{"role": "user", "content": "a?"}, {"role": "user", "content": "b?"}]
+    assert compiled(bundled("chatml")).render(apart).count("<|im_start|>user") == 2
+
+
+def test_a_dropped_system_text_is_found_though_it_stands_elsewhere_too() -> None:
+    rendered = compiled(fixture("silent")).render(as_messages("Be brief. Why?", "Be brief."))
+    assert rendered == "[INST] Be brief.\n\nBe brief. Why? [/INST]"
+
+
+def test_what_a_template_says_of_its_failure_is_about_the_conversation_and_not_about_shapes_tried() -> None:
+    source = "{% if messages[-1].content is string %}{{ raise_exception('no\nparrots') }}{% endif %}{{ none.x.y }}"
+    with pytest.raises(PromptError, match=r"fails: no parrots \(.*--chat-template"):
+        compiled(source).render(as_messages("hi", "Be brief."))

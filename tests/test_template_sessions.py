@@ -1,0 +1,173 @@
+"""Chat templates with a model: BOS in the tokens, conversations, what a session chooses and says, --chat-template."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lacli.errors import PromptError
+from lacli.session import Session, generate, load
+from lacli.settings import DecodeSettings, ModelSettings
+from lacli.template import OWN, STOPS, as_messages, chatml
+from tests import tiny_models
+from tests.program import call
+
+SETTINGS = ModelSettings(context=512, gpu_layers=0, threads=1)
+PLAIN = DecodeSettings(mode="plain")
+BOS = tiny_models.END_OF_TEXT
+CONVERSATION = as_messages("the other thing", "Be brief.", [("the thing", "a thing")])
+NONE_WRITTEN = "{% for m in messages %}{{ m.role ~ m.content }}{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("silent") / "tiny.gguf"
+    tiny_models.write_llama(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def adding(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model with a vocabulary that adds BOS."""
+    adding = tmp_path_factory.mktemp("adding") / "tiny.gguf"
+    tiny_models.flip_to_true(path, adding, "tokenizer.ggml.add_bos_token")
+    return adding
+
+
+@pytest.fixture(scope="module")
+def bare(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model without a chat template."""
+    bare = tmp_path_factory.mktemp("bare") / "tiny.gguf"
+    raw, key = path.read_bytes(), b"tokenizer.chat_template"
+    assert raw.count(key) == 1
+    bare.write_bytes(raw.replace(key, b"tokenizer.chat_templatX"))
+    return bare
+
+
+def opened(path: Path, template: str | None = "") -> Session:
+    return load(path, model_settings=SETTINGS, decode_settings=PLAIN, template=template)
+
+
+WRITERS = {
+    "none": NONE_WRITTEN,
+    "one": "{{ bos_token }}" + NONE_WRITTEN,
+    "two": "{{ bos_token }}{{ bos_token }}" + NONE_WRITTEN,
+    "one on a later line": "{% if true %}\n\n{% endif %}\n{{ bos_token }}" + NONE_WRITTEN,
+    "its name spelled out": "<|endoftext|>" + NONE_WRITTEN,
+    "a bundled one": "llama3",
+}
+
+
+@pytest.mark.parametrize("template", WRITERS)
+def test_a_vocabulary_that_adds_bos_gets_exactly_one_at_the_start(template: str, adding: Path) -> None:
+    with opened(adding, WRITERS[template]) as session:
+        for tokens in (session.conversation_prompt(CONVERSATION), session.prompt("the thing", "Be brief.")):
+            assert tokens[0] == BOS and tokens.count(BOS) == 1
+            assert "the" in session.text(tokens)
+
+
+@pytest.mark.parametrize("template", WRITERS)
+def test_a_vocabulary_that_adds_no_bos_gets_the_one_that_the_template_writes(template: str, path: Path) -> None:
+    with opened(path, WRITERS[template]) as session:
+        tokens = session.conversation_prompt(CONVERSATION)
+        assert tokens.count(BOS) == (template != "none")
+        assert (tokens[0] == BOS) == (template != "none")
+
+
+def test_bos_before_later_turns_stays_where_the_format_has_it(adding: Path) -> None:
+    with opened(adding, "llama2") as session:
+        tokens = session.conversation_prompt(CONVERSATION)
+        # One at the start, one after the answer's EOS, which is the same token here.
+        assert tokens[0] == BOS and tokens[1] != BOS and tokens.count(BOS) == 3
+
+
+def test_a_question_is_a_conversation_of_one(path: Path) -> None:
+    with opened(path) as session:
+        assert session.template and session.template.name == OWN and session.notes == []
+        asked = session.prompt("the other thing", "Be brief.", history=[("the thing", "a thing")])
+        assert asked == session.conversation_prompt(CONVERSATION)
+        assert session.text(asked, special=True) == (
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nthe thing<|im_end|>\n"
+            "<|im_start|>assistant\na thing<|im_end|>\n<|im_start|>user\nthe other thing<|im_end|>\n"
+            "<|im_start|>assistant\n"
+        )
+
+
+def test_without_a_template_a_question_goes_in_as_it_stands_and_a_conversation_in_chatml(bare: Path) -> None:
+    with opened(bare) as session:
+        assert session.template is None and session.turn_ends == ()
+        assert session.text(session.prompt("the thing", "Be brief."), special=True) == "Be brief.\n\nthe thing"
+        rendered = session.text(session.conversation_prompt(CONVERSATION), special=True)
+        assert rendered == chatml(session.model).render(CONVERSATION)
+
+
+def test_no_template_at_all_can_be_asked_for(path: Path) -> None:
+    with opened(path, None) as session:
+        assert session.text(session.prompt("the thing"), special=True) == "the thing"
+
+
+def test_a_named_template_ends_answers_with_its_own_texts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("run", "-q", str(path), "-p", "the thing", "-n", "30", "--chat-template", "phi3")
+    whole = call(*asked).out
+    end = whole[10:13]
+    monkeypatch.setitem(STOPS, "phi3", (end,))
+    assert call(*asked).out.rstrip("\n") == whole[: whole.index(end)].rstrip("\n")
+    with opened(path, "phi3") as session:
+        assert session.turn_ends == (end,)
+        assert generate(session, "the thing", limit=30).text == whole[: whole.index(end)]
+        raw = generate(session, "the thing", limit=30, raw=True).text
+        session.template = replace(chatml(session.model), stops=(raw[10:13],))
+        assert generate(session, "the thing", limit=30, raw=True).text == raw
+
+
+def test_a_template_is_compiled_once_a_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(path) as session:
+        monkeypatch.setattr("lacli.llama.Jinja2ChatFormatter", None)
+        assert session.model.chat_formatter() is session.model.chat_formatter()
+        session.conversation_prompt(CONVERSATION)
+
+
+def test_a_failing_template_names_the_ways_out(path: Path) -> None:
+    with opened(path, "{{ raise_exception('not today') }}") as session:
+        with pytest.raises(PromptError, match=r"not today \(.*--chat-template.*--raw"):
+            session.conversation_prompt(CONVERSATION)
+        assert session.prompt("the thing", raw=True)
+
+
+def tokens_of(*arguments: str, env: dict[str, str] | None = None) -> list[int]:
+    done = call("run", "-q", "--json", "-n", "8", "-p", "the thing", *arguments, env=env)
+    assert done.code == 0, done.err
+    found: list[int] = json.loads(done.out)["tokens"]
+    return found
+
+
+def test_run_takes_a_template_by_name_file_and_environment(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jinja"
+    file.write_text("<|user|>\n{{ messages[0].content }}<|end|>\n<|assistant|>\n\n")
+    named = tokens_of(str(path), "--chat-template", "phi3")
+    raw = tokens_of(str(path), "--raw", "-p", "<|user|>\nthe thing<|end|>\n<|assistant|>\n")
+    assert named == raw != tokens_of(str(path))
+    assert tokens_of(str(path), "--chat-template", str(file)) == named
+    for name in ("LACLI_CHAT_TEMPLATE", "LLAMA_ARG_CHAT_TEMPLATE"):
+        assert tokens_of(str(path), env={name: "phi3"}) == named
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--chat-template", "llama3", "--raw"), 2, "--raw"),
+        (("--chat-template", "nonesuch"), 2, "chatml"),
+        (("--chat-template", "/nonesuch/x.jinja"), 1, "cannot read /nonesuch/x.jinja"),
+        (("--chat-template", "{% endif %}"), 1, "broken in line 1"),
+        (("--chat-template", "{{ nonesuch.x }}"), 1, "fails: 'nonesuch' is undefined"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_one_line(
+    arguments: tuple[str, ...], code: int, says: str, path: Path
+) -> None:
+    done = call("run", "-q", str(path), "-p", "hi", "-n", "1", *arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+    assert says in done.err
