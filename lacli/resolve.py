@@ -1,23 +1,24 @@
-"""From the MODEL argument to a GGUF file that is worth opening.
+"""From the MODEL argument to a GGUF file that is worth opening: the one door for paths and names.
 
-Paths and the bundled demo model only; nothing is downloaded and nothing is loaded. What is inside a file is
-llama.cpp's to judge.
+What a name means and how a model comes from the hub is in `lacli/hub`; nothing is loaded here. What is inside a file
+is llama.cpp's to judge.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
 from lacli.errors import ModelLoadError
+from lacli.hub.aliases import read_aliases
+from lacli.hub.names import FILE, MODEL_IS, HubModel, read_name, shortened
+from lacli.hub.quants import all_parts
 
 DEMO = "stdlib-7m.q8_0.gguf"
 MAGIC = b"GGUF"
-LONGEST_SHOWN = 80
-SPLIT = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
 
 
 def demo_model() -> Path:
@@ -25,22 +26,44 @@ def demo_model() -> Path:
     return Path(str(files("lacli") / "data" / DEMO))
 
 
-def find_model(name: str | Path | None) -> Path:
+def find_model(
+    name: str | Path | None,
+    *,
+    offline: bool = False,
+    aliases: Path | None = None,
+    quiet: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> Path:
     """The file to load for a MODEL argument; None is the demo model, any part of a split file means its first.
 
-    Raises ModelLoadError when there is no such file, it is no GGUF file or a part of it is missing.
+    A model of the hub is fetched where the cache lacks it, unless offline. aliases: the user's own list of names.
+    quiet: no bar. say: is told in a sentence what a name became. Raises ModelLoadError when there is no such file or
+    model, it is no GGUF file or a part of it is missing.
     """
     if name is None:
         return demo_model()
     path = Path(os.path.expanduser(name))
+    if isinstance(name, Path) or os.path.isfile(path):
+        return check_file(path)
+    found = read_name(name, read_aliases(aliases))
+    if isinstance(found, HubModel):
+        from lacli.hub.download import fetch_model
+
+        return check_file(fetch_model(found, offline=offline, quiet=quiet, say=say))
+    if say is not None and found != path:
+        say(f"{name} is {found}")
+    return check_file(found)
+
+
+def check_file(path: Path) -> Path:
+    """The part to open of a GGUF file. Raises ModelLoadError when it is none or a part of it is missing."""
     try:
         magic = _read_magic(path)
     except FileNotFoundError as error:
-        raise ModelLoadError(
-            f"no such file: {_short(path)}", "MODEL is the path of a .gguf file; a prompt needs -p"
-        ) from error
-    except OSError as error:
-        raise ModelLoadError(f"cannot read {_short(path)}: {error.strerror}", "MODEL is a .gguf file's path") from error
+        raise ModelLoadError(f"no such file: {shortened(str(path))}", _what_was_meant(str(path))) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ModelLoadError(f"cannot read {shortened(str(path))}: {reason}", MODEL_IS) from error
     if not magic:
         raise ModelLoadError(f"{path} is empty", "fetch the model again")
     if magic != MAGIC:
@@ -59,24 +82,21 @@ def _read_magic(path: Path) -> bytes:
 
 
 def _first_part(path: Path) -> Path:
-    match = SPLIT.fullmatch(path.name)
-    parts = int(match["parts"]) if match else 0
-    if match is None or not parts:
-        return path
-    names = [f"{match['stem']}-{part:05d}-of-{parts:05d}.gguf" for part in range(1, parts + 1)]
-    missing = [name for name in names if not (path.parent / name).exists()]
+    parts = all_parts(path.name)
+    missing = [name for name in parts if not (path.parent / name).exists()]
     if missing:
         others = f" and {len(missing) - 1} more" if missing[1:] else ""
         raise ModelLoadError(
-            f"the model has {parts} parts, missing {missing[0]}{others}", f"put all parts into {path.parent}"
+            f"the model has {len(parts)} parts, missing {missing[0]}{others}", f"put all parts into {path.parent}"
         )
-    return path.parent / names[0]
+    return path.parent / parts[0]
 
 
-def _short(path: Path) -> str:
-    """The beginning of a path that may be a whole prompt without its -p."""
-    name = str(path)
-    return name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
+def _what_was_meant(text: str) -> str:
+    """The hint for a file that does not exist: a prompt without -p, a file of the hub, or a mistyped path."""
+    if any(char.isspace() for char in text):
+        return f"a prompt needs -p; {MODEL_IS}"
+    return f"on the hub it is hf:{text}; {MODEL_IS}" if FILE.fullmatch(text) else MODEL_IS
 
 
 def _example(folder: Path) -> str:

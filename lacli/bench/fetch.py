@@ -5,11 +5,10 @@ Silent: the hub's own progress bars and warnings are off while it works. Which f
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+
+from lacli.hub.library import quiet_library, reason
 
 HUB = "https://huggingface.co"
 
@@ -56,40 +55,7 @@ def fetch(source: Source, *, offline: bool = False, cache: str | None = None) ->
         if offline:
             raise FetchError(f"{source.file} of {source.repository} is not in the cache") from error
     try:
-        with _silence():
+        with quiet_library():
             return str(download())
     except Exception as error:  # the hub, its transport and the disk raise many kinds
-        raise FetchError(_reason(error, source)) from error
-
-
-def _reason(error: Exception, source: Source) -> str:
-    from huggingface_hub import errors
-
-    missing = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.RemoteEntryNotFoundError)
-    match error:
-        case errors.GatedRepoError():
-            return f"{source.repository} wants its terms accepted on {HUB} and HF_TOKEN set"
-        case _ if isinstance(error, missing):
-            return f"there is no {source.file} in {source.repository}"
-        case errors.HfHubHTTPError():
-            return f"{HUB} answers {error.response.status_code}"
-        case errors.LocalEntryNotFoundError():
-            offline = isinstance(error.__cause__, errors.OfflineModeIsEnabled)
-            return "HF_HUB_OFFLINE is set" if offline else f"no connection to {HUB}"
-        case OSError():
-            return error.strerror or str(error).partition("\n")[0]
-    return str(error).partition("\n")[0]
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    from huggingface_hub.utils.logging import get_verbosity, set_verbosity
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    before = get_verbosity()
-    set_verbosity(logging.ERROR)
-    try:
-        with disable_progress_bars():
-            yield
-    finally:
-        set_verbosity(before)
+        raise FetchError(reason(error, source.repository, f"{source.file} in {source.repository}").why) from error

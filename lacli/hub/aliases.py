@@ -1,0 +1,128 @@
+"""Models by a short name: the list that comes with lacli, and the user's own.
+
+One model a line, its columns separated by spaces; lines that begin with # say nothing:
+
+    alias  repository  quant  W N G  words
+
+- alias: the name, in small letters or capitals.
+- repository: `owner/repo` on the Hugging Face Hub, one file there as `hf:owner/repo/folder/file.gguf`, or a path
+  (`~/models/a.gguf`; in quotes where it has spaces; a relative one starts at the list's folder).
+- quant: such as Q4_K_M, or - for none.
+- W N G: three numbers, the lookahead settings to begin with.
+- words: what it is.
+
+Only the first two are needed in the user's own list, whose entries replace those of the same name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from lacli.errors import LacliError
+
+LIST = "models.txt"
+LINE = re.compile(r'(?P<name>[^\s"]+)\s+(?P<repository>"[^"]+"|[^\s"]+)(?:\s+(?P<rest>.*))?')
+NAME = re.compile(r"[\w.+-]+")
+QUANT = re.compile(r"-|(?:UD-)?(?:I?Q|TQ|B?F|FP|MXFP|NVFP)\d\w*", re.IGNORECASE)
+REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+HOW = "a line is: alias repository [quant] [W N G] [words]"
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A model's short name.
+
+    repository: `owner/repo`, `hf:owner/repo/file.gguf` or a path. quant: "" for none. window, ngram, guesses: W, N and
+    G, 0 for none. own: from the user's list.
+    """
+
+    name: str
+    repository: str
+    quant: str = ""
+    window: int = 0
+    ngram: int = 0
+    guesses: int = 0
+    words: str = ""
+    own: bool = False
+
+
+def packaged_list() -> Path:
+    """The list that comes with lacli: among the package's data, or at the root of a checkout."""
+    package = Path(str(files("lacli")))
+    installed = package / "data" / LIST
+    return installed if installed.is_file() else package.parent / LIST
+
+
+def read_aliases(own: Path | None = None) -> dict[str, Alias]:
+    """All aliases by their names in small letters; `own` is the user's list, which need not exist.
+
+    Raises LacliError with the file and the line where a list is broken.
+    """
+    found = {alias.name.lower(): alias for alias in read_list(packaged_list())}
+    if own is not None and own.exists():
+        found |= {alias.name.lower(): alias for alias in read_list(own, own=True)}
+    return found
+
+
+def read_list(path: Path, *, own: bool = False) -> list[Alias]:
+    """The aliases of one list, in its order. Raises LacliError naming the line that is broken."""
+    seen: dict[str, int] = {}
+    aliases: list[Alias] = []
+    for number, line in _lines(path):
+        try:
+            alias = _read_line(line, path.parent, own=own)
+            if first := seen.get(alias.name.lower()):
+                raise ValueError(f"{alias.name} is in line {first} already")
+        except ValueError as error:
+            raise LacliError(f"{path}, line {number}: {error}", HOW) from None
+        seen[alias.name.lower()] = number
+        aliases.append(alias)
+    return aliases
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LacliError(f"{path} is not UTF-8 text", HOW) from error
+    except OSError as error:
+        raise LacliError(f"cannot read {path}: {error.strerror}", "it is the list of your own model names") from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield number, line.strip()
+
+
+def _read_line(line: str, folder: Path, *, own: bool) -> Alias:
+    """Raises ValueError saying what is wrong."""
+    match = LINE.fullmatch(line)
+    if match is None:
+        raise ValueError("no repository" if len(line.split()) == 1 else "a quote is not closed")
+    if not NAME.fullmatch(match["name"]):
+        raise ValueError(f"{match['name']} is no name: it takes letters, digits and . _ + -")
+    words = (match["rest"] or "").split()
+    quant = words.pop(0) if words and QUANT.fullmatch(words[0]) else ""
+    sizes = [int(word) for word in words[:3] if word.isdecimal()]
+    if words and words[0].isdecimal():
+        if len(sizes) != 3 or 0 in sizes:
+            raise ValueError("W N G are three numbers above 0")
+        words = words[3:]
+    else:
+        sizes = [0, 0, 0]
+    repository = _repository(match["repository"].strip('"'), folder)
+    window, ngram, guesses = sizes
+    quant = quant.strip("-")
+    return Alias(match["name"], repository, quant, window, ngram, guesses, " ".join(words), own)
+
+
+def _repository(text: str, folder: Path) -> str:
+    if text.startswith("hf:") or (REPOSITORY.fullmatch(text) and not text.endswith(".gguf")):
+        return text
+    path = Path(os.path.expanduser(text))
+    if path.suffix != ".gguf":
+        raise ValueError(f"{text} is neither owner/repo nor a .gguf file")
+    return str(folder / path)

@@ -1,0 +1,102 @@
+"""huggingface_hub's cache on this disk, where llama-cli keeps its models too: which files of a repository are there.
+
+A repository is the folder `models--owner--name`: `refs/main` names a commit, `snapshots/COMMIT` has its files as links
+to `blobs`. lacli adds `gguf/COMMIT.json`, the names of the models that the repository had, so that a name without a
+quant means the same file without asking the hub. Nothing here uses the network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from lacli.errors import ModelLoadError
+from lacli.hub.names import HubModel
+from lacli.hub.quants import DEFAULTS, SeveralModels, all_parts, choose, find
+
+
+def cache_folder() -> Path:
+    """Where the cache is: HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def repository_folder(repository: str) -> Path:
+    """The folder of a repository, whether it is there or not."""
+    return cache_folder() / f"models--{repository.replace('/', '--')}"
+
+
+def snapshot_folder(repository: str) -> Path | None:
+    """The folder with the files of the commit that was seen last, if any."""
+    folder = repository_folder(repository)
+    try:
+        commit = (folder / "refs" / "main").read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    snapshot = folder / "snapshots" / commit
+    return snapshot if commit and snapshot.is_dir() else None
+
+
+def cached_files(snapshot: Path) -> list[str]:
+    """The GGUF files that are complete in a snapshot, as the hub names them."""
+    return sorted(path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file())
+
+
+def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
+    """The file of a model in the cache, the first of its parts, or None where it is not there with all of them.
+
+    anything: choose among what is in the cache where the hub cannot be asked. Raises ModelLoadError where several
+    files there match and anything is wanted.
+    """
+    snapshot = snapshot_folder(model.repository)
+    if snapshot is None:
+        return None
+    there = cached_files(snapshot)
+    try:
+        parts = _wanted(model, there, _known_files(model.repository, snapshot.name), anything=anything)
+    except SeveralModels:
+        if anything:
+            raise
+        return None
+    except ModelLoadError:
+        return None
+    return snapshot / parts[0] if parts and set(parts) <= set(there) else None
+
+
+def _wanted(model: HubModel, there: Sequence[str], known: Sequence[str], *, anything: bool) -> list[str]:
+    """The files of a model among those in the cache and those that the repository is known to have."""
+    if model.file:
+        return all_parts(model.file)
+    if known and not anything:
+        return choose(known, model.quant, model.repository)
+    if model.quant or anything or find(there, DEFAULTS[0]):
+        return choose(there, model.quant, model.repository)
+    return []
+
+
+def keep_names(repository: str, commit: str, files: Iterable[str]) -> None:
+    """Remember which models a repository has at a commit; a cache that cannot be written is left as it is."""
+    path = repository_folder(repository) / "gguf" / f"{commit}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([file for file in files if file.endswith(".gguf")]), "utf-8")
+    except OSError:
+        pass
+
+
+def _known_files(repository: str, commit: str) -> list[str]:
+    try:
+        names = json.loads((repository_folder(repository) / "gguf" / f"{commit}.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def size_in_words(size: int) -> str:
+    """A size for people: 4.7 GB, 320 MB, 12 kB."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{-(-size // 1000)} kB"

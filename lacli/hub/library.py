@@ -1,0 +1,101 @@
+"""huggingface_hub as lacli speaks with it: its many errors in our words, its own warnings and bars kept away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something could not be had from the hub, in a few words, and what to do about it."""
+
+    why: str
+    remedy: str
+    unreached: bool = False
+    """Whether the hub was not reached at all, so that the cache is what there is."""
+
+
+def address() -> str:
+    """Where the hub is: HF_ENDPOINT or its own address."""
+    from huggingface_hub import constants
+
+    return constants.ENDPOINT
+
+
+def reason(error: Exception, repository: str, wanted: str = "") -> Reason:
+    """What an error of the library, the transport or the disk means; wanted: a file that was asked for, in words."""
+    import httpx2
+    from huggingface_hub import errors
+
+    match error:
+        case errors.OfflineModeIsEnabled():
+            return Reason("HF_HUB_OFFLINE is set", "unset it to fetch models", unreached=True)
+        case errors.LocalEntryNotFoundError():
+            cause = error.__cause__
+            if isinstance(cause, errors.OfflineModeIsEnabled | errors.FileMetadataError | errors.HfHubHTTPError):
+                return reason(cause, repository, wanted)
+            return _unreached()
+        case errors.HfHubHTTPError():
+            return _answer(error, repository, wanted)
+        case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.ProxyError():
+            return _unreached()
+        case httpx2.TransportError():
+            return Reason(f"the connection to {address()} broke", "the same command goes on from there")
+        case OSError():
+            where = f": {error.filename}" if error.filename else ""
+            return Reason((error.strerror or _first_line(error)) + where, "HF_HOME sets the folder of the hub's cache")
+    return Reason(_first_line(error), "try again, or fetch the file by hand")
+
+
+def _unreached() -> Reason:
+    return Reason(
+        f"no connection to {address()}", "check the network; lacli list shows what is on this disk", unreached=True
+    )
+
+
+def _answer(error: Exception, repository: str, wanted: str) -> Reason:
+    """What an error status of the hub means."""
+    from huggingface_hub import errors
+
+    assert isinstance(error, errors.HfHubHTTPError)
+    status = error.response.status_code
+    match error:
+        case errors.GatedRepoError():
+            return Reason(
+                f"{repository} wants its terms accepted and HF_TOKEN set",
+                f"accept them at {address()}/{repository}; `hf auth login` keeps the token",
+            )
+        case errors.RemoteEntryNotFoundError() | errors.RevisionNotFoundError():
+            return Reason(f"there is no {wanted or repository}", f"its files: {address()}/{repository}/tree/main")
+        case errors.RepositoryNotFoundError():
+            # The hub answers 401 for what does not exist too, so as not to tell of private repositories.
+            private = "check the name; a private repository needs `hf auth login` or HF_TOKEN"
+            return Reason(f"there is no {wanted or f'{repository} on {address()}'}", private)
+    if status == 401:
+        return Reason(
+            f"{address()} refuses the token", f"HF_TOKEN or `hf auth login` take one of {address()}/settings/tokens"
+        )
+    remedy = {403: "the token may not read it", 429: "wait some minutes; `hf auth login` allows more"}
+    return Reason(f"{address()} answers {status}", remedy.get(status, "try again later"))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+@contextmanager
+def quiet_library(*, bars: bool = False) -> Iterator[None]:
+    """No warnings of the library's while this lasts, and no bars unless wanted (where stderr is a terminal)."""
+    from huggingface_hub.utils.logging import get_verbosity, set_verbosity
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    before = get_verbosity()
+    set_verbosity(logging.ERROR)
+    try:
+        with nullcontext() if bars else disable_progress_bars():
+            yield
+    finally:
+        set_verbosity(before)

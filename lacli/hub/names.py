@@ -1,0 +1,114 @@
+"""What the text of a MODEL argument means: a file here, or a model on the Hugging Face Hub.
+
+In this order: a path that exists or can be nothing else; `hf:owner/repo`, `hf:owner/repo:quant` or
+`hf:owner/repo/folder/file.gguf`; an alias; `owner/repo` or `owner/repo:quant`. Only words are looked at; whether the
+hub has the model is `download.py`'s to find out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lacli.errors import ModelLoadError
+from lacli.hub.aliases import Alias
+from lacli.nearest import nearest
+
+PREFIX = "hf:"
+PART = r"\w(?:[\w.-]*\w)?"
+REPOSITORY = re.compile(rf"(?P<repository>{PART}/{PART})(?::(?P<quant>{PART}))?")
+FILE = re.compile(rf"(?P<repository>{PART}/{PART})/(?P<file>[^:]+\.gguf)")
+MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
+LONGEST_SHOWN = 80
+MOST_OFFERED = 4
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model on the hub: its repository (`owner/repo`), and a quant or a file of it where one is named."""
+
+    repository: str
+    quant: str = ""
+    file: str = ""
+
+    def __str__(self) -> str:
+        """The name that means this model."""
+        if self.file:
+            return f"{PREFIX}{self.repository}/{self.file}"
+        return f"{self.repository}:{self.quant}" if self.quant else self.repository
+
+
+def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
+    """The path or the hub's model that a MODEL text means; the path may be of a file that does not exist.
+
+    aliases: by their names in small letters. Raises ModelLoadError for a name that means nothing.
+    """
+    path = Path(os.path.expanduser(text))
+    alias = aliases.get(text.lower())
+    if _is_path(text) or _is_there(path, but_no_folder=alias is not None):
+        return path
+    if alias is not None:
+        return alias_model(alias)
+    if text.startswith(PREFIX):
+        return _hub_name(text)
+    if model := _repository(text):
+        return model
+    similar = nearest_names(text, aliases)
+    offer = f"did you mean {' or '.join(similar)}? " if similar else ""
+    raise ModelLoadError(f"no such model: {shortened(text)}", offer + MODEL_IS)
+
+
+def alias_model(alias: Alias) -> Path | HubModel:
+    """What an alias stands for, whatever lies in the present folder. Raises ModelLoadError for a broken `hf:` name."""
+    text = alias.repository
+    model = _hub_name(text) if text.startswith(PREFIX) else _repository(text)
+    if model is None:
+        return Path(text)
+    return replace(model, quant=alias.quant) if alias.quant and not model.file else model
+
+
+def nearest_names(text: str, aliases: Mapping[str, Alias]) -> list[str]:
+    """The aliases that a mistyped name may have meant, those that contain it first."""
+    word = text.lower()
+    containing = [name for name in aliases if len(word) > 2 and word in name]
+    similar = nearest(word, aliases, MOST_OFFERED)
+    return [aliases[name].name for name in dict.fromkeys([*containing, *similar])][:MOST_OFFERED]
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text that may be a whole prompt in a model's place."""
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text can mean nothing but a path; one with spaces is a path or a prompt without its -p."""
+    if text.startswith(PREFIX):
+        return False
+    begins = text.startswith((".", "~", "/")) or os.path.isabs(text)
+    return not text or begins or "\\" in text or any(char.isspace() for char in text) or text.endswith(".gguf")
+
+
+def _is_there(path: Path, *, but_no_folder: bool) -> bool:
+    try:
+        return path.is_file() if but_no_folder else path.exists()
+    except (OSError, ValueError):  # too long for a path, or with a zero in it
+        return False
+
+
+def _repository(text: str) -> HubModel | None:
+    match = REPOSITORY.fullmatch(text)
+    return HubModel(match["repository"], match["quant"] or "") if match else None
+
+
+def _hub_name(text: str) -> HubModel:
+    name = text.removeprefix(PREFIX).lstrip("/")
+    if model := _repository(name):
+        return model
+    if match := FILE.fullmatch(name):
+        return HubModel(match["repository"], file=match["file"])
+    raise ModelLoadError(
+        f"{shortened(text)} names no model of the hub", "hf:owner/repo, hf:owner/repo:quant or hf:owner/repo/file.gguf"
+    )

@@ -1,0 +1,207 @@
+"""A Hugging Face Hub on the loopback: as much of its API as fetching a model needs, and its ways to fail.
+
+No test lives here. Point HF_ENDPOINT at `address` in the environment of a process of its own: huggingface_hub reads it
+once, when it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha1, sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socket import SO_LINGER, SOL_SOCKET
+from typing import Any, Literal, Self
+
+GATED = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."}
+NOT_FOUND = {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}
+NO_ENTRY = {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"}
+BAD_TOKEN = {"X-Error-Message": "Invalid credentials in Authorization header"}
+
+
+@dataclass
+class Repository:
+    """One repository: its files, and what goes wrong with them.
+
+    gated: its files want this token. break_after: bytes after which the next transfer ends, and how it ends: the
+    connection is closed, reset, or held until `released`. lie: bytes that the listing adds to every size.
+    names_only: the listing tells names alone. elsewhere: files are on another host, which takes no tokens.
+    """
+
+    files: dict[str, bytes]
+    gated: str = ""
+    break_after: int | None = None
+    ending: Literal["close", "reset", "hold"] = "reset"
+    lie: int = 0
+    names_only: bool = False
+    elsewhere: bool = False
+    commit: str = ""
+
+    def __post_init__(self) -> None:
+        names = "\n".join(f"{name} {len(content)}" for name, content in self.files.items())
+        self.commit = self.commit or sha1(names.encode()).hexdigest()
+
+
+@dataclass
+class FakeHub:
+    """What the hub has, and what was asked of it.
+
+    requests: method, path and Range of every request, in order. token: the one that is valid; any other is refused.
+    status: answers every request with this, where it is not 0.
+    """
+
+    repositories: dict[str, Repository]
+    token: str = "hf_valid"
+    status: int = 0
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
+    held: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+    address: str = ""
+
+    def environment(self, home: Path, **more: str) -> dict[str, str]:
+        """The environment of a process that has this hub and a cache of its own below `home`."""
+        cache = {"HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "XDG_CONFIG_HOME": str(home / "config")}
+        cleared = {"HF_TOKEN": "", "HF_HUB_OFFLINE": ""}
+        return {**cleared, **cache, "HF_ENDPOINT": self.address, "no_proxy": "127.0.0.1,localhost", **more}
+
+    def asked(self) -> list[tuple[str, str, str]]:
+        """The requests for repositories; the library also asks what programs use it."""
+        return [request for request in self.requests if request[1] != "/api/agent-harnesses"]
+
+    def transfers(self) -> list[tuple[str, str]]:
+        """The file and the Range of each transfer that was asked for."""
+        return [
+            (path.rpartition("/")[2], span)
+            for method, path, span in self.requests
+            if "/resolve/" in path and method == "GET"
+        ]
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Answer on a free port while this lasts."""
+        hub: FakeHub = self
+
+        class Answers(_Answers):
+            fake = hub
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        self.address = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield self
+        finally:
+            self.released.set()
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """The routes: /api/models/REPOSITORY for the listing, /REPOSITORY/resolve/REVISION/FILE for a file.
+
+    A file that is elsewhere is on the host `localhost`, under /elsewhere/REPOSITORY/FILE.
+    """
+
+    fake: FakeHub
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _answer(self) -> None:
+        hub = self.fake
+        path = self.path.partition("?")[0]
+        hub.requests.append((self.command, path, self.headers.get("Range", "")))
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if hub.status:
+            return self._refuse(hub.status, {})
+        if token and token != hub.token:
+            return self._refuse(401, BAD_TOKEN)
+        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/.*)?", path):
+            repository = hub.repositories.get(match[1])
+            return self._list(match[1], repository) if repository else self._refuse(404 if token else 401, NOT_FOUND)
+        if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
+            return self._resolve(match[1], match[2], token)
+        if match := re.fullmatch(r"/elsewhere/([^/]+/[^/]+)/(.+)", path):
+            repository = hub.repositories[match[1]]
+            return self._refuse(400, {}) if token else self._send_file(repository, repository.files[match[2]])
+        return self._refuse(404, {})
+
+    def _resolve(self, name: str, file: str, token: str) -> None:
+        repository = self.fake.repositories.get(name)
+        if repository is None:
+            return self._refuse(404, NOT_FOUND)
+        if repository.gated and token != repository.gated:
+            return self._refuse(403 if token else 401, GATED)
+        if file not in repository.files:
+            return self._refuse(404, NO_ENTRY)
+        content = repository.files[file]
+        if not repository.elsewhere:
+            return self._send_file(repository, content)
+        place = f"{self.fake.address.replace('127.0.0.1', 'localhost')}/elsewhere/{name}/{file}"
+        linked = {"X-Linked-Etag": f'"{sha256(content).hexdigest()}"', "X-Linked-Size": str(len(content))}
+        return self._send(302, b"", {"Location": place, "X-Repo-Commit": repository.commit, **linked})
+
+    def _refuse(self, status: int, headers: dict[str, str]) -> None:
+        self._send(status, b"", headers)
+
+    def _list(self, name: str, repository: Repository) -> None:
+        siblings = [_sibling(file, content, repository) for file, content in repository.files.items()]
+        answer = {
+            "id": name,
+            "modelId": name,
+            "sha": repository.commit,
+            "siblings": siblings,
+            "tags": [],
+            "private": False,
+        }
+        self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+
+    def _send_file(self, repository: Repository, content: bytes) -> None:
+        span = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        start = int(span[1]) if span else 0
+        headers = {"ETag": f'"{sha256(content).hexdigest()}"', "X-Repo-Commit": repository.commit}
+        headers |= {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if span else {}
+        status, body = (206 if span else 200), content[start:]
+        if self.command == "HEAD" or repository.break_after is None:
+            return self._send(status, body, headers)
+        sent, repository.break_after = body[: repository.break_after], None
+        self._send(status, sent, headers, length=len(body))
+        if repository.ending == "hold":
+            self.fake.held.set()
+            self.fake.released.wait(60)
+        if repository.ending != "close":
+            self.connection.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str], length: int | None = None) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+def _sibling(name: str, content: bytes, repository: Repository) -> dict[str, Any]:
+    """A file as the listing shows it: large ones are kept by their SHA-256."""
+    if repository.names_only:
+        return {"rfilename": name}
+    size = len(content) + repository.lie
+    lfs = {"sha256": sha256(content).hexdigest(), "size": size, "pointerSize": 134}
+    return {"rfilename": name, "size": size, "blobId": sha1(content).hexdigest(), "lfs": lfs}
