@@ -18,19 +18,25 @@ ERROR, CONTINUE = 4, 5
 
 BUFFER = re.compile(r"(?P<device>\S+) +(?P<kind>\w+) buffer size = +(?P<mebibytes>[\d.]+) MiB")
 
+CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
+"""Said of each part of a cache, also when its buffer is only simulated and has no size."""
+
 
 class Log:
     """Receives llama.cpp's log; `verbose` passes it on to stderr.
 
-    callbacks: what the library calls; it keeps only their addresses, so somebody must keep them alive.
+    callbacks: what the library calls; it keeps only their addresses, so somebody must keep them alive. taken: MiB by
+    kind ("KV", "compute", ..) that `take_buffers` summed up last.
     """
 
     def __init__(self) -> None:
         self.callbacks: list[object] = []
         self.verbose = False
+        self.taken: dict[str, float] = {}
         self._errors: deque[str] = deque(maxlen=3)
         self._level = 0
         self._buffers: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._cells = 0.0
 
     def receive(self, level: int, text: bytes) -> None:
         """One call of the library's callback: a line, or the next piece of one."""
@@ -41,6 +47,8 @@ class Log:
             self._errors.append(line.strip())
         if buffer := BUFFER.search(line):
             self._add_buffer(buffer["device"], buffer["kind"], float(buffer["mebibytes"]))
+        elif cells := CELLS.search(line):
+            self._cells += float(cells["mebibytes"])
         if self.verbose:
             sys.stderr.write(line)
 
@@ -59,9 +67,14 @@ class Log:
 
     def take_buffers(self) -> float:
         """MiB of the buffers that were made since the last call: of a model or of a context, on every device."""
-        total = sum(self._buffers.values())
+        taken: defaultdict[str, float] = defaultdict(float)
+        for (_, kind), mebibytes in self._buffers.items():
+            taken[kind] += mebibytes
+        if "KV" in taken:
+            taken["KV"] = taken["KV"] or self._cells
         self._buffers.clear()
-        return total
+        self.taken, self._cells = dict(taken), 0.0
+        return sum(taken.values())
 
     def _add_buffer(self, device: str, kind: str, mebibytes: float) -> None:
         # The compute buffer may be made anew for a larger graph; a cache may consist of several.

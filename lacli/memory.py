@@ -22,7 +22,7 @@ def bounded_by_free_memory() -> Iterator[None]:
         import resource
 
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + _free_memory()
+        most = pages * resource.getpagesize() + free_memory()
     except (ImportError, OSError, LookupError, ValueError):
         yield
         return
@@ -46,7 +46,7 @@ def peak_memory() -> float:
     return most / (KIB * KIB if sys.platform == "darwin" else KIB)
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
     """Bytes that Linux could hand out without killing anybody, swap included."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     kib = {name: int(count) for name, count, *_ in lines}

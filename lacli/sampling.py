@@ -7,6 +7,7 @@ and nothing else asked for) needs neither.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -102,6 +103,22 @@ class SamplingSettings:
 def flag(name: str) -> str:
     """A setting's name on the command line."""
     return "--" + name.replace("_", "-")
+
+
+def token_bias(text: str) -> tuple[int, float]:
+    """A bias as llama.cpp takes it: a token id, a sign and a number, 15043+1 or 2-inf."""
+    found = re.fullmatch(r"(\d+)([+-].+)", text)
+    try:
+        if found:
+            return int(found[1]), float(found[2])
+    except ValueError:
+        pass
+    raise UsageError(f"--logit-bias {text!r} is not ID+BIAS or ID-BIAS", "write 15043-1 or 2-inf, say")
+
+
+def bias_words(token: int, bias: float) -> str:
+    """The same bias as text, so that `token_bias` reads it again."""
+    return f"{token}{bias:+}"
 
 
 def _range(name: str, least: float, most: float) -> str:

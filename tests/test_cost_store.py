@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from lacli.backends import Device
 from lacli.cost.known import cost_key, keep, known_cost
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.staircase import Cost, Point, Staircase
 from lacli.cost.store import HASHED, CostKey, CostStore, content_hash
-from lacli.llama import Device
 from lacli.settings import ModelSettings
 
 COST = Cost(

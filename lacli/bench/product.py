@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 
+from lacli.backends import devices
 from lacli.bench.contenders import contenders, rivals
 from lacli.bench.contexts import Contexts
 from lacli.bench.details import TOKENS as DETAIL_TOKENS
@@ -33,7 +34,7 @@ from lacli.cost.staircase import Cost
 from lacli.cost.store import CostStore
 from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
 from lacli.errors import Interrupted, LacliError
-from lacli.llama import devices, version
+from lacli.llama import version
 from lacli.memory import peak_memory
 from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings

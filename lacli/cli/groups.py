@@ -10,6 +10,11 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, get_type_hints
 
+import typer
+
+from lacli.cli.environment import with_variables
+from lacli.errors import UsageError
+
 Group = Callable[..., Any]
 
 
@@ -28,14 +33,21 @@ def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[...
             shown += parts.get(parameter.name, [parameter])
 
         @wraps(command)
-        def with_settings(**given: Any) -> None:
-            made = {
-                name: groups[name](**{each.name: given.pop(each.name) for each in part}) for name, part in parts.items()
-            }
-            command(**given, **made)
+        def with_settings(called: typer.Context | None = None, **given: Any) -> None:
+            try:
+                made = {
+                    name: groups[name](**{each.name: given.pop(each.name) for each in part})
+                    for name, part in parts.items()
+                }
+                command(**given, **made)
+            except UsageError as error:
+                if called is None:
+                    raise
+                raise with_variables(error, called) from error
 
-        with_settings.__signature__ = Signature(shown)  # type: ignore[attr-defined]  # read by inspect.signature
-        with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+        context = Parameter("called", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        with_settings.__signature__ = Signature([*shown, context])  # type: ignore[attr-defined]  # for inspect.signature
+        with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in [*shown, context]}
         return with_settings
 
     return decorate

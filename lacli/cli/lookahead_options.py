@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
-
 from lacli import settings
+from lacli.cli.environment import setting
+from lacli.flags import spellings
 from lacli.settings import DecodeSettings, decode_settings
 
 LOOKAHEAD = "Lookahead"
@@ -19,7 +19,7 @@ DECODE = DecodeSettings()
 
 Mode = Annotated[
     settings.Mode,
-    typer.Option(
+    setting(
         "--mode",
         metavar="MODE",
         help="How tokens are guessed: plain (not at all), jacobi, lookup or lookahead.",
@@ -28,7 +28,7 @@ Mode = Annotated[
 ]
 Preset = Annotated[
     Literal["code", "text", "creative", "7b", "13b", "34b"] | None,
-    typer.Option(
+    setting(
         "--preset",
         metavar="NAME",
         help="W, N and G for a kind of text (code, text, creative) or a size of model (7b, 13b, 34b).",
@@ -37,26 +37,26 @@ Preset = Annotated[
 ]
 Window = Annotated[
     int | None,
-    typer.Option("-W", "--window", help=f"Columns of the lookahead window; jacobi's block. (default: {DECODE.window})",
-                 show_default=False, rich_help_panel=LOOKAHEAD),
+    setting(*spellings("window"), help=f"Columns of the lookahead window; jacobi's block. (default: {DECODE.window})",
+            show_default=False, rich_help_panel=LOOKAHEAD),
 ]  # fmt: skip
 Ngram = Annotated[
     int | None,
-    typer.Option("-N", "--ngram", help=f"Tokens of an n-gram. (default: {DECODE.ngram})", show_default=False,
-                 rich_help_panel=LOOKAHEAD),
+    setting(*spellings("ngram"), help=f"Tokens of an n-gram. (default: {DECODE.ngram})", show_default=False,
+            rich_help_panel=LOOKAHEAD),
 ]  # fmt: skip
 Guesses = Annotated[
     int | None,
-    typer.Option("-G", "--guesses", help=f"Most n-grams verified a step. (default: {DECODE.guesses})",
-                 show_default=False, rich_help_panel=LOOKAHEAD),
+    setting(*spellings("guesses"), help=f"Most n-grams verified a step. (default: {DECODE.guesses})",
+            show_default=False, rich_help_panel=LOOKAHEAD),
 ]  # fmt: skip
 WindowInit = Annotated[
     settings.WindowInit,
-    typer.Option("--window-init", help="What the window starts from.", rich_help_panel=LOOKAHEAD),
+    setting("--window-init", help="What the window starts from.", rich_help_panel=LOOKAHEAD),
 ]
 WindowShift = Annotated[
     settings.WindowShift,
-    typer.Option(
+    setting(
         "--window-shift",
         help="After accepted tokens: slide the window once, or drop their columns and refill it.",
         rich_help_panel=LOOKAHEAD,
@@ -64,32 +64,32 @@ WindowShift = Annotated[
 ]
 PoolPrompt = Annotated[
     bool,
-    typer.Option("--pool-prompt/--no-pool-prompt", help="N-grams of the prompt enter the pool.",
-                 rich_help_panel=LOOKAHEAD),
+    setting("--pool-prompt/--no-pool-prompt", help="N-grams of the prompt enter the pool.",
+            rich_help_panel=LOOKAHEAD),
 ]  # fmt: skip
 PoolText = Annotated[
     bool,
-    typer.Option("--pool-text/--no-pool-text", help="N-grams of the generated text enter the pool.",
-                 rich_help_panel=LOOKAHEAD),
+    setting("--pool-text/--no-pool-text", help="N-grams of the generated text enter the pool.",
+            rich_help_panel=LOOKAHEAD),
 ]  # fmt: skip
 PoolKeys = Annotated[
-    int, typer.Option("--pool-keys", help="Most first tokens the pool keeps n-grams for.", rich_help_panel=LOOKAHEAD)
+    int, setting("--pool-keys", help="Most first tokens the pool keeps n-grams for.", rich_help_panel=LOOKAHEAD)
 ]
 JacobiIterations = Annotated[
     int | None,
-    typer.Option("--jacobi-iterations", show_default=False, rich_help_panel=LOOKAHEAD,
-                 help=f"Steps after which jacobi starts a new block. (default: {DECODE.jacobi_iterations})"),
+    setting("--jacobi-iterations", show_default=False, rich_help_panel=LOOKAHEAD,
+            help=f"Steps after which jacobi starts a new block. (default: {DECODE.jacobi_iterations})"),
 ]  # fmt: skip
 LookupMatch = Annotated[
-    int, typer.Option("--lookup-match", help="Longest match of mode lookup, in tokens.", rich_help_panel=LOOKAHEAD)
+    int, setting("--lookup-match", help="Longest match of mode lookup, in tokens.", rich_help_panel=LOOKAHEAD)
 ]
 LookupDraft = Annotated[
-    int, typer.Option("--lookup-draft", help="Tokens that mode lookup drafts.", rich_help_panel=LOOKAHEAD)
+    int, setting("--lookup-draft", help="Tokens that mode lookup drafts.", rich_help_panel=LOOKAHEAD)
 ]
 
 Strict = Annotated[
     bool,
-    typer.Option(
+    setting(
         "--strict",
         help="Bit for bit the same text in every mode and with every -W, -N and -G; slower, CPU only. "
         "lacli check --strict shows whether it holds for a model.",

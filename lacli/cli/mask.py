@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from lacli.cli import options
+from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import Guesses, Ngram, Preset, Window
 from lacli.errors import UsageError
 from lacli.settings import decode_settings
@@ -34,6 +35,7 @@ Plot = Annotated[
 ]  # fmt: skip
 
 
+@with_groups()
 def mask(
     preset: Preset = None,
     window: Window = None,

@@ -5,67 +5,56 @@ Declarations only; ranges are checked by the settings.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 import typer
 
 from lacli import sampling
+from lacli.cli.environment import setting
 from lacli.errors import UsageError
+from lacli.flags import spellings
 from lacli.question import check_text, read_text
-from lacli.sampling import SamplingSettings
+from lacli.sampling import SamplingSettings, token_bias
 
 SAMPLING = "Sampling"
 DEFAULT = SamplingSettings()
 
 
 def sampling_option(*names: str, help: str, **more: Any) -> Any:
+    return setting(*names, help=help, rich_help_panel=SAMPLING, **more)
+
+
+def text_option(*names: str, help: str, **more: Any) -> Any:
+    """What is for one question, or may hold any character: the environment has no default of it."""
     return typer.Option(*names, help=help, rich_help_panel=SAMPLING, **more)
 
 
-def bias(text: str) -> tuple[int, float]:
-    """--logit-bias as llama.cpp takes it: a token id, a sign and a number, 15043+1 or 2-inf."""
-    found = re.fullmatch(r"(\d+)([+-].+)", text)
-    try:
-        if found:
-            return int(found[1]), float(found[2])
-    except ValueError:
-        pass
-    raise UsageError(f"--logit-bias {text!r} is not ID+BIAS or ID-BIAS", "write 15043-1 or 2-inf, say")
-
-
 def sampling_group(
-    seed: Annotated[int, sampling_option("-s", "--seed", help="Seed; -1 takes another one each time.")] = DEFAULT.seed,
+    seed: Annotated[
+        int, sampling_option(*spellings("seed"), help="Seed; -1 takes another one each time.")
+    ] = DEFAULT.seed,
     temp: Annotated[
         float,
         sampling_option(
-            "--temp",
-            "--temperature",
-            envvar=["LACLI_TEMPERATURE", "LLAMA_ARG_TEMPERATURE"],
+            *spellings("temp"),
             help="Temperature; at 0 the most probable token is taken.",
         ),
     ] = DEFAULT.temp,
-    top_k: Annotated[
-        int, sampling_option("--top-k", envvar="LLAMA_ARG_TOP_K", help="Keep the k most probable; 0 keeps all.")
-    ] = DEFAULT.top_k,
+    top_k: Annotated[int, sampling_option("--top-k", help="Keep the k most probable; 0 keeps all.")] = DEFAULT.top_k,
     top_p: Annotated[
         float,
-        sampling_option("--top-p", envvar="LLAMA_ARG_TOP_P", help="Keep what makes up this probability; 1 keeps all."),
+        sampling_option("--top-p", help="Keep what makes up this probability; 1 keeps all."),
     ] = DEFAULT.top_p,
     min_p: Annotated[
         float,
-        sampling_option(
-            "--min-p", envvar="LLAMA_ARG_MIN_P", help="Keep what has this share of the top token's; 0 keeps all."
-        ),
+        sampling_option("--min-p", help="Keep what has this share of the top token's; 0 keeps all."),
     ] = DEFAULT.min_p,
     typical: Annotated[
-        float, sampling_option("--typical", "--typical-p", help="Locally typical sampling; 1 is off.")
+        float, sampling_option(*spellings("typical"), help="Locally typical sampling; 1 is off.")
     ] = DEFAULT.typical,
     top_nsigma: Annotated[
         float,
-        sampling_option(
-            "--top-nsigma", "--top-n-sigma", help="Keep logits so many deviations below the top; -1 is off."
-        ),
+        sampling_option(*spellings("top_nsigma"), help="Keep logits so many deviations below the top; -1 is off."),
     ] = DEFAULT.top_nsigma,
     xtc_probability: Annotated[
         float, sampling_option("--xtc-probability", help="How often XTC leaves out the top choices; 0 is off.")
@@ -81,20 +70,18 @@ def sampling_group(
     ] = DEFAULT.dynatemp_exp,
     repeat_penalty: Annotated[
         float,
-        sampling_option("--repeat-penalty", envvar="LLAMA_ARG_REPEAT_PENALTY", help="Penalty of repeats; 1 is off."),
+        sampling_option("--repeat-penalty", help="Penalty of repeats; 1 is off."),
     ] = DEFAULT.repeat_penalty,
     repeat_last_n: Annotated[
         int, sampling_option("--repeat-last-n", help="Tokens that the penalties look back at; 0 is none.")
     ] = DEFAULT.repeat_last_n,
     presence_penalty: Annotated[
         float,
-        sampling_option("--presence-penalty", envvar="LLAMA_ARG_PRESENCE_PENALTY", help="Penalty once; 0 is off."),
+        sampling_option("--presence-penalty", help="Penalty once; 0 is off."),
     ] = DEFAULT.presence_penalty,
     frequency_penalty: Annotated[
         float,
-        sampling_option(
-            "--frequency-penalty", envvar="LLAMA_ARG_FREQUENCY_PENALTY", help="Penalty for every repeat; 0 is off."
-        ),
+        sampling_option("--frequency-penalty", help="Penalty for every repeat; 0 is off."),
     ] = DEFAULT.frequency_penalty,
     dry_multiplier: Annotated[
         float, sampling_option("--dry-multiplier", help="DRY penalty of repeated passages; 0 is off.")
@@ -108,7 +95,7 @@ def sampling_group(
     ] = DEFAULT.dry_penalty_last_n,
     dry_sequence_breaker: Annotated[
         list[str] | None,
-        sampling_option(
+        text_option(
             "--dry-sequence-breaker",
             help="DRY: a text that ends a passage; repeatable, 'none' for none. (default: newline : \" *)",
         ),
@@ -124,9 +111,8 @@ def sampling_group(
     ] = DEFAULT.mirostat_ent,
     logit_bias: Annotated[
         list[str] | None,
-        sampling_option(
-            "-l",
-            "--logit-bias",
+        text_option(
+            *spellings("logit_bias"),
             metavar="ID(+/-)BIAS",
             help="Add to a token's logit: 15043+1, 15043-1, 2-inf; repeatable.",
         ),
@@ -134,16 +120,14 @@ def sampling_group(
     ignore_eos: Annotated[
         bool, sampling_option("--ignore-eos", help="Never end by an end token: only -n or the context ends it.")
     ] = DEFAULT.ignore_eos,
-    grammar: Annotated[
-        str | None, sampling_option("--grammar", help="GBNF grammar that the answer must follow.")
-    ] = None,
-    grammar_file: Annotated[str | None, sampling_option("--grammar-file", help="The same from a file.")] = None,
+    grammar: Annotated[str | None, text_option("--grammar", help="GBNF grammar that the answer must follow.")] = None,
+    grammar_file: Annotated[str | None, text_option("--grammar-file", help="The same from a file.")] = None,
     json_schema: Annotated[
         str | None,
-        sampling_option("-j", "--json-schema", help="JSON schema of the answer; '{}' is any object."),
+        text_option(*spellings("json_schema"), help="JSON schema of the answer; '{}' is any object."),
     ] = None,
     json_schema_file: Annotated[
-        str | None, sampling_option("-jf", "--json-schema-file", help="The same from a file.")
+        str | None, text_option(*spellings("json_schema_file"), help="The same from a file.")
     ] = None,
     verify: Annotated[
         sampling.Verify,
@@ -158,7 +142,7 @@ def sampling_group(
     arguments = locals()
     # Most flags are settings of the same name; these few are read in their own way.
     given: dict[str, Any] = {name: arguments[name] for name in sampling.DEFAULT}
-    given["logit_bias"] = tuple(bias(each) for each in logit_bias or ())
+    given["logit_bias"] = tuple(token_bias(each) for each in logit_bias or ())
     given["grammar"] = _one_text(grammar, "--grammar", grammar_file)
     given["json_schema"] = _one_text(json_schema, "--json-schema", json_schema_file)
     breakers = [check_text(each, "--dry-sequence-breaker") for each in dry_sequence_breaker or () if each != "none"]

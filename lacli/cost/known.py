@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import time
 
+from lacli.backends import CPU, devices
 from lacli.check import PROMPTS
 from lacli.context import LlamaEngine
 from lacli.cores import with_threads
@@ -17,13 +18,10 @@ from lacli.cost.measure import MeasurePlan, engine_settings, measure
 from lacli.cost.staircase import Cost
 from lacli.cost.store import CostKey, CostStore, content_hash
 from lacli.ending import ctrl_c_ends_at_once
-from lacli.llama import LlamaModel, devices, offloads, version
+from lacli.llama import LlamaModel, offloads, version
 from lacli.settings import ModelSettings
 
 Progress = Callable[[str], None]
-
-CPU = "CPU"
-"""ggml's name of the processor."""
 
 
 def device_names(*, offloaded: bool) -> str:

@@ -1,0 +1,138 @@
+"""What llama.cpp was built with and finds here: its version, its backends, its devices and their memory.
+
+Questions about the library only; what they mean for a user is said elsewhere. The library comes from `llama.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from lacli.llama import lib, library, version
+
+GPU_TYPES = (1, 2)
+"""Of ggml's ggml_backend_dev_type: a GPU, and one that shares the processor's memory."""
+
+CPU = "CPU"
+"""ggml's name of the processor, as a backend and as a device."""
+
+
+class Device(NamedTuple):
+    """What llama.cpp can compute on: ggml's name of it ("CPU", "CUDA0"), what it is, whether it is a GPU.
+
+    free, total: bytes of its memory; 0 where ggml does not say.
+    """
+
+    name: str
+    description: str
+    is_gpu: bool
+    free: int = 0
+    total: int = 0
+
+
+class Backend(NamedTuple):
+    """A part of llama.cpp that computes: ggml's name of it ("CPU", "CUDA") and what its build can use ("AVX2")."""
+
+    name: str
+    features: tuple[str, ...] = ()
+
+
+class Build(NamedTuple):
+    """llama-cpp-python's version, and of llama.cpp and its ggml; '' where the library does not say.
+
+    commit: llama.cpp's, shortened, with "-dirty" where it was changed.
+    """
+
+    python: str
+    llama: str
+    ggml: str
+    commit: str
+    backends: tuple[Backend, ...]
+
+
+def devices() -> list[Device]:
+    """The devices of this build on this machine, in llama.cpp's order."""
+    library()
+    ggml = _ggml()
+    found = map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count()))
+    return [
+        Device(
+            ggml.ggml_backend_dev_name(device).decode(),
+            ggml.ggml_backend_dev_description(device).decode(),
+            ggml.ggml_backend_dev_type(device) in GPU_TYPES,
+            *_memory(ggml, device),
+        )
+        for device in found
+    ]
+
+
+def build() -> Build:
+    """What this llama.cpp is, without loading a model."""
+    library()
+    ggml = _ggml()
+    registered = map(ggml.ggml_backend_reg_get, range(ggml.ggml_backend_reg_count()))
+    names = [ggml.ggml_backend_reg_name(backend).decode() for backend in registered]
+    return Build(
+        version(),
+        _words(ggml, "llama_version"),
+        _words(ggml, "ggml_version"),
+        _words(ggml, "ggml_commit"),
+        tuple(backends(names, lib.llama_print_system_info().decode("utf-8", "replace"))),
+    )
+
+
+def backends(names: Sequence[str], system_info: str) -> list[Backend]:
+    """Backends with their features, from llama_print_system_info's `CPU : AVX2 = 1 | FMA = 1 | CUDA : ARCHS = 800 |`.
+
+    A feature of value 1 stands for itself, one of value 0 is left out, others keep their value.
+    """
+    features: dict[str, list[str]] = {name: [] for name in names}
+    owner = CPU
+    for part in system_info.split("|"):
+        before, colon, rest = part.partition(" : ")
+        if colon:
+            owner = before.strip()
+        feature, _, value = (rest if colon else part).partition("=")
+        if feature.strip() and value.strip() not in ("", "0"):
+            shown = feature.strip() if value.strip() == "1" else f"{feature.strip()} {value.strip()}"
+            features.setdefault(owner, []).append(shown)
+    return [Backend(name, tuple(found)) for name, found in features.items()]
+
+
+def _memory(ggml: Any, device: int) -> tuple[int, int]:
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+    return free.value, total.value
+
+
+def _words(ggml: Any, name: str) -> str:
+    """What a function without parameters says, which an older or newer library may not have."""
+    function = getattr(ggml, name, None)
+    if function is None:
+        return ""
+    function.argtypes, function.restype = [], ctypes.c_char_p
+    return (function() or b"").decode("utf-8", "replace")
+
+
+def _ggml() -> Any:
+    """The library's functions about backends and devices, which llama_cpp does not declare."""
+    functions = lib.llama_cpp._lib
+    pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+    of_device: list[tuple[str, list[Any], Any]] = [
+        ("ggml_backend_dev_name", [pointer], text),
+        ("ggml_backend_dev_description", [pointer], text),
+        ("ggml_backend_dev_type", [pointer], ctypes.c_int),
+        ("ggml_backend_dev_memory", [pointer, pointer, pointer], None),
+    ]
+    of_kind: list[tuple[str, list[Any], Any]] = [
+        ("ggml_backend_dev_count", [], number),
+        ("ggml_backend_dev_get", [number], pointer),
+        ("ggml_backend_reg_count", [], number),
+        ("ggml_backend_reg_get", [number], pointer),
+        ("ggml_backend_reg_name", [pointer], text),
+    ]
+    for name, takes, gives in of_device + of_kind:
+        function = getattr(functions, name)
+        function.argtypes, function.restype = takes, gives
+    return functions

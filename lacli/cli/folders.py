@@ -1,0 +1,26 @@
+"""Where lacli keeps things of the user's: the folders that the system has for each kind. Nothing is made here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lacli.cli.cost import cost_folder
+
+
+def own_aliases() -> Path:
+    """The user's own list of model names."""
+    from platformdirs import user_config_path
+
+    return user_config_path("lacli", appauthor=False) / "models.txt"
+
+
+def history_file() -> Path:
+    """The lines that were typed in chats."""
+    from platformdirs import user_state_path
+
+    return user_state_path("lacli", appauthor=False) / "history"
+
+
+def own_folders() -> dict[str, Path]:
+    """All folders that lacli writes into or reads the user's files from, by what is in them."""
+    return {"measured costs": cost_folder(), "chat history": history_file().parent, "own aliases": own_aliases().parent}

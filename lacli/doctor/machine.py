@@ -1,0 +1,203 @@
+"""The machine as the doctor sees it: every probe is a function of one record, so that another machine can be played.
+
+Nothing is judged here, and nothing asks the network.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from lacli.cores import physical_cores
+from lacli.memory import free_memory
+
+if TYPE_CHECKING:
+    from lacli.backends import Build, Device
+    from lacli.doctor.self_test import SelfTest
+
+PATIENCE_S = 2.0
+"""How long another program may take to answer."""
+
+SCAN_S = 0.3
+"""How long the sizes of the hub's cache may take."""
+
+
+class LibraryMissing(Exception):
+    """llama.cpp cannot be loaded; the text is the loader's."""
+
+
+class Library(NamedTuple):
+    """llama.cpp as it is loaded here."""
+
+    build: Build
+    devices: list[Device]
+
+
+class Terminal(NamedTuple):
+    """What stdout is: a terminal or not, whether it shows colours, its encoding, its columns."""
+
+    is_terminal: bool
+    colours: bool
+    encoding: str
+    columns: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """All probes. Bytes and seconds; a probe that cannot tell raises, and the report says unknown.
+
+    requirements: what lacli's own metadata asks for ("numpy>=2.4,<3"). output: what a program prints. folders: lacli's
+    own, by what is in them. variables: the environment's names that lacli knows, each with the flag it sets.
+    """
+
+    system: str
+    processor: str
+    python: tuple[int, int, int]
+    environ: Mapping[str, str]
+    variables: Mapping[str, str]
+    folders: Mapping[str, Path]
+    terminal: Terminal
+    read: Callable[[str], str]
+    exists: Callable[[str], bool]
+    which: Callable[[str], str | None]
+    output: Callable[[Sequence[str]], str]
+    writable: Callable[[Path], bool]
+    free_disk: Callable[[Path], int]
+    load: Callable[[], float]
+    logical_cores: Callable[[], int]
+    physical_cores: Callable[[], int]
+    free_memory: Callable[[], int]
+    total_memory: Callable[[], int]
+    requirements: Callable[[], list[str]]
+    version_of: Callable[[str], str | None]
+    library: Callable[[], Library]
+    hub_cache: Callable[[], Path]
+    hub_token: Callable[[], bool]
+    folder_size: Callable[[Path], int | None]
+    self_test: Callable[[int], SelfTest]
+
+
+def this_machine(
+    environ: Mapping[str, str], variables: Mapping[str, str], folders: Mapping[str, Path], terminal: Terminal
+) -> Machine:
+    """The machine that lacli runs on."""
+    return Machine(
+        system=platform.system(),
+        processor=platform.machine(),
+        python=(sys.version_info.major, sys.version_info.minor, sys.version_info.micro),
+        environ=environ,
+        variables=variables,
+        folders=folders,
+        terminal=terminal,
+        read=lambda path: Path(path).read_text("utf-8", "replace"),
+        exists=os.path.exists,
+        which=shutil.which,
+        output=_output,
+        writable=lambda path: os.access(nearest_folder(path), os.W_OK),
+        free_disk=lambda path: shutil.disk_usage(nearest_folder(path)).free,
+        load=lambda: os.getloadavg()[0],
+        logical_cores=_logical_cores,
+        physical_cores=physical_cores,
+        free_memory=free_memory,
+        total_memory=lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        requirements=_requirements,
+        version_of=_version_of,
+        library=cache(load_library),
+        hub_cache=_hub_cache,
+        hub_token=_hub_token,
+        folder_size=_folder_size,
+        self_test=_self_test,
+    )
+
+
+def load_library() -> Library:
+    """llama.cpp, imported now. Raises LibraryMissing with the loader's reason."""
+    try:
+        from lacli.backends import build, devices
+
+        return Library(build(), devices())
+    except Exception as error:  # a missing driver, a wrong architecture, a package half installed
+        raise LibraryMissing(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def nearest_folder(path: Path) -> Path:
+    """The folder, or the first above it that exists."""
+    return next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
+
+
+def _output(command: Sequence[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+
+
+def _logical_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _requirements() -> list[str]:
+    """From the installed package, or from the checkout that runs without being installed."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        return [line for line in requires("lacli") or [] if "extra ==" not in line]
+    except PackageNotFoundError:
+        import tomllib
+
+        text = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
+        found: list[str] = tomllib.loads(text)["project"]["dependencies"]
+        return found
+
+
+def _version_of(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _hub_cache() -> Path:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return Path(HF_HUB_CACHE)
+
+
+def _hub_token() -> bool:
+    from huggingface_hub import get_token
+
+    return get_token() is not None
+
+
+def _folder_size(folder: Path) -> int | None:
+    """Bytes of a folder's files, links not followed; None where counting takes too long."""
+    begin, total, waiting = perf_counter(), 0, [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(Path(entry.path))
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue
+        if perf_counter() - begin > SCAN_S:
+            return None
+    return total
+
+
+def _self_test(threads: int) -> SelfTest:
+    from lacli.doctor.self_test import run_self_test
+
+    return run_self_test(threads)

@@ -1,0 +1,57 @@
+"""The doctor on places: the disk below the hub's cache, the hub's settings, and lacli's own folders."""
+
+from __future__ import annotations
+
+from lacli.doctor.finding import Finding
+from lacli.doctor.machine import Machine
+from lacli.doctor.versions import GIB, gib
+
+LEAST_FREE = 2 * GIB
+"""A small model's file."""
+
+YES = ("1", "on", "yes", "true")
+"""What huggingface_hub takes for on."""
+
+
+def check_cache(machine: Machine) -> Finding:
+    """Where models are kept, how much they take, and what is free there."""
+    place = machine.hub_cache()
+    free = machine.free_disk(place)
+    size = machine.folder_size(place)
+    held = "more than can be counted quickly" if size is None else f"{gib(size)} GiB" if size else "nothing"
+    words = f"{place}: {held} kept, {gib(free)} GiB free"
+    facts = {"path": str(place), "kept": size, "free": free}
+    if not machine.writable(place):
+        todo = ("make it writable, or name another folder: export HF_HUB_CACHE=FOLDER",)
+        return Finding("model cache", "better", f"{words}; it is not writable", todo, facts)
+    if free < LEAST_FREE:
+        todo = ("lacli rm NAME makes room; export HF_HUB_CACHE=FOLDER names another disk",)
+        return Finding("model cache", "better", f"{words}; no model of use fits", todo, facts)
+    return Finding("model cache", "fine", words, facts=facts)
+
+
+def check_hub(machine: Machine) -> Finding:
+    """The settings of huggingface_hub; the token's value is nobody's business."""
+    token = machine.hub_token()
+    offline = next((n for n in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _on(machine.environ.get(n, ""))), "")
+    words = "a token is set" if token else "no token; gated models need one (HF_TOKEN)"
+    if endpoint := machine.environ.get("HF_ENDPOINT", ""):
+        words += f"; models come from {endpoint}"
+    facts = {"token": token, "offline": bool(offline)}
+    if offline:
+        words += f"; {offline} is set, so nothing is fetched"
+    return Finding("hub", "fine", words, facts=facts)
+
+
+def check_folders(machine: Machine) -> Finding:
+    """lacli's own folders can be written, those that are not there yet included."""
+    closed = [f"{name} ({path})" for name, path in machine.folders.items() if not machine.writable(path)]
+    facts = {name: str(path) for name, path in machine.folders.items()}
+    if closed:
+        words = "cannot be written: " + ", ".join(closed)
+        return Finding("own folders", "better", words, ("make them writable; without them nothing is kept",), facts)
+    return Finding("own folders", "fine", f"{', '.join(machine.folders)}: writable", facts=facts)
+
+
+def _on(value: str) -> bool:
+    return value.strip().lower() in YES

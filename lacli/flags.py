@@ -1,0 +1,46 @@
+"""How settings are spelled: the command line's names of those that have more than their own.
+
+One table for the flags of `cli/` and for the keys of /set. What a flag does is said where it is declared.
+"""
+
+from __future__ import annotations
+
+LOADING: dict[str, tuple[str, ...]] = {
+    "context": ("-c", "--ctx-size"),
+    "batch": ("-b", "--batch-size"),
+    "gpu_layers": ("-ngl", "--gpu-layers", "--n-gpu-layers"),
+    "threads": ("-t", "--threads"),
+    "threads_batch": ("-tb", "--threads-batch"),
+    "flash_attention": ("-fa", "--flash-attn"),
+    "cache_type_k": ("-ctk", "--cache-type-k"),
+    "cache_type_v": ("-ctv", "--cache-type-v"),
+}
+"""Settings of a model and its context, by their fields in ModelSettings."""
+
+ANSWER: dict[str, tuple[str, ...]] = {
+    "limit": ("-n", "--predict", "--n-predict", "--max-tokens"),
+    "stops": ("--stop",),
+}
+"""How an answer ends."""
+
+DECODING: dict[str, tuple[str, ...]] = {
+    "window": ("-W", "--window"),
+    "ngram": ("-N", "--ngram"),
+    "guesses": ("-G", "--guesses"),
+    "seed": ("-s", "--seed"),
+    "temp": ("--temp", "--temperature"),
+    "typical": ("--typical", "--typical-p"),
+    "top_nsigma": ("--top-nsigma", "--top-n-sigma"),
+    "logit_bias": ("-l", "--logit-bias"),
+    "json_schema": ("-j", "--json-schema"),
+    "json_schema_file": ("-jf", "--json-schema-file"),
+}
+"""Fields of DecodeSettings and SamplingSettings, and the file of one."""
+
+
+def spellings(name: str) -> tuple[str, ...]:
+    """The flags of a setting, by its field's name; one that is in no table has its own name."""
+    for table in (DECODING, ANSWER, LOADING):
+        if name in table:
+            return table[name]
+    return ("--" + name.replace("_", "-"),)
