@@ -24,13 +24,14 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.core import PROMPTS
+from lacli.api import generate
 from lacli.compare import Comparison
 from lacli.context import LlamaEngine
 from lacli.llama import LlamaModel, lib
 from lacli.replay import Recorder
 from lacli.resolve import demo_model
 from lacli.sampling import SamplingSettings
-from lacli.session import generate, open_session
+from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.strict import strict_settings
 from lacli.template import chat_prompt
@@ -73,7 +74,7 @@ def answer_all(arguments: argparse.Namespace) -> None:
         plain: list[tuple[int, ...]] = []
         for name, mode in MODES.items():
             decoding = DecodeSettings(**{**vars(mode), "strict": arguments.strict})
-            with open_session(arguments.model, loading, decoding, SamplingSettings(seed=7, temp=temp)) as session:
+            with Session(arguments.model, loading, decoding, SamplingSettings(seed=7, temp=temp)) as session:
                 answers = [answer.tokens for answer in generate(session, questions, limit=arguments.tokens)]
             plain = plain or answers
             found[f"{name} T={temp}"] = sum(one != other for one, other in zip(answers, plain, strict=True))

@@ -9,17 +9,26 @@ __version__ = "0.1.0"
 __all__ = ["Answer", "DecodeSettings", "LacliError", "ModelSettings", "Session", "generate", "load"]
 
 if TYPE_CHECKING:
+    from lacli.api import generate, load
     from lacli.errors import LacliError
     from lacli.generation import Answer
-    from lacli.session import Session, generate, load
+    from lacli.session import Session
     from lacli.settings import DecodeSettings, ModelSettings
 
 
-HOMES = {"Answer": "generation", "DecodeSettings": "settings", "ModelSettings": "settings", "LacliError": "errors"}
+HOMES = {
+    "Answer": "generation",
+    "DecodeSettings": "settings",
+    "LacliError": "errors",
+    "ModelSettings": "settings",
+    "Session": "session",
+    "generate": "api",
+    "load": "api",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Public names load on first use, so that `import lacli` does not wait for llama.cpp."""
-    if name not in __all__:
+    if name not in HOMES:
         raise AttributeError(f"module 'lacli' has no attribute {name!r}")
-    return getattr(import_module(f"lacli.{HOMES.get(name, 'session')}"), name)
+    return getattr(import_module(f"lacli.{HOMES[name]}"), name)

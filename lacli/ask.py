@@ -15,7 +15,7 @@ from lacli.errors import Interrupted, LacliError
 from lacli.generation import Generation
 from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
-from lacli.session import Session, open_session
+from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.thoughts import opens_thought, with_thoughts
 from lacli.ui import Screen
@@ -57,7 +57,7 @@ def ask(
     """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out."""
     end_when_llama_cpp_aborts(screen)
     with ctrl_c_ends_at_once():
-        opened = open_session(
+        opened = Session(
             path,
             model_settings,
             decode_settings,

@@ -30,7 +30,7 @@ from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
 from lacli.errors import Interrupted
 from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
-from lacli.session import Session, open_session
+from lacli.session import Session
 from lacli.settings import DecodeSettings, Mode, ModelSettings, check_rows
 from lacli.ui import Screen
 
@@ -64,7 +64,7 @@ def examine(
     sampling = fixed_seed(sampling)
     end_when_llama_cpp_aborts(screen)
     with ctrl_c_ends_at_once():
-        opened = open_session(path, loading, replace(decoding, mode="plain"), sampling, verbose=plan.verbose)
+        opened = Session(path, loading, replace(decoding, mode="plain"), sampling, verbose=plan.verbose)
     with opened as session:
         try:
             setup, result = _checked(session, plan, screen)

@@ -1,6 +1,6 @@
-"""A loaded model that answers prompts: weights, context and decoder together. The Python API's home.
+"""A loaded model that answers prompts: weights, context, samplers, template and decoder together.
 
-The command line and other programs come through here; nothing here prints.
+The command line and other programs (through `api.py`) come through here; nothing here prints.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from secrets import randbelow
-from typing import overload
 
 from lacli.chain import LlamaSampler
 from lacli.closing import Closing
@@ -20,9 +19,8 @@ from lacli.cores import with_threads
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import LacliError, PromptError, UsageError
-from lacli.generation import Answer, Generation
+from lacli.generation import Generation
 from lacli.llama import LlamaModel, offloads, schema_grammar
-from lacli.resolve import find_model
 from lacli.sampling import MOST_SEED, SamplingSettings
 from lacli.schema import grammar_of
 from lacli.settings import DecodeSettings, ModelSettings, check_rows
@@ -34,7 +32,7 @@ from lacli.weights import weight_types
 
 
 class Session(Closing):
-    """A model ready to answer; use it in `with`, or close it. Made by `load`.
+    """A model ready to answer; use it in `with`, or close it.
 
     notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run). sampler:
     what tokens are drawn with, or None where the most probable ones are taken. template: the chat template, or None
@@ -55,33 +53,21 @@ class Session(Closing):
         self.notes: list[str] = []
         check_rows(decode_settings, model_settings)
         if decode_settings.strict:
-            _check_strict(sampling)
-            model_settings, decode_settings = strict_settings(
-                model_settings, decode_settings, weight_types(path), on_gpu=offloads(model_settings)
-            )
-            cells = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
-            self.notes.append(f"--strict decodes with -fa on {cells}")
+            model_settings, decode_settings = self._strict(path, model_settings, decode_settings, sampling)
+        self.model_settings = model_settings
         with ExitStack() as stack:
             self.model = stack.enter_context(LlamaModel(path, model_settings, verbose=verbose))
-            self.template: ChatTemplate | None = None
-            self._markers: frozenset[int] = frozenset()
-            if template is not None:
-                chosen, notes = choose_template(template, self.model)
-                self.use_template(chosen)
-                self.notes += notes
+            chosen, notes = choose_template(template, self.model) if template is not None else (None, [])
+            self.notes += notes
+            self.use_template(chosen)
             decode_settings = self._possible(decode_settings)
             check_rows(decode_settings, model_settings)
-            whole, cut = self.model.context, self.model.default_context
-            if not model_settings.context and cut < whole:
-                self.notes.append(f"the context is cut to {cut} of the model's {whole} tokens; -c sets it")
             self.sampling = self._completed(sampling)
             self.sampler = self._new_sampler(self.sampling)
             stack.callback(self._close_sampler)
-            self.model_settings = model_settings
             self.engine = self._new_engine(decode_settings)
             stack.pop_all()
-        if 0 < model_settings.context < self.engine.cells and model_settings.context < CONTEXT_PAD:
-            self.notes.append(f"llama.cpp makes no context smaller than {self.engine.cells} tokens")
+        self._note_context()
         self.decoder = self.decoder_in(self.engine, decode_settings)
 
     @property
@@ -153,14 +139,16 @@ class Session(Closing):
         if decode_settings.strict:
             _check_strict(sampling)
         sampling = self._completed(sampling)
-        sampler = self._new_sampler(sampling)
-        self._close_sampler()
-        self.sampling, self.sampler = sampling, sampler
-        if self.engine.suits(decode_settings, raw_logits=sampler is not None):
+        before = self.settings, self.sampling, self.sampler
+        self.sampling, self.sampler = sampling, self._new_sampler(sampling)
+        suits = self.engine.suits(decode_settings, raw_logits=self.sampler is not None)
+        if suits:
             self.decoder.change(decode_settings, self._verifier())
-            return False
-        self._change_engine(decode_settings)
-        return True
+        else:
+            self._change_context(decode_settings, before)
+        if before[-1]:
+            before[-1].close()
+        return not suits
 
     def generate(
         self,
@@ -205,17 +193,38 @@ class Session(Closing):
         backend_greedy = False if self.sampler else None
         return LlamaEngine(self.model, self.model_settings, decode_settings, backend_greedy=backend_greedy)
 
-    def _change_engine(self, decode_settings: DecodeSettings) -> None:
-        """Close the context before the new one is made: both at once may not fit into memory."""
-        before = self.settings
+    def _change_context(
+        self, settings: DecodeSettings, before: tuple[DecodeSettings, SamplingSettings, LlamaSampler | None]
+    ) -> None:
+        """Close the context before another one is made, since both may not fit into memory; what was comes back."""
         self.engine.close()
         try:
-            self.engine = self._new_engine(decode_settings)
+            self.engine = self._new_engine(settings)
         except LacliError:
-            self.engine, decode_settings = self._new_engine(before), before
+            self._close_sampler()
+            settings, self.sampling, self.sampler = before
+            self.engine = self._new_engine(settings)
             raise
         finally:
-            self.decoder = self.decoder_in(self.engine, decode_settings)
+            self.decoder = self.decoder_in(self.engine, settings)
+
+    def _strict(
+        self, path: Path, loading: ModelSettings, decoding: DecodeSettings, sampling: SamplingSettings
+    ) -> tuple[ModelSettings, DecodeSettings]:
+        """What --strict takes with this model."""
+        _check_strict(sampling)
+        loading, decoding = strict_settings(loading, decoding, weight_types(path), on_gpu=offloads(loading))
+        cells = f"-ctk {loading.cache_type_k} -ctv {loading.cache_type_v}"
+        self.notes.append(f"--strict decodes with -fa on {cells}")
+        return loading, decoding
+
+    def _note_context(self) -> None:
+        """Say where the context is another one than was asked for, or than the model's own."""
+        asked, whole, cut = self.model_settings.context, self.model.context, self.model.default_context
+        if not asked and cut < whole:
+            self.notes.append(f"the context is cut to {cut} of the model's {whole} tokens; -c sets it")
+        if 0 < asked < min(self.engine.cells, CONTEXT_PAD):
+            self.notes.append(f"llama.cpp makes no context smaller than {self.engine.cells} tokens")
 
     def _possible(self, settings: DecodeSettings) -> DecodeSettings:
         why = self.model.chain_only
@@ -243,76 +252,3 @@ class Session(Closing):
 def _check_strict(sampling: SamplingSettings) -> None:
     if sampling.draws_otherwise:
         raise UsageError("--verify rejection draws other numbers in every mode", "leave it out with --strict")
-
-
-def load(
-    model: str | Path | None = None,
-    *,
-    model_settings: ModelSettings | None = None,
-    decode_settings: DecodeSettings | None = None,
-    sampling: SamplingSettings | None = None,
-    template: str | None = "",
-) -> Session:
-    """Open a model (a path or a name, as MODEL is; None: the bundled demo model) for `generate`.
-
-    A model of the hub is fetched where the cache lacks it.
-    template: a bundled chat template's name, a file or a Jinja text; empty: the model's own; None: none at all.
-    Raises ModelLoadError when there is no such model or its kind cannot be used, UsageError when the settings cannot.
-    """
-    return open_session(
-        find_model(model),
-        model_settings or ModelSettings(),
-        decode_settings or DecodeSettings(),
-        sampling or SamplingSettings(),
-        template=template,
-    )
-
-
-def open_session(
-    path: Path,
-    model_settings: ModelSettings,
-    decode_settings: DecodeSettings,
-    sampling: SamplingSettings,
-    *,
-    template: str | None = "",
-    verbose: bool = False,
-) -> Session:
-    """`load` with the path found already."""
-    return Session(path, model_settings, decode_settings, sampling, template=template, verbose=verbose)
-
-
-@overload
-def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first match is meant
-    session: Session, prompts: str, *, system: str = "", limit: int = -1, stops: Sequence[str] = (), raw: bool = False
-) -> Answer: ...
-@overload
-def generate(
-    session: Session,
-    prompts: Sequence[str],
-    *,
-    system: str = "",
-    limit: int = -1,
-    stops: Sequence[str] = (),
-    raw: bool = False,
-) -> list[Answer]: ...
-def generate(
-    session: Session,
-    prompts: str | Sequence[str],
-    *,
-    system: str = "",
-    limit: int = -1,
-    stops: Sequence[str] = (),
-    raw: bool = False,
-) -> Answer | list[Answer]:
-    """Answer one prompt, or several one after another with the pool kept between them.
-
-    limit: tokens an answer may have, -1 for no limit but the context's. Raises PromptError for an empty prompt or
-    one longer than the context, SamplingError when a grammar or biases leave no token.
-    """
-    if isinstance(prompts, str):
-        ends = () if raw else session.turn_ends
-        generation = session.generate(session.prompt(prompts, system, raw=raw), limit, (*stops, *ends))
-        for _ in generation:
-            pass
-        return generation.answer()
-    return [generate(session, prompt, system=system, limit=limit, stops=stops, raw=raw) for prompt in prompts]

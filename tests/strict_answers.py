@@ -9,8 +9,9 @@ import json
 import sys
 from pathlib import Path
 
+from lacli.api import generate
 from lacli.sampling import SamplingSettings
-from lacli.session import generate, open_session
+from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 
 LONG = "\n\n".join(f"def step_{n}(self, value):\n    self.total += {n}\n    return value * {n}" for n in range(22))
@@ -33,7 +34,7 @@ def main() -> None:
     loading = ModelSettings(context=1024, gpu_layers=0, threads=int(sys.argv[2]))
     found = []
     for decoding in MODES:
-        with open_session(Path(sys.argv[1]), loading, decoding, SamplingSettings(seed=7, temp=1.0)) as session:
+        with Session(Path(sys.argv[1]), loading, decoding, SamplingSettings(seed=7, temp=1.0)) as session:
             found.append([answer.tokens for answer in generate(session, QUESTIONS, limit=48)])
     json.dump(found, sys.stdout)
 

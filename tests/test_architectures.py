@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
+from lacli.api import generate, load
 from lacli.compare import Comparison
 from lacli.context import LlamaEngine
 from lacli.decode import Decoder
 from lacli.errors import ModelLoadError
 from lacli.llama import LlamaModel
 from lacli.resolve import find_model
-from lacli.session import generate, load
 from lacli.settings import DecodeSettings, ModelSettings
 from tests import tiny_models
 from tests.margins import PLAIN, bugs, compare

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from lacli.api import load
 from lacli.bench.contenders import contenders, with_plain
 from lacli.bench.contexts import Contexts
 from lacli.bench.rounds import Exchange
@@ -15,7 +16,7 @@ from lacli.bench.tasks import Task
 from lacli.compare import Comparison
 from lacli.context import LlamaEngine
 from lacli.sampling import SamplingSettings
-from lacli.session import Session, load
+from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 
 LOADING = ModelSettings(context=512, threads=1, threads_batch=1, gpu_layers=0, flash_attention="off")

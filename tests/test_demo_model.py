@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lacli import batch
+from lacli.api import generate, load
 from lacli.batch import Batch, Ints
 from lacli.cache import PREFILL_ROWS
 from lacli.compare import Comparison, Run
@@ -21,7 +22,7 @@ from lacli.judge import Difference, first_difference
 from lacli.llama import LlamaModel
 from lacli.replay import Recorder, accepted_rows, replay
 from lacli.resolve import demo_model
-from lacli.session import Session, generate, load
+from lacli.session import Session
 from lacli.settings import DecodeSettings, Mode, ModelSettings
 from lacli.stats import Step
 from lacli.template import chat_prompt

@@ -13,13 +13,14 @@ import llama_cpp as lib
 import numpy as np
 import pytest
 
+from lacli.api import load
 from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.context import CONTEXT_PAD, LlamaEngine
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llama import LlamaModel
 from lacli.sampling import SamplingSettings
-from lacli.session import Session, load
+from lacli.session import Session
 from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModelSettings
 from lacli.template import without_bos
 from lacli.tree import Origin, Tree
@@ -47,15 +48,6 @@ def model(path: Path) -> Iterator[LlamaModel]:
 def engine(model: LlamaModel) -> Iterator[LlamaEngine]:
     with LlamaEngine(model, SETTINGS, LOOKAHEAD) as engine:
         yield engine
-
-
-def flip_to_true(source: Path, target: Path, key: str) -> None:
-    """Copy a GGUF file and set a boolean that it holds: the value is the byte after the key and its type."""
-    raw = bytearray(source.read_bytes())
-    at = raw.index(key.encode()) + len(key) + 4
-    assert raw[at] == 0
-    raw[at] = 1
-    target.write_bytes(raw)
 
 
 def input_at(token: int, past: int) -> Batch:
@@ -129,7 +121,7 @@ def test_end_tokens_are_those_of_the_vocabulary(model: LlamaModel) -> None:
 
 def test_a_bos_that_the_template_rendered_is_not_doubled(path: Path, tmp_path: Path, model: LlamaModel) -> None:
     with_bos = tmp_path / "bos.gguf"
-    flip_to_true(path, with_bos, "tokenizer.ggml.add_bos_token")
+    tiny_models.flip_to_true(path, with_bos, "tokenizer.ggml.add_bos_token")
     with LlamaModel(with_bos, SETTINGS) as adding:
         assert adding.adds_bos and not model.adds_bos
         rendered = adding.bos() + "the thing"
@@ -145,7 +137,7 @@ def test_a_bos_that_the_template_rendered_is_not_doubled(path: Path, tmp_path: P
 
 def test_a_session_gives_a_prompt_one_bos_whoever_writes_it(path: Path, tmp_path: Path) -> None:
     adding, rendering = tmp_path / "adding.gguf", tmp_path / "rendering.gguf"
-    flip_to_true(path, adding, "tokenizer.ggml.add_bos_token")
+    tiny_models.flip_to_true(path, adding, "tokenizer.ggml.add_bos_token")
     in_template = b"<|im_start|>{{ message['role'] }}"
     raw = adding.read_bytes()
     assert raw.count(in_template) == 1

@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
+from lacli.api import load
 from lacli.bench import rival_server
 from lacli.bench.rivals import RIVALS, Patience, Program, RivalRun, Server, find_rivals
 from lacli.errors import LacliError, UsageError
 from lacli.resolve import demo_model
 from lacli.sampling import SamplingSettings
-from lacli.session import load
 from lacli.settings import DecodeSettings, ModelSettings
 from tests import fake_rivals
 from tests.fake_rivals import Fake

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from lacli.api import generate
 from lacli.chain import LlamaSampler
 from lacli.compare import Comparison
 from lacli.context import LlamaEngine
@@ -14,7 +15,7 @@ from lacli.llama import LlamaModel, schema_grammar
 from lacli.resolve import demo_model
 from lacli.sampling import SamplingSettings
 from lacli.schema import grammar_of
-from lacli.session import generate, open_session
+from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.template import chat_prompt
 from tests.margins import bugs
@@ -55,7 +56,7 @@ def model() -> Iterator[LlamaModel]:
 
 
 def strict_texts(mode: DecodeSettings, sampling: SamplingSettings) -> list[tuple[int, ...]]:
-    with open_session(demo_model(), ON_ONE_THREAD, replace(mode, strict=True), sampling) as session:
+    with Session(demo_model(), ON_ONE_THREAD, replace(mode, strict=True), sampling) as session:
         return [answer.tokens for answer in generate(session, QUESTIONS, limit=LIMIT)]
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import llama_cpp as lib
 import pytest
 
-from lacli import weights
+from lacli.api import generate
 from lacli.context import LlamaEngine
 from lacli.errors import LacliError, UsageError
 from lacli.invariance import PROBE, probe
 from lacli.llama import TILED_SWITCH, LlamaModel
 from lacli.resolve import demo_model
 from lacli.sampling import SamplingSettings
-from lacli.session import generate, open_session
+from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.strict import EXACT_CELLS, strict_settings
 from lacli.weights import weight_types
@@ -123,7 +123,6 @@ def test_types_of_a_split_model_are_those_of_all_its_parts(tmp_path: Path) -> No
     parts = tiny_models.write_llama_split(tmp_path)
     assert len(parts) == 2
     assert weight_types(parts[0]) == {"f32"}
-    assert weights._parts(parts[0]) == parts
 
 
 def test_a_recurrent_model_decodes_plainly_and_needs_nothing_else(tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_a_recurrent_model_decodes_plainly_and_needs_nothing_else(tmp_path: Path
     loading = ModelSettings(context=256, gpu_layers=0, threads=1)
     found = []
     for decoding in (DecodeSettings(mode="plain", strict=True), DECODING):
-        with open_session(tmp_path / "mamba.gguf", loading, decoding, SamplingSettings()) as session:
+        with Session(tmp_path / "mamba.gguf", loading, decoding, SamplingSettings()) as session:
             found.append(generate(session, "the cat and the dog", limit=20).tokens)
     assert found[0] == found[1] and len(found[0]) > 1
 
@@ -149,4 +148,4 @@ def test_a_batch_too_small_for_the_second_row_is_refused(tmp_path: Path) -> None
     tiny_models.write_llama(tmp_path / "llama.gguf")
     loading = ModelSettings(context=256, batch=1, gpu_layers=0, threads=1)
     with pytest.raises(UsageError, match="a step has up to 2 rows and -b is 1"):
-        open_session(tmp_path / "llama.gguf", loading, DecodeSettings(mode="plain", strict=True), SamplingSettings())
+        Session(tmp_path / "llama.gguf", loading, DecodeSettings(mode="plain", strict=True), SamplingSettings())

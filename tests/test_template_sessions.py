@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from lacli.api import generate, load
 from lacli.errors import PromptError
-from lacli.session import Session, generate, load
+from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.template import OWN, STOPS, as_messages, chatml
 from tests import tiny_models

@@ -313,3 +313,12 @@ def write_t5(path: Path) -> None:
         for part in ("q", "k", "v", "o"):
             builder.matrix(f"{block}_attn_{part}.weight", _WIDTH, _WIDTH)
     builder.save()
+
+
+def flip_to_true(source: Path, target: Path, key: str) -> None:
+    """Copy a GGUF file and set a boolean that it holds: the value is the byte after the key and its type."""
+    raw = bytearray(source.read_bytes())
+    at = raw.index(key.encode()) + len(key) + 4
+    assert raw[at] == 0
+    raw[at] = 1
+    target.write_bytes(raw)

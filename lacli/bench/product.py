@@ -38,7 +38,7 @@ from lacli.llama import version
 from lacli.memory import peak_memory
 from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
-from lacli.session import Session, open_session
+from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.ui import Screen
 
@@ -96,7 +96,7 @@ def benchmark(
     sampling = fixed_seed(sampling)
     end_when_llama_cpp_aborts(screen)
     with ctrl_c_ends_at_once():
-        opened = open_session(path, loading, replace(decoding, mode="plain"), sampling, verbose=request.verbose)
+        opened = Session(path, loading, replace(decoding, mode="plain"), sampling, verbose=request.verbose)
     with opened as session:
         for note in session.notes:
             screen.note(note)

@@ -20,14 +20,14 @@ def run_self_test(threads: int) -> SelfTest:
     """Answer one question in both modes. threads: 0 for one a physical core. Raises what a session raises."""
     from lacli.resolve import demo_model
     from lacli.sampling import SamplingSettings
-    from lacli.session import open_session
+    from lacli.session import Session
     from lacli.settings import DecodeSettings, ModelSettings
 
     loading = ModelSettings(context=CELLS, threads=threads)
     answers = []
     for mode in ("plain", "lookahead"):
         decoding = DecodeSettings(mode=mode)
-        with open_session(demo_model(), loading, decoding, SamplingSettings()) as session:
+        with Session(demo_model(), loading, decoding, SamplingSettings()) as session:
             generation = session.generate(session.prompt(QUESTION), TOKENS)
             for _ in generation:
                 pass

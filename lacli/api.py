@@ -1,0 +1,76 @@
+"""The Python API: `load` a model, `generate` answers. What a program imports from `lacli` and is no class is here.
+
+What the two are made of is `session.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import overload
+
+from lacli.generation import Answer
+from lacli.resolve import find_model
+from lacli.sampling import SamplingSettings
+from lacli.session import Session
+from lacli.settings import DecodeSettings, ModelSettings
+
+
+def load(
+    model: str | Path | None = None,
+    *,
+    model_settings: ModelSettings | None = None,
+    decode_settings: DecodeSettings | None = None,
+    sampling: SamplingSettings | None = None,
+    template: str | None = "",
+) -> Session:
+    """Open a model (a path or a name, as MODEL is; None: the bundled demo model) for `generate`.
+
+    A model of the hub is fetched where the cache lacks it.
+    template: a bundled chat template's name, a file or a Jinja text; empty: the model's own; None: none at all.
+    Raises ModelLoadError when there is no such model or its kind cannot be used, UsageError when the settings cannot.
+    """
+    return Session(
+        find_model(model),
+        model_settings or ModelSettings(),
+        decode_settings or DecodeSettings(),
+        sampling or SamplingSettings(),
+        template=template,
+    )
+
+
+@overload
+def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first match is meant
+    session: Session, prompts: str, *, system: str = "", limit: int = -1, stops: Sequence[str] = (), raw: bool = False
+) -> Answer: ...
+@overload
+def generate(
+    session: Session,
+    prompts: Sequence[str],
+    *,
+    system: str = "",
+    limit: int = -1,
+    stops: Sequence[str] = (),
+    raw: bool = False,
+) -> list[Answer]: ...
+def generate(
+    session: Session,
+    prompts: str | Sequence[str],
+    *,
+    system: str = "",
+    limit: int = -1,
+    stops: Sequence[str] = (),
+    raw: bool = False,
+) -> Answer | list[Answer]:
+    """Answer one prompt, or several one after another with the pool kept between them.
+
+    limit: tokens an answer may have, -1 for no limit but the context's. Raises PromptError for an empty prompt or
+    one longer than the context, SamplingError when a grammar or biases leave no token.
+    """
+    if isinstance(prompts, str):
+        ends = () if raw else session.turn_ends
+        generation = session.generate(session.prompt(prompts, system, raw=raw), limit, (*stops, *ends))
+        for _ in generation:
+            pass
+        return generation.answer()
+    return [generate(session, prompt, system=system, limit=limit, stops=stops, raw=raw) for prompt in prompts]
