@@ -4,6 +4,7 @@
     ├── ModelLoadError     1   the model file cannot be used
     ├── BatchRefused       1   llama.cpp refuses a batch that it has to take: a mistake of ours
     ├── PromptError        1   the prompt cannot be decoded in this context
+    ├── OutputError        1   the answer cannot be written
     ├── SamplingError      1   no token is left to choose from (a grammar's dead end)
     ├── UsageError         2   the options contradict each other or leave their range
     └── Interrupted      130   Ctrl-C
@@ -38,6 +39,10 @@ class BatchRefused(LacliError):
 
 class PromptError(LacliError):
     """The prompt is empty, unreadable or longer than the context."""
+
+
+class OutputError(LacliError):
+    """Standard output cannot take the answer."""
 
 
 class SamplingError(LacliError):

@@ -61,6 +61,11 @@ def decode(raw: bytes, name: str) -> str:
         ) from error
 
 
+def on_terminal() -> bool:
+    """Whether somebody types and reads here: input and output are both a terminal."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+
+
 def _is_piped() -> bool:
     return sys.stdin is not None and not sys.stdin.isatty()
 

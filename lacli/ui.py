@@ -6,48 +6,74 @@ Nothing else writes to stdout. Model text goes out raw; rich would read markup i
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import StringIO, TextIOWrapper
+from textwrap import fill
 from typing import TextIO
 
-from rich.color import ColorSystem
 from rich.console import Console
-from rich.style import Style
 
-from lacli.errors import LacliError
+from lacli.errors import LacliError, OutputError
 from lacli.settings import Switch
 from lacli.text import Piece
 
-GUESSED = Style(color="bright_cyan")
-"""Tokens accepted in parallel."""
+GUESSED = "96"
+"""The terminal's code for tokens accepted in parallel: bright cyan."""
+
+THOUGHT = "2"
+"""The terminal's code for what a model thinks before it answers: dim."""
+
+RESET = "\x1b[0m"
+
+TWO_COLUMNS = re.compile(r" *\S.*? {2,}(?=\S)")
 
 
 class Screen:
     """stdout for the answer and stderr for words about it.
 
-    quiet: no notes. show_accepted: mark guessed text where stdout has colours (auto: on a terminal that wants them).
+    quiet: no notes. show_accepted: mark guessed text where stdout has colours (auto: on a terminal that wants them);
+    it may change between answers. Thoughts are dim there in any case.
     """
 
     def __init__(self, *, color: Switch = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
         self.quiet = quiet
+        self.show_accepted = show_accepted
         self._out: TextIO | None = sys.stdout
         if isinstance(sys.stdout, TextIOWrapper):
             # A terminal that knows no emoji must not end the answer.
             sys.stdout.reconfigure(errors="replace")
         self._errors = console(sys.stderr, color)
-        self._mark = show_accepted and console(sys.stdout, color).color_system is not None
+        self._colored = console(sys.stdout, color).color_system is not None
         self._last = "\n"
 
+    @property
+    def width(self) -> int:
+        """Columns of the terminal that stderr is, or 80."""
+        return self._errors.width
+
     def write(self, pieces: Iterable[Piece]) -> None:
-        """Print answer text now. Raises LacliError when stdout cannot take it, BrokenPipeError when nobody reads."""
-        for piece in pieces:
-            text = piece.text
-            if piece.guessed and self._mark:
-                text = GUESSED.render(text, color_system=ColorSystem.STANDARD)
-            self._last = piece.text[-1:]
-            self._put(text)
+        """Print answer text now. Raises OutputError when stdout cannot take it, BrokenPipeError when nobody reads."""
+        style = ""
+        try:
+            for piece in pieces:
+                if piece.text:
+                    wanted = self._style(piece)
+                    self._put(_change(style, wanted) + piece.text)
+                    style = wanted
+                    self._last = piece.text[-1]
+        finally:
+            if style:
+                self._put(RESET)
+
+    def _style(self, piece: Piece) -> str:
+        """The terminal's codes for a piece, "" for none."""
+        if not self._colored:
+            return ""
+        codes = (THOUGHT if piece.thought else "", GUESSED if piece.guessed and self.show_accepted else "")
+        return ";".join(filter(None, codes))
 
     def end_line(self) -> None:
         """End the answer's last line, where it has not ended itself."""
@@ -62,7 +88,9 @@ class Screen:
     def note(self, sentence: str) -> None:
         """A sentence on stderr, unless quiet."""
         if not self.quiet:
-            self._errors.print(f"lacli: {sentence}", style="dim", markup=False, highlight=False, soft_wrap=True)
+            self._errors.print(
+                self._fitted(f"lacli: {sentence}"), style="dim", markup=False, highlight=False, soft_wrap=True
+            )
 
     @contextmanager
     def progress(self, total: int, words: str) -> Iterator[Callable[[], None]]:
@@ -82,14 +110,28 @@ class Screen:
         """Asked-for numbers on stderr, quiet or not."""
         self._errors.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    def say(self, text: str) -> None:
+        """The chat's own words (help, settings, what a command did) on stderr, quiet or not, wrapped between words."""
+        self.report(self._fitted("\n".join(printable(line.expandtabs()) for line in text.split("\n"))))
+
+    def gap(self) -> None:
+        """An empty line on a terminal, between an answer and what comes next."""
+        if self._errors.is_terminal:
+            self._errors.print()
+
     def error(self, error: LacliError) -> None:
         """One line: what happened and what to do; names and reasons in it may come from a damaged file."""
-        line = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(error))
-        self._errors.print(f"lacli: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
+        self._errors.print(
+            self._fitted(f"lacli: {printable(str(error))}"), style="red", markup=False, highlight=False, soft_wrap=True
+        )
+
+    def _fitted(self, text: str) -> str:
+        """Text that a terminal need not break inside a word."""
+        return wrapped(text, self.width) if self._errors.is_terminal else text
 
     def _put(self, text: str) -> None:
         if self._out is None:
-            raise LacliError("cannot write the answer: standard output is closed", "check where stdout goes")
+            raise OutputError("cannot write the answer: standard output is closed", "check where stdout goes")
         try:
             self._out.write(text)
             self._out.flush()
@@ -98,7 +140,41 @@ class Screen:
         except (OSError, ValueError) as error:
             abandon_stdout()
             reason = getattr(error, "strerror", None) or error
-            raise LacliError(f"cannot write the answer: {reason}", "check where stdout goes") from error
+            raise OutputError(f"cannot write the answer: {reason}", "check where stdout goes") from error
+
+
+def _change(before: str, after: str) -> str:
+    """The escape codes from one style to another."""
+    if before == after:
+        return ""
+    return (RESET if before else "") + (f"\x1b[{after}m" if after else "")
+
+
+def printable(line: str) -> str:
+    """A line whose control codes cannot reach the terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Text whose lines end between words; the second column of a line such as "/help   what there is" stays one."""
+    return "\n".join(_wrapped_line(line, width) for line in text.split("\n"))
+
+
+def _wrapped_line(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    columns = TWO_COLUMNS.match(line)
+    indent = len(columns[0]) if columns else len(line) - len(line.lstrip())
+    if columns and indent > width // 2:
+        # Too little room is left beside the first column.
+        return f"{line[:indent].rstrip()}\n{_filled(' ' * 4 + line[indent:], width, 4)}"
+    return _filled(line, width, indent)
+
+
+def _filled(line: str, width: int, indent: int) -> str:
+    return fill(
+        line, max(width, indent + 1), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def console(file: TextIO | None, color: Switch) -> Console:
@@ -108,9 +184,9 @@ def console(file: TextIO | None, color: Switch) -> Console:
     """
     file = StringIO() if file is None else file
     if color == "on":
-        return Console(file=file, force_terminal=True, color_system="standard", no_color=False)
-    plain = Console(file=file, color_system=None)
-    return plain if color == "off" or plain.no_color else Console(file=file)
+        return Console(file=file, force_terminal=True, color_system="standard", no_color=False, emoji=False)
+    plain = Console(file=file, color_system=None, emoji=False)
+    return plain if color == "off" or plain.no_color else Console(file=file, emoji=False)
 
 
 def abandon_stdout() -> None:

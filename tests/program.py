@@ -86,8 +86,8 @@ def run(
     return Done(process.returncode, (out or b"").decode(), err.decode())
 
 
-def on_terminal(*arguments: str, env: Mapping[str, str] | None = None) -> pexpect.spawn:
-    """Start lacli on a terminal of its own, wide enough that no line wraps."""
+def on_terminal(*arguments: str, env: Mapping[str, str] | None = None, columns: int = 400) -> pexpect.spawn:
+    """Start lacli on a terminal of its own, wide enough that no line wraps unless `columns` says otherwise."""
     with warnings.catch_warnings():
         # Python dislikes forks in a process in which numpy has threads.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -95,7 +95,7 @@ def on_terminal(*arguments: str, env: Mapping[str, str] | None = None) -> pexpec
             PROGRAM[0],
             [*PROGRAM[1:], *arguments],
             env=environment(env),
-            dimensions=(50, 400),
+            dimensions=(50, columns),
             timeout=SECONDS,
             encoding="utf-8",
         )

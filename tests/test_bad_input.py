@@ -126,8 +126,11 @@ def test_an_assertion_of_llama_cpp_is_a_line_and_not_a_crash(tiny: Path, tmp_pat
 def test_a_chat_template_that_is_none(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "template.gguf"
     path.write_bytes(tiny.read_bytes().replace(b"{% endfor %}", b"{% endif  %}"))
-    assert "use --raw" in refused(str(path), "-p", "hi")
-    assert call("run", str(path), "--raw", "-p", "hi", "-n", "1").code == 0
+    answered = call("run", str(path), "-p", "hi", "-n", "1")
+    assert answered.code == 0 and "chat template is broken" in answered.err and "ChatML takes its place" in answered.err
+    assert answered.err.count("\n") == 1
+    raw = call("run", str(path), "--raw", "-p", "hi", "-n", "1")
+    assert raw.code == 0 and "template" not in raw.err
 
 
 def test_an_unknown_architecture(tmp_path: Path) -> None:
@@ -166,8 +169,8 @@ def test_a_name_that_is_no_text_is_a_name_like_another(tiny: Path, tmp_path: Pat
     assert found["predicted_n"] == 2
 
 
-def test_no_prompt_on_a_terminal_is_wrong_usage() -> None:
-    done = finish(on_terminal("run", env={"NO_COLOR": "1"}))
+def test_no_prompt_on_a_terminal_is_wrong_usage_where_it_cannot_be_a_chat() -> None:
+    done = finish(on_terminal("run", "--json", env={"NO_COLOR": "1"}))
     assert "there is no prompt" in complaint(Done(done.code, "", done.out), USAGE)
     assert "-p" in done.out and "-f FILE" in done.out
 

@@ -419,7 +419,7 @@ def test_help_of_run_names_every_shared_flag_and_its_environment() -> None:
 
 
 def test_version_is_the_packages() -> None:
-    assert call("--version") == Done(0, f"lacli {__version__}\n", "")
+    assert call("--version").out.splitlines()[0] == f"lacli {__version__}"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.cost import cost_folder
+from lacli.cli.environment import setting
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import DECODE, LOOKAHEAD, lookahead_group
 from lacli.cli.options import LOADING, MODEL, OUTPUT, model_group
@@ -36,25 +37,24 @@ Modes = Annotated[
 ]  # fmt: skip
 Window = Annotated[
     str | None,
-    typer.Option("-W", "--window", metavar="RANGE", show_default=False, rich_help_panel=LOOKAHEAD,
-                 help=f"Columns of the lookahead window: 5, 1,5,15, 10-30+10 or 1-16*2. (default: {DECODE.window})"),
+    setting("-W", "--window", metavar="RANGE", show_default=False, rich_help_panel=LOOKAHEAD,
+            help=f"Columns of the lookahead window: 5, 1,5,15, 10-30+10 or 1-16*2. (default: {DECODE.window})"),
 ]  # fmt: skip
 Ngram = Annotated[
     str | None,
-    typer.Option("-N", "--ngram", metavar="RANGE", show_default=False, rich_help_panel=LOOKAHEAD,
-                 help=f"Tokens of an n-gram, in the same ways. (default: {DECODE.ngram})"),
+    setting("-N", "--ngram", metavar="RANGE", show_default=False, rich_help_panel=LOOKAHEAD,
+            help=f"Tokens of an n-gram, in the same ways. (default: {DECODE.ngram})"),
 ]  # fmt: skip
 Guesses = Annotated[
     str | None,
-    typer.Option("-G", "--guesses", metavar="RANGE|W", show_default=False, rich_help_panel=LOOKAHEAD,
-                 help=f"Most n-grams verified a step; W ties it to -W. (default: {DECODE.guesses}, or W where -W has "
-                 "several values)"),
+    setting("-G", "--guesses", metavar="RANGE|W", show_default=False, rich_help_panel=LOOKAHEAD,
+            help=f"Most n-grams verified a step; W ties it to -W. (default: {DECODE.guesses}, or W where -W has "
+            "several values)"),
 ]  # fmt: skip
 FlashAttention = Annotated[
     str | None,
-    typer.Option("-fa", "--flash-attn", metavar="auto|on|off,...", show_default=False, rich_help_panel=MODEL,
-                 envvar=["LACLI_FLASH_ATTN", "LLAMA_ARG_FLASH_ATTN"],
-                 help=f"Flash attention; several values are compared. (default: {LOADING.flash_attention})"),
+    setting("-fa", "--flash-attn", metavar="auto|on|off,...", show_default=False, rich_help_panel=MODEL,
+            help=f"Flash attention; several values are compared. (default: {LOADING.flash_attention})"),
 ]  # fmt: skip
 Ablation = Annotated[
     bool,
@@ -78,7 +78,6 @@ Suite = Annotated[
                  help="A public set, fetched once: spec-bench, humaneval, mt-bench, gsm8k, mbpp, classeval, xsum or "
                  "cnn-dm."),
 ]  # fmt: skip
-Offline = Annotated[bool, typer.Option("--offline", help="Fetch nothing.", rich_help_panel=BENCH)]
 Each = Annotated[
     int | None,
     typer.Option("--each", min=1, show_default=False, help="Prompts of a class. (default: as time allows)",
@@ -143,7 +142,6 @@ def bench(
     classes: Classes = None,
     prompts: Prompts = None,
     suite: Suite = None,
-    offline: Offline = False,
     each: Each = None,
     repetitions: Repetitions = None,
     predict: Predict = None,
@@ -160,6 +158,7 @@ def bench(
     sampling: SamplingSettings,
     flash_attention: FlashAttention = None,
     loading: ModelSettings,
+    offline: options.Offline = False,
     output: OutputFormat = "md",
     plot: Plot = None,
     chart: Chart = False,
@@ -206,7 +205,7 @@ def bench(
         costs=cost_folder(),
         verbose=verbose,
     )
-    code = benchmark(options.model_path(model, screen), loading, decoding, sampling, request, screen)
+    code = benchmark(options.model_path(model, screen, offline), loading, decoding, sampling, request, screen)
     if code:
         raise typer.Exit(code)
 

@@ -61,6 +61,7 @@ def check(
     decoding: DecodeSettings,
     sampling: SamplingSettings,
     loading: ModelSettings,
+    offline: options.Offline = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -75,7 +76,7 @@ def check(
     from lacli.ui import Screen
 
     screen = Screen(color=color, quiet=quiet)
-    path = options.model_path(model, screen)
+    path = options.model_path(model, screen, offline)
     own = read_text(file) if file is not None else check_text(prompt or "", "-p")
     plan = Plan(prompts, predict, mode, fail_on_difference, json, verbose, own)
     code = examine(path, loading, decoding, sampling, plan, screen)

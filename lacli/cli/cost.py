@@ -61,6 +61,7 @@ def cost(
     fresh: Fresh = False,
     *,
     loading: ModelSettings,
+    offline: options.Offline = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -80,5 +81,5 @@ def cost(
         seconds=seconds,
     )
     screen = Screen(color=color, quiet=quiet)
-    path = options.model_path(model, screen)
+    path = options.model_path(model, screen, offline)
     show_cost(path, loading, CostPlan(measured, cost_folder(), fresh, json, verbose), screen)

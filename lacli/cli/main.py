@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from lacli import __version__
-from lacli.cli import bench, check, cost, mask, run
+from lacli.cli import bench, chat, check, cost, doctor, mask, pull, rm, run, show
+from lacli.cli import list as list_command
+from lacli.cli.environment import EPILOG, variable_of
 from lacli.errors import Interrupted, LacliError, UsageError
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
@@ -21,16 +23,29 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
-app.command("check")(check.check)
-app.command("bench")(bench.bench)
-app.command("cost")(cost.cost)
+app.command("run", epilog=EPILOG)(run.run)
+app.command("chat", epilog=EPILOG)(chat.chat)
+app.command("check", epilog=EPILOG)(check.check)
+app.command("bench", epilog=EPILOG)(bench.bench)
+app.command("cost", epilog=EPILOG)(cost.cost)
 app.command("mask")(mask.mask)
+app.command("pull", epilog=EPILOG)(pull.pull)
+app.command("list")(list_command.list_models)
+app.command("show", epilog=EPILOG)(show.show)
+app.command("rm")(rm.remove)
+app.command("doctor")(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from lacli.doctor.machine import LibraryMissing, load_library
+        from lacli.doctor.versions import version_lines
+
         print(f"lacli {__version__}")
+        try:
+            print("\n".join(version_lines(load_library())))
+        except LibraryMissing as error:
+            print(f"llama.cpp does not load: {error} ('lacli doctor' says what to do)")
         raise typer.Exit
 
 
@@ -68,4 +83,6 @@ def _in_one_line(error: Any) -> UsageError:
     command = error.ctx.command_path if error.ctx else "lacli"
     similar = getattr(error, "possibilities", None)
     hint = f"perhaps {' or '.join(sorted(similar))}" if similar else f"{command} -h lists what there is"
+    if parameter and error.ctx and (variable := variable_of(error.ctx, parameter)):
+        hint = f"{variable} sets it"
     return UsageError(what[:1].lower() + what[1:].rstrip("."), hint)

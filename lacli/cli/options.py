@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli import settings
+from lacli.cli.environment import setting
+from lacli.cli.model_names import complete_model
 from lacli.errors import UsageError
+from lacli.flags import spellings
 from lacli.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -42,21 +45,31 @@ def split_dash(model: str | None, stdin: str | None) -> tuple[str | None, bool]:
     return model, stdin == "-"
 
 
-def model_path(model: str | None, screen: Screen) -> Path:
-    """The file of MODEL; what runs without one is said."""
+def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
+    """The file of MODEL, fetched where it is a name and not here; what runs without one or for a name is said."""
+    from lacli.cli.folders import own_aliases
     from lacli.resolve import find_model
 
-    path = find_model(model)
+    path = find_model(model, offline=offline, aliases=own_aliases(), quiet=screen.quiet, say=screen.note)
     if model is None:
         screen.note(f"no MODEL given: this is the bundled demo model {path.name}, trained on Python's standard library")
     return path
 
 
-def check_raw(raw: bool, system: str, system_file: str | None) -> None:
+def check_raw(raw: bool, system: str, system_file: str | None, chat_template: str = "") -> None:
+    if raw and chat_template:
+        raise UsageError("--raw goes without a template, --chat-template names one", "drop one of them")
     if raw and (system or system_file):
         raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
+
+
+def system_text(system: str, system_file: str | None) -> str:
+    """The system prompt of -sys or -sysf."""
+    from lacli.question import check_text, read_text
+
     if system and system_file:
         raise UsageError("-sys and -sysf are both given", "give one of them")
+    return read_text(system_file) if system_file else check_text(system, "-sys")
 
 
 Model = Annotated[
@@ -64,7 +77,9 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        help="Path of a GGUF file (any part of a split one). Without it the small bundled demo model runs.",
+        autocompletion=complete_model,
+        help="Path of a GGUF file, owner/repo[:quant] or hf:owner/repo/file.gguf on the Hugging Face Hub, or an alias "
+        "('lacli list'). Without it the small bundled demo model runs.",
     ),
 ]
 FromStdin = Annotated[
@@ -84,15 +99,21 @@ SystemFile = Annotated[
 Raw = Annotated[
     bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.", rich_help_panel=TEXT)
 ]
+ChatTemplate = Annotated[
+    str,
+    setting(
+        "--chat-template",
+        metavar="NAME|FILE",
+        show_default=False,
+        help="Chat template instead of the model's own: a bundled one by name (chatml, llama3, ...) or a Jinja file.",
+        rich_help_panel=TEXT,
+    ),
+]
 Predict = Annotated[
     int,
-    typer.Option(
-        "-n",
-        "--predict",
-        "--n-predict",
-        "--max-tokens",
+    setting(
+        *spellings("limit"),
         min=-1,
-        envvar=["LACLI_N_PREDICT", "LLAMA_ARG_N_PREDICT"],
         help="Tokens to generate at most; -1 until the answer or the context ends.",
         rich_help_panel=TEXT,
     ),
@@ -102,82 +123,71 @@ Stop = Annotated[
 ]
 Context = Annotated[
     int,
-    typer.Option(
-        "-c",
-        "--ctx-size",
-        envvar=["LACLI_CTX_SIZE", "LLAMA_ARG_CTX_SIZE"],
+    setting(
+        *spellings("context"),
         help="Context in tokens; 0 is the model's own, but at most 8192.",
         rich_help_panel=MODEL,
     ),
 ]
 GpuLayers = Annotated[
     int,
-    typer.Option(
-        "-ngl",
-        "--gpu-layers",
-        "--n-gpu-layers",
+    setting(
+        *spellings("gpu_layers"),
         parser=layers,
         metavar="N|auto|all",
-        envvar=["LACLI_N_GPU_LAYERS", "LLAMA_ARG_N_GPU_LAYERS"],
         help="Layers to keep on the GPU; -1 is all.",
         rich_help_panel=MODEL,
     ),
 ]
 Threads = Annotated[
     int,
-    typer.Option(
-        "-t",
-        "--threads",
-        envvar=["LACLI_THREADS", "LLAMA_ARG_THREADS"],
+    setting(
+        *spellings("threads"),
         help="Threads for single-row steps; 0 is one a physical core.",
         rich_help_panel=MODEL,
     ),
 ]
 ThreadsBatch = Annotated[
     int,
-    typer.Option(
-        "-tb", "--threads-batch", help="Threads for larger steps; 0 is the same as -t.", rich_help_panel=MODEL
-    ),
+    setting(*spellings("threads_batch"), help="Threads for larger steps; 0 is the same as -t.", rich_help_panel=MODEL),
 ]
 BatchSize = Annotated[
     int,
-    typer.Option(
-        "-b",
-        "--batch-size",
-        envvar=["LACLI_BATCH", "LLAMA_ARG_BATCH"],
+    setting(
+        *spellings("batch"),
         help="Most rows that one llama_decode call may have.",
         rich_help_panel=MODEL,
     ),
 ]
 FlashAttention = Annotated[
     settings.Switch,
-    typer.Option(
-        "-fa",
-        "--flash-attn",
-        envvar=["LACLI_FLASH_ATTN", "LLAMA_ARG_FLASH_ATTN"],
+    setting(
+        *spellings("flash_attention"),
         help="Flash attention.",
         rich_help_panel=MODEL,
     ),
 ]
 CacheTypeK = Annotated[
     str,
-    typer.Option(
-        "-ctk",
-        "--cache-type-k",
-        envvar=["LACLI_CACHE_TYPE_K", "LLAMA_ARG_CACHE_TYPE_K"],
+    setting(
+        *spellings("cache_type_k"),
         help="Type of the cache's keys.",
         rich_help_panel=MODEL,
     ),
 ]
 CacheTypeV = Annotated[
     str,
-    typer.Option(
-        "-ctv",
-        "--cache-type-v",
-        envvar=["LACLI_CACHE_TYPE_V", "LLAMA_ARG_CACHE_TYPE_V"],
+    setting(
+        *spellings("cache_type_v"),
         help="Type of the cache's values.",
         rich_help_panel=MODEL,
     ),
+]
+
+
+Offline = Annotated[
+    bool,
+    setting("--offline", help="Use what is on this disk, without the network.", rich_help_panel=MODEL),
 ]
 
 
@@ -205,15 +215,15 @@ def model_group(
 
 ShowAccepted = Annotated[
     bool,
-    typer.Option("--show-accepted", help="Colour the tokens that were accepted in parallel (on a terminal).",
-                 rich_help_panel=OUTPUT),
+    setting("--show-accepted", help="Colour the tokens that were accepted in parallel (on a terminal).",
+            rich_help_panel=OUTPUT),
 ]  # fmt: skip
-Stats = Annotated[bool, typer.Option("--stats", help="Print what the answer cost, on stderr.", rich_help_panel=OUTPUT)]
+Stats = Annotated[bool, setting("--stats", help="Print what the answer cost, on stderr.", rich_help_panel=OUTPUT)]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object instead of the text.", rich_help_panel=OUTPUT)
 ]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No notes on stderr.", rich_help_panel=OUTPUT)]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show llama.cpp's log.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[bool, setting("-q", "--quiet", help="No notes on stderr.", rich_help_panel=OUTPUT)]
+Verbose = Annotated[bool, setting("-v", "--verbose", help="Show llama.cpp's log.", rich_help_panel=OUTPUT)]
 ColorWhen = Annotated[
-    settings.Switch, typer.Option("--color", help="Colours: auto means on a terminal.", rich_help_panel=OUTPUT)
+    settings.Switch, setting("--color", help="Colours: auto means on a terminal.", rich_help_panel=OUTPUT)
 ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lacli.cli import options
+from lacli.cli.chat import plan_of, start
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import lookahead_group
 from lacli.cli.options import model_group
@@ -20,12 +23,14 @@ def run(
     system: options.System = "",
     system_file: options.SystemFile = None,
     raw: options.Raw = False,
+    chat_template: options.ChatTemplate = "",
     predict: options.Predict = -1,
     stop: options.Stop = None,
     *,
     decoding: DecodeSettings,
     sampling: SamplingSettings,
     loading: ModelSettings,
+    offline: options.Offline = False,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = False,
     json: options.Json = False,
@@ -35,24 +40,31 @@ def run(
 ) -> None:
     """Answer one prompt: the text on stdout as it is accepted, everything else on stderr.
 
-    The prompt comes from -p, from -f FILE, from '-' or a pipe; of several, in this order: file, pipe, -p.
+    The prompt comes from -p, from -f FILE, from '-' or a pipe; of several, in this order: file, pipe, -p. Without one,
+    on a terminal, it is 'lacli chat'.
     """
-    from lacli.question import check_text, read_question, read_text
+    from lacli.chat.adjust import Adjusted
+    from lacli.question import check_text, on_terminal, read_question
     from lacli.ui import Screen
 
     model, from_stdin = options.split_dash(model, stdin)
-    options.check_raw(raw, system, system_file)
-    text = read_question(prompt, file, stdin=from_stdin)
-    system = read_text(system_file) if system_file else check_text(system, "-sys")
+    options.check_raw(raw, system, system_file, chat_template)
+    system = options.system_text(system, system_file)
     stops = tuple(check_text(part, "--stop") for part in stop or ())
+    if prompt is None and file is None and not (from_stdin or raw or json) and on_terminal():
+        plan = plan_of(model, system, chat_template, Adjusted(decoding, sampling, predict, stops))
+        plan = replace(plan, color=color, stats=stats, verbose=verbose)
+        start(plan, loading, offline=offline, quiet=quiet, show_accepted=show_accepted)
+        return
+    text = read_question(prompt, file, stdin=from_stdin)
 
     from lacli.ask import Output, Question, ask
 
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
-    path = options.model_path(model, screen)
+    path = options.model_path(model, screen, offline)
     ask(
         path,
-        Question(text, system, raw, predict, stops),
+        Question(text, system, raw, predict, stops, chat_template),
         loading,
         decoding,
         sampling,

@@ -1,0 +1,1 @@
+"""`lacli chat`: a conversation with a model, on a terminal or through a pipe."""

@@ -1,0 +1,96 @@
+"""What was said: a system prompt, questions and answers in turns.
+
+Text only. How it becomes a prompt is `template.py`, what is in the cache is `talk.py`, files are `saved.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["user", "assistant"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn; an answer's content is what was generated, thoughts included."""
+
+    role: Role
+    content: str
+
+
+class Conversation:
+    """Questions and answers in turns, beginning with a question; the last question may have no answer yet."""
+
+    def __init__(self, system: str = "", messages: Sequence[Message] = ()) -> None:
+        self.system = system
+        self.messages: list[Message] = []
+        self.replace(system, messages)
+
+    def ask(self, text: str) -> None:
+        """Add a question; one that never got an answer makes room for it, for templates want turns."""
+        if self._is_open:
+            self.messages.pop()
+        self.messages.append(Message("user", text))
+
+    def answer(self, text: str) -> None:
+        """Add the answer to the last question."""
+        assert self._is_open, "there is no question to answer"
+        self.messages.append(Message("assistant", text))
+
+    def undo(self) -> str | None:
+        """Take the last question back, with its answer, and return it; None where nothing was asked."""
+        if not self.messages:
+            return None
+        self.take_back_answer()
+        return self.messages.pop().content
+
+    def take_back_answer(self) -> bool:
+        """Remove the last question's answer, so that it can be given anew; False where it has none."""
+        if not self.messages or self._is_open:
+            return False
+        self.messages.pop()
+        return True
+
+    def clear(self) -> None:
+        """Forget all questions and answers; the system prompt stays."""
+        self.messages.clear()
+
+    def drop_oldest(self) -> bool:
+        """Remove the oldest question and its answer; False where only the last question is left."""
+        if self.questions < 2:
+            return False
+        del self.messages[:2]
+        return True
+
+    def replace(self, system: str, messages: Sequence[Message]) -> None:
+        """Become another conversation; its messages are in turns."""
+        assert in_turns([message.role for message in messages]), "questions and answers do not take turns"
+        self.system = system
+        self.messages[:] = messages
+
+    @property
+    def questions(self) -> int:
+        """How many questions there are, the open one included."""
+        return (len(self.messages) + 1) // 2
+
+    @property
+    def last_answer(self) -> str | None:
+        """The latest answer, or None where there is none."""
+        answers = [message.content for message in self.messages[-2:] if message.role == "assistant"]
+        return answers[-1] if answers else None
+
+    def as_messages(self) -> list[dict[str, str]]:
+        """What a chat template takes: role and content of each message, the system prompt first where there is one."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, *({"role": message.role, "content": message.content} for message in self.messages)]
+
+    @property
+    def _is_open(self) -> bool:
+        return len(self.messages) % 2 == 1
+
+
+def in_turns(roles: Sequence[str]) -> bool:
+    """Whether questions and answers alternate, beginning with a question."""
+    return all(role == ("assistant" if index % 2 else "user") for index, role in enumerate(roles))

@@ -1,0 +1,164 @@
+"""The chat's loop: read a line, obey it or answer it, and go on whatever goes wrong.
+
+What a line means is `commands.py`, what commands do `actions.py`, a turn `talk.py`; lines and screen are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing
+
+from lacli.chat.actions import Actions, Outcome
+from lacli.chat.clipboard import copy
+from lacli.chat.commands import message_of, parse
+from lacli.chat.lines import Lines
+from lacli.chat.status import status_line
+from lacli.chat.talk import Chat
+from lacli.chat.transcript import Transcript
+from lacli.errors import Interrupted, LacliError, OutputError, PromptError
+from lacli.report import as_lines
+from lacli.text import Piece
+from lacli.ui import Screen
+
+
+class Loop:
+    """One chat on one screen. status: whether the line of numbers is shown; stats: numbers after every answer.
+
+    interactive: somebody types, so that Ctrl-C stops an answer and not the program.
+    """
+
+    def __init__(
+        self,
+        chat: Chat,
+        actions: Actions,
+        screen: Screen,
+        *,
+        transcript: Transcript | None = None,
+        interactive: bool = True,
+        status: bool = True,
+        stats: bool = False,
+    ) -> None:
+        self._chat = chat
+        self._actions = actions
+        self._screen = screen
+        self._transcript = transcript
+        self._interactive = interactive
+        self._status = status
+        self._stats = stats
+        self._leaving = False
+
+    def run(self, lines: Lines) -> None:
+        """Go on until the lines end or a command ends the chat.
+
+        Raises Interrupted for Ctrl-C where a line is read, and OutputError where nobody is there to see the sentence.
+        """
+        ended = False
+        while not ended:
+            try:
+                ended = self._next(lines)
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                self._interrupted()
+            except LacliError as error:
+                if isinstance(error, OutputError) and not self._interactive:
+                    raise
+                self._screen.end_line()
+                self._screen.error(error)
+
+    def _next(self, lines: Lines) -> bool:
+        """Read a line and do what it says; whether the chat ends with it."""
+        line = lines.read()
+        self._leaving = False
+        try:
+            return self._obey(line, lines).end
+        except KeyboardInterrupt:
+            if not self._interactive:
+                raise
+            self._screen.note("stopped")
+            return False
+
+    def status(self, width: int) -> str | None:
+        """The line of numbers for a terminal of so many columns, None where it is hidden."""
+        if not self._status:
+            return None
+        chat, last = self._chat, self._chat.last
+        speed, gain = (last.statistics.tokens_per_second, last.tokens_per_step) if last else (None, None)
+        return status_line(speed, gain, chat.used, chat.cells, chat.settings.mode, width)
+
+    def _interrupted(self) -> None:
+        """Ctrl-C where a line is read."""
+        if self._leaving or not self._interactive:
+            raise Interrupted("")
+        self._leaving = True
+        self._screen.say("Ctrl-C again leaves, and so does Ctrl-D")
+
+    def _obey(self, line: str, lines: Lines) -> Outcome:
+        command = parse(line)
+        if command is None:
+            self._ask(self._actions.message(message_of(line)))
+            return Outcome()
+        outcome = self._actions.run(command, self._screen.width)
+        if outcome.text:
+            self._screen.say(outcome.text)
+        if outcome.color is not None:
+            self._screen.show_accepted = outcome.color
+        if outcome.status is not None:
+            self._status = outcome.status
+        if outcome.edit is not None:
+            lines.edit(outcome.edit)
+        if outcome.copy is not None:
+            self._screen.say(copy(outcome.copy))
+        if outcome.ask is not None:
+            self._ask(outcome.ask)
+        if outcome.again:
+            self._answer(self._chat.again())
+        return outcome
+
+    def _ask(self, message: str) -> None:
+        pieces = self._chat.ask(message)
+        self._log(answered=False)
+        try:
+            self._answer(pieces)
+        except PromptError:
+            self._log_change("undo")
+            raise
+
+    def _answer(self, pieces: Generator[Piece]) -> None:
+        """Show an answer as it comes; Ctrl-C stops it, and what came is kept."""
+        before, stopped = len(self._chat.turns), False
+        try:
+            with closing(pieces):
+                self._screen.write(pieces)
+        except KeyboardInterrupt:
+            stopped = True
+        finally:
+            self._screen.end_line()
+            answered = len(self._chat.turns) > before
+            if self._chat.dropped:
+                self._log_change("compact", dropped=self._chat.dropped)
+            if answered:
+                self._log(answered=True, finish="interrupted" if stopped else "")
+        if stopped:
+            if not self._interactive:
+                raise KeyboardInterrupt
+            self._screen.note("stopped" if answered else "stopped before the answer began; /regen gives it")
+        for note in self._chat.notes:
+            self._screen.note(note)
+        if self._stats and answered and self._chat.last:
+            self._screen.report(as_lines(self._chat.session, self._chat.last))
+        if self._interactive:
+            self._screen.gap()
+
+    def _log(self, *, answered: bool, finish: str = "") -> None:
+        if self._transcript:
+            message = self._chat.conversation.messages[-1]
+            self._note(self._transcript.message(message, self._chat.last if answered else None, finish))
+
+    def _log_change(self, command: str, **what: object) -> None:
+        if self._transcript:
+            self._note(self._transcript.changed(command, **what))
+
+    def _note(self, sentence: str) -> None:
+        if sentence:
+            self._screen.note(sentence)

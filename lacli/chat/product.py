@@ -1,0 +1,106 @@
+"""`lacli chat`: a session, a conversation, a reader and a screen put together, and taken apart again.
+
+Flags and names of models are read before; the loop is `loop.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+from lacli.chat.actions import Actions
+from lacli.chat.adjust import KEYS, Adjusted, choices, value_of, with_values
+from lacli.chat.commands import argument_of, names
+from lacli.chat.completion import Vocabulary
+from lacli.chat.conversation import Conversation
+from lacli.chat.keys import ALL
+from lacli.chat.lines import Editing, open_lines
+from lacli.chat.loop import Loop
+from lacli.chat.saved import SavedChat
+from lacli.chat.talk import Chat
+from lacli.chat.transcript import Transcript
+from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
+from lacli.session import Session
+from lacli.settings import MODES, ModelSettings, Switch
+from lacli.ui import Screen
+
+
+@dataclass(frozen=True)
+class ChatPlan:
+    """How a chat begins and what it keeps.
+
+    model: as the user typed it. saved: a chat to go on with. log: a file to add to. history: the file of typed lines,
+    None for none. editor: the command line of the user's editor, "" for one that is found.
+    """
+
+    model: str = ""
+    system: str = ""
+    template: str = ""
+    adjusted: Adjusted = field(default_factory=Adjusted)
+    saved: SavedChat | None = None
+    log: str | None = None
+    history: Path | None = None
+    editor: str = ""
+    color: Switch = "auto"
+    status: bool = True
+    stats: bool = False
+    context_shift: bool = False
+    verbose: bool = False
+
+
+def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> None:
+    """Talk until the user ends it. Raises Interrupted for Ctrl-C at the prompt."""
+    end_when_llama_cpp_aborts(screen)
+    plan = _going_on(plan.saved, plan) if plan.saved else plan
+    with ExitStack() as stack:
+        transcript = stack.enter_context(Transcript(plan.log, datetime.now().astimezone)) if plan.log else None
+        with ctrl_c_ends_at_once():
+            opened = Session(
+                path,
+                loading,
+                plan.adjusted.decoding,
+                plan.adjusted.sampling,
+                template=plan.template,
+                verbose=plan.verbose,
+            )
+        session = stack.enter_context(opened)
+        messages = plan.saved.messages if plan.saved else ()
+        talk = Chat(session, plan.adjusted, Conversation(plan.system, messages), context_shift=plan.context_shift)
+        interactive = sys.stdin is not None and sys.stdin.isatty()
+        loop = Loop(
+            talk,
+            Actions(talk, plan.model, plan.template, transcript),
+            screen,
+            transcript=transcript,
+            interactive=interactive,
+            status=plan.status,
+            stats=plan.stats,
+        )
+        vocabulary = Vocabulary({name: argument_of(name) for name in names()}, KEYS, choices, MODES)
+        lines = open_lines(Editing(vocabulary, screen.note, plan.history, loop.status, plan.editor, plan.color))
+        for note in [*session.notes, *talk.notes]:
+            screen.note(note)
+        if interactive:
+            known = f", {len(messages)} messages loaded" if messages else ""
+            screen.note(f"{session.model.description}, context {talk.cells} tokens{known}; /help for help, Ctrl-D ends")
+        if transcript and (
+            trouble := transcript.begin(plan.model, plan.template, plan.system, plan.adjusted, messages)
+        ):
+            screen.note(trouble)
+        loop.run(lines)
+
+
+def _going_on(saved: SavedChat, plan: ChatPlan) -> ChatPlan:
+    """The plan with what was saved, where the flags do not say otherwise."""
+    given = {key.field: value for key in ALL.values() if (value := value_of(plan.adjusted, key)) != key.default}
+    adjusted = with_values(saved.adjusted, given)
+    strict = plan.adjusted.decoding.strict or saved.adjusted.decoding.strict
+    return replace(
+        plan,
+        system=plan.system or saved.system,
+        template=plan.template or saved.template,
+        adjusted=replace(adjusted, decoding=replace(adjusted.decoding, strict=strict)),
+    )

@@ -1,0 +1,47 @@
+"""The tokens of a conversation's prompts: what was generated keeps the tokens that it was generated with.
+
+A text can be cut into tokens in several ways, and a model does not always take the tokenizer's. Read anew, an answer
+could begin to differ from what is in the cache, and would be decoded again from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from lacli.session import Session
+
+
+class Spelled(NamedTuple):
+    """A conversation up to the end of an answer, and its tokens."""
+
+    text: str
+    tokens: list[int]
+
+
+class Prompts:
+    """Prompts of one conversation, which grows, and is sometimes cut back."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._answered: list[Spelled] = []
+
+    def spell(self, messages: Sequence[Mapping[str, str]]) -> Spelled:
+        """A conversation as the template writes it, up to where the next answer begins."""
+        text = self._session.conversation_text(messages)
+        while self._answered and not text.startswith(self._answered[-1].text):
+            self._answered.pop()
+        known = self._answered[-1] if self._answered else Spelled("", [])
+        rest = self._session.model.tokenize(text[len(known.text) :], add_special=not known.text)
+        if known.text and not self._is_special(rest[:1]):
+            # A tokenizer may join the answer's end with ordinary text behind it, or put a space between them.
+            return Spelled(text, self._session.model.tokenize(text))
+        return Spelled(text, [*known.tokens, *rest])
+
+    def answered(self, prompt: Spelled, tokens: Sequence[int]) -> None:
+        """Remember the tokens of an answer; an end token is the template's to write."""
+        kept = [*tokens[:-1]] if tokens and self._session.model.is_end(tokens[-1]) else [*tokens]
+        self._answered.append(Spelled(prompt.text + self._session.text(kept), [*prompt.tokens, *kept]))
+
+    def _is_special(self, tokens: Sequence[int]) -> bool:
+        return bool(tokens) and not self._session.model.piece(tokens[0])

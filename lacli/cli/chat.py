@@ -1,0 +1,126 @@
+"""`lacli chat`: its flags, turned into settings and one call of `chat`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lacli.cli import options
+from lacli.cli.environment import setting
+from lacli.cli.folders import history_file
+from lacli.cli.groups import with_groups
+from lacli.cli.lookahead_options import lookahead_group
+from lacli.cli.options import model_group
+from lacli.cli.sampling_options import sampling_group
+from lacli.sampling import SamplingSettings
+from lacli.settings import DecodeSettings, ModelSettings
+
+if TYPE_CHECKING:
+    from lacli.chat.adjust import Adjusted
+    from lacli.chat.product import ChatPlan
+
+CHAT = "Chat"
+
+Load = Annotated[
+    str | None,
+    typer.Option("--load", metavar="FILE", show_default=False, rich_help_panel=CHAT,
+                 help="Go on with a chat that /save wrote: messages, settings and, without MODEL, its model."),
+]  # fmt: skip
+Log = Annotated[
+    str | None,
+    setting("--log", metavar="FILE", show_default=False, rich_help_panel=CHAT,
+            help="Write the chat down as it goes, a JSON object a line; the file grows."),
+]  # fmt: skip
+History = Annotated[
+    bool, setting("--history/--no-history", help="Keep the typed lines for the next chat.", rich_help_panel=CHAT)
+]
+Status = Annotated[
+    bool,
+    setting("--status/--no-status", rich_help_panel=CHAT,
+            help="Show tokens a second, S and the context used below the prompt."),
+]  # fmt: skip
+ContextShift = Annotated[
+    bool,
+    setting("--context-shift/--no-context-shift", rich_help_panel=CHAT,
+            help="When the context is full forget its oldest tokens instead of ending the answer."),
+]  # fmt: skip
+
+
+@with_groups(sampling=sampling_group, decoding=lookahead_group, loading=model_group)
+def chat(
+    model: options.Model = None,
+    load: Load = None,
+    log: Log = None,
+    history: History = True,
+    status: Status = True,
+    context_shift: ContextShift = False,
+    system: options.System = "",
+    system_file: options.SystemFile = None,
+    chat_template: options.ChatTemplate = "",
+    predict: options.Predict = -1,
+    stop: options.Stop = None,
+    *,
+    decoding: DecodeSettings,
+    sampling: SamplingSettings,
+    loading: ModelSettings,
+    offline: options.Offline = False,
+    show_accepted: options.ShowAccepted = False,
+    stats: options.Stats = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.ColorWhen = "auto",
+) -> None:
+    """Talk with a model: a prompt on a terminal, or a message a line from a pipe. /help lists the commands.
+
+    What was said stays decoded, so every turn costs only what is new.
+    """
+    from lacli.chat.adjust import Adjusted
+    from lacli.chat.saved import read_chat
+    from lacli.question import check_text
+
+    saved = read_chat(load) if load is not None else None
+    stops = tuple(check_text(part, "--stop") for part in stop or ())
+    plan = replace(
+        plan_of(
+            model or (saved.model if saved else None),
+            options.system_text(system, system_file),
+            chat_template,
+            Adjusted(decoding, sampling, predict, stops),
+            history=history,
+        ),
+        saved=saved,
+        log=log,
+        color=color,
+        status=status,
+        stats=stats,
+        context_shift=context_shift,
+        verbose=verbose,
+    )
+    start(plan, loading, offline=offline, quiet=quiet, show_accepted=show_accepted)
+
+
+def plan_of(model: str | None, system: str, template: str, adjusted: Adjusted, *, history: bool = True) -> ChatPlan:
+    """A chat with the user's own history and editor."""
+    from lacli.chat.product import ChatPlan
+
+    return ChatPlan(
+        model or "",
+        system,
+        template,
+        adjusted,
+        history=history_file() if history else None,
+        editor=os.environ.get("VISUAL") or os.environ.get("EDITOR") or "",
+    )
+
+
+def start(plan: ChatPlan, loading: ModelSettings, *, offline: bool, quiet: bool, show_accepted: bool) -> None:
+    """Open the plan's model and talk; `lacli run` without a prompt comes here too."""
+    from lacli.chat.product import chat as talk
+    from lacli.ui import Screen
+
+    screen = Screen(color=plan.color, quiet=quiet, show_accepted=show_accepted)
+    path = options.model_path(plan.model or None, screen, offline)
+    talk(path, plan, loading, screen)

@@ -1,0 +1,57 @@
+"""A program that reads a chat's lines and shows each as Python writes it, for tests that drive it on a terminal.
+
+Arguments: --history FILE, --color auto|on|off, --editor COMMAND, --status TEXT, --edit TEXT (offered after "again").
+"""
+
+from __future__ import annotations
+
+import signal
+from argparse import ArgumentParser
+from pathlib import Path
+
+from lacli.chat.adjust import KEYS, choices
+from lacli.chat.commands import argument_of, names
+from lacli.chat.completion import Vocabulary
+from lacli.chat.lines import Editing, open_lines
+from lacli.errors import LacliError
+from lacli.settings import MODES
+from lacli.ui import Screen
+
+
+def main() -> None:
+    parser = ArgumentParser()
+    parser.add_argument("--history", type=Path)
+    parser.add_argument("--color", default="auto")
+    for name in ("--editor", "--status", "--edit"):
+        parser.add_argument(name, default="")
+    wanted = parser.parse_args()
+    vocabulary = Vocabulary({name: argument_of(name) for name in names()}, KEYS, choices, MODES)
+    editing = Editing(
+        vocabulary,
+        warn=Screen().note,
+        history=wanted.history,
+        status=lambda width: wanted.status[:width] or None,
+        editor=wanted.editor,
+        color=wanted.color,
+    )
+    lines = open_lines(editing)
+    while True:
+        try:
+            read = lines.read()
+        except EOFError:
+            print("the end")
+            break
+        except KeyboardInterrupt:
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            print("interrupted")
+            continue
+        except LacliError as error:
+            print(f"error: {error}")
+            continue
+        print(f"read {read!r}")
+        if read == "again":
+            lines.edit(wanted.edit)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Lines that come ready: what one message is, what is said about a damaged line, and which reader fits the streams."""
+
+from __future__ import annotations
+
+import sys
+from io import BytesIO, StringIO, TextIOWrapper
+
+import pytest
+
+from lacli.chat.completion import Vocabulary
+from lacli.chat.lines import Editing, PipedLines, is_open, open_lines, without_quotes
+from lacli.errors import LacliError
+from tests.program import run
+
+
+class BrokenPipeline(BytesIO):
+    """A stream that cannot be read."""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        raise OSError(5, "Input/output error")
+
+
+def all_of(raw: bytes) -> list[str]:
+    """Every message of a pipe."""
+    lines, messages = PipedLines(BytesIO(raw)), []
+    while True:
+        try:
+            messages.append(lines.read())
+        except EOFError:
+            return messages
+
+
+@pytest.mark.parametrize(
+    ("raw", "messages"),
+    [
+        (b"", []),
+        (b"one\ntwo\n", ["one", "two"]),
+        (b"one\r\ntwo", ["one", "two"]),
+        (b"\n  \n\t\none\n\n", ["one"]),
+        (b"\xef\xbb\xbfone\n", ["one"]),
+        ("grüße 你好\n".encode(), ["grüße 你好"]),
+        (b" /exit\n", [" /exit"]),
+        (b"a\\\nb\\\n\\\nc\nd", ["a\nb\n\nc", "d"]),
+        (b"last\\", ["last"]),
+        (b'"""one"""\ntwo\n', ["one", "two"]),
+        (b'"""\none\n\n  two\\\n"""\nthree\n', ["one\n\n  two\\", "three"]),
+        (b'"""one\ntwo""" \nthree\n', ["one\ntwo", "three"]),
+        (b'"""\n"""\n""""""\n"""\n \n"""\nend\n', ["end"]),
+        (b'say """x\n', ['say """x']),
+    ],
+)
+def test_a_pipe_gives_its_messages_one_by_one(raw: bytes, messages: list[str]) -> None:
+    assert all_of(raw) == messages
+
+
+@pytest.mark.parametrize("raw", [b'"""\n/exit\n"""\n', b'"""/exit"""\n'])
+def test_a_quoted_message_is_never_taken_for_a_command(raw: bytes) -> None:
+    (message,) = all_of(raw)
+    assert not message.startswith("/")
+    assert message.lstrip() == "/exit"
+
+
+@pytest.mark.parametrize("raw", [b"fine\n\xff\xfe\nstill fine\n", b'fine\n"""\n\xff\n/exit\n"""\nstill fine\n'])
+def test_a_line_that_is_not_utf_8_is_named_and_costs_its_message_only(raw: bytes) -> None:
+    lines = PipedLines(BytesIO(raw))
+    assert lines.read() == "fine"
+    number = 1 + raw[: raw.index(b"\xff")].count(b"\n")
+    with pytest.raises(LacliError, match=f"line {number} of standard input is not UTF-8"):
+        lines.read()
+    assert lines.read() == "still fine"
+
+
+def test_quotes_that_never_end_are_named_by_their_line() -> None:
+    lines = PipedLines(BytesIO(b'one\n"""two\nthree\n'))
+    lines.read()
+    with pytest.raises(LacliError, match="line 2 opens"):
+        lines.read()
+    with pytest.raises(EOFError):
+        lines.read()
+
+
+def test_a_stream_that_cannot_be_read_is_said_once_and_then_over() -> None:
+    lines = PipedLines(BrokenPipeline())
+    with pytest.raises(LacliError, match="Input/output error"):
+        lines.read()
+    with pytest.raises(EOFError):
+        lines.read()
+
+
+def test_prompts_are_shown_where_they_are_wanted() -> None:
+    prompts = StringIO()
+    lines = PipedLines(BytesIO(b"one\n\\\n"), prompts)
+    lines.read()
+    assert prompts.getvalue() == "> "
+    with pytest.raises(EOFError):
+        lines.read()
+    assert prompts.getvalue() == "> > . > \n"
+
+
+@pytest.mark.parametrize(
+    ("text", "opened"),
+    [
+        ('"""', True),
+        ('"""a', True),
+        ('"""a"""', False),
+        ('""""""', False),
+        ('""""', True),
+        ("a", False),
+        ('a"""', False),
+    ],
+)
+def test_triple_quotes_are_open_until_a_line_ends_with_them(text: str, opened: bool) -> None:
+    assert is_open(text) == opened
+
+
+def test_text_that_was_not_quoted_loses_line_breaks_around_it_only() -> None:
+    assert without_quotes("\n  a \n\n b \n") == "  a \n\n b "
+
+
+def test_piped_input_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"one\n")))
+    lines = open_lines(Editing(Vocabulary(), warn=pytest.fail))
+    assert lines.read() == "one"
+    lines.edit("two")
+    with pytest.raises(EOFError):
+        lines.read()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_pipe_does_not_wait_for_the_editing_of_lines() -> None:
+    program = "import sys, lacli.chat.lines; print('prompt_toolkit' in sys.modules)"
+    assert run("-c", program, program=(sys.executable,)).out == "False\n"
+
+
+def test_closed_input_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(LacliError, match="standard input is closed"):
+        open_lines(Editing(Vocabulary(), warn=pytest.fail))

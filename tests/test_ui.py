@@ -1,0 +1,124 @@
+"""The terminal's side of an answer: which codes stand around which text, and how the chat's own words are wrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lacli.settings import Switch
+from lacli.text import Piece
+from lacli.ui import Screen, printable, wrapped
+
+CYAN, DIM, BOTH, RESET = "\x1b[96m", "\x1b[2m", "\x1b[2;96m", "\x1b[0m"
+PIECES = [Piece("a", False), Piece("b", True), Piece("c", True), Piece("d", True, True), Piece("e\n", False, True)]
+
+
+class Streams:
+    """What a screen has written to stdout and stderr so far."""
+
+    def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
+        self._capture = capture
+        self._out = self._err = ""
+
+    def out(self) -> str:
+        return self._read()[0]
+
+    def err(self) -> str:
+        return self._read()[1]
+
+    def _read(self) -> tuple[str, str]:
+        out, err = self._capture.readouterr()
+        self._out += out
+        self._err += err
+        return self._out, self._err
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Streams:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "20")
+    return Streams(capsys)
+
+
+def test_thoughts_are_dim_and_guesses_coloured_and_both_together(streams: Streams) -> None:
+    Screen(color="on", show_accepted=True).write(PIECES)
+    assert streams.out() == f"a{CYAN}bc{RESET}{BOTH}d{RESET}{DIM}e\n{RESET}"
+
+
+def test_thoughts_are_dim_where_guesses_are_not_marked(streams: Streams) -> None:
+    Screen(color="on").write(PIECES)
+    assert streams.out() == f"abc{DIM}de\n{RESET}"
+
+
+@pytest.mark.parametrize("color", ["off", "auto"])
+def test_without_colours_there_are_no_codes_at_all(streams: Streams, color: Switch) -> None:
+    Screen(color=color, show_accepted=True).write(PIECES)
+    assert streams.out() == "abcde\n"
+
+
+def test_the_mark_can_be_switched_between_answers(streams: Streams) -> None:
+    screen = Screen(color="on")
+    for wanted in (True, False):
+        screen.show_accepted = wanted
+        screen.write([Piece("b", True)])
+    assert streams.out() == f"{CYAN}b{RESET}b"
+
+
+def test_text_is_out_before_the_next_token_comes(streams: Streams) -> None:
+    seen = []
+
+    def tokens() -> Iterator[Piece]:
+        for piece in PIECES:
+            yield piece
+            seen.append(streams.out())
+
+    Screen(color="on", show_accepted=True).write(tokens())
+    assert [text[-len(piece.text) :] for text, piece in zip(seen, PIECES, strict=True)] == ["a", "b", "c", "d", "e\n"]
+
+
+def test_ctrl_c_in_the_middle_leaves_the_terminal_as_it_was(streams: Streams) -> None:
+    def broken_off() -> Iterator[Piece]:
+        yield Piece("half", True)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Screen(color="on", show_accepted=True).write(broken_off())
+    assert streams.out() == f"{CYAN}half{RESET}"
+
+
+@pytest.mark.parametrize(("last", "added"), [("text", "\n"), ("text\n", "")])
+def test_a_line_is_ended_once(streams: Streams, last: str, added: str) -> None:
+    screen = Screen(color="on", show_accepted=True)
+    screen.write([Piece(last, True), Piece("", False)])
+    screen.end_line()
+    screen.end_line()
+    assert streams.out() == f"{CYAN}{last}{RESET}{added}"
+
+
+def test_the_chats_words_leave_stdout_to_the_answers(streams: Streams) -> None:
+    Screen(color="off", quiet=True).say("temp: 0 -> 0.8 [red] :smile: and a line that is long")
+    assert streams.out() == ""
+    assert streams.err() == "temp: 0 -> 0.8 [red] :smile: and a line that is long\n"
+
+
+def test_on_a_terminal_they_are_wrapped_between_words(streams: Streams) -> None:
+    Screen(color="on").say("one two three four five sixseveneightnineteneleven")
+    assert streams.err() == "one two three four\nfive\nsixseveneightnineteneleven\n"
+
+
+def test_their_control_codes_are_shown_as_one_sign(streams: Streams) -> None:
+    Screen(color="on").say("a\x1b[31mb\nc\td")
+    assert streams.err() == "a\N{REPLACEMENT CHARACTER}[31mb\nc       d\n"
+    assert printable("grüße 你好 é") == "grüße 你好 é"
+
+
+def test_a_second_column_stays_one() -> None:
+    assert wrapped("/help   what there is to see\n  indented words stay\n\nshort", 20) == (
+        "/help   what there\n        is to see\n  indented words\n  stay\n\nshort"
+    )
+
+
+def test_a_second_column_without_room_moves_below() -> None:
+    assert wrapped("/set KEY VALUE   change a setting now", 20) == "/set KEY VALUE\n    change a setting\n    now"
