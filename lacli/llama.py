@@ -17,6 +17,7 @@ import llama_cpp
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 
+from lacli.amounts import count_in_words
 from lacli.closing import Closing
 from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.log import Log
@@ -132,9 +133,7 @@ class LlamaModel(Closing):
         buffer = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self.handle, buffer, len(buffer))
         # It names the sizes of well-known models only.
-        millions = self.parameters / 1e6
-        size = f"{millions:.1f}M" if millions < 1000 else f"{millions / 1000:.1f}B"
-        return buffer.value.decode("utf-8", "replace").replace("?B", size)
+        return buffer.value.decode("utf-8", "replace").replace("?B", count_in_words(self.parameters))
 
     @property
     def parameters(self) -> int:

@@ -92,11 +92,3 @@ def _known_files(repository: str, commit: str) -> list[str]:
     except (OSError, ValueError):
         return []
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def size_in_words(size: int) -> str:
-    """A size for people: 4.7 GB, 320 MB, 12 kB."""
-    for unit, name in ((10**9, "GB"), (10**6, "MB")):
-        if size >= unit:
-            return f"{size / unit:.1f} {name}"
-    return f"{-(-size // 1000)} kB"

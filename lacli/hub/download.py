@@ -14,8 +14,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lacli.amounts import size_in_words
 from lacli.errors import Interrupted, ModelLoadError
-from lacli.hub.cache import cache_folder, find_cached, keep_names, repository_folder, size_in_words
+from lacli.hub.cache import cache_folder, find_cached, keep_names, repository_folder
 from lacli.hub.library import address, quiet_library, reason
 from lacli.hub.names import HubModel
 from lacli.hub.quants import choose, models, with_parts

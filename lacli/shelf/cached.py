@@ -1,0 +1,197 @@
+"""Which models are on this disk: in the hub's cache, the bundled one, and the files that aliases name.
+
+Looks and describes; what is shown of it is `listing.py`, what is removed is `removal.py`. Where the cache is and how
+its folders look is told in `lacli/hub/cache.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lacli.errors import ModelLoadError
+from lacli.gguf import Header, parts, read_header
+from lacli.hub.aliases import Alias
+from lacli.hub.cache import cache_folder, snapshot_folder
+from lacli.hub.names import HubModel, alias_model
+from lacli.hub.quants import all_parts, find, models, quant_of
+from lacli.resolve import demo_model
+
+PREFIX = "models--"
+UNFINISHED = ("*.incomplete", "*.downloadInProgress")
+"""Of downloads that broke off: ours and huggingface_hub's, and llama.cpp's."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A model on this disk.
+
+    name: what to type for it, empty for the bundled one. path: the file to open. repository, file: as the hub names
+    them, empty outside its cache. entries: its files in the cache, all parts at all commits. size: bytes. used: when
+    it was read or written last, in seconds since 1970. header: what it says of itself, None where it cannot be read.
+    problem: why it cannot be run, in a few words, or empty.
+    """
+
+    name: str
+    path: Path
+    repository: str = ""
+    file: str = ""
+    entries: tuple[Path, ...] = ()
+    size: int = 0
+    used: float = 0.0
+    header: Header | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A download that broke off: its repository, the file that the next attempt goes on with, its bytes, and when."""
+
+    repository: str
+    path: Path
+    size: int
+    used: float
+
+
+def stored_models(aliases: Mapping[str, Alias]) -> list[Stored]:
+    """All models on this disk: those of the hub by name, then files that aliases name, then the bundled one."""
+    return [*cached_models(), *_named_files(aliases), _file("", demo_model())]
+
+
+def cached_models(repository: str = "") -> list[Stored]:
+    """The models in the hub's cache, or those of one repository there."""
+    wanted = f"{PREFIX}{repository.replace('/', '--')}" if repository else f"{PREFIX}*"
+    return [model for folder in sorted(cache_folder().glob(wanted)) for model in _in_repository(folder)]
+
+
+def unfinished_downloads(repository: str = "") -> list[Unfinished]:
+    """The downloads into the cache that broke off, or those of one repository."""
+    wanted = f"{PREFIX}{repository.replace('/', '--')}" if repository else f"{PREFIX}*"
+    paths = [path for pattern in UNFINISHED for path in sorted(cache_folder().glob(f"{wanted}/blobs/{pattern}"))]
+    found = []
+    for path in paths:
+        with suppress(OSError):
+            status = path.stat()
+            found.append(Unfinished(_repository(path.parents[1]), path, status.st_size, status.st_mtime))
+    return found
+
+
+def matching(stored: Sequence[Stored], wanted: HubModel) -> list[Stored]:
+    """Those that a name of the hub means: one file, those with a quant, or all of a repository."""
+    there = [model for model in stored if model.repository == wanted.repository]
+    if wanted.file:
+        return [model for model in there if all_parts(model.file) == all_parts(wanted.file)]
+    chosen = find([model.file for model in there], wanted.quant) if wanted.quant else models(m.file for m in there)
+    return [model for model in there if model.file in chosen]
+
+
+def aliased(stored: Sequence[Stored], alias: Alias) -> list[Stored]:
+    """What an alias means of what is on this disk; several where it names a repository without a quant."""
+    try:
+        wanted = alias_model(alias)
+    except ModelLoadError:
+        return []
+    if isinstance(wanted, HubModel):
+        return matching(stored, wanted)
+    return [model for model in stored if model.path == wanted]
+
+
+def _in_repository(folder: Path) -> list[Stored]:
+    """The models of one repository, those that its newest commit has first."""
+    repository = _repository(folder)
+    newest = snapshot_folder(repository)
+    entries: defaultdict[str, list[Path]] = defaultdict(list)
+    for snapshot in sorted(folder.glob("snapshots/*"), key=lambda path: path != newest):
+        for path in sorted(snapshot.rglob("*.gguf")):
+            entries[path.relative_to(snapshot).as_posix()].append(path)
+    firsts = dict.fromkeys(all_parts(file)[0] for file in entries)
+    return [_cached(repository, file, entries, newest) for file in firsts]
+
+
+def _cached(repository: str, file: str, entries: Mapping[str, Sequence[Path]], newest: Path | None) -> Stored:
+    names = all_parts(file)
+    links = [link for name in names for link in entries.get(name, ())]
+    path = links[0]
+    missing = [name for name in names if name not in entries or not entries[name][0].exists()]
+    header, problem = _read(path) if not missing else (None, _words_for(missing, names))
+    if not problem and not models([file]):
+        problem = "goes with a model"
+    if not problem and (newest is None or newest not in path.parents):
+        problem = "of an older commit"
+    size, used = _size_and_use(links)
+    return Stored(
+        _name(repository, file, list(entries)), path, repository, file, tuple(links), size, used, header, problem
+    )
+
+
+def _name(repository: str, file: str, files: Sequence[str]) -> str:
+    """The shortest name that means this file among those of its repository."""
+    quant = quant_of(file)
+    if quant and [all_parts(found)[0] for found in find(files, quant)] == [file]:
+        return str(HubModel(repository, quant))
+    return str(HubModel(repository, file=file))
+
+
+def _named_files(aliases: Mapping[str, Alias]) -> list[Stored]:
+    found = []
+    for alias in aliases.values():
+        with suppress(ModelLoadError):
+            path = alias_model(alias)
+            if isinstance(path, Path) and path.is_file():
+                found.append(_file(alias.name, path))
+    return found
+
+
+def _file(name: str, path: Path) -> Stored:
+    header, problem = _read(path)
+    size, used = _size_and_use(parts(path))
+    return Stored(name, path, size=size, used=used, header=header, problem=problem)
+
+
+def _read(path: Path) -> tuple[Header | None, str]:
+    """What a file says of itself, or why it does not."""
+    try:
+        with _unread(parts(path)):
+            return read_header(path), ""
+    except ModelLoadError as error:
+        return None, f"damaged: {error.what.removeprefix('cannot read ')}"
+    except OSError as error:
+        return None, f"cannot be read: {error.strerror}"
+
+
+@contextmanager
+def _unread(paths: Sequence[Path]) -> Iterator[None]:
+    """A look at these files that does not count as use: it leaves the time of their last reading as it was."""
+    times = {}
+    for path in paths:
+        with suppress(OSError):
+            status = path.stat()
+            times[path] = (status.st_atime_ns, status.st_mtime_ns)
+    try:
+        yield
+    finally:
+        for path, before in times.items():
+            with suppress(OSError):
+                os.utime(path, ns=before)
+
+
+def _size_and_use(links: Sequence[Path]) -> tuple[int, float]:
+    """The bytes of the contents, each counted once, and when one was last read or written."""
+    contents = {}
+    for link in links:
+        with suppress(OSError):
+            contents[link.resolve()] = link.stat()
+    used = (max(status.st_atime, status.st_mtime) for status in contents.values())
+    return sum(status.st_size for status in contents.values()), max(used, default=0.0)
+
+
+def _words_for(missing: Sequence[str], names: Sequence[str]) -> str:
+    return f"{len(missing)} of {len(names)} parts missing" if names[1:] else "damaged: its content is missing"
+
+
+def _repository(folder: Path) -> str:
+    return folder.name.removeprefix(PREFIX).replace("--", "/")

@@ -1,0 +1,178 @@
+"""`lacli rm` as a whole: which files of the hub's cache a name means, and how they go without harming the others.
+
+Only the hub's cache is touched. A file there is a link in each commit's folder and a content in `blobs`, which may be
+shared; huggingface_hub's own deletion takes care of the order and of what is shared between repositories.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lacli.amounts import size_in_words
+from lacli.errors import LacliError, ModelLoadError, UsageError
+from lacli.hub.aliases import Alias, read_aliases
+from lacli.hub.cache import cache_folder, repository_folder
+from lacli.hub.names import HubModel, read_name
+from lacli.shelf.cached import Stored, Unfinished, cached_models, matching, unfinished_downloads
+from lacli.ui import Screen
+
+Ask = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What a name means to remove.
+
+    name: of the model, as it can be typed. entries: its links in the cache, all parts at all commits. contents: those
+    that nothing else in the repository needs. unfinished: downloads that broke off. size: bytes of contents and
+    unfinished. everything: nothing else is in the repository's folder.
+    """
+
+    name: str
+    repository: str
+    entries: tuple[Path, ...] = ()
+    contents: tuple[Path, ...] = ()
+    unfinished: tuple[Path, ...] = ()
+    size: int = 0
+    everything: bool = False
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """What is named to the user."""
+        return self.entries or self.unfinished
+
+
+def remove_models(
+    names: Sequence[str], own: Path, screen: Screen, ask: Ask | None, *, unfinished: bool = False, as_json: bool = False
+) -> bool:
+    """Remove models from the hub's cache; False where the user did not agree, and nothing is removed then.
+
+    ask: is given a question and says yes or no; None: do not ask. unfinished: only downloads that broke off. Raises
+    ModelLoadError for what is not there, UsageError for what is not in the cache.
+    """
+    aliases = read_aliases(own)
+    found = {
+        removal.name: removal for removal in (plan_removal(name, aliases, unfinished=unfinished) for name in names)
+    }
+    for removal in found.values():
+        screen.note(_in_words(removal))
+    size = size_in_words(sum(removal.size for removal in found.values()))
+    if ask is not None and not ask(f"remove {' and '.join(found)}, {size}?"):
+        return False
+    for removal in found.values():
+        remove(removal)
+    if as_json:
+        screen.line(json.dumps({"removed": [_removal_json(removal) for removal in found.values()]}))
+    else:
+        screen.note(f"removed, {size} freed")
+    return True
+
+
+def plan_removal(name: str, aliases: Mapping[str, Alias], *, unfinished: bool = False) -> Removal:
+    """What a MODEL argument means to remove. unfinished: only the downloads of its repository that broke off."""
+    wanted = read_name(name, aliases)
+    if isinstance(wanted, Path):
+        raise _no_model_of_the_cache(wanted)
+    broken = unfinished_downloads(wanted.repository)
+    found = [] if unfinished else matching(cached_models(wanted.repository), wanted)
+    if found[1:]:
+        choices = ", ".join(model.name for model in found)
+        raise ModelLoadError(f"{len(found)} models on this disk are {wanted}", f"name one of {choices}")
+    if found:
+        return _of_model(found[0])
+    if broken:
+        return _of_downloads(wanted, broken)
+    what = "no unfinished download of" if unfinished else "not on this disk:"
+    raise ModelLoadError(f"{what} {wanted}", "lacli list shows what there is")
+
+
+def remove(removal: Removal) -> None:
+    """Do it: links first, then what they led to. Raises LacliError where something cannot be removed."""
+    from huggingface_hub.utils import DeleteCacheStrategy  # type: ignore[attr-defined]  # it lists no exports
+
+    folder = repository_folder(removal.repository)
+    strategy = DeleteCacheStrategy(
+        expected_freed_size=removal.size,
+        blobs=frozenset() if removal.everything else frozenset(removal.contents) - frozenset(removal.entries),
+        refs=frozenset(),
+        repos=frozenset({folder} if removal.everything else ()),
+        snapshots=frozenset(),
+        files=frozenset(removal.entries),
+        cache_dir=cache_folder(),
+    )
+    try:
+        for path in removal.unfinished:
+            path.unlink(missing_ok=True)
+        strategy.execute()
+    except OSError as error:
+        raise _not_removed(str(error.filename), error.strerror or "") from error
+    left = [path for path in (*removal.entries, *removal.contents) if path.exists() or path.is_symlink()]
+    if left:
+        raise _not_removed(str(left[0]), "")
+
+
+def _of_model(model: Stored) -> Removal:
+    folder = repository_folder(model.repository)
+    links = _links(folder)
+    kept = {_content(link) for link in links if link not in model.entries}
+    contents = dict.fromkeys(_content(link) for link in model.entries)
+    # A link that leads out of the cache goes, and what it leads to stays.
+    ours = {folder / "blobs", *(link.parent for link in model.entries)}
+    gone = tuple(content for content in contents if content not in kept and content.parent in ours and content.exists())
+    everything = set(links) <= set(model.entries) and not unfinished_downloads(model.repository)
+    size = sum(content.stat().st_size for content in gone)
+    return Removal(model.name, model.repository, model.entries, gone, (), size, everything)
+
+
+def _of_downloads(wanted: HubModel, broken: Sequence[Unfinished]) -> Removal:
+    folder = repository_folder(wanted.repository)
+    alone = not _links(folder)
+    paths = tuple(each.path for each in broken)
+    name = f"unfinished downloads of {wanted.repository}"
+    return Removal(name, wanted.repository, (), (), paths, sum(each.size for each in broken), alone)
+
+
+def _links(folder: Path) -> list[Path]:
+    """All files of all commits of a repository."""
+    return [path for path in folder.glob("snapshots/**/*") if path.is_symlink() or path.is_file()]
+
+
+def _content(link: Path) -> Path:
+    """What a link leads to, one step; a file that is no link is its own content."""
+    return Path(os.path.abspath(link.parent / link.readlink())) if link.is_symlink() else link
+
+
+def _no_model_of_the_cache(path: Path) -> UsageError:
+    """What is said of a path: a file in the cache has a name that can be given, any other is not ours."""
+    same = [model for model in cached_models() if path.is_file() and path.resolve() == model.path.resolve()]
+    if same:
+        return UsageError(f"{path} is a path; lacli rm takes a name", f"lacli rm {same[0].name}")
+    return UsageError(
+        f"lacli rm removes models from the hub's cache, and {path} is a path outside it", "remove such files yourself"
+    )
+
+
+def _not_removed(path: str, why: str) -> LacliError:
+    return LacliError(
+        f"cannot remove {path}{f': {why}' if why else ''}", "is the cache yours? HF_HOME says where it is"
+    )
+
+
+def _in_words(removal: Removal) -> str:
+    files = len(removal.paths)
+    where = str(removal.paths[0]) + (f" and {files - 1} more" if files > 1 else "")
+    return f"{removal.name}: {size_in_words(removal.size)}, {where}"
+
+
+def _removal_json(removal: Removal) -> dict[str, Any]:
+    return {
+        "name": removal.name,
+        "repository": removal.repository,
+        "size": removal.size,
+        "paths": [str(path) for path in removal.paths],
+    }

@@ -1,0 +1,175 @@
+"""A model's card: its memory is what contexts really take, and what it says of templates and modes is so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import pytest
+
+from lacli.context import LlamaEngine
+from lacli.errors import UsageError
+from lacli.gguf import read_header
+from lacli.llama import LlamaModel
+from lacli.memory import peak_memory
+from lacli.resolve import demo_model
+from lacli.settings import MODES, DecodeSettings, ModelSettings
+from lacli.shelf.card import Card, make_card
+from lacli.shelf.card_report import card_json, card_text
+from tests import tiny_models
+
+CPU = ModelSettings(gpu_layers=0, threads=1)
+DECODING = DecodeSettings()
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "llama": tiny_models.write_llama,
+    "sliding window": tiny_models.write_gemma_swa,
+    "recurrent": tiny_models.write_mamba,
+    "hybrid": tiny_models.write_hybrid,
+}
+
+
+@pytest.fixture(params=["demo", *WRITERS])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "demo":
+        return demo_model()
+    WRITERS[request.param](tmp_path / "model.gguf")
+    return tmp_path / "model.gguf"
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [replace(CPU, context=1024), replace(CPU, context=300, batch=64), replace(CPU, context=512, cache_type_k="f32")],
+)
+def test_the_memory_is_what_contexts_take_when_they_are_made(path: Path, loading: ModelSettings) -> None:
+    small = DecodeSettings(window=4, ngram=3, guesses=4)
+    (memory,) = make_card(path, loading, small).memory
+    with LlamaModel(path, loading) as model:
+        with LlamaEngine(model, loading, DecodeSettings(mode="plain")) as engine:
+            assert memory.tokens == engine.cells
+            assert memory.cache + memory.plain == pytest.approx(engine.memory, abs=0.02)
+        if not model.chain_only:
+            with LlamaEngine(model, loading, small) as engine:
+                assert memory.lookahead is not None
+                assert memory.cache + memory.lookahead == pytest.approx(engine.memory, abs=0.02)
+        else:
+            assert memory.lookahead is None
+
+
+def test_cells_of_half_the_size_take_half_the_cache() -> None:
+    f32, f16 = (
+        make_card(demo_model(), replace(CPU, context=2048, cache_type_k=name, cache_type_v=name), DECODING).memory[0]
+        for name in ("f32", "f16")
+    )
+    header = read_header(demo_model())
+    numbers = 2048 * header.layers * header.kv_heads[0] * (header.key_length + header.value_length)
+    assert f32.cache == pytest.approx(2 * f16.cache) == pytest.approx(numbers * 4 / 2**20)
+
+
+def test_a_large_context_is_counted_without_being_made() -> None:
+    before = peak_memory()
+    (memory,) = make_card(demo_model(), replace(CPU, context=2**20), DECODING).memory
+    assert memory.cache == 4096
+    assert peak_memory() - before < 1024
+
+
+def test_without_a_wish_the_contexts_go_up_to_the_trained_one(tmp_path: Path) -> None:
+    tiny_models.write_llama(tmp_path / "a.gguf")
+    assert [each.tokens for each in make_card(tmp_path / "a.gguf", CPU, DECODING).memory] == [512]
+    assert [each.tokens for each in make_card(demo_model(), CPU, DECODING).memory] == [2048]
+
+
+def test_a_recurrent_model_has_one_mode_and_says_why(tmp_path: Path) -> None:
+    tiny_models.write_mamba(tmp_path / "a.gguf")
+    card = make_card(tmp_path / "a.gguf", CPU, DECODING)
+    assert card.modes == ("plain",)
+    assert "cannot forget a wrong guess" in card.notes[0]
+    assert make_card(demo_model(), CPU, DECODING).modes == MODES
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (tiny_models.write_bert, "embedding model"),
+        (tiny_models.write_t5, "encoder"),
+        (tiny_models.write_diffusion, "diffusion model"),
+        (tiny_models.write_unknown_architecture, "unknown model architecture"),
+    ],
+)
+def test_a_model_that_cannot_be_run_has_a_card_that_says_why(
+    write: Callable[[Path], None], words: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "a.gguf")
+    card = make_card(tmp_path / "a.gguf", CPU, DECODING)
+    assert words in card.problem and not card.modes and not card.memory
+    assert f"none: {card.problem}" in card_text(card, CPU, DECODING, 0)
+    assert card_json(card, CPU, DECODING)["problem"] == card.problem
+
+
+def with_template(path: Path, template: str) -> Card:
+    """The card of a tiny model with this template."""
+    tiny_models.write_llama(path)
+    reader = gguf.GGUFReader(path)
+    raw = path.read_bytes()
+    field = reader.fields["tokenizer.chat_template"]
+    at = int(field.offset) + sum(int(part.nbytes) for part in field.parts[:-2])
+    size = int(field.parts[-1].nbytes)
+    padded = template.encode().ljust(size)
+    assert len(padded) == size, "only as long as the one that is there"
+    path.write_bytes(raw[: at + 8] + padded + raw[at + 8 + size :])
+    return make_card(path, CPU, DECODING)
+
+
+def test_a_template_is_known_by_what_it_writes(tmp_path: Path) -> None:
+    chat = make_card(demo_model(), CPU, DECODING).chat
+    assert chat is not None
+    assert (chat.like, chat.exact, chat.system, chat.thinks) == ("chatml", True, True, "")
+    other = with_template(tmp_path / "a.gguf", "{% for m in messages %}[{{ m['content'] }}]{% endfor %}").chat
+    assert other is not None
+    assert (other.like, other.exact) == ("", False)
+
+
+def test_a_template_without_a_place_for_the_system_text_is_told(tmp_path: Path) -> None:
+    refusing = "{% for m in messages %}{% if m.role=='user' %}Q:{{ m.content }}{% endif %}{% endfor %}"
+    chat = with_template(tmp_path / "a.gguf", refusing).chat
+    assert chat is not None and not chat.system
+    assert "no system role" in card_text(with_template(tmp_path / "a.gguf", refusing), CPU, DECODING, 0)
+
+
+def test_a_template_that_opens_a_thought_thinks(tmp_path: Path) -> None:
+    thinking = "{% for m in messages %}Q:{{ m.content }}{% endfor %}<think>"
+    chat = with_template(tmp_path / "a.gguf", thinking).chat
+    assert chat is not None and chat.thinks == "<think>"
+
+
+def test_a_broken_template_is_told_and_ends_nothing(tmp_path: Path) -> None:
+    card = with_template(tmp_path / "a.gguf", "{% for m in messages %}{{")
+    assert card.chat is not None and "broken" in card.chat.problem
+    assert card.memory
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_card_fits_the_terminal_but_for_paths(width: int) -> None:
+    card = make_card(demo_model(), CPU, DECODING)
+    lines = card_text(card, CPU, DECODING, width).split("\n")
+    assert max(len(line) for line in lines if not line.startswith("file")) <= width
+
+
+def test_text_and_json_tell_the_same_memory() -> None:
+    card = make_card(demo_model(), CPU, DECODING)
+    found = json.loads(json.dumps(card_json(card, CPU, DECODING)))
+    (memory,) = found["memory"]
+    assert memory["plain_mib"] == pytest.approx(
+        found["weights_mib"] + memory["cache_mib"] + memory["buffers_mib"], abs=0.02
+    )
+    row = next(line for line in card_text(card, CPU, DECODING, 0).split("\n") if line.split()[:1] == ["2048"])
+    assert f"{memory['plain_mib']:.0f} MiB" in row and f"{memory['lookahead_mib']:.0f} MiB" in row
+    assert (found["type"], found["kv_heads"], found["modes"]) == ("Q8_0", 2, list(MODES))
+
+
+def test_a_step_larger_than_a_batch_is_refused() -> None:
+    with pytest.raises(UsageError, match="-b is 8"):
+        make_card(demo_model(), replace(CPU, batch=8), DECODING)
