@@ -12,7 +12,8 @@ from pathlib import Path
 from lacli.chat.adjust import KEYS, choices
 from lacli.chat.commands import argument_of, names
 from lacli.chat.completion import Vocabulary
-from lacli.chat.lines import Editing, open_lines
+from lacli.chat.lines import Editing
+from lacli.chat.reader import open_lines
 from lacli.errors import LacliError
 from lacli.settings import MODES
 from lacli.ui import Screen

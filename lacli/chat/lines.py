@@ -1,12 +1,11 @@
-"""Where a chat's lines come from: the protocol of a reader, the lines of a pipe, and which reader fits the streams.
+"""Where a chat's lines come from: the protocol of a reader, and the lines of a pipe.
 
 A message is one line, several lines between triple quotes, or lines that end with a backslash. What a line means is
-decided elsewhere, and editing on a terminal is `terminal.py`.
+decided elsewhere, editing on a terminal is `terminal.py`, and which reader fits the streams `reader.py`'s.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from lacli.chat.completion import Vocabulary
 from lacli.errors import LacliError
 from lacli.question import decode
 from lacli.settings import Switch
-from lacli.ui import console
 
 PROMPT = "> "
 CONTINUATION = ". "
@@ -57,28 +55,6 @@ class Editing:
     status: Callable[[int], str | None] = lambda width: None
     editor: str = ""
     color: Switch = "auto"
-
-
-def open_lines(editing: Editing) -> Lines:
-    """The reader that fits the process's streams: edited lines on a good terminal, else lines as they come.
-
-    Raises LacliError when standard input is closed.
-    """
-    if sys.stdin is None:
-        raise LacliError("standard input is closed", "start the chat on a terminal, or give it lines through a pipe")
-    if not sys.stdin.isatty():
-        return PipedLines(sys.stdin.buffer)
-    if not _is_terminal(sys.stdout) or console(sys.stdout, editing.color).is_dumb_terminal:
-        # stdout may be a file that is to hold the answers alone.
-        return PipedLines(sys.stdin.buffer, sys.stderr if _is_terminal(sys.stderr) else None)
-    # It takes 0.2 s, which a pipe need not wait for.
-    from lacli.chat.terminal import TerminalLines
-
-    return TerminalLines(editing)
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()
 
 
 def is_open(text: str) -> bool:

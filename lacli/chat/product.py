@@ -17,8 +17,9 @@ from lacli.chat.commands import argument_of, names
 from lacli.chat.completion import Vocabulary
 from lacli.chat.conversation import Conversation
 from lacli.chat.keys import ALL
-from lacli.chat.lines import Editing, open_lines
+from lacli.chat.lines import Editing
 from lacli.chat.loop import Loop
+from lacli.chat.reader import open_lines
 from lacli.chat.saved import SavedChat
 from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript

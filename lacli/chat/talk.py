@@ -174,6 +174,9 @@ class Chat:
         self._prompts.answered(prompt, answer.tokens)
         self.turns.append(answer)
         self.last = answer
+        shifted = len(prompt.tokens) + len(answer.tokens) - self.used
+        if shifted > 0:
+            self.notes.append(f"the context was full: its oldest {shifted} tokens are forgotten")
 
     def _note_full(self, answer: Answer) -> None:
         if answer.finish_reason == "length" and answer.statistics.tokens != self.limit:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lacli.cli import options
-from lacli.cli.cost import cost_folder
 from lacli.cli.environment import setting
+from lacli.cli.folders import cost_folder
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import DECODE, LOOKAHEAD, lookahead_group
 from lacli.cli.options import LOADING, MODEL, OUTPUT, model_group

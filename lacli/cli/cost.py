@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lacli.cli import options
+from lacli.cli.folders import cost_folder
 from lacli.cli.groups import with_groups
 from lacli.cli.options import model_group
 from lacli.errors import UsageError
@@ -15,13 +15,6 @@ from lacli.settings import ModelSettings
 
 COST = "Cost"
 MOST_ROWS, MOST_CONTEXT = 4096, 2**20
-
-
-def cost_folder() -> Path:
-    """Where measured costs are kept: the user's cache directory."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("lacli", appauthor=False) / "cost"
 
 
 def sizes(text: str, flag: str, most: int) -> tuple[int, ...]:

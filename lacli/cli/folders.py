@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lacli.cli.cost import cost_folder
+
+def cost_folder() -> Path:
+    """Where measured costs are kept: the user's cache directory."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("lacli", appauthor=False) / "cost"
 
 
 def own_aliases() -> Path:
