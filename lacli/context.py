@@ -18,7 +18,7 @@ from lacli.closing import Closing
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llama import LlamaModel, lib, library
 from lacli.memory import bounded_by_free_memory
-from lacli.settings import Capacity, DecodeSettings, ModelSettings
+from lacli.settings import PLAIN_CACHE_TYPES, Capacity, DecodeSettings, ModelSettings
 
 CONTEXT_PAD = 256
 """llama.cpp rounds a context up to a multiple of this many cells."""
@@ -56,6 +56,7 @@ class LlamaEngine(Closing):
         self.calls = 0
         parameters = self._parameters(settings, decode)
         self._most_outputs = int(parameters.n_outputs_max)
+        self._plain_keys = settings.cache_type_k in PLAIN_CACHE_TYPES
         self._samplers: list[Any] = []
         if model.offloaded if backend_greedy is None else backend_greedy:
             self._add_samplers(parameters, decode)
@@ -138,7 +139,8 @@ class LlamaEngine(Closing):
 
     @property
     def can_shift(self) -> bool:
-        return bool(lib.llama_memory_can_shift(self._memory))
+        # llama.cpp 0.3.36 crashes when it moves quantised keys of heads whose width is no multiple of 64.
+        return self._plain_keys and bool(lib.llama_memory_can_shift(self._memory))
 
     def shift(self, sequence: int, start: int, end: int, by: int) -> None:
         lib.llama_memory_seq_add(self._memory, sequence, start, end, by)

@@ -58,13 +58,15 @@ class Decoder:
         """Decode what follows a prompt: at most `limit` tokens (-1: no limit), to an end token or a full context.
 
         reuse: what the prompt has in common with the text so far is not decoded again, and what was learned of it is
-        known still. keep: a full context does not end the text but loses half of its tokens after the first `keep`.
+        known still. keep: a full context does not end the text but loses half of its tokens after the first `keep`,
+        where the engine can shift what is left.
         Closing the iterator early leaves exactly the accepted tokens in `text` and in the cache. Raises PromptError
         when the prompt is empty or has more tokens than the context has cells, SamplingError when a sampler has
         nothing left to choose from.
         """
         made = 0
-        self._keep = keep
+        # Freed cells in the middle would not lie in the order of the text.
+        self._keep = keep if self._engine.can_shift and not self.settings.ordered else None
         try:
             self._start(prompt, reuse)
             while made != limit and self._has_room():

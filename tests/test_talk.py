@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import accumulate, islice
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.stats import Step
 from lacli.thoughts import answer_of
+from tests.tiny_models import write_gemma_swa, write_hybrid, write_mamba
 
 SMALL = DecodeSettings(window=4, ngram=4, guesses=4)
 LOADING = ModelSettings(threads=1, gpu_layers=0)
@@ -296,6 +298,27 @@ def test_a_shifted_context_goes_on_and_keeps_the_system_prompt(decoding: DecodeS
 def test_a_chat_that_shifts_cannot_be_strict() -> None:
     with opened(replace(SMALL, strict=True)) as session:
         assert "--strict" in chat_on(session, context_shift=True).notes[0]
+
+
+def test_a_cache_with_quantised_keys_is_not_shifted() -> None:
+    loading = replace(LOADING, cache_type_k="q8_0")
+    with Session(demo_model(), loading, PLAIN, SamplingSettings()) as session:
+        assert "-ctk" in chat_on(session, context_shift=True).notes[0]
+
+
+@pytest.mark.parametrize("write", [write_mamba, write_hybrid, write_gemma_swa], ids=lambda write: write.__name__)
+def test_turns_on_other_kinds_of_models_are_fresh_runs(write: Callable[[Path], None], tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf")
+    with Session(tmp_path / "model.gguf", LOADING, SMALL, SamplingSettings()) as session:
+        watched, chat = Watched(session), chat_on(session, 10)
+        with LlamaEngine(session.model, LOADING, PLAIN) as engine:
+            for question in ("one two", "three", "", "four", "five"):
+                if question:
+                    said(chat.ask(question))
+                    fresh = Decoder(engine, PLAIN).generate(watched.prompt, 10)
+                    assert watched.tokens == [token for step in fresh for token in step.tokens]
+                else:
+                    chat.undo()
 
 
 def test_a_model_without_a_template_talks_in_chatml() -> None:

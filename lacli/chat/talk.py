@@ -235,7 +235,7 @@ class Chat:
         if self.settings.strict:
             why = "--strict does not allow it"
         elif not self.session.engine.can_shift or self.session.model.chain_only:
-            why = "this model's cache cannot"
+            why = "this model's cache cannot, or not with this -ctk"
         else:
             return True
         self.notes.append(f"the context is not shifted when it is full: {why}")
