@@ -116,6 +116,8 @@ class Lookahead(Mode):
     def begin(self, text: Sequence[int]) -> None:
         settings = self._settings
         if settings.pool_prompt:
+            # What the window has found since would push the text's own n-grams out where G is small.
+            self._pool.learn(text[: self._learned + settings.ngram - 1] if self._learned else (), again=True)
             self._learn(text)
         else:
             self._learned = max(self._learned, len(text))

@@ -68,10 +68,10 @@ class NgramPool:
         if len(bucket) > self.guesses:
             del bucket[next(iter(bucket))]
 
-    def learn(self, tokens: Sequence[int], start: int = 0) -> None:
-        """Insert every n-gram of a text that begins at index `start` or later."""
+    def learn(self, tokens: Sequence[int], start: int = 0, *, again: bool = False) -> None:
+        """Insert every n-gram of a text that begins at index `start` or later; again: they are known, and fresh now."""
         for first in range(start, len(tokens) - self.ngram + 1):
-            self.insert(tokens[first], tuple(tokens[first + 1 : first + self.ngram]), 1)
+            self.insert(tokens[first], tuple(tokens[first + 1 : first + self.ngram]), 0 if again else 1)
 
     def forget(self, tokens: Sequence[int], start: int = 0) -> None:
         """Take back what `learn` did with the same text from the same index on, as far as it is still here."""

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from lacli.batch import Batch
 from lacli.decode import Decoder
-from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.verify import SampleAndMatch
 from tests.fake_engine import FakeEngine
@@ -106,14 +105,21 @@ def test_what_was_learned_follows_the_text(mode: Any, prompt: list[int], length:
 
 
 def test_the_pool_is_kept_between_turns_and_makes_the_second_one_shorter() -> None:
-    chosen = DecodeSettings(window=4, ngram=4, guesses=4)
-    decoder = Decoder(engine_for(chosen), chosen)
+    chosen = DecodeSettings(window=4, ngram=4, guesses=4, pool_prompt=False)
+    decoder, fresh = (Decoder(engine_for(chosen), chosen) for _ in range(2))
     list(decoder.generate([1, 2, 3], 40))
     prompt = [*decoder.text, 1, 2, 3]
-    after = len(list(decoder.generate(prompt, 40, reuse=True)))
-    unlearned = Decoder(engine_for(chosen), replace(chosen, pool_prompt=False))
-    assert after < len(list(unlearned.generate(prompt, 40)))
-    assert isinstance(decoder.pool, NgramPool)
+    assert len(list(decoder.generate(prompt, 40, reuse=True))) < len(list(fresh.generate(prompt, 40)))
+
+
+def test_at_a_turns_beginning_the_text_is_fresher_than_what_the_window_found() -> None:
+    chosen = DecodeSettings(window=4, ngram=3, guesses=1)
+    decoder = Decoder(engine_for(chosen), chosen)
+    list(decoder.generate([1, 2, 3], 40))
+    text = list(decoder.text)
+    decoder._mode.begin(text)
+    last = {text[first]: tuple(text[first + 1 : first + 3]) for first in range(len(text) - 2)}
+    assert {key: next(iter(decoder.pool.lookup(key))) for key in last} == last
 
 
 @given(any_settings, any_settings, prompts, few)
