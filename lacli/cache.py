@@ -93,11 +93,18 @@ class Cache:
         return True
 
     def shift(self, keep: int, count: int) -> None:
-        """Drop `count` tokens after the first `keep`; those behind them move up (llama.cpp's context shift)."""
+        """Drop `count` tokens after the first `keep`; those behind them move up (llama.cpp's context shift).
+
+        Only the first `keep` are held on to until the caller's text says the same and it calls `grow`.
+        """
+        self.past = keep
         self.unshare()
         self._engine.remove(0, keep, keep + count)
         self._engine.shift(0, keep + count, ALL, -count)
-        self.past -= count
+
+    def grow(self, past: int) -> None:
+        """Hold on to the tokens up to `past`, which are decoded."""
+        self.past = past
 
     def unshare(self) -> None:
         """Take everything from the sequences but the first; each gets it again when it is next used."""
@@ -107,9 +114,9 @@ class Cache:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._engine.clear()
         self.past = 0
         self._shared = [0] * self._engine.sequences
+        self._engine.clear()
 
     def _share(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:

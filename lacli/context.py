@@ -86,12 +86,14 @@ class LlamaEngine(Closing):
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """Whether these settings can decode in this context. raw_logits: they sample from them."""
-        fits = decode.sequences <= self.sequences and decode.most_outputs <= self._most_outputs
+        fits = bool(self._handle) and decode.sequences <= self.sequences and decode.most_outputs <= self._most_outputs
         return fits and not (raw_logits and self._samplers)
 
     def decode(self, batch: Batch) -> bool:
         rows = batch.rows
         assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
+        if not self._handle:
+            raise LacliError("there is no context: memory was too short for it", "settings of fewer rows may fit")
         if batch is not self._batch:
             self._batch, self._struct = batch, _struct_over(batch)
         self._struct.n_tokens = rows

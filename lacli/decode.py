@@ -119,11 +119,13 @@ class Decoder:
 
     def _shift(self, keep: int) -> None:
         """Drop half of the cached tokens after the first `keep`, as llama.cpp's programs do when a context is full."""
-        count = (self._cache.past - keep) // 2
+        past = self._cache.past
+        count = (past - keep) // 2
         if count > 0:
             self._mode.truncate(self.text, keep)
             self._cache.shift(keep, count)
             del self.text[keep : keep + count]
+            self._cache.grow(past - count)
             self._mode.begin(self.text)
 
     def time_plain_step(self, repeats: int = 5) -> float:

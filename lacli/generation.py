@@ -21,8 +21,8 @@ class Answer:
     """One finished generation.
 
     tokens: the generated ids that the text was made of, an end token included; those of a stop string are not, though
-    they count as predicted. finish_reason: stop (a stop string), eog (an end token) or length (the limit, or a full
-    context).
+    they count as predicted. finish_reason: stop (a stop string), eog (an end token), length (the limit, or a full
+    context) or interrupt (it was left early).
     """
 
     text: str
@@ -63,7 +63,7 @@ class Generation:
         self._stream = TextStream(bytes_of, stops)
         self._text: list[str] = []
         self._tokens: list[int] = []
-        self._finish: Finish = "length"
+        self._finish: Finish = "interrupt"
         self._behind_stop = 0
         self.statistics = RunStatistics(prompt_tokens=len(prompt))
 
@@ -79,6 +79,9 @@ class Generation:
                 yield from self._take(step)
                 if self._stream.stopped:
                     return
+            if self._finish == "interrupt":
+                # No step said why: the limit is 0, or not one more row finds a cell.
+                self._finish = "length"
             yield from self._note(self._stream.finish())
         finally:
             steps.close()

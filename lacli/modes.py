@@ -111,16 +111,19 @@ class Lookahead(Mode):
         self._pool = pool
         self._vocabulary = vocabulary
         self._is_end = is_end
-        self._learned = 0
+        # Where on the text the n-grams begin that the pool has learned, and where the next one will.
+        self._spans: list[tuple[int, int]] = []
+        self._next = 0
 
     def begin(self, text: Sequence[int]) -> None:
         settings = self._settings
         if settings.pool_prompt:
             # What the window has found since would push the text's own n-grams out where G is small.
-            self._pool.learn(text[: self._learned + settings.ngram - 1] if self._learned else (), again=True)
+            for begin, end in self._spans:
+                self._pool.learn(text[: end + settings.ngram - 1], begin, again=True)
             self._learn(text)
         else:
-            self._learned = max(self._learned, len(text))
+            self._next = max(self._next, len(text))
         self._prompt = list(text)
         self._random = Random(WINDOW_SEED)
         wanted = settings.window + settings.ngram - 3
@@ -129,10 +132,13 @@ class Lookahead(Mode):
         self._ends: list[int] = []
 
     def truncate(self, text: Sequence[int], length: int) -> None:
-        start = max(length - self._settings.ngram + 1, 0)
-        if start < self._learned:
-            self._pool.forget(text[: self._learned + self._settings.ngram - 1], start)
-            self._learned = start
+        ngram = self._settings.ngram
+        self._next = min(self._next, max(length - ngram + 1, 0))
+        while self._spans and self._spans[-1][1] > self._next:
+            begin, end = self._spans.pop()
+            self._pool.forget(text[: end + ngram - 1], max(begin, self._next))
+            if begin < self._next:
+                self._spans.append((begin, self._next))
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
         if self._settings.pool_text:
@@ -167,9 +173,11 @@ class Lookahead(Mode):
     def _learn(self, text: Sequence[int]) -> None:
         """Put the n-grams that the text has completed since the last call into the pool."""
         complete = len(text) - self._settings.ngram + 1
-        if complete > self._learned:
-            self._pool.learn(text, self._learned)
-            self._learned = complete
+        if complete > self._next:
+            self._pool.learn(text, self._next)
+            begin = self._spans.pop()[0] if self._spans and self._spans[-1][1] == self._next else self._next
+            self._spans.append((begin, complete))
+            self._next = complete
 
     def _draw(self) -> int:
         if self._settings.window_init == "random":

@@ -64,9 +64,11 @@ class NgramPool:
             if len(self._by_key) >= self.most_keys:
                 del self._by_key[next(iter(self._by_key))]
         self._by_key[key] = bucket
-        bucket[continuation] = bucket.pop(continuation, 0) + occurrences
-        if len(bucket) > self.guesses:
+        occurrences += bucket.pop(continuation, 0)
+        # Before it is entered: an interrupt in between may lose an n-gram, but never leaves more than G.
+        if len(bucket) >= self.guesses:
             del bucket[next(iter(bucket))]
+        bucket[continuation] = occurrences
 
     def learn(self, tokens: Sequence[int], start: int = 0, *, again: bool = False) -> None:
         """Insert every n-gram of a text that begins at index `start` or later; again: they are known, and fresh now."""

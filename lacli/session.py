@@ -196,7 +196,10 @@ class Session(Closing):
     def _change_context(
         self, settings: DecodeSettings, before: tuple[DecodeSettings, SamplingSettings, LlamaSampler | None]
     ) -> None:
-        """Close the context before another one is made, since both may not fit into memory; what was comes back."""
+        """Close the context before another one is made, since both may not fit into memory; what was comes back.
+
+        Where even that does not fit any more, the closed one stays and every answer says so until one can be made.
+        """
         self.engine.close()
         try:
             self.engine = self._new_engine(settings)

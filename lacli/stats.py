@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from lacli.tree import Origin
 
-Finish = Literal["stop", "eog", "length"]
+Finish = Literal["stop", "eog", "length", "interrupt"]
 
 
 class Step(NamedTuple):

@@ -40,7 +40,8 @@ class SuffixIndex:
         while len(self._replaced) >= max(length, 1):
             for run, end in self._replaced.pop():
                 if end is None:
-                    del self._end[run]
+                    # An interrupt may have come before it was entered.
+                    self._end.pop(run, None)
                 else:
                     self._end[run] = end
 

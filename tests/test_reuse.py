@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import replace
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lacli
 from lacli.batch import Batch
 from lacli.decode import Decoder
+from lacli.judge import PLAIN
 from lacli.settings import DecodeSettings
 from lacli.verify import SampleAndMatch
 from tests.fake_engine import FakeEngine
 from tests.fake_sampler import FakeSampler
 from tests.test_decode import (
     VOCABULARY,
-    Interrupting,
     any_settings,
     ends,
     engine_for,
@@ -151,26 +157,6 @@ def test_a_sampler_starts_each_turn_as_it_starts_a_fresh_run() -> None:
     assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == tokens_of(list(fresh.generate(prompt, 20)))
 
 
-@given(any_settings, prompts, few, st.integers(1, 60), st.booleans())
-@settings(max_examples=200, deadline=None)
-def test_an_interrupted_turn_spoils_nothing(
-    chosen: DecodeSettings, prompt: list[int], more: list[int], calls: int, before: bool
-) -> None:
-    engine = Interrupting(256, 7, chosen.sequences, VOCABULARY)
-    if chosen.most_rows > 7:
-        engine.batch_rows = chosen.most_rows
-    decoder = Decoder(engine, chosen)
-    list(decoder.generate(prompt, 10))
-    engine.calls_left, engine.before = calls, before
-    second = [*decoder.text[:5], *more, 1]
-    with suppress(KeyboardInterrupt):
-        list(decoder.generate(second, 20, reuse=True))
-    engine.calls_left = 0
-    third = [*decoder.text[:6], *more, 2]
-    assert tokens_of(list(decoder.generate(third, 20, reuse=True))) == plain_tokens(third, 20)
-    assert holds_its_text(decoder, engine)
-
-
 class Recurrent(FakeEngine):
     """A model with one state: it cannot forget a part of its text."""
 
@@ -178,6 +164,73 @@ class Recurrent(FakeEngine):
         if start and any(cell.position >= start for cell in self._cells):
             return False
         return super().remove(sequence, start, end)
+
+
+WATCHED = ("cache", "decode", "modes", "pool", "suffixes")
+
+
+@dataclass
+class Lines:
+    """Lines that ran, up to the one at which Ctrl-C came."""
+
+    wanted: int
+    ran: int = 0
+
+    @property
+    def reached(self) -> bool:
+        return self.ran >= self.wanted
+
+
+@contextmanager
+def ctrl_c_at_line(number: int) -> Iterator[Lines]:
+    """Ctrl-C before the n-th line that runs in what keeps text, cells and guesses."""
+    files = {str(Path(lacli.__file__).parent / f"{name}.py") for name in WATCHED}
+    lines = Lines(number)
+
+    def local(frame: FrameType, event: str, _: object) -> Any:
+        lines.ran += event == "line"
+        if event == "line" and lines.ran == number:
+            raise KeyboardInterrupt
+        return None if lines.reached else local
+
+    sys.settrace(lambda frame, event, argument: local if frame.f_code.co_filename in files else None)
+    try:
+        yield lines
+    finally:
+        sys.settrace(None)
+
+
+TINY = DecodeSettings(window=2, ngram=3, guesses=2)
+
+
+@pytest.mark.parametrize("keep", [None, 2])
+@pytest.mark.parametrize(
+    "chosen", [PLAIN, DecodeSettings(mode="lookup"), replace(TINY, mode="jacobi"), TINY], ids=lambda each: each.mode
+)
+def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings, keep: int | None) -> None:
+    for line in count(1):
+        engine = FakeEngine(24, 24, chosen.sequences, VOCABULARY)
+        decoder = Decoder(engine, chosen)
+        list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
+        with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
+            list(decoder.generate([*decoder.text[:8], 7, 3], 20, reuse=True, keep=keep))
+        third = [*decoder.text[:9], 2]
+        assert tokens_of(list(decoder.generate(third, 4, reuse=True))) == plain_tokens(third, 4), line
+        assert holds_its_text(decoder, engine)
+        if not lines.reached:
+            return
+
+
+def test_an_interrupt_spoils_no_model_that_cannot_forget_a_part() -> None:
+    for line in count(1):
+        decoder = Decoder(Recurrent(60, 60, 1, VOCABULARY), PLAIN)
+        list(decoder.generate([1, 2, 3, 4], 5))
+        with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
+            list(decoder.generate([*decoder.text[:5], 7, 1], 5, reuse=True))
+        third = [*decoder.text[:6], 2]
+        assert tokens_of(list(decoder.generate(third, 5, reuse=True))) == plain_tokens(third, 5), line
+        if not lines.reached:
+            return
 
 
 @given(prompts, st.integers(0, 50), few)
