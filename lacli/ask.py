@@ -17,7 +17,7 @@ from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
-from lacli.thoughts import opens_thought, with_thoughts
+from lacli.thoughts import begun_thought, with_thoughts
 from lacli.ui import Screen
 
 LAST = 16
@@ -71,7 +71,7 @@ def ask(
         prompt = session.prompt(question.text, question.system, raw=question.raw)
         generation = session.generate(prompt, question.limit, (*question.stops, *session.turn_ends))
         try:
-            _stream(generation, output, screen, opened=opens_thought(session.text(prompt[-LAST:], special=True)))
+            _stream(generation, output, screen, begun=begun_thought(session.text(prompt[-LAST:], special=True)))
         except KeyboardInterrupt:
             screen.end_line()
             raise Interrupted("") from None
@@ -81,13 +81,13 @@ def ask(
         _conclude(session, generation, question, output, screen)
 
 
-def _stream(generation: Generation, output: Output, screen: Screen, *, opened: bool) -> None:
+def _stream(generation: Generation, output: Output, screen: Screen, *, begun: str) -> None:
     if output.json:
         for _ in generation:
             pass
     else:
         # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
-        with closing(with_thoughts(generation, opened)) as pieces:
+        with closing(with_thoughts(generation, begun)) as pieces:
             screen.write(pieces)
         screen.end_line()
 

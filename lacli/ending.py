@@ -27,25 +27,6 @@ def ctrl_c_ends_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-@contextmanager
-def ctrl_c_waits() -> Iterator[None]:
-    """What happens here is done whole: Ctrl-C meanwhile is raised behind it."""
-    before, held = signal.getsignal(signal.SIGINT), False
-
-    def hold(*_: object) -> None:
-        nonlocal held
-        held = True
-
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, hold)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if held:
-        raise KeyboardInterrupt
-
-
 def end_when_llama_cpp_aborts(screen: Screen) -> None:
     """When an assertion of llama.cpp's fails say so in a line, and end without a core dump."""
     on_abort(lambda message: _give_up(message, screen))

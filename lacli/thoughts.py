@@ -39,16 +39,17 @@ SPLITS = re.compile(r"""split\(\s*['"]</think>""")
 class Thoughts:
     """Tells thoughts from the answer in a stream of pieces, wherever the pieces are cut; the markers are thoughts.
 
-    opened: the prompt has opened a thought already. A thought begins where nothing but space and other thoughts came
-    before it: a model that writes about <think> in its answer does not think. Text that may be the beginning of a
-    marker is held back.
+    begun: the beginning of a thought that the prompt ends with. A thought begins where nothing but space and other
+    thoughts came before it: a model that writes about <think> in its answer does not think. Text that may be the
+    beginning of a marker is held back.
     """
 
-    def __init__(self, opened: bool = False) -> None:
-        self._closers: tuple[str, ...] = (*PAIRS.values(), END) if opened else ()
+    def __init__(self, begun: str = "") -> None:
+        self._closers: tuple[str, ...] = ()
         self._begins = True
         self._header = ""
         self._held: list[Piece] = []
+        self.feed([Piece(begun, False)] if begun else [])
 
     @property
     def closer(self) -> str:
@@ -113,9 +114,9 @@ class Thoughts:
         return taken
 
 
-def with_thoughts(pieces: Iterable[Piece], opened: bool = False) -> Generator[Piece]:
+def with_thoughts(pieces: Iterable[Piece], begun: str = "") -> Generator[Piece]:
     """A stream of pieces with its thoughts marked; what was held back comes out even when the stream breaks off."""
-    thoughts = Thoughts(opened)
+    thoughts = Thoughts(begun)
     try:
         for piece in pieces:
             yield from thoughts.feed([piece])
@@ -125,22 +126,24 @@ def with_thoughts(pieces: Iterable[Piece], opened: bool = False) -> Generator[Pi
     yield from thoughts.finish()
 
 
-def answer_of(text: str, opened: bool = False) -> str:
-    """A generated text without its thoughts. opened: the prompt had opened one; a closing marker alone says so too."""
-    thought, answer = _parts(text, opened or _closes_first(text))
+def answer_of(text: str) -> str:
+    """A generated text without its thoughts, which begin with their markers."""
+    thought, answer = _parts(text)
     return answer.lstrip() if thought else answer
 
 
-def closed(text: str, opened: bool = False) -> str:
+def closed(text: str) -> str:
     """A generated text whose last thought is closed where it was broken off, so that a template can tell it."""
-    thoughts = Thoughts(opened)
+    thoughts = Thoughts()
     thoughts.feed([Piece(text, False)])
     return f"{text}\n{thoughts.closer}\n\n" if thoughts.closer else text
 
 
-def opens_thought(rendered: str) -> bool:
-    """Whether a prompt ends inside a thought that it has opened itself."""
-    return rendered.rstrip().endswith(OPEN_AT_END)
+def begun_thought(rendered: str) -> str:
+    """The beginning of a thought that a prompt ends with, the space behind it included; empty where it opens none."""
+    bare = rendered.rstrip()
+    opener = next((opener for opener in OPEN_AT_END if bare.endswith(opener)), "")
+    return rendered[len(bare) - len(opener) :] if opener else ""
 
 
 def markers_of(template_source: str) -> tuple[str, ...]:
@@ -156,12 +159,12 @@ def marker_tokens(template_source: str, tokenize: Callable[[str], Sequence[int]]
 
 
 def as_history(content: str, template_source: str) -> dict[str, str]:
-    """An earlier answer, as it was generated, as the message that a template wants.
+    """An earlier answer, as it was generated after its thought was begun, as the message that a template wants.
 
     Templates that know thoughts drop them from the content themselves, once they are closed. GPT-OSS's, and those that
     only read `reasoning_content`, want them apart.
     """
-    thought, answer = _parts(content, _closes_first(content))
+    thought, answer = _parts(content)
     if thought and CHANNEL in template_source:
         return {"role": "assistant", "content": answer, "thinking": FRAME.sub("\n", thought).strip()}
     if thought and "reasoning_content" in template_source and not SPLITS.search(template_source):
@@ -170,17 +173,11 @@ def as_history(content: str, template_source: str) -> dict[str, str]:
     return {"role": "assistant", "content": closed(content) if knows else content}
 
 
-def _parts(text: str, opened: bool) -> tuple[str, str]:
+def _parts(text: str) -> tuple[str, str]:
     """All that is thought in a text, markers included, and all that is not."""
-    pieces = list(with_thoughts([Piece(text, False)], opened))
+    pieces = list(with_thoughts([Piece(text, False)]))
     thought = "".join(piece.text for piece in pieces if piece.thought)
     return thought, "".join(piece.text for piece in pieces if not piece.thought)
-
-
-def _closes_first(text: str) -> bool:
-    """Whether a thought ends in a text before any begins."""
-    before = (text.partition(closer)[0] for closer in PAIRS.values() if closer in text)
-    return any(not any(opener in beginning for opener in OPENERS) for beginning in before)
 
 
 def _bare(thought: str) -> str:

@@ -341,4 +341,4 @@ def test_a_thought_that_the_prompt_opened_and_ctrl_c_cut_off_leaves_the_history(
             first = next(pieces)
         assert first.thought
         content = chat.conversation.messages[-1].content
-        assert content.rstrip().endswith("</think>") and answer_of(content) == ""
+        assert content == f"<think>\n{chat.turns[-1].text}\n</think>\n\n" and answer_of(content) == ""

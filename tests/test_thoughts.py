@@ -16,10 +16,10 @@ from lacli.thoughts import (
     Thoughts,
     answer_of,
     as_history,
+    begun_thought,
     closed,
     marker_tokens,
     markers_of,
-    opens_thought,
     with_thoughts,
 )
 from tests.template_texts import bundled, compiled, fixture
@@ -41,14 +41,15 @@ def parts_of(pieces: list[Piece]) -> Parts:
     return parts
 
 
-def split(text: str, opened: bool = False) -> Parts:
-    return parts_of(list(with_thoughts([Piece(text, False)], opened)))
+def split(text: str, begun: str = "") -> Parts:
+    return parts_of(list(with_thoughts([Piece(text, False)], begun)))
 
 
 @pytest.mark.parametrize(("opener", "closer"), PAIRS.items())
 def test_a_thought_is_what_its_markers_enclose(opener: str, closer: str) -> None:
     assert split(f"{opener}\nhm\n{closer}\n\n4.") == [(f"{opener}\nhm\n{closer}", True), ("\n\n4.", False)]
-    assert split(f"hm\n{closer}4.", opened=True) == [(f"hm\n{closer}", True), ("4.", False)]
+    for begun in (opener, f"{opener}\n"):
+        assert split(f"hm\n{closer}4.", begun) == [(f"hm\n{closer}", True), ("4.", False)]
     assert split(f"{opener}hm") == [(f"{opener}hm", True)]
 
 
@@ -73,7 +74,7 @@ def test_only_the_final_channel_is_the_answer() -> None:
     assert split(f"{thought}4. <|channel|>") == [(thought, True), ("4. <|channel|>", False)]
     assert split("<|channel|>final<|message|>4.") == [("<|channel|>final<|message|>", True), ("4.", False)]
     assert split("<|start|>assistant<|message|>4.") == [("<|start|>assistant<|message|>", True), ("4.", False)]
-    assert split(f"hm<|end|>{FINAL}4.", opened=True) == [(f"hm<|end|>{FINAL}", True), ("4.", False)]
+    assert split(f"hm<|end|>{FINAL}4.", ANALYSIS) == [(f"hm<|end|>{FINAL}", True), ("4.", False)]
     assert split("<|channel|>finally<|message|>4.") == [("<|channel|>finally<|message|>4.", True)]
 
 
@@ -105,15 +106,15 @@ FRAGMENTS += ["a", "<", "<|", "</th", "hm, b", "🦙", "<|channel>", "<channel|>
 TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join)
 
 
-@given(text=TEXTS, cuts=st.lists(st.integers(0, 120)), opened=st.booleans())
-def test_how_a_text_is_cut_into_pieces_changes_nothing(text: str, cuts: list[int], opened: bool) -> None:
+@given(text=TEXTS, cuts=st.lists(st.integers(0, 120)), begun=st.sampled_from(["", "<think>\n", ANALYSIS]))
+def test_how_a_text_is_cut_into_pieces_changes_nothing(text: str, cuts: list[int], begun: str) -> None:
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     pieces = [
         Piece(text[begin:end], index % 2 == 0) for index, (begin, end) in enumerate(zip(edges, edges[1:], strict=False))
     ]
-    found = list(with_thoughts(pieces, opened))
+    found = list(with_thoughts(pieces, begun))
     assert "".join(piece.text for piece in found) == text
-    assert parts_of(found) == split(text, opened)
+    assert parts_of(found) == split(text, begun)
     guessed = [piece.guessed for piece in pieces for _ in piece.text]
     assert [piece.guessed for piece in found for _ in piece.text] == guessed
 
@@ -125,11 +126,23 @@ def test_the_answer_is_the_text_without_its_thought(thought: str, answer: str, p
         assert answer_of(f"{opener}{thought}{closer}{answer}") == answer.lstrip()
 
 
+def test_an_answer_that_speaks_of_a_thoughts_end_is_whole() -> None:
+    answer = "Use </think> to close the block."
+    assert answer_of(answer) == answer and closed(answer) == answer
+    source = fixture("reasoning-apart") + "{# </think> #}"
+    assert as_history(answer, source) == {"role": "assistant", "content": answer}
+
+
+def test_only_its_partner_closes_the_thought_that_the_prompt_began() -> None:
+    for text in ("[/THINK] b", "<channel|> b", "<|end|> b", "</thinking> b"):
+        assert split(text, "<think>\n") == [(text, True)]
+    assert split("a</think>b", "[THINK]") == [("a</think>b", True)]
+
+
 def test_an_answer_without_thoughts_is_left_alone() -> None:
     assert answer_of("\n 4. <think>") == "\n 4. <think>"
-    assert answer_of("hm\n</think>\n\n4.") == "4."
     assert answer_of("<thinking></think></thinking>4.") == answer_of(f"{ANALYSIS}</think><|end|>{FINAL}4.") == "4."
-    assert answer_of("hm", opened=True) == "" and answer_of("hm") == "hm"
+    assert answer_of("<think>\nhm") == "" and answer_of("hm") == "hm"
     assert answer_of(f"{ANALYSIS}hm<|end|>{FINAL}4.") == "4."
 
 
@@ -149,9 +162,9 @@ def test_what_is_held_back_comes_out_when_the_stream_breaks_off() -> None:
 @pytest.mark.parametrize("name", ["deepseek-r1", "qwen3", "llama3.1", "gpt-oss"])
 def test_a_prompt_that_opens_a_thought_is_known(name: str) -> None:
     rendered = compiled(fixture(name)).render(as_messages("What is 2+2?"))
-    assert opens_thought(rendered) == (name == "deepseek-r1")
-    assert not opens_thought(rendered + "<think>\n\n</think>\n\n")
-    assert opens_thought(rendered + "<|channel|>analysis<|message|>")
+    assert begun_thought(rendered) == ("<think>\n" if name == "deepseek-r1" else "")
+    assert begun_thought(rendered + "<think>\n\n</think>\n\n") == ""
+    assert begun_thought(rendered + "<|channel|>analysis<|message|>") == "<|channel|>analysis<|message|>"
 
 
 def test_only_templates_that_know_markers_have_them_shown() -> None:
@@ -173,7 +186,6 @@ def test_thoughts_are_given_apart_where_the_template_reads_them_so() -> None:
     source = fixture("reasoning-apart")
     apart = {"role": "assistant", "content": "4.", "reasoning_content": "hm"}
     assert as_history("<think>\nhm\n</think>\n\n4.", source) == apart
-    assert as_history("hm\n</think>\n\n4.", source) == apart
     channels = f"{ANALYSIS}hm<|end|><|start|>assistant{ANALYSIS}so<|end|>{FINAL}4."
     assert as_history(channels, fixture("gpt-oss")) == {"role": "assistant", "content": "4.", "thinking": "hm\nso"}
     assert as_history("4.", fixture("gpt-oss")) == {"role": "assistant", "content": "4."}
@@ -187,8 +199,8 @@ def test_a_thought_that_was_broken_off_leaves_the_history_too(name: str) -> None
 
 
 def test_a_thought_that_the_prompt_opened_can_be_closed() -> None:
-    assert closed("hm, well", opened=True) == "hm, well\n</think>\n\n"
-    assert closed("hm</think>4.", opened=True) == "hm</think>4."
+    assert closed("<think>\nhm, well") == "<think>\nhm, well\n</think>\n\n"
+    assert closed("<think>\nhm</think>4.") == "<think>\nhm</think>4."
     assert closed("4.") == "4."
-    messages = as_messages("And?", "", [("What is 2+2?", closed("hm, well", opened=True))])
+    messages = as_messages("And?", "", [("What is 2+2?", closed("<think>\nhm, well"))])
     assert "hm, well" not in compiled(fixture("deepseek-r1")).render(messages)

@@ -14,7 +14,7 @@ Role = Literal["user", "assistant"]
 
 @dataclass(frozen=True)
 class Message:
-    """One turn; an answer's content is what was generated, thoughts included."""
+    """One turn; an answer's content is what was generated, thoughts included, from where the prompt began one."""
 
     role: Role
     content: str

@@ -6,16 +6,17 @@ What a line means is `commands.py`, what commands do `actions.py`, a turn `talk.
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 from lacli.chat.actions import Actions, Outcome
 from lacli.chat.clipboard import copy
-from lacli.chat.commands import message_of, parse
+from lacli.chat.commands import Command, argument_of, message_of, parse
 from lacli.chat.lines import Lines
 from lacli.chat.status import status_line
 from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError
+from lacli.interrupts import without_ctrl_c
 from lacli.report import as_lines
 from lacli.text import Piece
 from lacli.ui import Screen
@@ -52,10 +53,12 @@ class Loop:
 
         Raises Interrupted for Ctrl-C where a line is read, and OutputError where nobody is there to see the sentence.
         """
-        ended = False
-        while not ended:
+        while True:
             try:
-                ended = self._next(lines)
+                # Ctrl-C is raised where a loop begins again, so that has to be in here.
+                while not self._next(lines):
+                    pass
+                return
             except EOFError:
                 return
             except KeyboardInterrupt:
@@ -98,7 +101,7 @@ class Loop:
         if command is None:
             self._ask(self._actions.message(message_of(line)))
             return Outcome()
-        outcome = self._actions.run(command, self._screen.width)
+        outcome = self._done(command)
         if outcome.text:
             self._screen.say(outcome.text)
         if outcome.color is not None:
@@ -114,6 +117,12 @@ class Loop:
         if outcome.again:
             self._answer(self._chat.again())
         return outcome
+
+    def _done(self, command: Command) -> Outcome:
+        """Carry out a command: one that waits for a file can be stopped, others are done whole and in the log."""
+        waits = argument_of(f"/{command.name}") == "file"
+        with nullcontext() if waits else without_ctrl_c():
+            return self._actions.run(command, self._screen.width)
 
     def _ask(self, message: str) -> None:
         pieces = self._chat.ask(message)
@@ -133,12 +142,13 @@ class Loop:
         except KeyboardInterrupt:
             stopped = True
         finally:
-            self._screen.end_line()
-            answered = len(self._chat.turns) > before
-            if self._chat.dropped:
-                self._log_change("compact", dropped=self._chat.dropped)
-            if answered:
-                self._log(answered=True, finish="interrupted" if stopped else "")
+            with without_ctrl_c():
+                self._screen.end_line()
+                answered = len(self._chat.turns) > before
+                if self._chat.dropped:
+                    self._log_change("compact", dropped=self._chat.dropped)
+                if answered:
+                    self._log(answered=True, finish="interrupted" if stopped else "")
         if stopped:
             if not self._interactive:
                 raise KeyboardInterrupt

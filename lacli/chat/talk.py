@@ -14,15 +14,15 @@ from lacli.chat.conversation import Conversation
 from lacli.chat.prompts import Prompts, Spelled
 from lacli.chat.shown import oldest
 from lacli.decode import common_prefix
-from lacli.ending import ctrl_c_waits
 from lacli.errors import PromptError
 from lacli.generation import Answer
+from lacli.interrupts import without_ctrl_c
 from lacli.sampling import MOST_SEED, SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings
 from lacli.template import chatml
 from lacli.text import Piece
-from lacli.thoughts import closed, opens_thought, with_thoughts
+from lacli.thoughts import begun_thought, closed, with_thoughts
 
 COMPACT = 0.5
 """Share of the context that a compacted conversation may take."""
@@ -158,19 +158,19 @@ class Chat:
             reuse=True,
             keep=self._kept() if self._shifts else None,
         )
-        opened = opens_thought(prompt.text)
+        begun = begun_thought(prompt.text)
         try:
-            yield from with_thoughts(generation, opened)
+            yield from with_thoughts(generation, begun)
             self._note_full(generation.answer())
         finally:
-            self._finish(prompt, generation.answer(), opened)
+            self._finish(prompt, generation.answer(), begun)
 
-    def _finish(self, prompt: Spelled, answer: Answer, opened: bool) -> None:
+    def _finish(self, prompt: Spelled, answer: Answer, begun: str) -> None:
         """What came is the answer; where nothing came, the question stays open."""
         if not answer.tokens:
             return
-        # Only a closing marker tells a thought that the prompt has opened from an answer.
-        self.conversation.answer(closed(answer.text, opened) if opened else answer.text)
+        # Whoever reads the answer later does not see what its prompt ended with.
+        self.conversation.answer(closed(begun + answer.text) if begun else answer.text)
         self._prompts.answered(prompt, answer.tokens)
         self.turns.append(answer)
         self.last = answer
@@ -243,7 +243,7 @@ class Chat:
 
     def _adapt(self, decoding: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Change the session; half changed it could not go on."""
-        with ctrl_c_waits():
+        with without_ctrl_c():
             return self.session.adapt(decoding, self._seeded(sampling))
 
     def _seeded(self, sampling: SamplingSettings) -> SamplingSettings:

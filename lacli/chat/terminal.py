@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -36,6 +35,7 @@ from prompt_toolkit.utils import get_cwidth, get_term_environment_variable
 from lacli.chat.completion import Vocabulary, is_command, offers
 from lacli.chat.history import CarefulHistory
 from lacli.chat.lines import CONTINUATION, CONTINUED, PROMPT, QUOTES, Editing, is_open, without_quotes
+from lacli.interrupts import without_ctrl_c
 from lacli.question import check_text
 from lacli.ui import abandon_stdout, console
 
@@ -111,7 +111,9 @@ class TerminalLines:
         self._session.reserve_space_for_menu = max(0, min(MENU_ROWS, rows - 3))
         self._session.app.erase_when_done = False
         try:
-            return self._session.prompt(default=default)
+            # To the running prompt Ctrl-C is a key; raised while it is set up, it would leave that half done.
+            with without_ctrl_c():
+                return self._session.prompt(default=default)
         except (EOFError, OSError) as error:
             if not sys.stdout.isatty():
                 # The terminal is gone, and what it has not shown yet has nowhere to go.
@@ -204,12 +206,8 @@ def _continuation(width: int, line_number: int, wrap_count: int) -> str:
 
 def _run(command: list[str], path: Path) -> int:
     """The exit code of a program that has the terminal; Ctrl-C is its own meanwhile."""
-    # A handler of ours is not inherited, as ignoring would be.
-    before = signal.signal(signal.SIGINT, lambda number, frame: None)
-    try:
+    with without_ctrl_c():
         return subprocess.call([*command, str(path)])
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _goes_on(document: Document) -> bool:
@@ -248,7 +246,8 @@ def _add_ends(keys: KeyBindings, typing: Filter) -> None:
     def clear_or_interrupt(event: KeyPressEvent) -> None:
         if event.current_buffer.text:
             event.current_buffer.reset()
-        else:
+        elif event.app.future and not event.app.is_done:
+            # Pressed just behind Enter it has no prompt to leave.
             event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
 
 
