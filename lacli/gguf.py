@@ -1,7 +1,8 @@
 """What a GGUF file says about its model, read without loading it, by llama.cpp's own GGUF reader.
 
 One way to open a file (`GgufFile`) and one record of the model in it (`Header`). What follows from the weights'
-number formats is `weights.py`; what only a loaded model can tell is `llama.py`, which gives us the library.
+number formats is `weights.py`; what only a loaded model can tell is `llama.py`, which gives us the library. That is
+imported where a file is opened: what only needs names works where llama.cpp does not load.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import Any, NamedTuple
 from lacli.closing import Closing
 from lacli.errors import ModelLoadError
 from lacli.hub.quants import all_parts
-from lacli.llama import lib, library
 
 MOST_DIMENSIONS = 4
 """ggml's GGML_MAX_DIMS."""
@@ -141,6 +141,8 @@ class GgufFile(Closing):
     """
 
     def __init__(self, path: Path) -> None:
+        from lacli.llama import library
+
         self._ggml = _ggml()
         library().forget()
         self._file = self._ggml.gguf_init_from_file(os.fsencode(path), Parameters(no_alloc=True))
@@ -221,6 +223,8 @@ class GgufFile(Closing):
 
 def _file_type(number: int, tensors: list[Tensor]) -> str:
     """The name in llama.h's llama_ftype, or the type of most parameters."""
+    from lacli.llama import lib
+
     if name := _file_types().get(number & ~lib.LLAMA_FTYPE_GUESSED if number >= 0 else -1):
         return name
     count: Counter[str] = Counter()
@@ -231,6 +235,8 @@ def _file_type(number: int, tensors: list[Tensor]) -> str:
 
 def _file_types() -> dict[int, str]:
     """llama_ftype's numbers and names, without what its names begin with."""
+    from lacli.llama import lib
+
     prefixes = ("LLAMA_FTYPE_MOSTLY_", "LLAMA_FTYPE_ALL_")
     return {
         value: name.removeprefix(prefix) for prefix in prefixes for name, value in vars(lib).items() if prefix in name
@@ -239,6 +245,8 @@ def _file_types() -> dict[int, str]:
 
 def _ggml() -> Any:
     """The library's GGUF functions, which llama_cpp does not declare."""
+    from lacli.llama import lib
+
     functions = lib.llama_cpp._lib
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64
     for name, takes, gives in (

@@ -15,7 +15,7 @@ from pathlib import Path
 from lacli.errors import ModelLoadError
 from lacli.hub.aliases import read_aliases
 from lacli.hub.names import FILE, MODEL_IS, HubModel, read_name, shortened
-from lacli.hub.quants import all_parts
+from lacli.hub.quants import all_parts, missing_parts
 
 DEMO = "stdlib-7m.q8_0.gguf"
 MAGIC = b"GGUF"
@@ -83,12 +83,8 @@ def _read_magic(path: Path) -> bytes:
 
 def _first_part(path: Path) -> Path:
     parts = all_parts(path.name)
-    missing = [name for name in parts if not (path.parent / name).exists()]
-    if missing:
-        others = f" and {len(missing) - 1} more" if missing[1:] else ""
-        raise ModelLoadError(
-            f"the model has {len(parts)} parts, missing {missing[0]}{others}", f"put all parts into {path.parent}"
-        )
+    if problem := missing_parts(parts, [name for name in parts if (path.parent / name).exists()]):
+        raise ModelLoadError(f"the model {problem}", f"put all parts into {path.parent}")
     return path.parent / parts[0]
 
 

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny_models import write_llama
+
 COMMIT = "c0ffee"
+
+
+def small_model(folder: Path) -> Path:
+    """A model's file outside the cache, to be added to it."""
+    path = folder / "model.gguf"
+    write_llama(path)
+    return path
 
 
 def use(hub: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

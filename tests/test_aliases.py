@@ -10,6 +10,7 @@ import pytest
 from lacli.errors import LacliError
 from lacli.hub import aliases
 from lacli.hub.aliases import Alias, packaged_list, read_aliases, read_list
+from lacli.hub.names import read_name
 from tests.program import ROOT
 
 
@@ -113,3 +114,12 @@ def test_a_list_that_is_no_text_or_no_file(tmp_path: Path) -> None:
         read_aliases(path)
     with pytest.raises(LacliError, match="cannot read"):
         read_aliases(tmp_path)
+
+
+def test_a_path_in_a_list_with_a_relative_name_is_no_name_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_list(tmp_path, "x a.gguf")
+    monkeypatch.chdir(tmp_path.parent)
+    found = read_aliases(Path(tmp_path.name) / "models.txt")
+    assert read_name("x", found) == tmp_path / "a.gguf"

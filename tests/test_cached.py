@@ -12,7 +12,7 @@ from lacli.hub.aliases import Alias
 from lacli.hub.cache import find_cached
 from lacli.hub.names import HubModel, read_name
 from lacli.resolve import demo_model
-from lacli.shelf.cached import aliased, cached_models, matching, stored_models, unfinished_downloads
+from lacli.shelf.cached import aliased, cached_models, cached_names, matching, stored_models, unfinished_downloads
 from tests import hub_cache, tiny_models
 
 
@@ -23,9 +23,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    path = tmp_path / "model.gguf"
-    tiny_models.write_llama(path)
-    return path
+    return hub_cache.small_model(tmp_path)
 
 
 def test_every_name_finds_the_file_that_it_is_the_name_of(hub: Path, model: Path) -> None:
@@ -81,9 +79,38 @@ def test_a_projector_is_there_and_no_model(hub: Path, model: Path) -> None:
 
 
 def test_a_file_of_two_commits_is_one_model_whose_content_counts_once(hub: Path, model: Path) -> None:
-    links = [hub_cache.add(hub, "me/a", "a-Q8_0.gguf", model, commit) for commit in ("old", "new")]
+    links = [hub_cache.add(hub, "me/a", "a-Q8_0.gguf", model, commit) for commit in ("a-old", "b-new")]
     (found,) = cached_models()
     assert (found.path, set(found.entries), found.size) == (links[1], set(links), model.stat().st_size)
+    assert found.older == 0
+
+
+def test_the_size_is_that_of_the_newest_and_what_older_commits_take_is_told_apart(hub: Path, model: Path) -> None:
+    raw = model.read_bytes()
+    hub_cache.add(hub, "me/a", "a-Q8_0.gguf", raw + bytes(1000), "a-old")
+    hub_cache.add(hub, "me/a", "a-Q8_0.gguf", raw, "b-new")
+    (found,) = cached_models()
+    assert (found.size, found.older) == (len(raw), len(raw) + 1000)
+
+
+def test_a_folder_with_a_models_name_is_none(hub: Path, model: Path) -> None:
+    link = hub_cache.add(hub, "me/a", "a-Q8_0.gguf", model)
+    (link.parent / "x.gguf").mkdir()
+    assert [each.path for each in cached_models()] == [link]
+
+
+def test_a_repository_without_an_owner_has_no_name_and_is_passed_over(hub: Path, model: Path) -> None:
+    hub_cache.add(hub, "gpt2", "a-Q8_0.gguf", model)
+    hub_cache.add_unfinished(hub, "gpt2", 5)
+    assert (cached_models(), unfinished_downloads(), cached_names(hub)) == ([], [], [])
+
+
+def test_names_are_the_same_without_a_look_into_the_files(hub: Path, model: Path) -> None:
+    for file in ("a-Q4_0.gguf", "deep/a-F16.gguf", "plain.gguf"):
+        hub_cache.add(hub, "me/a", file, model)
+    stored = cached_models()
+    assert cached_names(hub) == [each.name for each in stored] and len(stored) == 3
+    assert [(each.name, each.header) for each in cached_models(headers=False)] == [(each.name, None) for each in stored]
 
 
 def test_what_only_an_older_commit_has_says_so(hub: Path, model: Path) -> None:

@@ -158,6 +158,15 @@ def test_the_card_fits_the_terminal_but_for_paths(width: int) -> None:
     assert max(len(line) for line in lines if not line.startswith("file")) <= width
 
 
+@pytest.mark.parametrize("width", [20, 40])
+def test_the_card_on_a_narrow_terminal_breaks_between_words(width: int) -> None:
+    card = make_card(demo_model(), CPU, DECODING)
+    lines = card_text(card, CPU, DECODING, width).split("\n")
+    assert max(len(line) for line in lines if str(demo_model()) not in line) <= width
+    shown = " ".join(" ".join(lines).split())
+    assert "CACHE 8.0 MiB" in shown and shown.count("LOOKAHEAD") == 2
+
+
 def test_text_and_json_tell_the_same_memory() -> None:
     card = make_card(demo_model(), CPU, DECODING)
     found = json.loads(json.dumps(card_json(card, CPU, DECODING)))

@@ -30,9 +30,29 @@ def shelf(*extra: Stored, own: bool = False) -> Shelf:
     return Shelf(stored, broken_off, aliases, Path("/hub"), Path("/home/me/.config/lacli/models.txt"))
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    assert max(map(len, shelf_text(shelf(), width, NOW).split("\n"))) <= width
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+def test_no_line_is_wider_than_the_terminal_but_a_single_word(width: int) -> None:
+    text = shelf_text(shelf(Stored("me/b:Q4_0", Path("/hub/b"), problem="damaged: cut off", older=10**9)), width, NOW)
+    wide = [line for line in text.split("\n") if len(line) > width]
+    assert not wide or width < 80
+    assert all(
+        " " not in line.strip().removesuffix(" (bundled)").removesuffix(", unfinished download") for line in wide
+    )
+
+
+def test_the_whole_list_fits_two_screens_of_80_columns() -> None:
+    lines = shelf_text(shelf(), 80, NOW).split("\n")
+    assert len(lines) < 50
+    for alias in read_aliases().values():
+        (line,) = (line for line in lines if line.startswith(f"{alias.name} "))
+        assert line.split()[1:4] == [str(alias.window), str(alias.ngram), str(alias.guesses)]
+        assert alias.words.startswith(line.split(None, 4)[4])
+
+
+def test_what_commits_before_take_is_a_note_below_the_model() -> None:
+    lines = shelf_text(shelf(Stored("me/b:Q4_0", Path("/hub/b"), size=1, older=2_000_000_000)), 80, NOW).split("\n")
+    (at,) = (index for index, line in enumerate(lines) if line.startswith("me/b:Q4_0"))
+    assert lines[at + 1].strip() == "2.0 GB more are of other commits"
 
 
 def test_without_a_terminal_every_model_and_alias_is_one_line() -> None:
@@ -44,13 +64,15 @@ def test_without_a_terminal_every_model_and_alias_is_one_line() -> None:
         assert alias.words in line and line.endswith(f"{alias.repository}:{alias.quant}")
 
 
-@pytest.mark.parametrize("width", [0, 60, 80, 200])
+@pytest.mark.parametrize("width", [0, 20, 40, 60, 80, 200])
 def test_all_that_is_known_is_shown_at_every_width(width: int) -> None:
-    text = shelf_text(shelf(), width, NOW)
+    text = " ".join(shelf_text(shelf(), width, NOW).split())
     for part in ("4.7 GB", "3 days ago", "me/a, unfinished download", "1.2 MB", "(bundled)", "models.txt"):
         assert part in text
     for alias in read_aliases().values():
-        assert alias.name in text and f"{alias.repository}:{alias.quant}" in text
+        assert alias.name in text and alias.words in text
+        # Where there is no room for the repository, the JSON has it.
+        assert f"{alias.repository}:{alias.quant}" in text or (0 < width < 200 and "lacli list --json" in text)
 
 
 def test_signs_tell_which_aliases_are_on_disk_and_whose_they_are() -> None:

@@ -47,6 +47,36 @@ def test_a_name_is_a_model_of_the_hub(text: str, model: HubModel) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("https://huggingface.co/a/b", HubModel("a/b")),
+        ("https://huggingface.co/a/b/", HubModel("a/b")),
+        ("https://huggingface.co/a/b/tree/main", HubModel("a/b")),
+        ("http://www.huggingface.co/a/b?library=x", HubModel("a/b")),
+        ("hf.co/a/b:Q8_0", HubModel("a/b", "Q8_0")),
+        ("HuggingFace.co/a/b:Q8_0", HubModel("a/b", "Q8_0")),
+        ("https://huggingface.co/a/b/blob/main/c.gguf", HubModel("a/b", file="c.gguf")),
+        ("https://huggingface.co/a/b/resolve/main/c/d.gguf?download=true", HubModel("a/b", file="c/d.gguf")),
+    ],
+)
+def test_the_address_of_a_page_is_a_model_of_the_hub(text: str, model: HubModel) -> None:
+    assert read_name(text, ALIASES) == model
+
+
+def test_an_alias_with_a_quant_is_its_repository_with_that_quant() -> None:
+    assert read_name("Qwen3-4B:Q8_0", ALIASES) == HubModel("Qwen/Qwen3-4B-GGUF", "Q8_0")
+    for text in ("file:Q8_0", "here:Q8_0", "mine:a/b"):
+        with pytest.raises(ModelLoadError, match="takes no quant"):
+            read_name(text, MINE)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_no_text_is_no_path(text: str) -> None:
+    with pytest.raises(ModelLoadError, match="MODEL is empty"):
+        find_model(text)
+
+
+@pytest.mark.parametrize(
     "model",
     [HubModel("a/b"), HubModel("a/b", "Q8_0"), HubModel("a/b", file="c.gguf"), HubModel("a/b", file="c/d.gguf")],
 )
@@ -55,7 +85,7 @@ def test_the_name_of_a_model_means_that_model(model: HubModel) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["x.gguf", "a/b.gguf", "a/b/c.gguf", "./a", "../a/b", "/a/b", "/a", ".", "", "what is this?", "a\\b"]
+    "text", ["x.gguf", "a/b.gguf", "a/b/c.gguf", "./a", "../a/b", "/a/b", "/a", ".", "what is this?", "a\\b"]
 )
 def test_what_can_only_be_a_path_is_one(text: str) -> None:
     assert read_name(text, ALIASES) == Path(text)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from lacli.amounts import size_in_words
 from lacli.errors import LacliError, ModelLoadError, UsageError
@@ -26,9 +27,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    path = tmp_path / "model.gguf"
-    tiny_models.write_llama(path)
-    return path
+    return hub_cache.small_model(tmp_path)
 
 
 @pytest.fixture
@@ -147,10 +146,89 @@ def test_what_is_not_there_cannot_be_removed(hub: Path, model: Path, name: str) 
     assert link.exists()
 
 
-def test_a_download_that_broke_off_is_removed_where_no_model_is_meant(hub: Path, model: Path) -> None:
+@pytest.mark.parametrize("name", ["me/a:Q4_0", "hf:me/a/a-Q4_0.gguf"])
+def test_a_name_that_means_one_model_means_no_download(hub: Path, name: str) -> None:
+    broken_off = hub_cache.add_unfinished(hub, "me/a", 1000)
+    with pytest.raises(ModelLoadError, match="not on this disk"):
+        plan_removal(name, NO_ALIASES)
+    assert plan_removal(name, NO_ALIASES, unfinished=True).unfinished == (broken_off,)
+
+
+def test_a_download_that_goes_on_just_now_stays(hub: Path) -> None:
+    partial = hub_cache.add_unfinished(hub, "me/a", 1000)
+    path = hub / ".locks" / partial.parents[1].name / "abc.lock"
+    path.parent.mkdir(parents=True)
+    with FileLock(path):
+        with pytest.raises(LacliError, match="another program goes on with"):
+            plan_removal("me/a", NO_ALIASES)
+        broken_off = hub_cache.add_unfinished(hub, "me/a", 10, "def.incomplete")
+        removal = plan_removal("me/a", NO_ALIASES)
+        assert (removal.unfinished, removal.size) == ((broken_off,), 10)
+    # And one that began while the user was asked.
+    removal = plan_removal("me/a", NO_ALIASES)
+    with FileLock(path):
+        remove(removal)
+    assert partial.exists() and not broken_off.exists()
+
+
+def test_what_arrives_while_the_user_is_asked_stays(hub: Path, model: Path, other: Path, tmp_path: Path) -> None:
+    gone = hub_cache.add(hub, "me/a", "a-Q4_0.gguf", model)
+    came: list[Path] = []
+
+    def yes(question: str) -> bool:
+        came.append(hub_cache.add(hub, "me/a", "a-Q8_0.gguf", other))
+        came.append(hub_cache.add(hub, "me/a", "copy-F16.gguf", model))
+        return True
+
+    assert remove_models(["me/a"], tmp_path / "none.txt", Screen(quiet=True), yes)
+    assert not gone.is_symlink()
+    assert [read_header(path).architecture for path in came] == ["qwen2", "llama"]
+
+
+def test_a_commit_that_is_a_link_to_a_folder_elsewhere_is_not_touched(hub: Path, model: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    file = model.rename(elsewhere / "a-Q4_0.gguf")
+    snapshots = hub_cache.folder_of(hub, "me/a") / "snapshots"
+    snapshots.mkdir(parents=True)
+    (snapshots / "c").symlink_to(elsewhere)
+    with pytest.raises(UsageError, match="leads out of the hub's cache"):
+        plan_removal("me/a", NO_ALIASES)
+    assert read_header(file)
+
+
+def test_a_repository_that_is_a_link_to_another_disk_is_emptied_too(hub: Path, model: Path, tmp_path: Path) -> None:
+    hub_cache.add(hub, "me/a", "a-Q4_0.gguf", model)
+    folder, elsewhere = hub_cache.folder_of(hub, "me/a"), tmp_path / "elsewhere"
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+    assert removed("me/a:Q4_0") == model.stat().st_size
+    assert not elsewhere.exists() and not folder.is_symlink()
+
+
+@pytest.mark.parametrize("cache", ["hub", "./x/../hub"])
+def test_a_relative_cache_is_freed_too(
+    hub: Path, model: Path, cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = hub_cache.add(hub, "me/a", "a-Q4_0.gguf", model).resolve()
+    hub_cache.add(hub, "me/a", "README.md", b"read me")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", cache)
+    assert removed("me/a:Q4_0") == model.stat().st_size
+    assert not content.exists()
+
+
+def test_two_models_at_once_leave_no_empty_folder(hub: Path, model: Path, other: Path, tmp_path: Path) -> None:
+    hub_cache.add(hub, "me/a", "a-Q4_0.gguf", model)
+    hub_cache.add(hub, "me/a", "a-Q8_0.gguf", other)
+    assert remove_models(["me/a:Q4_0", "me/a:Q8_0"], tmp_path / "none.txt", Screen(quiet=True), None)
+    assert not hub_cache.folder_of(hub, "me/a").exists()
+
+
+def test_a_download_that_broke_off_is_removed_where_no_model_is_there(hub: Path, model: Path) -> None:
     hub_cache.add_unfinished(hub, "me/a", 1000)
     kept = hub_cache.add_unfinished(hub, "me/b", 1000)
-    removal = plan_removal("me/a:Q4_0", NO_ALIASES)
+    removal = plan_removal("me/a", NO_ALIASES)
     assert removal.name == "unfinished downloads of me/a" and removal.size == 1000
     remove(removal)
     assert [each.path for each in unfinished_downloads()] == [kept]

@@ -17,9 +17,7 @@ OFFLINE = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": ""}
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    path = tmp_path / "model.gguf"
-    tiny_models.write_llama(path)
-    return path
+    return hub_cache.small_model(tmp_path)
 
 
 @pytest.fixture
@@ -124,6 +122,34 @@ def test_rm_asks_on_a_terminal_and_does_what_is_answered(home: dict[str, str], m
         assert done.code == code
         assert link.exists() is (code == 1)
         assert ("nothing was removed" in done.out) is (code == 1)
+
+
+def test_ctrl_c_at_the_question_removes_nothing_and_ends_the_line(
+    home: dict[str, str], model: Path, tmp_path: Path
+) -> None:
+    link = hub_cache.add(tmp_path / "hub", "me/a", "a-Q8_0.gguf", model)
+    terminal = program.on_terminal("rm", "me/a", env=home)
+    terminal.expect_exact("[y/N]")
+    terminal.sendintr()
+    done = program.finish(terminal)
+    assert (done.code, done.out.endswith("\n"), link.exists()) == (130, True, True)
+
+
+def test_where_llama_cpp_does_not_load_one_line_says_so(home: dict[str, str], model: Path, tmp_path: Path) -> None:
+    link = hub_cache.add(tmp_path / "hub", "me/a", "a-Q8_0.gguf", model)
+    package = tmp_path / "broken" / "llama_cpp" / "__init__.py"
+    package.parent.mkdir(parents=True)
+    package.write_text("raise RuntimeError('Failed to load libllama.so: libcuda.so.1')\n")
+    env = {**home, "PYTHONPATH": f"{package.parents[1]}:{program.ROOT}"}
+    for arguments in (("list",), ("show", "me/a"), ("run", "-p", "hi")):
+        done = program.run(*arguments, env=env)
+        said = (
+            "lacli: llama.cpp does not load: Failed to load libllama.so: libcuda.so.1 (lacli doctor says what to do)\n"
+        )
+        assert (done.code, done.out, done.err) == (1, "", said)
+    # What reads no model works.
+    assert program.run("pull", "--offline", "me/a:Q8_0", env=env).out == f"{link}\n"
+    assert program.run("rm", "-y", "me/a", env=env).code == 0 and not link.is_symlink()
 
 
 def test_rm_without_a_terminal_wants_yes(home: dict[str, str], model: Path, tmp_path: Path) -> None:

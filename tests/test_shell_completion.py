@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lacli.cli.model_names import complete_model
+from lacli.cli.model_names import complete_model, complete_stored
+from tests import hub_cache
 from tests.program import ROOT, Done, environment, run
 
 
@@ -49,6 +50,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "in" / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "in")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     yield tmp_path / "in"
 
 
@@ -66,11 +70,47 @@ def test_other_shells_are_offered_the_same(shell: str) -> None:
     assert "lookup" in offered and "lookahead" in offered and "plain" not in offered
 
 
-@pytest.mark.parametrize("command", ["run", "bench", "check", "cost"])
+@pytest.mark.parametrize("command", ["run", "chat", "bench", "check", "cost", "show", "pull"])
 def test_a_models_alias_is_completed_in_every_command_that_takes_one(command: str) -> None:
     offered = completed(f"lacli {command} qwen3-")
     assert "qwen3-4b" in offered
     assert all(name.startswith("qwen3-") for name in offered)
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "show", "pull", "rm"])
+def test_models_of_the_cache_are_offered(command: str, folder: Path, tmp_path: Path) -> None:
+    for file in ("a-Q4_0.gguf", "b/b.gguf"):
+        hub_cache.add(tmp_path / "home" / "hub", "a/me", file, b"GGUF")
+    found = completed(f"lacli {command} a")
+    assert "a/me:Q4_0" in found
+    # Neither of them takes a path.
+    assert ("a.gguf" in found) is (command not in ("pull", "rm"))
+    assert completed(f"lacli {command} hf:") == ["hf:a/me/b/b.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({"HF_HUB_CACHE": "~/x"}, "x"),
+        ({"HF_HOME": "$HOME/y"}, "y/hub"),
+        ({"XDG_CACHE_HOME": "~/z"}, "z/huggingface/hub"),
+        ({}, ".cache/huggingface/hub"),
+        ({"HUGGINGFACE_HUB_CACHE": "~/w", "HF_HOME": "~/y"}, "w"),
+    ],
+)
+def test_the_cache_is_where_the_library_has_it(
+    variables: dict[str, str], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    hub_cache.add(tmp_path / place, "a/me", "a-Q4_0.gguf", b"GGUF")
+    assert complete_stored("") == ["a/me:Q4_0"]
+    ask = "import os; from huggingface_hub.constants import HF_HUB_CACHE; print(os.path.realpath(HF_HUB_CACHE))"
+    library = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert library.stdout.strip() == os.path.realpath(tmp_path / place)
 
 
 def test_files_and_folders_are_offered_and_what_is_no_model_is_not(folder: Path) -> None:
@@ -107,8 +147,10 @@ def test_the_users_own_aliases_are_offered_and_a_broken_list_offers_none(folder:
     assert complete_model("a.") == ["a.gguf"]
 
 
-def test_tab_loads_neither_llama_cpp_nor_huggingface_hub() -> None:
-    env = {"_LACLI_COMPLETE": "complete_bash", "COMP_WORDS": "lacli\nrun\nqw", "COMP_CWORD": "2"}
+@pytest.mark.parametrize("command", ["run", "pull", "rm"])
+def test_tab_loads_neither_llama_cpp_nor_huggingface_hub(command: str, folder: Path, tmp_path: Path) -> None:
+    hub_cache.add(tmp_path / "home" / "hub", "qwen3-4b/me", "a-Q4_0.gguf", b"GGUF")
+    env = {"_LACLI_COMPLETE": "complete_bash", "COMP_WORDS": f"lacli\n{command}\nqw", "COMP_CWORD": "2"}
     done = run(env=env, program=(sys.executable, "-X", "importtime", "-m", "lacli"))
     imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.err.splitlines()}
     assert "qwen3-4b" in done.out

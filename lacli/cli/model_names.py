@@ -1,4 +1,6 @@
-"""What MODEL may become when the user presses Tab: aliases, and the GGUF files and folders below what is typed.
+"""What MODEL may become when the user presses Tab: aliases, models of the hub's cache, and GGUF files and folders.
+
+So may the name of a chat template: a bundled one, a file or a folder.
 
 Called by the shell on every Tab, so nothing slow is imported here, and nothing is said about what cannot be read.
 """
@@ -7,14 +9,37 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf\Z")
 """The end of a split model's file that is not the first."""
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """The names that begin with what is typed: aliases first, then paths."""
-    found = [*_aliases(incomplete), *_paths(incomplete)]
+    """The names that begin with what is typed: aliases first, then models of the hub's cache, then paths."""
+    return _for_shell([*_aliases(incomplete), *_stored(incomplete), *_paths(incomplete, _is_model)])
+
+
+def complete_name(incomplete: str) -> list[str]:
+    """The same without paths, for a command that takes none."""
+    return _for_shell([*_aliases(incomplete), *_stored(incomplete)])
+
+
+def complete_stored(incomplete: str) -> list[str]:
+    """The models of the hub's cache alone, for what is done with nothing else."""
+    return _for_shell(_stored(incomplete))
+
+
+def complete_template(incomplete: str) -> list[str]:
+    """The chat templates that begin with what is typed: the bundled ones, then files and folders."""
+    from lacli.template import STOPS
+
+    bundled = [name for name in STOPS if name.startswith(incomplete)]
+    return _for_shell([*bundled, *_paths(incomplete, _is_template)])
+
+
+def _for_shell(found: list[str]) -> list[str]:
     # The other shells quote what they insert.
     return [_quoted(name) for name in found] if os.environ.get("_LACLI_COMPLETE") == "complete_bash" else found
 
@@ -34,18 +59,38 @@ def _aliases(incomplete: str) -> list[str]:
         return []
 
 
-def _paths(incomplete: str) -> list[str]:
-    """GGUF files and folders; a folder that is the only choice is entered, since the shell would end the word there."""
-    found = _entries(incomplete)
+def _stored(incomplete: str) -> list[str]:
+    from lacli.shelf.cached import cached_names
+
+    try:
+        return [name for name in cached_names(_hub_cache()) if name.startswith(incomplete)]
+    except OSError:
+        return []
+
+
+def _hub_cache() -> Path:
+    """huggingface_hub's rule, without the time that its import takes."""
+    system = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.environ.get("HF_HOME", os.path.join(system, "huggingface"))
+    folder = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    return Path(os.path.expandvars(os.path.expanduser(folder)))
+
+
+def _paths(incomplete: str, is_wanted: Callable[[str], object]) -> list[str]:
+    """Files and folders; a folder that is the only choice is entered, since the shell would end the word there.
+
+    is_wanted: whether a file is offered, by its name.
+    """
+    found = _entries(incomplete, is_wanted)
     while len(found) == 1 and found[0].endswith("/"):
-        inside = _entries(found[0])
+        inside = _entries(found[0], is_wanted)
         if not inside:
             break
         found = inside
     return found
 
 
-def _entries(typed: str) -> list[str]:
+def _entries(typed: str, is_wanted: Callable[[str], object]) -> list[str]:
     base, slash, begin = typed.rpartition("/")
     try:
         with os.scandir(os.path.expanduser(base + slash) or ".") as entries:
@@ -54,7 +99,7 @@ def _entries(typed: str) -> list[str]:
                 for entry in entries
                 if entry.name.startswith(begin)
                 and (begin or not entry.name.startswith("."))
-                and (entry.is_dir() or _is_model(entry.name))
+                and (entry.is_dir() or is_wanted(entry.name))
             )
     except OSError:
         return []
@@ -62,3 +107,7 @@ def _entries(typed: str) -> list[str]:
 
 def _is_model(name: str) -> bool:
     return name.endswith(".gguf") and not LATER_PART.search(name)
+
+
+def _is_template(name: str) -> bool:
+    return name.endswith((".jinja", ".jinja2", ".j2"))

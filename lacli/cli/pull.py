@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.model_names import complete_model
+from lacli.cli.model_names import complete_name
 from lacli.errors import UsageError
 
 Names = Annotated[
@@ -15,7 +15,7 @@ Names = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        autocompletion=complete_model,
+        autocompletion=complete_name,
         help="owner/repo[:quant] or hf:owner/repo/file.gguf on the Hugging Face Hub, or an alias ('lacli list').",
     ),
 ]
@@ -30,7 +30,8 @@ def pull(
 ) -> None:
     """Fetch models from the Hugging Face Hub, or their newest versions, and print the paths of their files.
 
-    They go to the Hugging Face cache, which llama-cli shares. A download that breaks off goes on where it ended.
+    They go to the Hugging Face cache, which llama-cli shares. A download that breaks off goes on where it ended; only
+    that of a file above 50 GB begins anew.
     """
     from lacli.cli.folders import own_aliases
     from lacli.shelf.pulling import pull_models

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.model_names import complete_model
+from lacli.cli.model_names import complete_stored
 from lacli.errors import UsageError
 
 Names = Annotated[
@@ -16,7 +16,7 @@ Names = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        autocompletion=complete_model,
+        autocompletion=complete_stored,
         help="owner/repo[:quant], hf:owner/repo/file.gguf or an alias: the models as 'lacli list' names them.",
     ),
 ]
@@ -29,7 +29,11 @@ def ask(question: str) -> bool:
     if not sys.stdin.isatty():
         raise UsageError("there is no terminal to ask on", "-y removes without asking")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
+    try:
+        answer = sys.stdin.readline()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        raise
     if not answer.endswith("\n"):
         print(file=sys.stderr)
     return answer.strip().lower() in ("y", "yes")

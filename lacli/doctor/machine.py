@@ -168,9 +168,9 @@ def _version_of(package: str) -> str | None:
 
 
 def _hub_cache() -> Path:
-    from huggingface_hub.constants import HF_HUB_CACHE
+    from lacli.hub.cache import cache_folder
 
-    return Path(HF_HUB_CACHE)
+    return cache_folder()
 
 
 def _hub_token() -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from lacli.amounts import size_in_words
 from lacli.doctor.finding import Finding
 from lacli.doctor.machine import Machine
-from lacli.doctor.versions import GIB, gib
+from lacli.doctor.versions import GIB
+from lacli.hub.library import without_secrets
 
 LEAST_FREE = 2 * GIB
 """A small model's file."""
@@ -18,8 +20,8 @@ def check_cache(machine: Machine) -> Finding:
     place = machine.hub_cache()
     free = machine.free_disk(place)
     size = machine.folder_size(place)
-    held = "more than can be counted quickly" if size is None else f"{gib(size)} GiB" if size else "nothing"
-    words = f"{place}: {held} kept, {gib(free)} GiB free"
+    held = "more than can be counted quickly" if size is None else size_in_words(size) if size else "nothing"
+    words = f"{place}: {held} kept, {size_in_words(free)} free"
     facts = {"path": str(place), "kept": size, "free": free}
     if not machine.writable(place):
         todo = ("make it writable, or name another folder: export HF_HUB_CACHE=FOLDER",)
@@ -36,7 +38,7 @@ def check_hub(machine: Machine) -> Finding:
     offline = next((n for n in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _on(machine.environ.get(n, ""))), "")
     words = "a token is set" if token else "no token; gated models need one (HF_TOKEN)"
     if endpoint := machine.environ.get("HF_ENDPOINT", ""):
-        words += f"; models come from {endpoint}"
+        words += f"; models come from {without_secrets(endpoint)}"
     facts = {"token": token, "offline": bool(offline)}
     if offline:
         words += f"; {offline} is set, so nothing is fetched"

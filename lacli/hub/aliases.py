@@ -73,9 +73,10 @@ def read_list(path: Path, *, own: bool = False) -> list[Alias]:
     """The aliases of one list, in its order. Raises LacliError naming the line that is broken."""
     seen: dict[str, int] = {}
     aliases: list[Alias] = []
+    folder = path.parent.absolute()
     for number, line in _lines(path):
         try:
-            alias = _read_line(line, path.parent, own=own)
+            alias = _read_line(line, folder, own=own)
             if first := seen.get(alias.name.lower()):
                 raise ValueError(f"{alias.name} is in line {first} already")
         except ValueError as error:

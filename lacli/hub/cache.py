@@ -8,6 +8,7 @@ quant means the same file without asking the hub. Nothing here uses the network.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,22 +16,28 @@ from lacli.errors import ModelLoadError
 from lacli.hub.names import HubModel
 from lacli.hub.quants import DEFAULTS, SeveralModels, all_parts, choose, find
 
+PREFIX = "models--"
+
 
 def cache_folder() -> Path:
-    """Where the cache is: HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub."""
+    """Where the cache is: HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub; absolute, without `..`."""
     from huggingface_hub import constants
 
-    return Path(constants.HF_HUB_CACHE)
+    return Path(os.path.abspath(constants.HF_HUB_CACHE))
 
 
 def repository_folder(repository: str) -> Path:
     """The folder of a repository, whether it is there or not."""
-    return cache_folder() / f"models--{repository.replace('/', '--')}"
+    return cache_folder() / f"{PREFIX}{repository.replace('/', '--')}"
 
 
-def snapshot_folder(repository: str) -> Path | None:
-    """The folder with the files of the commit that was seen last, if any."""
-    folder = repository_folder(repository)
+def repository_of(folder: Path) -> str:
+    """The repository that a folder of the cache is of."""
+    return folder.name.removeprefix(PREFIX).replace("--", "/")
+
+
+def newest_snapshot(folder: Path) -> Path | None:
+    """In a repository's folder, that with the files of the commit that was seen last, if any."""
     try:
         commit = (folder / "refs" / "main").read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -47,12 +54,25 @@ def cached_files(snapshot: Path) -> list[str]:
 def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
     """The file of a model in the cache, the first of its parts, or None where it is not there with all of them.
 
-    anything: choose among what is in the cache where the hub cannot be asked. Raises ModelLoadError where several
-    files there match and anything is wanted.
+    anything: choose among what is in the cache, older commits included, where the hub cannot be asked. Raises
+    ModelLoadError where several files there match and anything is wanted.
     """
-    snapshot = snapshot_folder(model.repository)
-    if snapshot is None:
-        return None
+    folder = repository_folder(model.repository)
+    newest = newest_snapshot(folder)
+    older = sorted(_snapshots_beside(newest, folder), key=_written, reverse=True) if anything else ()
+    found = (_find_in(snapshot, model, anything=anything) for snapshot in (newest, *older) if snapshot is not None)
+    return next(filter(None, found), None)
+
+
+def _snapshots_beside(newest: Path | None, folder: Path) -> list[Path]:
+    return [path for path in folder.glob("snapshots/*") if path != newest and path.is_dir()]
+
+
+def _written(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _find_in(snapshot: Path, model: HubModel, *, anything: bool) -> Path | None:
     there = cached_files(snapshot)
     try:
         parts = _wanted(model, there, _known_files(model.repository, snapshot.name), anything=anything)
@@ -74,6 +94,15 @@ def _wanted(model: HubModel, there: Sequence[str], known: Sequence[str], *, anyt
     if model.quant or anything or find(there, DEFAULTS[0]):
         return choose(there, model.quant, model.repository)
     return []
+
+
+def make_newest(repository: str, commit: str) -> None:
+    """Remember that this is the commit that the hub has now, as the library does where it asks for `main`."""
+    path = repository_folder(repository) / "refs" / "main"
+    if path.is_file() and path.read_text("utf-8") == commit:  # perhaps in a cache that cannot be written
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(commit, "utf-8")
 
 
 def keep_names(repository: str, commit: str, files: Iterable[str]) -> None:

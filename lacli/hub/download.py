@@ -8,15 +8,17 @@ a name means is `names.py`'s affair, which file is meant `quants.py`'s, what is 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from hashlib import file_digest
 from pathlib import Path
 
 from lacli.amounts import size_in_words
 from lacli.errors import Interrupted, ModelLoadError
-from lacli.hub.cache import cache_folder, find_cached, keep_names, repository_folder
+from lacli.hub.cache import cache_folder, find_cached, keep_names, make_newest, repository_folder
 from lacli.hub.library import address, quiet_library, reason
 from lacli.hub.names import HubModel
 from lacli.hub.quants import choose, models, with_parts
@@ -27,6 +29,9 @@ SECONDS = 10.0
 
 PATIENCE = 0.5
 """Seconds until a wait for another program is told."""
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+"""The blob's name of a file that git does not keep itself: the hash of its content."""
 
 MOST_LISTED = 8
 """Of a repository with more files than that only the nearest names are offered."""
@@ -83,7 +88,7 @@ def fetch_model(
         if cached is None:
             what = why.why if model.repository in why.why else f"cannot fetch {model}: {why.why}"
             raise ModelLoadError(what, why.remedy) from error
-        return _from_cache(model, cached, say)
+        return _from_cache(model, cached, say, why.why)
 
 
 def list_files(repository: str) -> Listing:
@@ -98,8 +103,9 @@ def list_files(repository: str) -> Listing:
     return Listing(repository, found.sha or "", files)
 
 
-def _from_cache(model: HubModel, path: Path, say: Say) -> Path:
-    say(f"{model} is {path.name}, from the cache")
+def _from_cache(model: HubModel, path: Path, say: Say, why: str = "") -> Path:
+    """why: the hub could not be asked."""
+    say(f"{model} is {path.name}, from the cache{f' ({why})' if why else ''}")
     return path
 
 
@@ -108,7 +114,7 @@ def _fetch(model: HubModel, say: Say) -> Path:
     listing = list_files(model.repository)
     names = _choose(model, listing)
     files = [listing.files[name] for name in names]
-    absent = [file for file in files if not file.blob or not _blob(file, model.repository).exists()]
+    absent = [file for file in files if not _is_there(file, listing)]
     if absent:
         missing = sum(_missing_bytes(file, model.repository) for file in absent)
         _check_room(model, missing)
@@ -116,7 +122,9 @@ def _fetch(model: HubModel, say: Say) -> Path:
     for file in absent:
         _fetch_blob(file, listing, say)
     first, *_ = [_link(file, listing) for file in files]
-    keep_names(model.repository, first.parents[names[0].count("/")].name, listing.files)
+    commit = first.parents[names[0].count("/")].name
+    keep_names(model.repository, commit, listing.files)
+    make_newest(model.repository, commit)
     return first if absent else _from_cache(model, first, say)
 
 
@@ -129,6 +137,15 @@ def _choose(model: HubModel, listing: Listing) -> list[str]:
         hint = f"there are {similar}" if similar else f"its files: {address()}/{model.repository}/tree/main"
         raise ModelLoadError(f"{model.repository} has no {model.file}", hint)
     return with_parts(model.file, listing.files, model.repository)
+
+
+def _is_there(file: HubFile, listing: Listing) -> bool:
+    """Whether its content is in the cache; where links cannot be made, that is in the commit's own folder."""
+    return bool(file.blob) and (_blob(file, listing.repository).exists() or _pointer(file, listing).is_file())
+
+
+def _pointer(file: HubFile, listing: Listing) -> Path:
+    return repository_folder(listing.repository) / "snapshots" / listing.commit / file.name
 
 
 def _blob(file: HubFile, repository: str) -> Path:
@@ -172,17 +189,26 @@ def _fetch_blob(file: HubFile, listing: Listing, say: Say) -> None:
     for folder in (blob.parent, lock.parent):
         folder.mkdir(parents=True, exist_ok=True)
     with _alone(lock, say):
-        if blob.exists():
+        if _is_there(file, listing):
             return
-        if _size(partial) > file.size:
-            partial.unlink()
         try:
-            _fetch_bytes(file, listing, partial)
+            _fetch_content(file, listing, partial, say)
         except KeyboardInterrupt:
             done = f"{size_in_words(_size(partial))} of {size_in_words(file.size)}"
             raise Interrupted(f"stopped with {done} fetched", "the same command goes on from there") from None
-        _check_size(file, partial)
-        os.replace(partial, blob)
+        place = _place(file, listing)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(partial, place)
+        for rest in blob.parent.glob(f"{file.blob}.*.incomplete"):  # what the library left of the same content
+            rest.unlink()
+
+
+def _place(file: HubFile, listing: Listing) -> Path:
+    """Where the content goes: into the commit's own folder where the library could only copy it to there."""
+    from huggingface_hub.file_download import are_symlinks_supported
+
+    links = are_symlinks_supported(cache_folder()) or not listing.commit
+    return _blob(file, listing.repository) if links else _pointer(file, listing)
 
 
 @contextmanager
@@ -198,6 +224,25 @@ def _alone(lock: Path, say: Say) -> Iterator[None]:
             say("another program is fetching it: waiting for that")
             stack.enter_context(WeakFileLock(lock))
         yield
+
+
+def _fetch_content(file: HubFile, listing: Listing, partial: Path, say: Say) -> None:
+    """All bytes of a file, going on from those that are there if they are its beginning."""
+    if _size(partial) > file.size:
+        partial.unlink()
+    resumed = _size(partial) > 0
+    _fetch_bytes(file, listing, partial)
+    _check_size(file, partial)
+    if resumed and SHA256.fullmatch(file.blob) and _hash(partial) != file.blob:
+        say("what was there of it is damaged: fetching all of it")
+        partial.unlink()
+        _fetch_bytes(file, listing, partial)
+        _check_size(file, partial)
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as content:
+        return file_digest(content, "sha256").hexdigest()
 
 
 def _fetch_bytes(file: HubFile, listing: Listing, partial: Path) -> None:
@@ -228,4 +273,8 @@ def _link(file: HubFile, listing: Listing) -> Path:
     """The library's own path for a file whose content is there."""
     from huggingface_hub import hf_hub_download
 
-    return Path(hf_hub_download(listing.repository, file.name, library_name="lacli"))
+    revision = listing.commit or None
+    path = hf_hub_download(
+        listing.repository, file.name, revision=revision, cache_dir=cache_folder(), library_name="lacli"
+    )
+    return Path(path)

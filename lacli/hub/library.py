@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,14 +16,19 @@ class Reason:
     why: str
     remedy: str
     unreached: bool = False
-    """Whether the hub was not reached at all, so that the cache is what there is."""
+    """Whether the hub was not reached or is out of order, so that the cache is what there is."""
 
 
 def address() -> str:
-    """Where the hub is: HF_ENDPOINT or its own address."""
+    """Where the hub is, for people: HF_ENDPOINT or its own address."""
     from huggingface_hub import constants
 
-    return constants.ENDPOINT
+    return without_secrets(constants.ENDPOINT)
+
+
+def without_secrets(text: str) -> str:
+    """A text whose URLs have lost the name and the password that they may have had."""
+    return re.sub(r"(?<=://)[^\s/?#]*@", "", text)
 
 
 def reason(error: Exception, repository: str, wanted: str = "") -> Reason:
@@ -79,11 +85,11 @@ def _answer(error: Exception, repository: str, wanted: str) -> Reason:
             f"{address()} refuses the token", f"HF_TOKEN or `hf auth login` take one of {address()}/settings/tokens"
         )
     remedy = {403: "the token may not read it", 429: "wait some minutes; `hf auth login` allows more"}
-    return Reason(f"{address()} answers {status}", remedy.get(status, "try again later"))
+    return Reason(f"{address()} answers {status}", remedy.get(status, "try again later"), unreached=status >= 500)
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+    return without_secrets(str(error).partition("\n")[0]) or type(error).__name__
 
 
 @contextmanager

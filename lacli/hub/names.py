@@ -1,8 +1,8 @@
 """What the text of a MODEL argument means: a file here, or a model on the Hugging Face Hub.
 
-In this order: a path that exists or can be nothing else; `hf:owner/repo`, `hf:owner/repo:quant` or
-`hf:owner/repo/folder/file.gguf`; an alias; `owner/repo` or `owner/repo:quant`. Only words are looked at; whether the
-hub has the model is `download.py`'s to find out.
+In this order: a path that exists or can be nothing else; an alias, or `alias:quant`; `hf:owner/repo`,
+`hf:owner/repo:quant` or `hf:owner/repo/folder/file.gguf`, or the address of such a page; `owner/repo` or
+`owner/repo:quant`. Only words are looked at; whether the hub has the model is `download.py`'s to find out.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from pathlib import Path
 
 from lacli.errors import ModelLoadError
 from lacli.hub.aliases import Alias
-from lacli.nearest import nearest
+from lacli.nearest import nearest, offered
 
 PREFIX = "hf:"
 PART = r"\w(?:[\w.-]*\w)?"
 REPOSITORY = re.compile(rf"(?P<repository>{PART}/{PART})(?::(?P<quant>{PART}))?")
 FILE = re.compile(rf"(?P<repository>{PART}/{PART})/(?P<file>[^:]+\.gguf)")
+ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/+(?P<name>[^?#]+)", re.IGNORECASE)
+PAGE = re.compile(r"/(?:blob|resolve|tree)/main(?=/|$)")
+"""What a page's address has between the repository and the file."""
+
 MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
 LONGEST_SHOWN = 80
 MOST_OFFERED = 4
@@ -46,19 +50,24 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
 
     aliases: by their names in small letters. Raises ModelLoadError for a name that means nothing.
     """
+    if not text.strip():
+        raise ModelLoadError("MODEL is empty", MODEL_IS)
+    text = _without_address(text)
     path = Path(os.path.expanduser(text))
     alias = aliases.get(text.lower())
     if _is_path(text) or _is_there(path, but_no_folder=alias is not None):
         return path
     if alias is not None:
         return alias_model(alias)
+    name, _, quant = text.partition(":")
+    if quant and (alias := aliases.get(name.lower())):
+        return _alias_with(alias, quant)
     if text.startswith(PREFIX):
         return _hub_name(text)
     if model := _repository(text):
         return model
-    similar = nearest_names(text, aliases)
-    offer = f"did you mean {' or '.join(similar)}? " if similar else ""
-    raise ModelLoadError(f"no such model: {shortened(text)}", offer + MODEL_IS)
+    offer = offered(nearest_names(text, aliases))
+    raise ModelLoadError(f"no such model: {shortened(text)}", f"{offer} {MODEL_IS}".lstrip())
 
 
 def alias_model(alias: Alias) -> Path | HubModel:
@@ -68,6 +77,14 @@ def alias_model(alias: Alias) -> Path | HubModel:
     if model is None:
         return Path(text)
     return replace(model, quant=alias.quant) if alias.quant and not model.file else model
+
+
+def _alias_with(alias: Alias, quant: str) -> HubModel:
+    """Another quant of an alias's repository."""
+    model = alias_model(alias)
+    if isinstance(model, HubModel) and not model.file and (named := _repository(f"{model.repository}:{quant}")):
+        return named
+    raise ModelLoadError(f"{alias.name} means one file, {model}: it takes no quant", MODEL_IS)
 
 
 def nearest_names(text: str, aliases: Mapping[str, Alias]) -> list[str]:
@@ -81,6 +98,12 @@ def nearest_names(text: str, aliases: Mapping[str, Alias]) -> list[str]:
 def shortened(text: str) -> str:
     """The beginning of a text that may be a whole prompt in a model's place."""
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."
+
+
+def _without_address(text: str) -> str:
+    """`hf:owner/repo...` for the address of a page on the hub; any other text as it is."""
+    match = ADDRESS.match(text)
+    return PREFIX + PAGE.sub("", match["name"], count=1).rstrip("/") if match else text
 
 
 def _is_path(text: str) -> bool:

@@ -78,14 +78,17 @@ def choose(files: Iterable[str], quant: str, repository: str) -> list[str]:
 def with_parts(file: str, files: Iterable[str], repository: str) -> list[str]:
     """All parts of the model that `file` begins. Raises ModelLoadError naming the parts that are not among `files`."""
     parts = all_parts(file)
-    present = set(files)
-    if missing := [part for part in parts if part not in present]:
-        others = f" and {len(missing) - 1} more" if missing[1:] else ""
-        raise ModelLoadError(
-            f"the model in {repository} has {len(parts)} parts, missing {missing[0]}{others}",
-            "choose another quant or repository",
-        )
+    if problem := missing_parts(parts, files):
+        raise ModelLoadError(f"the model in {repository} {problem}", "choose another quant or repository")
     return parts
+
+
+def missing_parts(parts: Sequence[str], there: Iterable[str]) -> str:
+    """Which of a model's parts are not there, in words; "" where all are."""
+    present = set(there)
+    missing = [part for part in parts if part not in present]
+    others = f" and {len(missing) - 1} more" if missing[1:] else ""
+    return f"has {len(parts)} parts, missing {missing[0]}{others}" if missing else ""
 
 
 def _is_model(file: str) -> bool:

@@ -16,12 +16,14 @@ from pathlib import Path
 from lacli.errors import ModelLoadError
 from lacli.gguf import Header, parts, read_header
 from lacli.hub.aliases import Alias
-from lacli.hub.cache import cache_folder, snapshot_folder
+from lacli.hub.cache import PREFIX, cache_folder, newest_snapshot, repository_folder, repository_of
 from lacli.hub.names import HubModel, alias_model
 from lacli.hub.quants import all_parts, find, models, quant_of
 from lacli.resolve import demo_model
 
-PREFIX = "models--"
+EVERY = f"{PREFIX}*--*"
+"""The folders of repositories that have an owner; no others can be named."""
+
 UNFINISHED = ("*.incomplete", "*.downloadInProgress")
 """Of downloads that broke off: ours and huggingface_hub's, and llama.cpp's."""
 
@@ -31,8 +33,9 @@ class Stored:
     """A model on this disk.
 
     name: what to type for it, empty for the bundled one. path: the file to open. repository, file: as the hub names
-    them, empty outside its cache. entries: its files in the cache, all parts at all commits. size: bytes. used: when
-    it was read or written last, in seconds since 1970. header: what it says of itself, None where it cannot be read.
+    them, empty outside its cache. entries: its files in the cache, all parts at all commits. size: bytes of the file to
+    open with all its parts. older: bytes that other commits' files of that name take beside. used: when it was read or
+    written last, in seconds since 1970. header: what it says of itself, None where it is not or cannot be read.
     problem: why it cannot be run, in a few words, or empty.
     """
 
@@ -45,11 +48,15 @@ class Stored:
     used: float = 0.0
     header: Header | None = None
     problem: str = ""
+    older: int = 0
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A download that broke off: its repository, the file that the next attempt goes on with, its bytes, and when."""
+    """A download that broke off, or goes on just now: its repository, the file so far, its bytes, and its last change.
+
+    lacli goes on with its own alone, BLOB.incomplete; those of the library and llama.cpp have other names.
+    """
 
     repository: str
     path: Path
@@ -62,21 +69,30 @@ def stored_models(aliases: Mapping[str, Alias]) -> list[Stored]:
     return [*cached_models(), *_named_files(aliases), _file("", demo_model())]
 
 
-def cached_models(repository: str = "") -> list[Stored]:
-    """The models in the hub's cache, or those of one repository there."""
-    wanted = f"{PREFIX}{repository.replace('/', '--')}" if repository else f"{PREFIX}*"
-    return [model for folder in sorted(cache_folder().glob(wanted)) for model in _in_repository(folder)]
+def cached_models(repository: str = "", *, headers: bool = True) -> list[Stored]:
+    """The models in the hub's cache, or those of one repository there; headers: read what their files say."""
+    folders = [repository_folder(repository)] if repository else sorted(cache_folder().glob(EVERY))
+    return [model for folder in folders for model in _in_repository(folder, headers=headers)]
+
+
+def cached_names(cache: Path) -> list[str]:
+    """What to type for each model in a cache, without a look into its files."""
+    found = []
+    for folder in sorted(cache.glob(EVERY)):
+        entries = _entries(folder, newest_snapshot(folder))
+        found += [_name(repository_of(folder), file, list(entries)) for file in _firsts(entries)]
+    return found
 
 
 def unfinished_downloads(repository: str = "") -> list[Unfinished]:
     """The downloads into the cache that broke off, or those of one repository."""
-    wanted = f"{PREFIX}{repository.replace('/', '--')}" if repository else f"{PREFIX}*"
+    wanted = repository_folder(repository).name if repository else EVERY
     paths = [path for pattern in UNFINISHED for path in sorted(cache_folder().glob(f"{wanted}/blobs/{pattern}"))]
     found = []
     for path in paths:
         with suppress(OSError):
             status = path.stat()
-            found.append(Unfinished(_repository(path.parents[1]), path, status.st_size, status.st_mtime))
+            found.append(Unfinished(repository_of(path.parents[1]), path, status.st_size, status.st_mtime))
     return found
 
 
@@ -100,32 +116,46 @@ def aliased(stored: Sequence[Stored], alias: Alias) -> list[Stored]:
     return [model for model in stored if model.path == wanted]
 
 
-def _in_repository(folder: Path) -> list[Stored]:
+def _in_repository(folder: Path, *, headers: bool) -> list[Stored]:
     """The models of one repository, those that its newest commit has first."""
-    repository = _repository(folder)
-    newest = snapshot_folder(repository)
+    newest = newest_snapshot(folder)
+    entries = _entries(folder, newest)
+    return [_cached(repository_of(folder), file, entries, newest, headers=headers) for file in _firsts(entries)]
+
+
+def _entries(folder: Path, newest: Path | None) -> dict[str, list[Path]]:
+    """The files of a repository by their names, each at all commits, the newest first."""
     entries: defaultdict[str, list[Path]] = defaultdict(list)
     for snapshot in sorted(folder.glob("snapshots/*"), key=lambda path: path != newest):
         for path in sorted(snapshot.rglob("*.gguf")):
-            entries[path.relative_to(snapshot).as_posix()].append(path)
-    firsts = dict.fromkeys(all_parts(file)[0] for file in entries)
-    return [_cached(repository, file, entries, newest) for file in firsts]
+            if not path.is_dir():
+                entries[path.relative_to(snapshot).as_posix()].append(path)
+    return entries
 
 
-def _cached(repository: str, file: str, entries: Mapping[str, Sequence[Path]], newest: Path | None) -> Stored:
+def _firsts(entries: Mapping[str, Sequence[Path]]) -> list[str]:
+    """The name of each model's first part."""
+    return list(dict.fromkeys(all_parts(file)[0] for file in entries))
+
+
+def _cached(
+    repository: str, file: str, entries: Mapping[str, Sequence[Path]], newest: Path | None, *, headers: bool
+) -> Stored:
     names = all_parts(file)
     links = [link for name in names for link in entries.get(name, ())]
     path = links[0]
     missing = [name for name in names if name not in entries or not entries[name][0].exists()]
-    header, problem = _read(path) if not missing else (None, _words_for(missing, names))
+    header, problem = None, _words_for(missing, names) if missing else ""
+    if headers and not missing:
+        header, problem = _read(path)
     if not problem and not models([file]):
         problem = "goes with a model"
     if not problem and (newest is None or newest not in path.parents):
         problem = "of an older commit"
-    size, used = _size_and_use(links)
-    return Stored(
-        _name(repository, file, list(entries)), path, repository, file, tuple(links), size, used, header, problem
-    )
+    whole, used = _size_and_use(links)
+    size, _ = _size_and_use([entries[name][0] for name in names if name in entries])
+    name = _name(repository, file, list(entries))
+    return Stored(name, path, repository, file, tuple(links), size, used, header, problem, whole - size)
 
 
 def _name(repository: str, file: str, files: Sequence[str]) -> str:
@@ -191,7 +221,3 @@ def _size_and_use(links: Sequence[Path]) -> tuple[int, float]:
 
 def _words_for(missing: Sequence[str], names: Sequence[str]) -> str:
     return f"{len(missing)} of {len(names)} parts missing" if names[1:] else "damaged: its content is missing"
-
-
-def _repository(folder: Path) -> str:
-    return folder.name.removeprefix(PREFIX).replace("--", "/")

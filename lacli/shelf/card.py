@@ -26,7 +26,7 @@ from lacli.template import (
     bundled_template,
     choose_template,
 )
-from lacli.thoughts import markers_of, opens_thought
+from lacli.thoughts import begun_thought, markers_of
 
 CONTEXTS = (4096, 8192)
 """Tokens of the contexts that are shown beside the model's own when none is asked for."""
@@ -111,9 +111,7 @@ def make_card(path: Path, loading: ModelSettings, decoding: DecodeSettings, *, v
                 return Card(path, header, model.description, problem=error.what)
             notes.append(error.what)
         chat = _chat(model) if header.template else None
-        return Card(
-            path, header, model.description, model.adds_bos, chat, modes, tuple(notes), tuple(memory)
-        )  # fmt: skip
+        return Card(path, header, model.description, model.adds_bos, chat, modes, tuple(notes), tuple(memory))
 
 
 def _contexts(model: LlamaModel, asked: int) -> list[int]:
@@ -163,7 +161,7 @@ def _chat(model: LlamaModel) -> Chat:
         return Chat(problem=error.what)
     like, exact = _family(model, template, [question, as_messages("more", history=[("a question", "an answer")])])
     marks = markers_of(template.source)
-    thinks = marks[0] if marks else "yes" if opens_thought(rendered) else ""
+    thinks = marks[0] if marks else "yes" if begun_thought(rendered) else ""
     return Chat(like, exact, _has_system(template), thinks)
 
 

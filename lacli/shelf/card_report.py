@@ -14,6 +14,9 @@ from lacli.ui import printable, wrapped
 MIB = 2**20
 FILE = "file"
 INDENT = " " * 4
+COLUMN = 12
+"""Where the facts begin."""
+
 MEMORY_HEADER = ("CONTEXT", "CACHE", "PLAIN", "ALL", "LOOKAHEAD", "ALL")
 LONGEST_LINE = 40
 """Characters of a template's beginning that are shown."""
@@ -24,9 +27,18 @@ def card_text(card: Card, loading: ModelSettings, decoding: DecodeSettings, widt
     facts = [*_on_file(card), *_on_chat(card), *_on_running(card)]
     lines = [f"{printable(name):10}  {printable(words)}" for name, words in facts if words]
     if card.memory:
-        lines += ["", *_on_memory(card, loading, decoding)]
-    # A path has to stay one word.
-    return "\n".join(wrapped(line, width) if width and not line.startswith(FILE) else line for line in lines)
+        lines += ["", *_on_memory(card, loading, decoding, width)]
+    return "\n".join(_fitted(line, width) for line in lines)
+
+
+def _fitted(line: str, width: int) -> str:
+    """A line for a terminal; a path stays one word, below its name where there is hardly any room beside it."""
+    narrow = 0 < width < 2 * COLUMN
+    if not width or (line.startswith(FILE) and not narrow):
+        return line
+    if narrow and line.startswith(" " * COLUMN):
+        line = INDENT + line.lstrip()
+    return wrapped(line, width)
 
 
 def card_json(card: Card, loading: ModelSettings, decoding: DecodeSettings) -> dict[str, Any]:
@@ -122,12 +134,15 @@ def _on_running(card: Card) -> list[tuple[str, str]]:
     return [("modes", ", ".join(card.modes)), *(("", note) for note in card.notes)]
 
 
-def _on_memory(card: Card, loading: ModelSettings, decoding: DecodeSettings) -> list[str]:
+def _on_memory(card: Card, loading: ModelSettings, decoding: DecodeSettings, width: int) -> list[str]:
     """A line a context: its cache, its other buffers, and all of it with the weights."""
     weights = card.header.weights / MIB
     ahead = all(each.lookahead is not None for each in card.memory)
     rows = [_memory_row(each, weights, ahead=ahead) for each in card.memory]
-    lines = table([MEMORY_HEADER[: len(rows[0])], *rows], right=range(len(rows[0])))
+    header = MEMORY_HEADER[: len(rows[0])]
+    lines = table([header, *rows], right=range(len(rows[0])))
+    if 0 < width < len(INDENT) + len(lines[0]):
+        lines = [", ".join(f"{name} {cell}" for name, cell in zip(header, row, strict=True)) for row in rows]
     lookahead = f"; LOOKAHEAD: those of -W {decoding.window} -N {decoding.ngram} -G {decoding.guesses}" if ahead else ""
     return [
         f"memory      {memory_in_words(weights)} of weights, and what a context (-c) takes:",

@@ -25,6 +25,8 @@ INDENT = "    "
 HEADER = ("MODEL", "SIZE", "TYPE", "CONTEXT", "LAST USED")
 ALIAS_HEADER = ("ALIAS", "", "W", "N", "G", "WHAT IT IS", "MODEL")
 HERE, OWN = "*", "+"
+NARROW = 70
+"""Columns below which tables break."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def _stored_json(model: Stored) -> dict[str, Any]:
         "repository": model.repository or None,
         "file": model.file or None,
         "size": model.size,
+        "older_commits": model.older,
         "type": header.file_type if header else None,
         "architecture": header.architecture if header else None,
         "parameters": header.parameters if header else None,
@@ -105,15 +108,39 @@ def _disk_table(shelf: Shelf, width: int, now: float) -> str:
         (f"{each.repository}, unfinished download", size_in_words(each.size), "", "", age_in_words(now - each.used))
         for each in shelf.unfinished
     ]
-    notes = [f"{INDENT}{model.problem}" if model.problem else "" for model in shelf.stored]
-    notes += [""] * len(shelf.unfinished)
+    notes = [*map(_note, shelf.stored), *("" for _ in shelf.unfinished)]
+    if _is_narrow(width):
+        return "\n".join(_below(row, note, width) for row, note in zip(rows, notes, strict=True))
     lines = _beside_names(
         [row[0] for row in (HEADER, *rows)], table([row[1:] for row in (HEADER, *rows)], (0, 2)), width
     )
     shown = [lines[0]]
     for line, note in zip(lines[1:], notes, strict=True):
-        shown += [line, *([wrapped(note, width) if width else note] if note else [])]
+        shown += [line, *([_indented(note, width)] if note else [])]
     return "\n".join(shown)
+
+
+def _note(model: Stored) -> str:
+    """What is said below a model."""
+    older = f"{size_in_words(model.older)} more are of other commits" if model.older else ""
+    return "; ".join(filter(None, [model.problem, older]))
+
+
+def _below(row: Sequence[str], note: str, width: int) -> str:
+    """A model's name and, below it, what is told of it."""
+    name, size, kind, context, age = row
+    facts = ", ".join(
+        filter(None, [size, kind.strip("-"), context.strip("-") and f"context {context}", age.strip("-")])
+    )
+    return "\n".join([printable(name), *(_indented(printable(line), width) for line in (facts, note) if line)])
+
+
+def _is_narrow(width: int) -> bool:
+    return 0 < width < NARROW
+
+
+def _indented(text: str, width: int) -> str:
+    return wrapped(INDENT + text, width) if width else INDENT + text
 
 
 def _beside_names(names: Sequence[str], facts: Sequence[str], width: int) -> list[str]:
@@ -139,17 +166,18 @@ def _row(model: Stored, now: float) -> tuple[str, ...]:
 
 
 def _alias_table(shelf: Shelf, width: int) -> str:
-    """A line an alias; where the terminal is too narrow for that, what it stands for has a line of its own."""
+    """A line an alias; what it stands for only where there is room for it, W N G not on a narrow terminal."""
     rows = [_alias_row(alias, bool(aliased(shelf.stored, alias))) for alias in shelf.aliases.values()]
+    if _is_narrow(width):
+        return "\n".join(
+            f"{f'{name} {signs}'.strip()}\n{_indented(printable(row[3]), width)}" for name, signs, *row in rows
+        )
     lines = table([ALIAS_HEADER, *rows], right=(2, 3, 4))
     if not width or max(map(len, lines)) <= width:
         return "\n".join(lines)
     short = table([ALIAS_HEADER[:6], *(row[:6] for row in rows)], right=(2, 3, 4))
     begin = short[0].index(ALIAS_HEADER[5])
-    targets = [ALIAS_HEADER[6], *(row[6] for row in rows)]
-    return "\n".join(
-        f"{_hanging(line, begin, width)}\n{INDENT}{target}" for line, target in zip(short, targets, strict=True)
-    )
+    return "\n".join(_hanging(line, begin, width) for line in short)
 
 
 def _hanging(line: str, begin: int, width: int) -> str:
@@ -163,15 +191,19 @@ def _hanging(line: str, begin: int, width: int) -> str:
 def _alias_row(alias: Alias, on_disk: bool) -> tuple[str, ...]:
     numbers = [str(number) if number else "-" for number in (alias.window, alias.ngram, alias.guesses)]
     signs = (HERE if on_disk else "") + (OWN if alias.own else "")
-    return (alias.name, signs, *numbers, alias.words, _target(alias))
+    return (alias.name, signs, *numbers, alias.words or _target(alias), _target(alias))
 
 
 def _legend(shelf: Shelf, width: int) -> str:
-    lines = [f"{HERE} on this disk", "W N G: lookahead settings to begin with (-W -N -G)"]
+    lines = [f"{HERE} on this disk"]
+    if not _is_narrow(width):
+        lines.append("W N G: lookahead settings to begin with (-W -N -G)")
     if any(alias.own for alias in shelf.aliases.values()):
         lines.insert(1, f"{OWN} of your own, from {shelf.own}")
     else:
         lines.append(f"names of your own: {shelf.own}")
+    if width:
+        lines.append("lacli list --json names the repositories of all")
     lines.append("lacli show MODEL tells more of one, lacli pull MODEL fetches one, lacli rm MODEL removes one")
     return "\n".join(wrapped(line, width) if width else line for line in lines)
 

@@ -27,23 +27,28 @@ class Pulled:
 def pull_models(
     names: Sequence[str], own: Path, screen: Screen, *, offline: bool = False, as_json: bool = False
 ) -> None:
-    """Fetch models one after another, and print each one's path as soon as it is there. own: the user's aliases.
+    """Fetch models one after another, and print each one's path as soon as it is there; as JSON, all at the end.
 
-    The hub is asked for the newest of each unless offline. Raises ModelLoadError for the first that cannot be had.
+    own: the user's aliases. The hub is asked for the newest of each unless offline. Raises ModelLoadError for the
+    first that cannot be had.
     """
     aliases = read_aliases(own)
     wanted = [(name, read_name(name, aliases)) for name in names]
-    pulled = []
-    for name, model in wanted:
-        path = check_file(_fetch(model, screen, offline=offline) if isinstance(model, HubModel) else model)
-        pulled.append(Pulled(name, str(model), path, sum(part.stat().st_size for part in parts(path))))
-        if not as_json:
-            screen.line(str(path))
-    if as_json:
-        models = [
-            {"name": each.name, "model": each.model, "path": str(each.path), "size": each.size} for each in pulled
-        ]
-        screen.line(json.dumps({"models": models}, ensure_ascii=False))
+    pulled: list[Pulled] = []
+    try:
+        for name, model in wanted:
+            path = check_file(_fetch(model, screen, offline=offline) if isinstance(model, HubModel) else model)
+            pulled.append(Pulled(name, str(model), path, sum(part.stat().st_size for part in parts(path))))
+            if not as_json:
+                screen.line(str(path))
+    finally:
+        # Where one fails, those before it are there all the same.
+        if as_json:
+            screen.line(json.dumps({"models": [_as_json(each) for each in pulled]}, ensure_ascii=False))
+
+
+def _as_json(pulled: Pulled) -> dict[str, str | int]:
+    return {"name": pulled.name, "model": pulled.model, "path": str(pulled.path), "size": pulled.size}
 
 
 def _fetch(model: HubModel, screen: Screen, *, offline: bool) -> Path:

@@ -1,14 +1,17 @@
 """`lacli rm` as a whole: which files of the hub's cache a name means, and how they go without harming the others.
 
 Only the hub's cache is touched. A file there is a link in each commit's folder and a content in `blobs`, which may be
-shared; huggingface_hub's own deletion takes care of the order and of what is shared between repositories.
+shared; huggingface_hub's own deletion takes care of the order and of what is shared between repositories. What comes
+into the cache while the user is asked, or is fetched just now, stays.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,18 +31,15 @@ Ask = Callable[[str], bool]
 class Removal:
     """What a name means to remove.
 
-    name: of the model, as it can be typed. entries: its links in the cache, all parts at all commits. contents: those
-    that nothing else in the repository needs. unfinished: downloads that broke off. size: bytes of contents and
-    unfinished. everything: nothing else is in the repository's folder.
+    name: of the model, as it can be typed. entries: its links in the cache, all parts at all commits. unfinished:
+    downloads that broke off. size: bytes that this frees.
     """
 
     name: str
     repository: str
     entries: tuple[Path, ...] = ()
-    contents: tuple[Path, ...] = ()
     unfinished: tuple[Path, ...] = ()
     size: int = 0
-    everything: bool = False
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -74,67 +74,104 @@ def remove_models(
 
 
 def plan_removal(name: str, aliases: Mapping[str, Alias], *, unfinished: bool = False) -> Removal:
-    """What a MODEL argument means to remove. unfinished: only the downloads of its repository that broke off."""
+    """What a MODEL argument means to remove. unfinished: only the downloads of its repository that broke off.
+
+    Where there is no model, a repository's bare name means those downloads too.
+    """
     wanted = read_name(name, aliases)
     if isinstance(wanted, Path):
         raise _no_model_of_the_cache(wanted)
-    broken = unfinished_downloads(wanted.repository)
-    found = [] if unfinished else matching(cached_models(wanted.repository), wanted)
+    found = [] if unfinished else matching(cached_models(wanted.repository, headers=False), wanted)
     if found[1:]:
         choices = ", ".join(model.name for model in found)
         raise ModelLoadError(f"{len(found)} models on this disk are {wanted}", f"name one of {choices}")
     if found:
         return _of_model(found[0])
-    if broken:
+    broken = unfinished_downloads(wanted.repository)
+    if broken and (unfinished or wanted == HubModel(wanted.repository)):
         return _of_downloads(wanted, broken)
     what = "no unfinished download of" if unfinished else "not on this disk:"
     raise ModelLoadError(f"{what} {wanted}", "lacli list shows what there is")
 
 
 def remove(removal: Removal) -> None:
-    """Do it: links first, then what they led to. Raises LacliError where something cannot be removed."""
+    """Do it: links first, then what they alone led to. Raises LacliError where something cannot be removed."""
     from huggingface_hub.utils import DeleteCacheStrategy  # type: ignore[attr-defined]  # it lists no exports
 
     folder = repository_folder(removal.repository)
+    contents = _contents(folder, removal.entries)
     strategy = DeleteCacheStrategy(
         expected_freed_size=removal.size,
-        blobs=frozenset() if removal.everything else frozenset(removal.contents) - frozenset(removal.entries),
+        blobs=frozenset(contents) - frozenset(removal.entries),
         refs=frozenset(),
-        repos=frozenset({folder} if removal.everything else ()),
+        repos=frozenset(),
         snapshots=frozenset(),
         files=frozenset(removal.entries),
         cache_dir=cache_folder(),
     )
     try:
         for path in removal.unfinished:
-            path.unlink(missing_ok=True)
+            if not _is_fetched(path):
+                path.unlink(missing_ok=True)
         strategy.execute()
     except OSError as error:
         raise _not_removed(str(error.filename), error.strerror or "") from error
-    left = [path for path in (*removal.entries, *removal.contents) if path.exists() or path.is_symlink()]
+    left = [path for path in (*removal.entries, *contents) if path.exists() or path.is_symlink()]
     if left:
         raise _not_removed(str(left[0]), "")
+    _remove_empty(folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a repository's folder if no file and no download is in it."""
+    with suppress(OSError):  # a folder that is not empty
+        for kept in ("blobs", "snapshots"):
+            for inside, _, _ in os.walk(folder / kept, topdown=False):
+                os.rmdir(inside)
+        shutil.rmtree(folder.resolve())
+        folder.unlink(missing_ok=True)  # a link to where it was
 
 
 def _of_model(model: Stored) -> Removal:
     folder = repository_folder(model.repository)
-    links = _links(folder)
-    kept = {_content(link) for link in links if link not in model.entries}
-    contents = dict.fromkeys(_content(link) for link in model.entries)
+    if outside := [link for link in model.entries if not link.parent.resolve().is_relative_to(folder.resolve())]:
+        raise UsageError(f"{outside[0]} leads out of the hub's cache", "remove such files yourself")
+    size = sum(content.stat().st_size for content in _contents(folder, model.entries))
+    return Removal(model.name, model.repository, model.entries, (), size)
+
+
+def _contents(folder: Path, entries: Sequence[Path]) -> list[Path]:
+    """What these links of a repository lead to and no other there needs."""
+    kept = {_content(link) for link in _links(folder) if link not in entries}
     # A link that leads out of the cache goes, and what it leads to stays.
-    ours = {folder / "blobs", *(link.parent for link in model.entries)}
-    gone = tuple(content for content in contents if content not in kept and content.parent in ours and content.exists())
-    everything = set(links) <= set(model.entries) and not unfinished_downloads(model.repository)
-    size = sum(content.stat().st_size for content in gone)
-    return Removal(model.name, model.repository, model.entries, gone, (), size, everything)
+    ours = {folder / "blobs", *(link.parent for link in entries)}
+    contents = dict.fromkeys(_content(link) for link in entries)
+    return [content for content in contents if content not in kept and content.parent in ours and content.exists()]
 
 
 def _of_downloads(wanted: HubModel, broken: Sequence[Unfinished]) -> Removal:
-    folder = repository_folder(wanted.repository)
-    alone = not _links(folder)
-    paths = tuple(each.path for each in broken)
     name = f"unfinished downloads of {wanted.repository}"
-    return Removal(name, wanted.repository, (), (), paths, sum(each.size for each in broken), alone)
+    ended = [each for each in broken if not _is_fetched(each.path)]
+    if not ended:
+        raise LacliError(f"another program goes on with the {name} just now", "end it first")
+    return Removal(name, wanted.repository, (), tuple(each.path for each in ended), sum(each.size for each in ended))
+
+
+def _is_fetched(partial: Path) -> bool:
+    """Whether another program, lacli or one with the library, has the lock of this download."""
+    from filelock import FileLock, Timeout
+
+    folder = partial.parents[1]
+    lock = folder.parent / ".locks" / folder.name / f"{partial.name.partition('.')[0]}.lock"
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock, timeout=0, mode=0o664):
+            return False
+    except (Timeout, NotImplementedError):  # on a disk without locks the file itself is the lock
+        return True
+    except OSError:
+        return False
 
 
 def _links(folder: Path) -> list[Path]:
@@ -149,7 +186,9 @@ def _content(link: Path) -> Path:
 
 def _no_model_of_the_cache(path: Path) -> UsageError:
     """What is said of a path: a file in the cache has a name that can be given, any other is not ours."""
-    same = [model for model in cached_models() if path.is_file() and path.resolve() == model.path.resolve()]
+    same = [
+        model for model in cached_models(headers=False) if path.is_file() and path.resolve() == model.path.resolve()
+    ]
     if same:
         return UsageError(f"{path} is a path; lacli rm takes a name", f"lacli rm {same[0].name}")
     return UsageError(

@@ -1,0 +1,83 @@
+"""Names of models looked up inside the test's process, against a hub on the loopback.
+
+No test lives here. The library's constants point at that hub while `looking_up` lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+
+from lacli.errors import ModelLoadError
+from lacli.resolve import find_model
+from tests.fake_hub import FakeHub, Repository
+from tests.tiny_models import write_llama
+
+NAME = "someone/tiny-GGUF"
+LARGE = 24_000_000
+"""The library writes 10 MB at a time, so less than that is not kept."""
+
+
+def tiny_model(folder: Path) -> bytes:
+    path = folder / "tiny.gguf"
+    write_llama(path)
+    return path.read_bytes()
+
+
+def tiny_hub(tiny: bytes) -> FakeHub:
+    """A hub with one repository of several quants."""
+    files = {"README.md": b"tiny", "tiny-F16.gguf": b"GGUF", "tiny-Q4_K_M.gguf": tiny, "tiny-Q8_0.gguf": tiny + b"8"}
+    return FakeHub({NAME: Repository(files)})
+
+
+def add_large(hub: FakeHub, tiny: bytes) -> Repository:
+    """A repository with one file of several of the library's pieces, whose first transfer breaks."""
+    repository = Repository({"large-Q8_0.gguf": tiny + bytes(LARGE - len(tiny))}, break_after=LARGE - 1000)
+    hub.repositories["someone/large"] = repository
+    return repository
+
+
+class Here:
+    """Names looked up inside this process; `said` is what was told about them."""
+
+    def __init__(self, hub: FakeHub, cache: Path) -> None:
+        self.hub, self.cache = hub, cache
+        self.said: list[str] = []
+
+    def find(self, name: str, *, offline: bool = False) -> Path:
+        return find_model(name, offline=offline, quiet=True, say=self.said.append)
+
+    def refused(self, name: str, *, offline: bool = False) -> str:
+        with pytest.raises(ModelLoadError) as caught:
+            self.find(name, offline=offline)
+        assert caught.value.hint and "\n" not in str(caught.value)
+        return str(caught.value)
+
+    def contents(self) -> list[Path]:
+        """The files' contents in the cache, whole or not."""
+        return sorted(self.cache.glob("models--*/blobs/*"))
+
+
+@contextmanager
+def looking_up(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+    """A process that has this hub and this cache, and no token."""
+    point_at(hub.address, monkeypatch)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache.parent / "token"))
+    yield Here(hub, cache)
+    huggingface_hub.close_session()
+
+
+def point_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
