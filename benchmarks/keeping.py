@@ -45,7 +45,8 @@ class UnforgettingLookahead(Lookahead):
     """Leaves the n-grams of a text that is taken back in the pool."""
 
     def truncate(self, text: Sequence[int], length: int) -> None:
-        self._learned = min(self._learned, max(length - self._settings.ngram + 1, 0))
+        self._next = min(self._next, max(length - self._settings.ngram + 1, 0))
+        self._spans = [(begin, min(end, self._next)) for begin, end in self._spans if begin < self._next]
 
 
 class UnforgettingLookup(Lookup):

@@ -40,6 +40,15 @@ STOPS: dict[str, tuple[str, ...]] = {
 }
 """The bundled templates, each with the texts that end a turn of its format."""
 
+THEIR_NAMES = {
+    "deepseek3": "deepseek",
+    "llama2-sys": "llama2",
+    "llama2-sys-bos": "llama2",
+    "llama2-sys-strip": "llama2",
+    "mistral-v7-tekken": "mistral",
+}
+"""llama.cpp's names of these formats where ours are others: its variable sets --chat-template too (llama-chat.cpp)."""
+
 PROBE = "xylograph"
 """A word in the place of a text, to see whether a template prints that text."""
 
@@ -127,30 +136,27 @@ def chat_prompt(formatter: Formatter, question: str, system: str = "", history: 
     return ChatTemplate("", "", formatter).render(as_messages(question, system, history))
 
 
-def without_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
-    """A rendered prompt less its BOS where the vocabulary adds one, so that it is never doubled (llama.cpp's rule)."""
-    return prompt.removeprefix(bos) if adds_bos and bos else prompt
-
-
 def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
     """A rendered prompt whose tokens begin with one BOS at most, whoever writes it and however often."""
     if not bos or not prompt.lstrip().startswith(bos):
         return prompt
-    rest = prompt.lstrip()
-    while rest.startswith(bos):
-        rest = rest.removeprefix(bos)
+    rest = prompt
+    while rest.lstrip().startswith(bos):
+        rest = rest.lstrip().removeprefix(bos)
     return rest if adds_bos else bos + rest
 
 
 def _wanted_template(wanted: str, model: TemplateModel) -> ChatTemplate:
     if "{{" in wanted or "{%" in wanted:
         return ChatTemplate("a text", wanted, model.compile_template(wanted))
-    name = wanted.lower()
+    name = THEIR_NAMES.get(wanted.lower(), wanted.lower())
     if name in STOPS:
         return bundled_template(name, model)
     path = Path(os.path.expanduser(wanted))
     if not (path.suffix == ".jinja" or len(path.parts) > 1 or os.path.exists(path)):
-        raise UsageError(f"no chat template is called {wanted[:80]!r}", f"give a file, or one of {', '.join(STOPS)}")
+        raise UsageError(
+            f"--chat-template {wanted[:80]!r} is neither a template's name nor a file", f"one of {', '.join(STOPS)}"
+        )
     # Jinja takes the last newline of a text away, as reading the file has done.
     source = read_text(wanted) + "\n"
     try:
@@ -214,7 +220,7 @@ def _is_typed(messages: Messages) -> bool:
 
 
 def _is_whole(formatter: Formatter, rendered: str, shape: Messages) -> bool:
-    """Whether a template prints the system text and the last question of a conversation that it has rendered.
+    """Whether a template prints the first and the last message of a conversation that it has rendered, answers aside.
 
     Words in their place show it: the texts themselves may stand elsewhere in the conversation too.
     """

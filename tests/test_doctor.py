@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import typer.main
 
 from lacli.backends import Backend, Build, Device
+from lacli.cli.environment import known_variables
+from lacli.cli.main import app
 from lacli.doctor import rebuild
 from lacli.doctor.finding import Finding, usable
 from lacli.doctor.machine import Library, LibraryMissing, Machine, Terminal, nearest_folder
@@ -209,6 +212,22 @@ def test_a_container_without_a_limit_or_with_a_larger_one_is_fine() -> None:
         assert finding("threads", machine(read=reading(sys__fs__cgroup__cpu__max=text))).state == "fine"
 
 
+@pytest.mark.parametrize("name", ["LACLI_THREADS", "LLAMA_ARG_THREADS"])
+def test_the_advice_on_threads_can_be_taken(name: str) -> None:
+    read = reading(sys__fs__cgroup__cpu__max="250000 100000\n")
+    for count, state in (("2", "fine"), ("3", "better"), ("-1", "better")):
+        assert finding("threads", machine(read=read, environ={name: count})).state == state
+    assert f"-t is 2 by {name}" in finding("threads", machine(read=read, environ={name: "2"})).words
+    both = {"LACLI_THREADS": "2", "LLAMA_ARG_THREADS": "4"}
+    assert finding("threads", machine(read=read, environ=both)).state == "fine"
+    assert finding("threads", machine(load=lambda: 6.4, environ={name: "2"})).state == "fine"
+
+
+def test_half_a_core_is_enough_for_the_one_thread_that_there_must_be() -> None:
+    read = reading(sys__fs__cgroup__cpu__max="50000 100000\n")
+    assert finding("threads", machine(read=read, physical_cores=lambda: 1)).state == "fine"
+
+
 def test_a_busy_machine_gets_fewer_threads_now() -> None:
     found = finding("threads", machine(load=lambda: 6.4))
     assert found.state == "better"
@@ -227,7 +246,8 @@ def test_memory_is_shown_as_the_model_that_fits() -> None:
 def test_a_full_disk_is_said_with_two_ways_out() -> None:
     found = finding("model cache", machine(free_disk=lambda path: GIB // 10))
     assert found.state == "better"
-    assert "3.0 GiB kept, 0.1 GiB free" in found.words
+    assert "3.2 GB kept, 107 MB free" in found.words
+    assert "16.8 MB kept" in finding("model cache", machine(folder_size=lambda path: 2**24)).words
     assert "lacli rm" in found.todo[0] and "HF_HUB_CACHE" in found.todo[0]
 
 
@@ -256,7 +276,21 @@ def test_variables_are_shown_with_the_flag_they_set_and_slips_with_the_nearest_n
     assert found.state == "better"
     assert "unknown: LACLI_WINDWO" in found.words and "LACLI_WINDOW=8 sets -W" in found.words
     assert "LLAMA_ARG_PORT: llama.cpp's" in found.words and "THREADS" not in found.words
-    assert found.todo == ("unset LACLI_WINDWO, or rename it to LACLI_WINDOW",)
+    assert found.todo == ("LACLI_WINDWO: did you mean LACLI_WINDOW?",)
+
+
+@pytest.mark.parametrize("name", ["LACLI_FOO", "LACLI_PROMPT", "LACLI_KEY"])
+def test_a_variable_that_resembles_none_is_given_no_other_name(name: str) -> None:
+    known = known_variables(getattr(typer.main.get_command(app), "commands"))  # noqa: B009  # Typer's own class has it
+    found = finding("environment", machine(environ={name: "1"}, variables=known))
+    assert found.todo == (f"{name}: no option has it",)
+
+
+def test_of_two_variables_of_one_option_the_first_wins() -> None:
+    known = {"LACLI_TEMP": "--temp", "LACLI_TEMPERATURE": "--temp", "LLAMA_ARG_TEMPERATURE": "--temp"}
+    found = finding("environment", machine(environ=dict.fromkeys(known, "1"), variables=known))
+    assert "LACLI_TEMP=1 sets --temp" in found.words
+    assert all(f"{name} is not used, LACLI_TEMP wins" in found.words for name in [*known][1:])
 
 
 def test_of_two_variables_the_one_that_loses_is_said() -> None:
@@ -385,7 +419,7 @@ def test_a_library_that_cannot_be_imported_is_reported_by_the_program(tmp_path: 
 
 
 def test_the_environments_slip_is_seen_by_the_program() -> None:
-    assert "rename it to LACLI_STRICT" in call("doctor", "--no-test", env={"LACLI_STRIKT": "1"}).out
+    assert "did you mean LACLI_STRICT?" in call("doctor", "--no-test", env={"LACLI_STRIKT": "1"}).out
     assert "LACLI_STRIKT" not in environment()
 
 

@@ -22,7 +22,7 @@ from lacli.llama import LlamaModel
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModelSettings
-from lacli.template import without_bos
+from lacli.template import with_one_bos
 from lacli.tree import Origin, Tree
 from tests import tiny_models
 from tests.margins import PLAIN, Logits
@@ -127,11 +127,11 @@ def test_a_bos_that_the_template_rendered_is_not_doubled(path: Path, tmp_path: P
         rendered = adding.bos() + "the thing"
         bos = tiny_models.END_OF_TEXT
         assert adding.tokenize(rendered)[:2] == [bos, bos]
-        once = adding.tokenize(without_bos(rendered, adding.bos(), adds_bos=adding.adds_bos))
+        once = adding.tokenize(with_one_bos(rendered, adding.bos(), adds_bos=adding.adds_bos))
         assert once == [bos, *model.tokenize("the thing")]
         assert adding.tokenize("the thing", add_special=False) == model.tokenize("the thing")
         assert adding.tokenize("") == [bos]
-    kept = without_bos(rendered, model.bos(), adds_bos=model.adds_bos)
+    kept = with_one_bos(rendered, model.bos(), adds_bos=model.adds_bos)
     assert model.tokenize(kept) == once
 
 

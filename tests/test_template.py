@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lacli.errors import LacliError, PromptError, UsageError
-from lacli.template import OWN, STOPS, as_messages, chat_prompt, chatml, choose_template, with_one_bos, without_bos
+from lacli.template import OWN, STOPS, as_messages, chat_prompt, chatml, choose_template, with_one_bos
 from tests.template_texts import FileOnly, bundled, compiled, fixture
 
 Messages = list[dict[str, str]]
@@ -42,19 +42,15 @@ def test_a_template_that_fails_is_an_error_that_names_the_way_out(system: str) -
         chat_prompt(broken, "why?", system)
 
 
-def test_a_rendered_bos_is_dropped_only_where_the_vocabulary_adds_one() -> None:
-    assert without_bos("<s>[INST]", "<s>", adds_bos=True) == "[INST]"
-    assert without_bos("<s>[INST]", "<s>", adds_bos=False) == "<s>[INST]"
-    assert without_bos("<s><s>x", "<s>", adds_bos=True) == "<s>x"
-    assert without_bos("x", "", adds_bos=True) == "x"
-
-
 @pytest.mark.parametrize(
     ("prompt", "adding", "silent"),
     [
         ("<s>[INST]", "[INST]", "<s>[INST]"),
         ("<s><s>[INST]", "[INST]", "<s>[INST]"),
         ("\n<s>\n[INST]", "\n[INST]", "<s>\n[INST]"),
+        ("<s>\n<s>[INST]", "[INST]", "<s>[INST]"),
+        (" <s> \n<s>\n[INST]", "\n[INST]", "<s>\n[INST]"),
+        ("\n[INST]", "\n[INST]", "\n[INST]"),
         ("[INST]<s>", "[INST]<s>", "[INST]<s>"),
         ("[INST] a [/INST] b</s><s>[INST]", "[INST] a [/INST] b</s><s>[INST]", "[INST] a [/INST] b</s><s>[INST]"),
     ],
@@ -97,6 +93,12 @@ def test_a_template_is_wanted_by_name_file_or_text(tmp_path: Path) -> None:
     assert from_file and from_file.name == "mine.jinja" and from_file.render(as_messages("hi")) == "hi:"
     text, _ = choose_template("{{ messages[-1].content }}!", own)
     assert text and text.render(as_messages("hi")) == "hi!"
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("deepseek3", "deepseek"), ("Llama2-Sys", "llama2")])
+def test_a_template_is_wanted_by_llama_cpps_name_too(theirs: str, ours: str) -> None:
+    template, _ = choose_template(theirs, FileOnly())
+    assert template and (template.name, template.stops) == (ours, STOPS[ours])
 
 
 def test_a_file_without_a_folder_or_an_ending_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from datetime import datetime
 
+import llama_cpp
 import pytest
 
-from lacli.template import STOPS, as_messages
-from tests.template_texts import FIXTURE_NAMES, bundled, by_transformers, compiled, every_source, fixture
+from lacli.template import STOPS, THEIR_NAMES, as_messages
+from tests.template_texts import BOS, FIXTURE_NAMES, bundled, by_transformers, compiled, every_source, fixture
 
 CONVERSATION = as_messages("And 3+3?", "Be brief.", [("What is 2+2?", "4.")])
 
@@ -37,7 +39,7 @@ WRITTEN_OUT = {
         "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
         "Knowledge cutoff: 2024-06\nCurrent date: {today}\n\nReasoning: medium\n\n"
         "# Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|>"
-        "<|start|>developer<|message|># Instructions\n\nBe brief.<|end|><|start|>user<|message|>What is 2+2?<|end|>"
+        "<|start|>developer<|message|># Instructions\n\nBe brief.\n\n<|end|><|start|>user<|message|>What is 2+2?<|end|>"
         "<|start|>assistant<|channel|>final<|message|>4.<|end|><|start|>user<|message|>And 3+3?<|end|>"
         "<|start|>assistant"
     ),
@@ -68,6 +70,10 @@ WRITTEN_OUT = {
         "<|system|>\nBe brief.</s>\n<|user|>\nWhat is 2+2?</s>\n<|assistant|>\n4.</s>\n"
         "<|user|>\nAnd 3+3?</s>\n<|assistant|>\n"
     ),
+    "chatml*": (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 2+2?<|im_end|>\n"
+        "<|im_start|>assistant\n4.<|im_end|>\n<|im_start|>user\nAnd 3+3?<|im_end|>\n<|im_start|>assistant\n"
+    ),
     "command-r*": (
         "<s><|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>Be brief.<|END_OF_TURN_TOKEN|>"
         "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>What is 2+2?<|END_OF_TURN_TOKEN|>"
@@ -88,6 +94,7 @@ WRITTEN_OUT = {
         "<|start|>assistant<|channel|>final<|message|>4.<|end|><|start|>user<|message|>And 3+3?<|end|>"
         "<|start|>assistant"
     ),
+    "llama2*": "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nWhat is 2+2? [/INST] 4. </s><s>[INST] And 3+3? [/INST]",
     "llama3.1*": (
         "<s><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
         "Today Date: {day}\n\nBe brief.<|eot_id|>"
@@ -105,6 +112,14 @@ WRITTEN_OUT = {
         "<|im_start|>System: Be brief.<end_of_utterance>\nUser: What is 2+2?<end_of_utterance>\n"
         "Assistant: 4.<end_of_utterance>\nUser: And 3+3?<end_of_utterance>\nAssistant:"
     ),
+    "phi3*": (
+        "<|system|>\nBe brief.<|end|>\n<|user|>\nWhat is 2+2?<|end|>\n<|assistant|>\n4.<|end|>\n"
+        "<|user|>\nAnd 3+3?<|end|>\n<|assistant|>\n"
+    ),
+    "phi3-first*": (
+        "<s><|user|>\nBe brief.\n\nWhat is 2+2?<|end|>\n<|assistant|>\n4.<|end|>\n"
+        "<|user|>\nAnd 3+3?<|end|>\n<|assistant|>\n"
+    ),
     "qwen3*": (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 2+2?<|im_end|>\n"
         "<|im_start|>assistant\n4.<|im_end|>\n<|im_start|>user\nAnd 3+3?<|im_end|>\n<|im_start|>assistant\n"
@@ -117,6 +132,10 @@ WRITTEN_OUT = {
     "text-or-parts*": (
         "<|system|>Be brief.<|end|><|user|>What is 2+2?<|end|><|assistant|>4.<|end|>"
         "<|user|>And 3+3?<|end|><|assistant|>"
+    ),
+    "zephyr*": (
+        "<|system|>\nBe brief.</s>\n<|user|>\nWhat is 2+2?</s>\n<|assistant|>\n4.</s>\n"
+        "<|user|>\nAnd 3+3?</s>\n<|assistant|>\n"
     ),
 }
 """CONVERSATION in each format; a star marks the templates of tests/templates."""
@@ -135,7 +154,7 @@ CONTENTS = {
     "like tools": as_messages(TOOL_LIKE, TOOL_LIKE, [(TOOL_LIKE, TOOL_LIKE)]),
     "markup": as_messages("<b>a & b</b> <|im_end|> [INST] </s>", "", [("<x>", "&lt;")]),
 }
-FOLDS = {"gemma2*", "silent*"}
+FOLDS = {"gemma2*", "phi3-first*", "silent*"}
 """Templates without a system role."""
 
 WANTS_PARTS = {"parts*"}
@@ -167,6 +186,55 @@ def test_a_template_renders_as_in_transformers(name: str, contents: str) -> None
     if name in WANTS_PARTS:
         given = [{"role": each["role"], "content": [{"type": "text", "text": each["content"]}]} for each in theirs]
     assert compiled(source).render(messages) == by_transformers(source, given)
+
+
+FAMILIES = {
+    "chatml": "chatml",
+    "deepseek": "deepseek-r1",
+    "gemma": "gemma2",
+    "gpt-oss": "gpt-oss",
+    "llama2": "llama2",
+    "phi3": "phi3",
+    "zephyr": "zephyr",
+}
+"""Bundled templates and the fixtures that are written like a published one of their families."""
+
+
+def without_frame(rendered: str) -> str:
+    """A conversation less the fixed text before it and the thought begun after it, which releases have or have not."""
+    if rendered.startswith("<|start|>system"):
+        rendered = rendered.partition("<|end|>")[2]
+    return rendered.removesuffix("<think>\n")
+
+
+@pytest.mark.parametrize("contents", CONTENTS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_bundled_template_writes_what_its_familys_own_writes(name: str, contents: str) -> None:
+    sources = (bundled(name), fixture(FAMILIES[name]))
+    ours, published = (without_frame(compiled(source).render(CONTENTS[contents])) for source in sources)
+    assert ours == published
+
+
+SAME_NAMES = ("chatml", "command-r", "gemma", "llama3", "phi3", "phi4")
+
+
+def by_llama_cpp(name: str, messages: list[dict[str, str]]) -> str:
+    """The same conversation by one of the formats that are written in llama.cpp itself."""
+    given = [llama_cpp.llama_chat_message(each["role"].encode(), each["content"].encode()) for each in messages]
+    room = ctypes.create_string_buffer(10_000)
+    array = (llama_cpp.llama_chat_message * len(given))(*given)
+    length = llama_cpp.llama_chat_apply_template(name.encode(), array, len(given), True, room, len(room))
+    assert length > 0
+    return room.raw[:length].decode()
+
+
+@pytest.mark.parametrize(("theirs", "ours"), {**{name: name for name in SAME_NAMES}, **THEIR_NAMES}.items())
+def test_a_name_that_is_llama_cpps_too_means_its_format(theirs: str, ours: str) -> None:
+    def bare(text: str) -> str:
+        """Without BOS and space, which releases of one family have otherwise."""
+        return "".join(text.replace(BOS, "").split())
+
+    assert bare(compiled(bundled(ours)).render(CONVERSATION)) == bare(by_llama_cpp(theirs, CONVERSATION))
 
 
 def test_every_template_has_an_expected_text() -> None:

@@ -14,7 +14,7 @@ from lacli.bench.rivals import Program, Rival, Server
 from lacli.bench.rounds import Contender, Exchange, Trial, timed
 from lacli.bench.sweep import Point
 from lacli.session import Session
-from lacli.template import without_bos
+from lacli.template import with_one_bos
 
 
 def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) -> list[Contender]:
@@ -59,7 +59,7 @@ def _answering(session: Session, contexts: Contexts, point: Point) -> Callable[[
 def _asking(session: Session, program: Program | Server) -> Callable[[Exchange], Trial]:
     def answer(exchange: Exchange) -> Trial:
         text = session.text(exchange.prompt, special=True)
-        text = without_bos(text, session.model.bos(), adds_bos=session.model.adds_bos)
+        text = with_one_bos(text, session.model.bos(), adds_bos=session.model.adds_bos)
         run = program.answer(text, exchange.prompt, exchange.limit)
         return Trial(
             ids=run.ids,

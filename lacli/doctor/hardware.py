@@ -128,11 +128,12 @@ def _nvidia(machine: Machine) -> str:
 def check_threads(machine: Machine) -> Finding:
     """Threads against cores, a container's limit and what else runs: llama.cpp's threads wait for each other."""
     cores, logical = machine.physical_cores(), machine.logical_cores()
-    words = f"{cores} physical core{'s' if cores > 1 else ''}, -t is {cores} by default"
+    threads, chosen_by = _threads(machine, cores)
+    words = f"{cores} physical core{'s' if cores > 1 else ''}, -t is {threads} {chosen_by}"
     limit = _cpu_limit(machine)
-    facts = {"physical_cores": cores, "logical_cores": logical, "cpu_limit": limit}
-    if limit is not None and limit < cores:
-        fewer = max(1, math.floor(limit))
+    facts = {"physical_cores": cores, "logical_cores": logical, "cpu_limit": limit, "threads": threads}
+    fewer = threads if limit is None else max(1, math.floor(limit))
+    if fewer < threads:
         words += f"; but this container may use {limit:g} of them, and threads wait for each other"
         return Finding("threads", "better", words, (f"export LACLI_THREADS={fewer}",), facts)
     try:
@@ -141,10 +142,19 @@ def check_threads(machine: Machine) -> Finding:
         return Finding("threads", "fine", words, facts=facts)
     facts["load"] = round(load, 2)
     free = logical - math.floor(load)
-    if free < cores:
+    if max(1, free) < threads:
         words += f"; other programs use about {load:.1f} of {logical} cores now, and one slow thread slows all"
         return Finding("threads", "better", words, (f"-t {max(1, free)} while they run",), facts)
     return Finding("threads", "fine", f"{words}; load {load:.1f}", facts=facts)
+
+
+def _threads(machine: Machine, cores: int) -> tuple[int, str]:
+    """What -t is without the flag, and what it comes from."""
+    names = [name for name in ("LACLI_THREADS", "LLAMA_ARG_THREADS") if machine.environ.get(name)]
+    with suppress(IndexError, ValueError):
+        if (threads := int(machine.environ[names[0]])) > 0:
+            return threads, f"by {names[0]}"
+    return cores, "by default"
 
 
 def _cpu_limit(machine: Machine) -> float | None:
