@@ -223,11 +223,6 @@ class LlamaModel(Closing):
         template = lib.llama_model_chat_template(self.handle, None)
         return template.decode("utf-8", "replace") if template else ""
 
-    def chat_formatter(self) -> Callable[..., str] | None:
-        """The model's own Jinja template as a function of `messages`, or None where the file has none."""
-        source = self.chat_template
-        return self.compile_template(source) if source else None
-
     def compile_template(self, source: str) -> Callable[..., str]:
         """A Jinja template as a function of `messages`. Raises PromptError when it is broken."""
         # Compiling a template takes longer than rendering a prompt and reading its tokens.

@@ -128,14 +128,6 @@ def as_messages(question: str, system: str = "", history: Sequence[tuple[str, st
     return [*messages, {"role": "user", "content": question}]
 
 
-def chat_prompt(formatter: Formatter, question: str, system: str = "", history: Sequence[tuple[str, str]] = ()) -> str:
-    """A conversation that ends with a question, rendered to where the answer begins.
-
-    history: the questions before, each with its answer. Raises PromptError when the template cannot be rendered.
-    """
-    return ChatTemplate("", "", formatter).render(as_messages(question, system, history))
-
-
 def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
     """A rendered prompt whose tokens begin with one BOS at most, whoever writes it and however often."""
     if not bos or not prompt.lstrip().startswith(bos):

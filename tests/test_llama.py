@@ -150,9 +150,7 @@ def test_a_session_gives_a_prompt_one_bos_whoever_writes_it(path: Path, tmp_path
 
 
 def test_the_template_of_the_file_renders_messages(model: LlamaModel) -> None:
-    formatter = model.chat_formatter()
-    assert formatter
-    rendered = formatter([{"role": "user", "content": "the thing"}])
+    rendered = model.compile_template(model.chat_template)([{"role": "user", "content": "the thing"}])
     assert rendered == "<|im_start|>user\nthe thing<|im_end|>\n<|im_start|>assistant\n"
 
 

@@ -17,7 +17,7 @@ from lacli.sampling import SamplingSettings
 from lacli.schema import grammar_of
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
-from lacli.template import chat_prompt
+from lacli.template import as_messages, choose_template
 from tests.margins import bugs
 
 QUESTIONS = ("Show me the source code of `queue.Queue.put`.", "Explain the function os.path.commonprefix.")
@@ -74,9 +74,9 @@ def test_other_texts_part_by_rounding_only(name: str, model: LlamaModel) -> None
     if sampling.json_schema:
         grammar, _ = grammar_of(sampling.json_schema, schema_grammar)
         sampling = replace(sampling, json_schema="", grammar=grammar)
-    formatter = model.chat_formatter()
-    assert formatter
-    prompts = [model.tokenize(chat_prompt(formatter, question)) for question in QUESTIONS]
+    template, _ = choose_template("", model)
+    assert template
+    prompts = [model.tokenize(template.render(as_messages(question))) for question in QUESTIONS]
 
     def opened(decode: DecodeSettings) -> LlamaEngine:
         return LlamaEngine(model, ON_ONE_THREAD, decode, backend_greedy=False)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lacli.errors import LacliError, PromptError, UsageError
-from lacli.template import OWN, STOPS, as_messages, chat_prompt, chatml, choose_template, with_one_bos
+from lacli.template import OWN, STOPS, ChatTemplate, as_messages, chatml, choose_template, with_one_bos
 from tests.template_texts import FileOnly, bundled, compiled, fixture
 
 Messages = list[dict[str, str]]
@@ -25,6 +26,11 @@ def no_system(messages: Messages) -> str:
 
 def broken(messages: Messages) -> str:
     raise ValueError("no filter named 'x'")
+
+
+def chat_prompt(formatter: Callable[[Messages], str], question: str, system: str = "") -> str:
+    """A question through a template of this formatter."""
+    return ChatTemplate("", "", formatter).render(as_messages(question, system))
 
 
 def test_a_question_is_the_user_and_the_system_text_goes_before_it() -> None:
