@@ -34,7 +34,7 @@ from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.strict import strict_settings
-from lacli.template import chat_prompt
+from lacli.template import as_messages, choose_template
 from lacli.weights import weight_types
 
 FORMATS = {
@@ -122,13 +122,13 @@ def judge(arguments: argparse.Namespace) -> None:
     found = []
     with LlamaModel(demo_model(), loading) as model:
         open_engine = partial(LlamaEngine, model, loading)
-        formatter = model.chat_formatter()
-        assert formatter
+        template, _ = choose_template("", model)
+        assert template
         plain = replace(lookahead, mode="plain")
         with Comparison(open_engine, arguments.tokens, plain) as comparison, open_engine(lookahead) as opened:
             engine = Recorder(opened)
             for question in questions:
-                prompt = model.tokenize(chat_prompt(formatter, question))
+                prompt = model.tokenize(template.render(as_messages(question)))
                 run = comparison.one(comparison.decoder(engine, lookahead), engine, prompt)
                 tokens, answers = tokens + len(run.tokens), answers + 1
                 found += [run] if not run.identical else []

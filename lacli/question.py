@@ -13,6 +13,7 @@ from pathlib import Path
 from lacli.errors import LacliError, UsageError
 
 STDIN = "-"
+CHUNK_BYTES = 1 << 20
 
 
 def read_question(prompt: str | None, file: str | None, *, stdin: bool = False) -> str:
@@ -44,12 +45,21 @@ def check_text(text: str, name: str) -> str:
     return text
 
 
-def read_text(name: str) -> str:
-    """A UTF-8 file's text. Raises LacliError when it cannot be read."""
+def read_text(name: str, *, ordinary: bool = False) -> str:
+    """A UTF-8 file's text. Raises LacliError when it cannot be read.
+
+    ordinary: refuse devices and pipes, which may never end.
+    """
+    path = Path(os.path.expanduser(name))
     try:
-        return decode(Path(os.path.expanduser(name)).read_bytes(), name).removeprefix("\ufeff").removesuffix("\n")
+        if ordinary and not (path.is_file() or path.is_dir()) and path.exists():
+            raise LacliError(f"cannot read {name}: it is no ordinary file", "give the name of a text file")
+        with path.open("rb") as file:
+            # One read of a file that never ends would not hear Ctrl-C.
+            raw = b"".join(iter(lambda: file.read(CHUNK_BYTES), b""))
     except OSError as error:
         raise LacliError(f"cannot read {name}: {error.strerror}", "check the file's name") from error
+    return decode(raw, name).removeprefix("\ufeff").removesuffix("\n")
 
 
 def decode(raw: bytes, name: str) -> str:

@@ -51,6 +51,7 @@ class Session(Closing):
     ) -> None:
         model_settings = with_threads(model_settings)
         self.notes: list[str] = []
+        self._schema = ("", "")
         check_rows(decode_settings, model_settings)
         if decode_settings.strict:
             model_settings, decode_settings = self._strict(path, model_settings, decode_settings, sampling)
@@ -62,6 +63,7 @@ class Session(Closing):
             self.use_template(chosen)
             decode_settings = self._possible(decode_settings)
             check_rows(decode_settings, model_settings)
+            self._note_idle(sampling)
             self.sampling = self._completed(sampling)
             self.sampler = self._new_sampler(self.sampling)
             stack.callback(self._close_sampler)
@@ -221,11 +223,18 @@ class Session(Closing):
         self.notes.append(f"--strict decodes with -fa on {cells}")
         return loading, decoding
 
+    def _note_idle(self, sampling: SamplingSettings) -> None:
+        if sampling.idle:
+            verb = "have" if len(sampling.idle) > 1 else "has"
+            self.notes.append(f"{' and '.join(sampling.idle)} {verb} no effect at temperature 0; --temp sets it")
+
     def _note_context(self) -> None:
         """Say where the context is another one than was asked for, or than the model's own."""
         asked, whole, cut = self.model_settings.context, self.model.context, self.model.default_context
         if not asked and cut < whole:
             self.notes.append(f"the context is cut to {cut} of the model's {whole} tokens; -c sets it")
+        if asked > whole:
+            self.notes.append(f"the model was trained with {whole} tokens; behind them its text may fall apart")
         if 0 < asked < min(self.engine.cells, CONTEXT_PAD):
             self.notes.append(f"llama.cpp makes no context smaller than {self.engine.cells} tokens")
 
@@ -240,15 +249,14 @@ class Session(Closing):
 
     def _completed(self, sampling: SamplingSettings) -> SamplingSettings:
         """The settings with what was left open decided: the seed, and a JSON schema's grammar."""
-        if sampling.idle:
-            verb = "have" if len(sampling.idle) > 1 else "has"
-            self.notes.append(f"{' and '.join(sampling.idle)} {verb} no effect at temperature 0; --temp sets it")
         if sampling.seed < 0:
             sampling = replace(sampling, seed=randbelow(MOST_SEED + 1))
         if sampling.json_schema:
-            grammar, warnings = grammar_of(sampling.json_schema, schema_grammar)
-            self.notes += warnings
-            sampling = replace(sampling, grammar=grammar, json_schema="")
+            if sampling.json_schema != self._schema[0]:
+                grammar, warnings = grammar_of(sampling.json_schema, schema_grammar)
+                self._schema = sampling.json_schema, grammar
+                self.notes += warnings
+            sampling = replace(sampling, grammar=self._schema[1], json_schema="")
         return sampling
 
 

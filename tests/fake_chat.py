@@ -25,6 +25,7 @@ def _words(text: str, *, add_special: bool) -> list[str]:
 
 MODEL = SimpleNamespace(description="toy 1M F32", devices="CPU", tokenize=_words)
 ENGINE = SimpleNamespace(cells=100)
+TEMPLATE = SimpleNamespace(name="chatml")
 
 
 @dataclass
@@ -42,7 +43,12 @@ class FakeChat:
     @property
     def session(self) -> Session:
         session = SimpleNamespace(
-            model=MODEL, engine=ENGINE, settings=self.settings, sampling=self.sampling, model_settings=ModelSettings()
+            model=MODEL,
+            engine=ENGINE,
+            template=TEMPLATE,
+            settings=self.settings,
+            sampling=self.sampling,
+            model_settings=ModelSettings(),
         )
         return cast(Session, session)
 
@@ -81,6 +87,9 @@ class FakeChat:
         while self.conversation.drop_oldest():
             dropped += 1
         return dropped
+
+    def recall(self) -> None:
+        pass
 
     def change(self, adjusted: Adjusted) -> str:
         if adjusted == self.refuses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from lacli.chat.actions import Actions, Outcome
-from lacli.chat.adjust import Adjusted
+from lacli.chat.adjust import Adjusted, settings_by_name
 from lacli.chat.commands import COMMANDS, help_text, parse
 from lacli.chat.conversation import Message
 from lacli.chat.saved import SavedChat, read_chat, write_chat
+from lacli.chat.shown import all_settings
 from lacli.errors import LacliError, UsageError
 from lacli.sampling import SamplingSettings
 from lacli.settings import DecodeSettings
@@ -50,7 +52,7 @@ def test_help_fits_the_screen_and_exit_ends() -> None:
     command = parse("/help")
     assert command is not None
     assert Actions(FakeChat()).run(command, 20).text == help_text(20)
-    for name in ("/exit", "/bye", "/quit"):
+    for name in ("/exit", "/bye", "/quit", "/q"):
         assert run(FakeChat(), name) == Outcome(end=True)
 
 
@@ -95,8 +97,14 @@ def test_set_changes_the_chat_and_says_what_was_made_anew() -> None:
     assert run(chat, "/set temp 0.8").text == "temp is 0.8 already"
     run(chat, "/set stop a b", "/set n 5", "/mode plain")
     assert chat.adjusted == Adjusted(DecodeSettings(mode="plain"), SamplingSettings(temp=0.8), 5, ("a", "b"))
-    run(chat, "/set stop")
-    assert chat.stops == ()
+    assert run(chat, "/set stop").text.startswith('stop is "a" "b" (none is the default)')
+    for clearing in ('""', "none", "default"):
+        assert chat.stops
+        assert run(chat, f"/set stop {clearing}").text.startswith('stop: "a" "b" -> none')
+        assert chat.stops == ()
+        run(chat, "/set stop a b")
+    run(chat, "/set topk=5", "/set temp = 0.5")
+    assert (chat.sampling.top_k, chat.sampling.temp) == (5, 0.5)
     run(chat, "/set no-pool-prompt", "/set default")
     assert chat.adjusted == Adjusted()
 
@@ -109,6 +117,28 @@ def test_set_alone_lists_and_a_key_alone_is_shown() -> None:
     assert "on or off" in run(chat, "/set ignore-eos").text and not chat.sampling.ignore_eos
     with pytest.raises(UsageError, match="did you mean temp"):
         run(chat, "/set tmep")
+
+
+@pytest.mark.parametrize("width", [30, 53, 80, 104, 300])
+def test_settings_stand_in_columns_on_a_screen_of_any_width(width: int) -> None:
+    lines = all_settings(Adjusted(), width).splitlines()[:-1]
+    assert max(map(len, lines)) <= min(width, 104)
+    for _, name, value, _ in settings_by_name(Adjusted()):
+        first = f" {name} {value.split()[0]}"
+        assert {line.index(first) % 26 for line in lines if first in line} == {1}, name
+
+
+@pytest.mark.parametrize("width", [12, 20, 30])
+def test_settings_are_broken_between_words_on_a_narrow_screen(width: int) -> None:
+    now = Adjusted(stops=("a text that is longer than a row",))
+    allowed = {"answer", "lookahead", "sampling", "*"}
+    for _, name, value, _ in settings_by_name(now):
+        parts = re.findall(r".+?-|.+", name)
+        allowed |= {"".join(parts[i:j]) for i in range(len(parts)) for j in range(i, len(parts) + 1)}
+        allowed |= set(value.split())
+    lines = all_settings(now, width).splitlines()[:-1]
+    assert max(map(len, lines)) <= width
+    assert set(" ".join(lines).split()) <= allowed
 
 
 def test_a_setting_that_the_chat_refuses_changes_nothing() -> None:
@@ -129,12 +159,10 @@ def test_show_names_model_template_settings_and_context() -> None:
     chat = two_turns()
     chat.adjusted = Adjusted(DecodeSettings(mode="plain"), SamplingSettings(temp=0.5, json_schema='{"a":\n1}'))
     text = run(chat, "/show").text
-    for words in ("demo: toy 1M F32", "the model's own", "be brief", "plain", "--temp 0.5", "with a JSON schema",
+    for words in ("demo: toy 1M F32", "template  chatml", "be brief", "plain", "--temp 0.5", "with a JSON schema",
                   "mode plain, temp 0.5", "2 questions", "10 of 100 tokens used (10%)"):  # fmt: skip
         assert words in text
     assert len(text.splitlines()) == 8
-    command = parse("/show")
-    assert command is not None and "chatml" in Actions(chat, "demo", "chatml").run(command).text
 
 
 def test_stats_has_the_last_answer_and_the_sum_of_all() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from lacli.chat.adjust import KEYS, Adjusted, adjust, choices, settings_by_name
+from lacli.chat.adjust import KEYS, Adjusted, adjust, choices, key_and_value, settings_by_name
 from lacli.chat.keys import ALL, WITH_THE_MODEL, find_key
 from lacli.cli.main import app
 from lacli.errors import LacliError, UsageError
@@ -138,6 +138,37 @@ def test_switches_are_taken_in_many_words(text: str, value: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("argument", "parts"),
+    [
+        ("temp 0.5", ("temp", "0.5")),
+        ("temp=0.5", ("temp", "0.5")),
+        ("temp = 0.5", ("temp", "0.5")),
+        ("temp= 0.5", ("temp", "0.5")),
+        ("temp", ("temp", "")),
+        ("temp=", ("temp", "")),
+        ("stop =", ("stop", "=")),
+        ("stop ===", ("stop", "===")),
+        ("stop a=b", ("stop", "a=b")),
+        ('stop="a b"\n"c"', ("stop", '"a b"\n"c"')),
+        ("grammar root ::= x", ("grammar", "root ::= x")),
+        ("=5", ("=5", "")),
+    ],
+)
+def test_a_key_and_its_value_have_a_space_or_an_equals_sign_between_them(argument: str, parts: tuple[str, str]) -> None:
+    assert key_and_value(argument) == parts
+
+
+def test_a_name_is_known_without_its_dashes() -> None:
+    for key in ALL.values():
+        squeezed = key.name.replace("-", "")
+        if len(squeezed) > 1:
+            assert find_key(squeezed) == find_key(squeezed.upper()) == find_key(key.name) == key
+    assert find_key("min_p") == find_key("minp") == ALL["min_p"]
+    with pytest.raises(UsageError, match="did you mean no-pool-prompt"):
+        adjust(Adjusted(), "nopoolprompt", "")
+
+
+@pytest.mark.parametrize(
     ("text", "stops"),
     [
         ("User:", ("User:",)),
@@ -146,10 +177,12 @@ def test_switches_are_taken_in_many_words(text: str, value: bool) -> None:
         (r"'a\n' 'b \"'", ("a\\n", 'b \\"')),
         ('"', ('"',)),
         ("none", ()),
-        ("", ()),
+        ('""', ()),
+        ("''", ()),
+        ("default", ()),
     ],
 )
-def test_stop_texts_may_be_quoted_and_nothing_clears_them(text: str, stops: tuple[str, ...]) -> None:
+def test_stop_texts_may_be_quoted_and_an_empty_one_clears_them(text: str, stops: tuple[str, ...]) -> None:
     assert adjust(Adjusted(stops=("x", "y")), "stop", text)[0].stops == stops
 
 
@@ -204,7 +237,8 @@ WRONG = [
     ("logit-bias", "x", "15043-1"),
     ("logit-bias", "3+inf", "-inf to forbid"),
     ("stop", '"open', "not closed"),
-    ("stop", '""', "empty text"),
+    ("stop", 'a ""', "empty text"),
+    ("stop", "", "stop needs a value"),
     ("stop", "\ud800", "not UTF-8"),
     ("grammar-file", "/nowhere/at/all", "cannot read"),
     ("grammar-file", "", "needs a file"),

@@ -21,9 +21,9 @@ def own_list(folder: Path, *lines: str) -> Path:
 
 
 def broken(folder: Path, *lines: str) -> LacliError:
-    with pytest.raises(LacliError) as caught:
-        read_aliases(own_list(folder, *lines))
-    return caught.value
+    aliases, [error] = read_list(own_list(folder, *lines), own=True)
+    assert [alias.name for alias in aliases] == [line.split()[0] for line in lines[:-1] if line[0] != "#"]
+    return error
 
 
 def test_every_line_of_the_list_that_comes_with_lacli_is_read() -> None:
@@ -63,12 +63,12 @@ def test_the_list_of_an_installed_package_is_among_its_data(tmp_path: Path, monk
     ],
 )
 def test_columns_after_the_repository_may_be_left_out(line: str, alias: Alias, tmp_path: Path) -> None:
-    assert read_list(own_list(tmp_path, line), own=True) == [alias]
+    assert read_list(own_list(tmp_path, line), own=True) == ([alias], [])
 
 
 def test_a_path_may_begin_at_home_or_at_the_lists_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
-    home, beside = read_list(own_list(tmp_path, "one ~/a.gguf", "two folder/b.gguf"))
+    (home, beside), _ = read_list(own_list(tmp_path, "one ~/a.gguf", "two folder/b.gguf"))
     assert home.repository == "/home/someone/a.gguf"
     assert beside.repository == str(tmp_path / "folder" / "b.gguf")
 
@@ -110,10 +110,17 @@ def test_a_name_that_is_given_twice_is_pointed_out(tmp_path: Path) -> None:
 def test_a_list_that_is_no_text_or_no_file(tmp_path: Path) -> None:
     path = tmp_path / "models.txt"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(LacliError, match="not UTF-8 text"):
-        read_aliases(path)
-    with pytest.raises(LacliError, match="cannot read"):
-        read_aliases(tmp_path)
+    said: list[str] = []
+    assert read_aliases(path, said.append) == read_aliases(tmp_path, said.append) == read_aliases()
+    assert "not UTF-8 text" in said[0] and "cannot read" in said[1]
+
+
+def test_all_other_names_go_on_working_beside_broken_lines_which_one_sentence_tells_of(tmp_path: Path) -> None:
+    path = own_list(tmp_path, "broken", "mine a/b", "dir /tmp", "mine a/c")
+    said: list[str] = []
+    assert read_aliases(path, said.append) == read_aliases() | {"mine": Alias("mine", "a/b", own=True)}
+    assert said == [f"passed over: {path}, line 1: no repository and 2 more ({aliases.HOW})"]
+    assert read_aliases(path) == read_aliases(path, said.append)
 
 
 def test_a_path_in_a_list_with_a_relative_name_is_no_name_of_the_hub(

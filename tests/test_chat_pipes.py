@@ -14,8 +14,8 @@ import pytest
 
 from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Message
+from lacli.chat.logged import read_log
 from lacli.chat.saved import SavedChat, read_chat, write_chat
-from lacli.chat.transcript import replay
 from tests.program import PROGRAM, SECONDS, Done, call, environment, run, start
 
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
@@ -26,10 +26,10 @@ SIZE = 12
 QUICK = ("-n", str(SIZE), "--mode", "lookup")
 
 
-def chat(*arguments: str, lines: list[str], quiet: bool = True) -> Done:
+def chat(*arguments: str, lines: list[str], quiet: bool = True, env: dict[str, str] | None = None) -> Done:
     """A chat that reads these lines from a pipe."""
     notes = ["-q"] if quiet else []
-    return call("chat", *notes, *arguments, stdin="".join(f"{line}\n" for line in lines).encode())
+    return call("chat", *notes, *arguments, stdin="".join(f"{line}\n" for line in lines).encode(), env=env)
 
 
 @cache
@@ -43,7 +43,7 @@ def answer(*flags: str) -> str:
 def test_answers_alone_go_to_stdout_and_no_control_codes_anywhere() -> None:
     lines = f'{QUESTION}\n/mode\n\n"""\nprint(\n\n1)\n"""\n/nothing\n/set n 4\n//hello\n/stats\n'
     done = run("chat", *QUICK, "--show-accepted", stdin=lines.encode())
-    assert done.code == 0
+    assert done.code == 1, "a script hears of the unknown command"
     assert done.out.startswith(answer("-p", QUESTION))
     assert "lookup, match up to 2" in done.err and "unknown command /nothing" in done.err
     assert re.search(r"\nall +\d+ ", done.err)
@@ -57,6 +57,15 @@ def test_a_message_may_have_several_lines_and_a_slash_at_its_beginning(tmp_path:
     chat("-n", "1", lines=[*quoted, "/ three", " /four", "five\\", "six", f"/save {file}"])
     questions = [message.content for message in read_chat(file).messages[::2]]
     assert questions == ["one\n\n/two", "/mode", "/four", "five\nsix"]
+
+
+def test_a_message_of_the_command_line_comes_first_and_is_no_command(tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    done = chat(*QUICK, "-p", QUESTION, lines=[NEXT, f"/save {file}"])
+    assert (done.code, done.out) == (0, chat(*QUICK, lines=[QUESTION, NEXT]).out)
+    assert [message.content for message in read_chat(file).messages[::2]] == [QUESTION, NEXT]
+    chat("-n", "1", "--prompt", "/mode", lines=[f"/save {file}"])
+    assert read_chat(file).messages[0].content == "/mode"
 
 
 @pytest.mark.parametrize("word", ["/exit", "/bye", "/quit"])
@@ -137,8 +146,34 @@ def test_more_sequences_than_before_are_said_and_change_no_answer() -> None:
 def test_an_error_costs_its_line_only() -> None:
     raw = [b"\xff\n", b"/load nowhere\n", b"/set grammar root ::= (\n", b"/set W 400\n", f"{QUESTION}\n".encode()]
     done = call("chat", "-q", "-n", str(SIZE), stdin=b"".join(raw))
-    assert done.code == 0 and done.out == answer("-p", QUESTION)
+    assert done.code == 1 and done.out == answer("-p", QUESTION)
     assert [line.partition(" ")[0] for line in done.err.splitlines()] == ["lacli:"] * 4
+
+
+def test_flags_beside_load_win_also_where_they_are_what_flags_are_by_default(tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    chat("--temp", "0.7", "-s", "9", "-W", "4", "-n", "5", lines=[f"/save {file}"])
+    asked = ["/set temp", "/set W", "/set seed", "/set n"]
+    shown = chat("--load", str(file), "--temp", "0", "-W", "15", lines=asked)
+    found = [line.partition(" (")[0] for line in shown.err.splitlines()]
+    assert found == ["temp is 0", "W is 15", "seed is 9", "predict is 5"]
+    assert chat("--load", str(file), lines=["/set W"], env={"LACLI_WINDOW": "11"}).err.startswith("W is 4 ")
+
+
+def test_a_system_prompt_of_the_environment_is_for_new_chats(tmp_path: Path) -> None:
+    file, env = tmp_path / "chat.json", {"LACLI_SYSTEM_PROMPT": "outside"}
+    chat("-n", "1", lines=[QUESTION, f"/save {file}"], env=env)
+    assert read_chat(file).system == "outside"
+    chat("-n", "1", "--load", str(file), lines=["/system inside", f"/save {file}"], env=env)
+    chat("-n", "1", "--load", str(file), lines=[f"/save {file}"], env=env)
+    assert read_chat(file).system == "inside"
+
+
+def test_every_line_of_a_log_has_its_own_time(tmp_path: Path) -> None:
+    log = tmp_path / "chat.jsonl"
+    chat("-n", "8", "--log", str(log), lines=[QUESTION, NEXT])
+    times = [json.loads(line)["time"] for line in log.read_text().splitlines()]
+    assert times == sorted(times) and times[0] < times[-1]
 
 
 @pytest.mark.parametrize("flags", [[], ["--temp", "0.8", "-s", "7"]], ids=["greedy", "sampled"])
@@ -191,10 +226,9 @@ def test_the_log_holds_the_conversation_that_is_saved(tmp_path: Path) -> None:
             *("/system Be brief.", QUESTION, "second", "/undo", "third", "/regen", "fourth", "/compact", "/nothing"),
             *(f"/save {file}", f"/load {file}", "/set temp 0.5", line, "x " * 400, f"/save {file}"),
         ]
-        assert chat("-n", "6", "-c", "256", "--log", str(log), lines=lines).code == 0
+        assert chat("-n", "6", "-c", "256", "--log", str(log), lines=lines).code == 1, "/nothing is no command"
         saved = read_chat(file)
-        with log.open(encoding="utf-8") as written:
-            rebuilt = replay(written)
+        rebuilt = read_log(log.read_text("utf-8")).conversation
         assert (rebuilt.system, tuple(rebuilt.messages)) == (saved.system, saved.messages)
         assert saved.messages[-2] == Message("user", line)
     events = [json.loads(each) for each in log.read_text().splitlines()]
@@ -215,7 +249,7 @@ def test_a_full_context_ends_an_answer_with_a_sentence_and_compact_makes_room(tm
     questions = [f"{QUESTION} {number}" for number in range(3)]
     file = tmp_path / "chat.json"
     done = chat(*LONG_ANSWERS, lines=[*questions, NEXT, "/compact", NEXT, f"/save {file}", "/stats"], quiet=False)
-    assert done.code == 0
+    assert done.code == 1, "a message had no room"
     _, full, refused, dropped, *_ = done.err.splitlines()
     choice = "/compact drops the oldest questions, /clear forgets all, or start again with -c 512"
     assert full == f"lacli: the context of 256 tokens is full and the answer ends here: {choice}"
@@ -242,7 +276,7 @@ def test_a_shifted_context_goes_on_and_says_what_it_forgets() -> None:
     done = chat(*LONG_ANSWERS, "--context-shift", lines=[*lines, "/set predict 300", NEXT, "/stats"], quiet=False)
     assert "is full and the answer ends here" not in done.err and "with this message" not in done.err
     assert "the context was full: the oldest question and its answer are forgotten" in done.err
-    assert re.search(r"the context was full: its oldest \d+ tokens are forgotten", done.err)
+    assert re.search(r"the context was full: \d+ tokens behind the system prompt are forgotten", done.err)
     assert len(re.findall(r"\n\d +60 ", done.err)) == 5 and re.search(r"\n6 +300 ", done.err)
 
 

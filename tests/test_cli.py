@@ -415,7 +415,7 @@ def test_help_of_run_names_every_shared_flag_and_its_environment() -> None:
     out = call("run", "--help", env={"COLUMNS": "200"}).out
     for flag in FLAGS:
         assert re.search(rf"(^|[ ,]){flag}\b", out, re.MULTILINE), flag
-    assert "LACLI_CTX_SIZE, LLAMA_ARG_CTX_SIZE" in out
+    assert "(LLAMA_ARG_CTX_SIZE)" in out
 
 
 def test_version_is_the_packages() -> None:

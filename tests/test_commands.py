@@ -13,6 +13,7 @@ from lacli.chat.commands import (
     file_and_rest,
     file_name,
     help_text,
+    meant_by,
     message_of,
     names,
     parse,
@@ -21,7 +22,7 @@ from lacli.chat.commands import (
 from lacli.errors import UsageError
 
 WANTED = (
-    "/help /? /exit /bye /quit /clear /regen /undo /system /set /show /mode /stats /read /save /load /copy /compact "
+    "/help /? /exit /bye /quit /q /clear /regen /undo /system /set /show /mode /stats /read /save /load /copy /compact "
     "/color /status"
 )
 
@@ -81,7 +82,12 @@ def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str, message: 
         ("/sav x", "did you mean /save"),
         ("/hlep", "did you mean /help"),
         ("/zzz", "/help lists them"),
-        ("/", "unknown command /"),
+        ("/", "unknown command / (/help lists the commands)"),
+        ("/temp 0.2", "unknown command /temp (write /set temp 0.2)"),
+        ("/temp=0.2", "unknown command /temp=0.2 (write /set temp 0.2)"),
+        ("/TOPK 40", "(write /set top-k 40)"),
+        ("/stop", "(write /set stop)"),
+        ("/preset small", "(write /set preset small)"),
         ("/clear all", "/clear stands alone"),
         ("/save", "write /save FILE"),
         ("/read", "write /read FILE [QUESTION]"),
@@ -119,6 +125,24 @@ def test_arguments_are_known_for_completion() -> None:
         "switch",
         "none",
     ]
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("exit", "/exit"),
+        (" Quit ", "/exit"),
+        ("bye", "/exit"),
+        ("quit()", "/exit"),
+        ("help", "/help"),
+        ("help me", ""),
+        ("exit\nquit", ""),
+        ("", ""),
+    ],
+)
+def test_a_message_that_is_a_command_elsewhere_gets_a_hint(message: str, words: str) -> None:
+    hint = meant_by(message)
+    assert words in hint and bool(words) == bool(hint)
 
 
 def test_on_and_off_are_the_only_positions() -> None:

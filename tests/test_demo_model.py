@@ -25,7 +25,7 @@ from lacli.resolve import demo_model
 from lacli.session import Session
 from lacli.settings import DecodeSettings, Mode, ModelSettings
 from lacli.stats import Step
-from lacli.template import chat_prompt
+from lacli.template import as_messages, choose_template
 from lacli.tree import Origin, Tree
 from tests.margins import PLAIN, Logits, bugs, compare, logits_of_last
 
@@ -98,9 +98,9 @@ def model() -> Iterator[LlamaModel]:
 
 @pytest.fixture(scope="module")
 def prompts(model: LlamaModel) -> list[list[int]]:
-    formatter = model.chat_formatter()
-    assert formatter
-    return [model.tokenize(chat_prompt(formatter, question)) for question in QUESTIONS]
+    template, _ = choose_template("", model)
+    assert template
+    return [model.tokenize(template.render(as_messages(question))) for question in QUESTIONS]
 
 
 @pytest.fixture(scope="module")

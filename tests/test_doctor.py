@@ -78,6 +78,7 @@ def machine(**other: object) -> Machine:
         "hub_cache": lambda: Path("/home/me/.cache/huggingface/hub"),
         "hub_token": lambda: False,
         "folder_size": lambda path: 3 * GIB,
+        "broken_names": list,
         "self_test": lambda threads: SelfTest(50.0, 70.0, True),
     }
     return Machine(**{**given, **other})  # type: ignore[arg-type]
@@ -391,6 +392,12 @@ def test_a_command_of_windows_is_one_of_powershell() -> None:
     assert rebuild.command(machine(system="Windows"), "cuda").startswith('$env:CMAKE_ARGS="-DGGML_CUDA=on"; pip')
 
 
+def test_broken_lines_of_the_own_aliases_are_named() -> None:
+    found = finding("own folders", machine(broken_names=lambda: [f"models.txt, line {n}: no name" for n in range(5)]))
+    assert found.state == "better" and found.todo
+    assert "models.txt, line 2: no name and 2 more" in found.words and "line 3" not in found.words
+
+
 def test_a_folder_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path: Path) -> None:
     assert nearest_folder(tmp_path / "a" / "b") == tmp_path
 
@@ -416,6 +423,19 @@ def test_a_library_that_cannot_be_imported_is_reported_by_the_program(tmp_path: 
     done = run("doctor", env={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}"})
     assert (done.code, done.err) == (1, "")
     assert "libcuda.so.1" in done.out and "NVIDIA's driver" in done.out
+
+
+def test_an_endpoint_that_is_no_address_is_named() -> None:
+    found = finding("hub", machine(environ={"HF_ENDPOINT": "foo"}))
+    assert found.state == "better" and "models come from foo, which is no address" in found.words
+    assert finding("hub", machine(environ={"HF_ENDPOINT": "https://a.b"})).state == "fine"
+
+
+def test_a_broken_list_of_own_aliases_is_seen_by_the_program(tmp_path: Path) -> None:
+    (tmp_path / "lacli").mkdir()
+    (tmp_path / "lacli" / "models.txt").write_text("fine a/b\nbroken\n")
+    found = json.loads(call("doctor", "--no-test", "--json", env={"XDG_CONFIG_HOME": str(tmp_path)}).out)["findings"]
+    assert "models.txt, line 2: no repository" in next(each["words"] for each in found if each["todo"])
 
 
 def test_the_environments_slip_is_seen_by_the_program() -> None:

@@ -12,8 +12,12 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils.logging import get_verbosity, set_verbosity
 
+from lacli.errors import ModelLoadError
 from lacli.hub.download import fetch_model
 from lacli.hub.names import HubModel
+from lacli.resolve import find_model
+from lacli.shelf.pulling import pull_models
+from lacli.ui import Screen
 from tests.fake_hub import FakeHub, Repository
 from tests.here import NAME, Here, looking_up, point_at, tiny_hub, tiny_model
 from tests.tiny_models import write_llama_split
@@ -189,6 +193,39 @@ def test_offline_only_the_cache_is_used_and_its_choices_are_listed(here: Here, t
     assert "choose one: hf:a/b/x/a-Q8_0.gguf" in here.refused("a/b", offline=True)
     assert here.find("hf:a/b/y/a-Q8_0.gguf", offline=True) == found[1]
     assert here.hub.requests == []
+
+
+def test_where_a_quant_cannot_be_had_those_that_are_here_are_named(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    for quant in ("Q8_0", "Q4_K_M"):
+        here.find(f"{NAME}:{quant}")
+    assert f"(on this disk are Q4_K_M, Q8_0; lacli pull {NAME}:Q2_K" in here.refused(f"{NAME}:Q2_K", offline=True)
+    point_at(CLOSED, monkeypatch)
+    assert "(on this disk are Q4_K_M, Q8_0; check the network" in here.refused(f"{NAME}:Q2_K")
+    assert "on this disk" not in here.refused("someone/else", offline=True)
+
+
+def test_a_split_model_with_a_part_missing_is_not_said_to_be_here(here: Here, tmp_path: Path) -> None:
+    names = [f"big-F16-{part:05d}-of-00002.gguf" for part in (1, 2)]
+    contents = [path.read_bytes() for path in write_llama_split(tmp_path)]
+    here.hub.repositories["a/b"] = Repository(dict(zip(names, contents, strict=True)))
+    here.find("a/b").parent.joinpath(names[1]).unlink()
+    assert "on this disk" not in here.refused("a/b:F16", offline=True)
+
+
+def test_the_hint_says_the_name_that_was_typed(here: Here, tmp_path: Path) -> None:
+    own = tmp_path / "models.txt"
+    own.write_text(f"mine {NAME} Q8_0\n")
+    with pytest.raises(ModelLoadError, match=f"{NAME}:Q8_0 is not in the cache") as caught:
+        find_model("mine", offline=True, aliases=own)
+    assert caught.value.hint == "lacli pull mine fetches it, without --offline"
+    with pytest.raises(ModelLoadError, match="lacli pull MINE fetches it"):
+        pull_models(["MINE"], own, Screen(), offline=True)
+
+
+@pytest.mark.parametrize("address", ["foo", "foo:80", "http://", "ftp://a.b"])
+def test_an_endpoint_that_is_no_address_is_said(address: str, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    point_at(address, monkeypatch)
+    assert f"HF_ENDPOINT is {address!r}, which is no address" in here.refused(NAME)
 
 
 def test_a_cache_that_cannot_be_written(here: Here) -> None:

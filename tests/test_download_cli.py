@@ -77,7 +77,8 @@ def test_an_alias_of_ones_own(hub: FakeHub, tmp_path: Path) -> None:
     quiet = ask(hub, tmp_path, "MINE", "-q")
     assert opened(quiet).name == "tiny-Q8_0.gguf" and quiet.err == ""
     own.write_text("mine\n", "utf-8")
-    assert f"{own}, line 1: no repository" in complaint(ask(hub, tmp_path, "mine"))
+    assert "no such model: mine" in complaint(ask(hub, tmp_path, "mine", "-q"))
+    assert f"{own}, line 1: no repository" in ask(hub, tmp_path, "mine").err
 
 
 def test_ctrl_c_keeps_what_was_fetched(here: Here, tmp_path: Path, large: Repository) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
+from lacli.ask import Question
 from lacli.cli.environment import LLAMA_CPP, known_variables, setting, variables
 from lacli.cli.main import app
 from lacli.settings import DecodeSettings
@@ -25,7 +27,7 @@ PAIRS = list({(str(each.opts), each.metavar, str(each.default)): (name, each) fo
 """One command for every option: those that commands share are one declaration."""
 
 IDS = [f"{name} {parameter.opts[0]}" for name, parameter in PAIRS]
-SHARED = [(name, parameter) for name, parameter in PAIRS if len(parameter.envvar) == 2]
+SHARED = [(name, parameter) for name, parameter in PAIRS if parameter.envvar[-1].startswith("LLAMA_ARG_")]
 
 SAMPLES = {
     "--flash-attn": ("on", "off"),
@@ -43,7 +45,7 @@ SAMPLES = {
 }
 """Values of options that are neither numbers of any size nor switches: two that differ."""
 
-ONE_RUN = {"--prompt", "--file", "--system-prompt", "--system-prompt-file", "--raw", "--stop", "--json"}
+ONE_RUN = {"--prompt", "--file", "--system-prompt-file", "--raw", "--stop", "--json"}
 """What belongs to one question only."""
 
 
@@ -91,11 +93,31 @@ def test_a_variable_sets_what_its_flag_sets(command: str, parameter: Any) -> Non
 
 @pytest.mark.parametrize(("command", "parameter"), SHARED, ids=[f"{name} {each.opts[0]}" for name, each in SHARED])
 def test_our_variable_wins_over_llama_cpps_unless_it_is_empty(command: str, parameter: Any) -> None:
-    ours, theirs = parameter.envvar
+    *_, ours, theirs = parameter.envvar
     first, second = samples(parameter)
     expected = {value: parsed(command, parameter, [], {ours: value}) for value in (first, second)}
     assert parsed(command, parameter, [], {ours: first, theirs: second}) == expected[first] != expected[second]
     assert parsed(command, parameter, [], {ours: "", theirs: second}) == expected[second]
+
+
+THEIR_WORDS = [
+    ("LLAMA_ARG_THREADS", "-1", "0"),
+    *(("LLAMA_ARG_FLASH_ATTN", word, "on") for word in ("on", "enabled", "true", "1")),
+    *(("LLAMA_ARG_FLASH_ATTN", word, "off") for word in ("off", "disabled", "false", "0")),
+    *(("LLAMA_ARG_FLASH_ATTN", word, "auto") for word in ("auto", "-1")),
+    *(("LLAMA_ARG_OFFLINE", word, "1") for word in ("on", "enabled", "true")),
+    *(("LLAMA_ARG_OFFLINE", word, "0") for word in ("off", "disabled", "false")),
+    ("LLAMA_ARG_CONTEXT_SHIFT", "enabled", "1"),
+    ("LLAMA_ARG_CONTEXT_SHIFT", "disabled", "0"),
+]
+"""What llama.cpp's variables may say, and what our options call it. Source: common/arg.cpp."""
+
+
+@pytest.mark.parametrize(("variable", "word", "ours"), THEIR_WORDS)
+def test_a_variable_of_llama_cpps_is_read_in_its_words(variable: str, word: str, ours: str) -> None:
+    found = [each for each in COMMANDS["chat"].params if variable in (each.envvar or ())]
+    expected = parsed("chat", found[0], [], {variable.replace("LLAMA_ARG", "LACLI"): ours})
+    assert parsed("chat", found[0], [], {variable: word}) == expected
 
 
 @pytest.mark.parametrize("command", ["run", "bench", "check", "cost"])
@@ -119,16 +141,35 @@ def test_a_variable_means_the_same_option_in_every_command() -> None:
 def test_names_are_made_from_the_long_name_or_taken_from_llama_cpp() -> None:
     assert variables("-W", "--window") == ["LACLI_WINDOW"]
     assert variables("--pool-text/--no-pool-text") == ["LACLI_POOL_TEXT"]
-    assert variables("--temp", "--temperature") == ["LACLI_TEMPERATURE", "LLAMA_ARG_TEMPERATURE"]
-    assert variables("-ngl", "--gpu-layers", "--n-gpu-layers") == ["LACLI_N_GPU_LAYERS", "LLAMA_ARG_N_GPU_LAYERS"]
+    assert variables("--temp", "--temperature") == ["LACLI_TEMP", "LACLI_TEMPERATURE", "LLAMA_ARG_TEMPERATURE"]
+    layers = ["LACLI_GPU_LAYERS", "LACLI_N_GPU_LAYERS", "LLAMA_ARG_N_GPU_LAYERS"]
+    assert variables("-ngl", "--gpu-layers", "--n-gpu-layers") == layers
+    assert variables("-b", "--batch-size") == ["LACLI_BATCH_SIZE", "LACLI_BATCH", "LLAMA_ARG_BATCH"]
     assert all(flag.startswith("--") for flag in LLAMA_CPP)
 
 
-def test_help_shows_llama_cpps_names_and_the_rule_for_the_others() -> None:
-    assert setting("--window").show_envvar is False
-    assert setting("--top-k").show_envvar is True
+@pytest.mark.parametrize(("command", "parameter"), EVERY, ids=[f"{name} {each.opts[0]}" for name, each in EVERY])
+def test_every_long_spelling_makes_a_variable(command: str, parameter: Any) -> None:
+    longs = [name for name in parameter.opts if name.startswith("--")]
+    assert {"LACLI_" + name[2:].replace("-", "_").upper() for name in longs} <= set(parameter.envvar)
+
+
+def test_a_system_prompt_of_the_environment_makes_room_for_the_flags_that_go_without_one(
+    asked: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    (tmp_path / "system").write_text("from the file")
+    given: list[tuple[str, ...]] = [(), ("-sys", "from the flag"), ("-sysf", str(tmp_path / "system")), ("--raw",)]
+    for flags in given:
+        assert call("run", "-p", "hi", *flags, env={"LACLI_SYSTEM_PROMPT": "from outside"}).code == 0
+    systems = [next(each for each in one if isinstance(each, Question)).system for one in asked]
+    assert systems == ["from outside", "from the flag", "from the file", ""]
+
+
+def test_help_shows_llama_cpps_names_and_the_rule_for_ours() -> None:
+    assert "LLAMA_ARG" not in setting("--window", help="Columns.").help
+    assert setting("--top-k", help="Keep k.").help == "Keep k. (LLAMA_ARG_TOP_K)"
     out = call("run", "--help", env={"COLUMNS": "200"}).out
-    assert "LACLI_TOP_K, LLAMA_ARG_TOP_K" in out
+    assert "(LLAMA_ARG_TOP_K)" in out and "env var" not in out
     assert re.search(r"LACLI_WINDOW=10 for --window", " ".join(out.split()))
 
 
@@ -186,11 +227,27 @@ def refused(*arguments: str, **env: str) -> str:
         ("LACLI_N_GPU_LAYERS", "most", "-ngl"),
         ("LACLI_CACHE_TYPE_K", "q9", "-ctk"),
         ("LACLI_COLOR", "blue", "--color"),
+        ("LLAMA_ARG_FLASH_ATTN", "2", "-fa"),
+        ("LLAMA_ARG_OFFLINE", "perhaps", "--offline"),
+        ("LLAMA_ARG_CHAT_TEMPLATE", "nonesuch", "--chat-template"),
     ],
 )
 def test_an_error_names_the_variable_that_the_value_comes_from(variable: str, value: str, flag: str) -> None:
-    line = refused("run", "-p", "hi", **{"LACLI_THREADS": "", variable: value})
+    line = refused("run", "-q", "-p", "hi", **{"LACLI_THREADS": "", variable: value})
     assert f"{variable} sets" in line and flag in line
+
+
+def test_a_value_of_the_environment_that_is_none_is_shown_with_what_is_wanted() -> None:
+    assert "-W is 'foo', which is no whole number (LACLI_WINDOW sets" in refused("run", LACLI_WINDOW="foo")
+    assert "--temp is 'hot', which is no number (LACLI_TEMP sets" in refused("run", LACLI_TEMP="hot")
+    assert "--strict is 'maybe', which is neither yes nor no (LACLI_STRICT sets" in refused("run", LACLI_STRICT="maybe")
+
+
+def test_raw_wins_over_a_template_of_the_environment_and_not_over_one_of_the_command_line() -> None:
+    for name in ("LACLI_CHAT_TEMPLATE", "LLAMA_ARG_CHAT_TEMPLATE"):
+        assert call("run", "-q", "-n", "1", "-p", "hi", "--raw", env={name: "nonesuch"}).code == 0
+    flags = ("--raw", "--chat-template", "chatml")
+    assert "drop one" in refused("run", "-p", "hi", *flags, LACLI_CHAT_TEMPLATE="nonesuch")
 
 
 def test_every_command_names_the_variable() -> None:

@@ -45,13 +45,35 @@ def all_of(raw: bytes) -> list[str]:
         (b"last\\", ["last"]),
         (b'"""one"""\ntwo\n', ["one", "two"]),
         (b'"""\none\n\n  two\\\n"""\nthree\n', ["one\n\n  two\\", "three"]),
-        (b'"""one\ntwo""" \nthree\n', ["one\ntwo", "three"]),
+        (b'"""one\ntwo\n""" \nthree\n', ["one\ntwo", "three"]),
         (b'"""\n"""\n""""""\n"""\n \n"""\nend\n', ["end"]),
+        (b'"""\r\none\r\n"""\r\ntwo\r\n', ["one", "two"]),
         (b'say """x\n', ['say """x']),
     ],
 )
 def test_a_pipe_gives_its_messages_one_by_one(raw: bytes, messages: list[str]) -> None:
     assert all_of(raw) == messages
+
+
+ONE_LINE = 'def half(number):\n    """A half."""\n    return number / 2'
+SEVERAL = 'def half(number):\n    """A half.\n\n    Of any number.\n    """\n    return number / 2'
+OPENED_ALONE = 'def half(number):\n    """\n    A half.\n    """\n    return number / 2'
+MODULE = '"""Halves.\n\nOf numbers.\n"""\n\nTEXT = """\nx\n"""\n' + SEVERAL
+
+
+@pytest.mark.parametrize("code", [ONE_LINE, SEVERAL, OPENED_ALONE, MODULE])
+@pytest.mark.parametrize("question", ["", "what does it do?\n"])
+def test_code_with_docstrings_arrives_whole_between_triple_quotes(code: str, question: str) -> None:
+    block = f'"""{question.strip()}\n{code}\n"""'
+    assert all_of(f"{block}\nnext\n".encode()) == [question + code, "next"]
+    assert not is_open(block) and without_quotes(block) == question + code
+    lines = block.split("\n")
+    assert all(is_open("\n".join(lines[:count])) for count in range(1, len(lines)))
+
+
+@pytest.mark.parametrize("code", [MODULE, '"""Halves."""\n\n' + SEVERAL])
+def test_a_file_that_begins_with_a_docstring_can_be_pasted_as_it_is(code: str) -> None:
+    assert not is_open(code) and without_quotes(code) == code
 
 
 @pytest.mark.parametrize("raw", [b'"""\n/exit\n"""\n', b'"""/exit"""\n'])
@@ -72,9 +94,9 @@ def test_a_line_that_is_not_utf_8_is_named_and_costs_its_message_only(raw: bytes
 
 
 def test_quotes_that_never_end_are_named_by_their_line() -> None:
-    lines = PipedLines(BytesIO(b'one\n"""two\nthree\n'))
+    lines = PipedLines(BytesIO(b'one\n"""two\nthree"""\n'))
     lines.read()
-    with pytest.raises(LacliError, match="line 2 opens"):
+    with pytest.raises(LacliError, match="line 2 opens.*a line of"):
         lines.read()
     with pytest.raises(EOFError):
         lines.read()
@@ -108,9 +130,14 @@ def test_prompts_are_shown_where_they_are_wanted() -> None:
         ('""""', True),
         ("a", False),
         ('a"""', False),
+        ('"""\na"""', True),
+        ('"""\n    """', True),
+        ('"""\na\n"""', False),
+        ('"""\na\n""" \n\n', False),
+        ('"""a"""\nb', False),
     ],
 )
-def test_triple_quotes_are_open_until_a_line_ends_with_them(text: str, opened: bool) -> None:
+def test_triple_quotes_are_open_until_a_line_of_nothing_else(text: str, opened: bool) -> None:
     assert is_open(text) == opened
 
 

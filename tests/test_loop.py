@@ -73,7 +73,8 @@ class Answering(FakeChat):
         finally:
             if text:
                 self.conversation.answer(text)
-                self.turns.append(an_answer(text))
+                whole = text == "".join(piece for piece in self.pieces if isinstance(piece, str))
+                self.turns.append(replace(an_answer(text), finish_reason="eog" if whole else "interrupt"))
 
 
 @dataclass
@@ -235,11 +236,11 @@ def test_ctrl_c_in_an_answer_keeps_what_came_and_the_log_says_so(
     assert streams.words.startswith(note) and "the modes are" in streams.words
     logged = events(tmp_path / "log")
     assert [event["content"] for event in logged] == kept
-    assert [event["finish_reason"] for event in logged[1:]] == ["interrupted"] * (len(kept) - 1)
+    assert [event["finish_reason"] for event in logged[1:]] == ["interrupt"] * (len(kept) - 1)
 
 
 def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(name: str) -> str:
+    def pressed(name: str, *, ordinary: bool) -> str:
         signal.raise_signal(signal.SIGINT)
         return name
 

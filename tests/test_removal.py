@@ -171,6 +171,23 @@ def test_a_download_that_goes_on_just_now_stays(hub: Path) -> None:
     assert partial.exists() and not broken_off.exists()
 
 
+def test_all_downloads_that_broke_off_go_where_none_is_named(hub: Path, model: Path, tmp_path: Path) -> None:
+    kept = hub_cache.add(hub, "me/a", "a-Q4_0.gguf", model)
+    gone = [hub_cache.add_unfinished(hub, repository, 10) for repository in ("me/a", "me/b")]
+    going_on = hub_cache.add_unfinished(hub, "me/c", 10)
+    lock = hub / ".locks" / going_on.parents[1].name / "abc.lock"
+    lock.parent.mkdir(parents=True)
+    with FileLock(lock):
+        assert remove_models([], tmp_path / "none", Screen(quiet=True), None, unfinished=True)
+        with pytest.raises(LacliError, match="another program"):
+            remove_models([], tmp_path / "none", Screen(quiet=True), None, unfinished=True)
+    assert [path.exists() for path in (*gone, going_on, kept)] == [False, False, True, True]
+    assert remove_models([], tmp_path / "none", Screen(quiet=True), None, unfinished=True)
+    with pytest.raises(ModelLoadError, match="no unfinished download"):
+        remove_models([], tmp_path / "none", Screen(quiet=True), None, unfinished=True)
+    assert read_header(kept)
+
+
 def test_what_arrives_while_the_user_is_asked_stays(hub: Path, model: Path, other: Path, tmp_path: Path) -> None:
     gone = hub_cache.add(hub, "me/a", "a-Q4_0.gguf", model)
     came: list[Path] = []

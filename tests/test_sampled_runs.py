@@ -122,7 +122,7 @@ def test_flags_without_effect_are_said() -> None:
         (["--mirostat", "2"], "--mirostat draws nothing at --temp 0"),
         (["--mirostat", "2", "--temp", "1", "--verify", "rejection"], "--verify rejection needs the distribution"),
         (["-s", "99999999999"], "--seed is 99999999999"),
-        (["--temp", "warm"], "--temp: Input should be a valid number"),
+        (["--temp", "warm"], "--temp is 'warm', which is no number"),
         (["--verify", "hope"], "'hope' is not one of"),
         (["-l", "five"], "--logit-bias 'five'"),
         (["-l", "5+inf"], "--logit-bias of token 5"),

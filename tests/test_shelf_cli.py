@@ -65,9 +65,27 @@ def test_list_marks_the_users_own_names(home: dict[str, str], model: Path, tmp_p
     hub_cache.add(tmp_path / "hub", "me/a", "a-Q8_0.gguf", model)
     (line,) = (line for line in program.run("list", env=home).out.split("\n") if line.startswith("mine"))
     assert line.split() == ["mine", "*+", "9", "6", "3", "my", "own", "me/a:Q8_0"]
-    own.write_text("mine\n")
-    done = program.run("list", env=home)
-    assert done.code == 1 and "line 1" in done.err
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "me/a"], ["pull", "--offline", "mine"], ["rm", "-y", "mine"]])
+def test_a_broken_line_among_the_users_own_names_is_told_once_and_stops_nothing(
+    command: list[str], home: dict[str, str], model: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "c" / "lacli" / "models.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text("broken\nmine me/a\n")
+    hub_cache.add(tmp_path / "hub", "me/a", "a-Q8_0.gguf", model)
+    done = program.run(*command, env=home)
+    assert done.code == 0, done.err
+    assert done.err.count("models.txt, line 1: no repository") == 1
+
+
+def test_unfinished_downloads_need_no_name_and_models_do(home: dict[str, str], tmp_path: Path) -> None:
+    broken_off = hub_cache.add_unfinished(tmp_path / "hub", "me/a", 1000)
+    assert "no MODEL is given" in program.call("rm", "-y", env=home).err
+    done = program.run("rm", "--unfinished", "-y", env=home)
+    assert (done.code, broken_off.exists()) == (0, False)
+    assert "unfinished downloads of me/a" in done.err and "1 kB freed" in done.err
 
 
 def test_list_fits_a_terminal_of_60_columns(home: dict[str, str], model: Path, tmp_path: Path) -> None:

@@ -133,17 +133,25 @@ def test_a_home_folder_stays_as_it_was_typed(folder: Path, monkeypatch: pytest.M
     assert complete_model("~/many/") == ["~/many/x.gguf", "~/many/y.gguf"]
 
 
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_a_chat_templates_name_or_file_is_completed(command: str, folder: Path) -> None:
+    for name in ("llama-mine.jinja", "llama.gguf", "deep/deeper/two.j2"):
+        (folder / name).touch()
+    assert completed(f"lacli {command} --chat-template lla") == ["llama2", "llama3", "llama-mine.jinja"]
+    assert completed(f"lacli {command} --chat-template dee") == ["deepseek", "deep/deeper/two.j2"]
+
+
 def test_bash_gets_names_with_spaces_as_it_would_type_them(folder: Path) -> None:
     assert completed("lacli run b") == ["b\\ b.gguf"]
 
 
-def test_the_users_own_aliases_are_offered_and_a_broken_list_offers_none(folder: Path, tmp_path: Path) -> None:
+def test_the_users_own_aliases_are_offered_and_a_broken_line_costs_its_name_only(folder: Path, tmp_path: Path) -> None:
     own = tmp_path / "config" / "lacli" / "models.txt"
     own.parent.mkdir(parents=True)
     own.write_text("mine owner/repo\n")
     assert complete_model("mi") == ["mine", "mistral-7b", "mistral-nemo-12b"]
-    own.write_text("mine\n")
-    assert complete_model("mi") == []
+    own.write_text("mine\nminor owner/repo\n")
+    assert complete_model("mi") == ["minor", "mistral-7b", "mistral-nemo-12b"]
     assert complete_model("a.") == ["a.gguf"]
 
 

@@ -134,6 +134,27 @@ def test_a_message_may_have_several_lines(start: Start) -> None:
     assert further[5:] == [".     two \\", ". three", "."]
 
 
+def test_code_with_docstrings_is_typed_or_pasted_between_triple_quotes(start: Start) -> None:
+    terminal = start()
+    code = 'def half(number):\n    """A half.\n    """\n    return number / 2'
+    typed = code.replace("\n", ENTER)
+    assert terminal.says(f'"""{ENTER}{typed}{ENTER}"""') == code
+    assert terminal.says(f'"""{ENTER}\x1b[200~{code}\x1b[201~{ENTER}"""') == code
+    assert terminal.says(f'\x1b[200~"""Halves."""\n\n{code}\x1b[201~') == f'"""Halves."""\n\n{code}'
+    terminal.end()
+
+
+def test_ctrl_d_on_an_empty_last_line_ends_the_message(start: Start) -> None:
+    terminal = start()
+    terminal.type(f'"""{ENTER}one{CTRL_D}{ENTER}two{ENTER}{CTRL_D}')
+    assert terminal.read() == "one\ntwo"
+    terminal.type(f"one{ALT_ENTER}two{ALT_ENTER}{CTRL_D}")
+    assert terminal.read() == "one\ntwo"
+    terminal.type(f'"""{ENTER}{CTRL_D}')
+    terminal.end()
+    assert '. """' in terminal.screen()
+
+
 def test_ctrl_c_clears_a_line_and_interrupts_at_an_empty_one(start: Start) -> None:
     terminal = start()
     assert terminal.says(f"thrown away{CTRL_C}kept") == "kept"
@@ -196,7 +217,7 @@ def test_a_history_file_that_was_cut_off_is_still_used(start: Start, tmp_path: P
     assert history.read_bytes().startswith(TRUNCATED + b"\n# ")
 
 
-@pytest.mark.parametrize("kind", ["folder", "binary", "unreadable", "under a file"])
+@pytest.mark.parametrize("kind", ["folder", "binary", "unreadable", "under a file", "device", "pipe"])
 def test_a_broken_history_file_is_said_once_and_left_alone(start: Start, tmp_path: Path, kind: str) -> None:
     history, raw = tmp_path / "history", bytes(range(256))
     match kind:
@@ -206,6 +227,10 @@ def test_a_broken_history_file_is_said_once_and_left_alone(start: Start, tmp_pat
             history.write_bytes(raw)
         case "unreadable":
             history.symlink_to(history)
+        case "device":
+            history.symlink_to("/dev/full")
+        case "pipe":
+            os.mkfifo(history)
         case "under a file":
             history.write_bytes(raw)
             history /= "inner"
@@ -217,6 +242,15 @@ def test_a_broken_history_file_is_said_once_and_left_alone(start: Start, tmp_pat
     assert str(history) in terminal.output
     if kind == "binary":
         assert history.read_bytes() == raw
+
+
+def test_a_history_that_goes_nowhere_is_no_trouble(start: Start, tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    history.symlink_to(os.devnull)
+    terminal = start("--history", str(history))
+    assert terminal.says("first") == terminal.says(UP) == "first"
+    terminal.end()
+    assert "lacli:" not in terminal.output
 
 
 def test_a_history_that_cannot_be_written_later_is_said_once(start: Start, tmp_path: Path) -> None:
@@ -277,9 +311,9 @@ def test_ctrl_c_in_the_editor_is_the_editors_own(start: Start, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (None, "cannot edit with nowhere/editor: No such file or directory"),
+        (None, "error: cannot edit with nowhere/editor: No such file or directory (set EDITOR to another editor)"),
         ("exit 3", "ended with 3"),
-        ("printf '\\377' > \"$2\"", "cannot edit with"),
+        ("printf '\\377' > \"$2\"", "error: cannot edit with"),
         ('rm "$2"', "No such file or directory"),
     ],
 )

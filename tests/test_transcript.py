@@ -16,7 +16,9 @@ from lacli.chat.actions import Actions
 from lacli.chat.adjust import Adjusted
 from lacli.chat.commands import Command
 from lacli.chat.conversation import Message
-from lacli.chat.transcript import Transcript, replay
+from lacli.chat.logged import read_log
+from lacli.chat.saved import SavedChat, read_chat, settings_json
+from lacli.chat.transcript import Transcript
 from lacli.errors import LacliError
 from lacli.sampling import SamplingSettings
 from tests.fake_chat import FakeChat, an_answer
@@ -76,9 +78,12 @@ def test_a_reader_can_rebuild_the_conversation(tmp_path: Path, steps: list[str])
         actions.run(Command("save", str(saved)))
         for number, step in enumerate(steps):
             follow(actions, chat, transcript, step, f"{step} {number}", saved)
-    with path.open() as file:
-        rebuilt = replay(file)
-    assert rebuilt.as_messages() == chat.conversation.as_messages()
+    rebuilt = read_log(path.read_text())
+    assert rebuilt.conversation.as_messages() == chat.conversation.as_messages()
+    assert rebuilt.settings == settings_json(chat.adjusted)
+    assert read_chat(path) == SavedChat(
+        "demo", rebuilt.conversation.system, tuple(rebuilt.conversation.messages), chat.adjusted
+    )
 
 
 def follow(actions: Actions, chat: FakeChat, transcript: Transcript, step: str, text: str, saved: Path) -> None:
@@ -88,8 +93,8 @@ def follow(actions: Actions, chat: FakeChat, transcript: Transcript, step: str, 
             conversation.ask(text)
             transcript.message(conversation.messages[-1])
         case "again":
-            if actions.run(Command("regen")).again:
-                conversation.take_back_answer()
+            if actions.run(Command("regen")).again and conversation.take_back_answer():
+                transcript.changed("regen")
         case "load":
             actions.run(Command("load", str(saved)))
         case "system":
@@ -97,8 +102,7 @@ def follow(actions: Actions, chat: FakeChat, transcript: Transcript, step: str, 
         case "set":
             actions.run(Command("set", f"temp 0.{len(text)}"))
         case _:
-            if actions.run(Command(step)).again:
-                conversation.take_back_answer()
+            actions.run(Command(step))
     if step in ("talk", "again") and len(conversation.messages) % 2:
         conversation.answer(text)
         transcript.message(conversation.messages[-1], an_answer())
@@ -111,32 +115,32 @@ def test_a_session_that_goes_on_with_a_chat_has_its_messages_and_begins_anew_in_
     with Transcript(str(path), Clock()) as transcript:
         transcript.begin("demo", "", "", Adjusted(), [Message("user", "a"), Message("assistant", "b")])
         transcript.message(Message("user", "c"))
-    with path.open() as file:
-        assert [each["content"] for each in replay(file).as_messages()] == ["a", "b", "c"]
+    conversation = read_log(path.read_text()).conversation
+    assert [each["content"] for each in conversation.as_messages()] == ["a", "b", "c"]
 
 
 def test_a_log_is_added_to_and_a_torn_line_gets_an_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_text('{"event": "clear"}\n{"event": "cle')
     begun(path).close()
-    assert path.read_text().splitlines()[1] == '{"event": "cle'
-    assert lines_after_torn(path)[-1]["event"] == "session"
+    whole = path.read_text()
+    path.write_text(whole + '{"event": "cle')
     begun(path).close()
-    assert len(path.read_text().splitlines()) == 4
-
-
-def lines_after_torn(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()[2:]]
-
-
-def test_a_last_line_that_is_torn_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "log"
+    assert path.read_text().splitlines()[:2] == [whole.rstrip(), '{"event": "cle']
     with begun(path) as transcript:
         transcript.message(Message("user", "a"))
-        transcript.message(Message("assistant", "b"))
-    text = path.read_text()
-    assert replay(text[:-3].splitlines(keepends=True)).questions == 1
-    assert replay(text[:-3].splitlines(keepends=True)).last_answer is None
+    assert len(path.read_text().splitlines()) == 5
+    assert read_chat(path).messages == (Message("user", "a"),)
+
+
+@pytest.mark.parametrize("text", ["def main():\n    pass\n", "\n", '{"format": "lacli chat", "version": 1}', "x" * 300])
+def test_nothing_but_a_log_is_added_to(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "main.py"
+    path.write_text(text)
+    with pytest.raises(LacliError, match=r"main.py exists and is no log.*give another file to --log") as caught:
+        begun(path)
+    assert path.read_text() == text and "\n" not in str(caught.value)
+    path.write_text("")
+    begun(path).close()
 
 
 def test_what_cannot_be_opened_is_an_error(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lacli.chat.adjust import adjust
+from lacli.chat.adjust import Adjusted, adjust, key_and_value
 from lacli.chat.commands import Command, file_and_rest, file_name, help_text, switched
 from lacli.chat.keys import DEFAULT, FILES, NO, PRESET, find_key, plain_name
 from lacli.chat.saved import SavedChat, read_chat, settings_json, write_chat
@@ -28,6 +28,7 @@ from lacli.chat.shown import (
 from lacli.chat.transcript import Transcript
 from lacli.chat.values import unquoted
 from lacli.errors import LacliError, UsageError
+from lacli.interrupts import without_ctrl_c
 from lacli.question import check_text, read_text
 from lacli.report import describe
 from lacli.settings import MODES
@@ -82,7 +83,7 @@ class Actions:
             case "set":
                 return self._set(argument, width)
             case "show":
-                return Outcome(overview(self._chat, self._model, self._template))
+                return Outcome(overview(self._chat, self._model))
             case "stats":
                 return Outcome(numbers(self._chat))
             case "color":
@@ -104,6 +105,15 @@ class Actions:
         self._files.clear()
         return message
 
+    def refused(self, message: str) -> str:
+        """What was typed for a message that could not be sent; its files wait for the next one again."""
+        return self._take_back(message).typed
+
+    def _take_back(self, message: str) -> _Sent:
+        sent = self._sent.get(message, _Sent((), message))
+        self._files[:0] = sent.files
+        return sent
+
     def _clear(self) -> Outcome:
         self._chat.clear()
         self._files.clear()
@@ -112,16 +122,16 @@ class Actions:
     def _regen(self) -> Outcome:
         if not self._chat.conversation.questions:
             return Outcome("there is no question to answer anew")
-        return replace(self._changed("", "regen"), again=True)
+        return Outcome(again=True)
 
     def _undo(self) -> Outcome:
         question = self._chat.undo()
         if question is None:
             return Outcome("there is nothing to take back")
-        sent = self._sent.get(question, _Sent((), question))
-        self._files[:0] = sent.files
+        sent = self._take_back(question)
         files = f"; {_files_wait(self._files)}" if sent.files else ""
-        return replace(self._changed(f"took the last question back{files}", "undo"), edit=sent.typed)
+        text = f"took the last question back, to change it{files}; Ctrl-C empties the line"
+        return replace(self._changed(text, "undo"), edit=sent.typed)
 
     def _system(self, argument: str) -> Outcome:
         conversation = self._chat.conversation
@@ -134,12 +144,12 @@ class Actions:
     def _set(self, argument: str, width: int) -> Outcome:
         if not argument:
             return Outcome(all_settings(adjusted_of(self._chat), width))
-        key, *value = argument.split(maxsplit=1)
+        key, value = key_and_value(argument)
         name = plain_name(key).lower()
-        resets = name in (DEFAULT, PRESET, *FILES, "stop") or name.startswith(NO)
+        resets = name in (DEFAULT, PRESET, *FILES) or name.startswith(NO)
         if not value and not resets:
             return Outcome(one_setting(adjusted_of(self._chat), find_key(key)))
-        return self._adjust(key, value[0] if value else "")
+        return self._adjust(key, value)
 
     def _mode(self, argument: str) -> Outcome:
         if not argument:
@@ -183,9 +193,14 @@ class Actions:
             saved.adjusted.decoding, strict=now.strict, ordered=now.ordered, least_outputs=now.least_outputs
         )
         adjusted = replace(saved.adjusted, decoding=decoding)
+        # Only reading may be stopped: half of a chat would be another one.
+        with without_ctrl_c():
+            return self._go_on(name, saved, adjusted)
+
+    def _go_on(self, name: str, saved: SavedChat, adjusted: Adjusted) -> Outcome:
         anew = self._chat.change(adjusted)
-        self._chat.clear()
         self._chat.conversation.replace(saved.system, saved.messages)
+        self._chat.recall()
         self._files.clear()
         text = _lines(
             f"loaded {counted(len(saved.messages), 'message')} and the settings from {name}",
@@ -231,7 +246,7 @@ class Actions:
 
 def _file_text(name: str) -> str:
     try:
-        text = read_text(name)
+        text = read_text(name, ordinary=True)
     except ValueError as error:
         raise UsageError(f"cannot read {name!r}: {error}", "check the file's name") from error
     if not text.strip():

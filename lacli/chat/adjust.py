@@ -5,6 +5,7 @@ Makes new settings of old ones; what that means for a context or a sampler is `t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,10 @@ from lacli.question import read_text
 from lacli.sampling import SamplingSettings, flag
 from lacli.settings import PRESETS, DecodeSettings, Mode
 
-__all__ = ["KEYS", "Adjusted", "adjust", "choices", "settings_by_name", "value_of"]
+__all__ = ["KEYS", "Adjusted", "adjust", "choices", "key_and_value", "settings_by_name", "value_of"]
+
+SETTING = re.compile(r"(?P<key>[^\s=]+)(?:=|\s+=\s+(?=\S)|\s+|$)\s*(?P<value>.*)", re.DOTALL)
+"""A key and its value; an = that is all that follows is a value."""
 
 OTHERS = {"grammar": "json_schema", "json_schema": "grammar"}
 """Settings of which one takes the other's place."""
@@ -50,8 +54,8 @@ class Adjusted:
 def adjust(now: Adjusted, key: str, value: str) -> tuple[Adjusted, str]:
     """The settings with one key changed, and a sentence on what changed.
 
-    value: as a user writes it; `default` resets the key, and the key `default` resets all. Empty: clears `stop`,
-    switches a switch on. Raises UsageError or LacliError in one line.
+    value: as a user writes it; `default` resets the key, and the key `default` resets all. Empty: switches
+    a switch on. Raises UsageError or LacliError in one line.
     """
     changes = _changes(key, value.strip())
     new = with_values(now, changes)
@@ -63,6 +67,12 @@ def adjust(now: Adjusted, key: str, value: str) -> tuple[Adjusted, str]:
         for each in changed
     ]
     return new, "; ".join([", ".join(words), *_notes(new, [each.field for each in changed])])
+
+
+def key_and_value(argument: str) -> tuple[str, str]:
+    """What /set was given: a key and its value, "" for none; they may have = between them, as flags do."""
+    found = SETTING.match(argument)
+    return (found["key"], found["value"]) if found else (argument, "")
 
 
 def settings_by_name(now: Adjusted) -> list[tuple[Group, str, str, bool]]:
@@ -112,13 +122,13 @@ def _changes(typed: str, value: str) -> dict[str, Value]:
     if name in FILES:
         if not value:
             raise UsageError(f"{name} needs a file", f"/set {name} FILE")
-        return _one_form(FILES[name], _not_empty(read_text(unquoted(value)), value))
+        return _one_form(FILES[name], _not_empty(read_text(unquoted(value), ordinary=True), value))
     key = find_key(typed)
     if value.lower() == DEFAULT:
         return {key.field: key.default}
-    if not value and key.field != "stops" and key.kind != "switch":
+    if not value and key.kind != "switch":
         raise UsageError(f"{key.name} needs a value", f"write {usage(key)}")
-    read = read_value(key, value or ("on" if key.kind == "switch" else "none"))
+    read = read_value(key, value or "on")
     if name.startswith(NO):
         read = not read
     return _one_form(key.field, read) if key.field in OTHERS else {key.field: read}

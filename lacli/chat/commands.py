@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal
 
+from lacli.chat.keys import set_name
 from lacli.chat.values import unquoted
 from lacli.errors import UsageError
 from lacli.nearest import did_you_mean
@@ -47,18 +48,18 @@ class Command:
 
 COMMANDS = (
     Entry(("/help", "/?"), "none", "show the commands"),
-    Entry(("/exit", "/bye", "/quit"), "none", "end the chat; Ctrl-D does too"),
+    Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; Ctrl-D does too"),
     Entry(("/clear",), "none", "forget all questions and answers"),
     Entry(("/regen",), "none", "answer the last question anew"),
     Entry(("/undo",), "none", "take the last question back, to change it"),
     Entry(("/system",), "text", 'show the system prompt, or set it; "" clears it', "[TEXT]"),
-    Entry(("/set",), "key", "show the settings, or change one; 'default' resets", "[KEY [VALUE]]"),
+    Entry(("/set",), "key", "show or change settings; 'default' is lacli's own value", "[KEY [VALUE]]"),
     Entry(("/show",), "none", "show the model, its mode and the context used"),
     Entry(("/mode",), "mode", "show how tokens are guessed, or change it", "[MODE]"),
     Entry(("/stats",), "none", "show what the answers cost: tokens/s, S, steps"),
     Entry(("/read",), "file", "put a file before the next question, or ask it now", "FILE [QUESTION]", needed=True),
     Entry(("/save",), "file", "write the chat to a file", "FILE", needed=True),
-    Entry(("/load",), "file", "go on with a chat from a file", "FILE", needed=True),
+    Entry(("/load",), "file", "go on with a chat from a file, or from a log", "FILE", needed=True),
     Entry(("/copy",), "none", "copy the last answer to the clipboard"),
     Entry(("/compact",), "none", "drop the oldest questions and answers"),
     Entry(("/color",), "switch", "colour what was accepted in parallel", "on|off", needed=True),
@@ -68,7 +69,13 @@ COMMANDS = (
 
 _BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
 
-LAST_WORDS = 'Several lines: begin and end them with """. A space before / sends it as text.'
+LAST_WORDS = 'Several lines: a line """ before and after. A space before / sends it as text.'
+
+PLAIN_WORDS = {
+    **dict.fromkeys(("exit", "quit", "bye", "q", ":q", "exit()", "quit()"), "to leave: /exit"),
+    **dict.fromkeys(("help", "?"), "/help lists the commands"),
+}
+"""Messages that other programs take for commands, and what to say to them."""
 
 
 def parse(line: str) -> Command | None:
@@ -80,9 +87,9 @@ def parse(line: str) -> Command | None:
         return None
     first, *others = line.split(maxsplit=1)
     entry = _BY_NAME.get(first.lower())
-    if entry is None:
-        raise UsageError(f"unknown command {first}", _hint(first))
     argument = others[0].strip() if others else ""
+    if entry is None:
+        raise UsageError(f"unknown command {first}", _hint(first, argument))
     if argument and entry.argument == "none":
         raise UsageError(f"{entry.names[0]} stands alone", "begin with a space to send the line as text")
     if not argument and entry.needed:
@@ -93,6 +100,11 @@ def parse(line: str) -> Command | None:
 def message_of(line: str) -> str:
     """A message's text: a space that only kept a slash from being a command is none of it."""
     return line.lstrip() if line.lstrip().startswith("/") else line
+
+
+def meant_by(message: str) -> str:
+    """A sentence for a message that was probably meant as a command, which is sent all the same; "" for others."""
+    return PLAIN_WORDS.get(message.strip().lower(), "")
 
 
 def names() -> tuple[str, ...]:
@@ -145,7 +157,12 @@ def file_name(argument: str) -> str:
     return inner if inner != argument else argument.replace("\\ ", " ")
 
 
-def _hint(first: str) -> str:
+def _hint(first: str, argument: str) -> str:
     if "/" in first[1:]:
         return "begin with a space to send it as text"
+    if first == "/":
+        return "/help lists the commands"
+    name, _, value = first[1:].partition("=")
+    if setting := set_name(name):
+        return " ".join(f"write /set {setting} {value} {argument}".split())
     return did_you_mean(first, _BY_NAME, "/help lists them; begin with a space to send it as text")

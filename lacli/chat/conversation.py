@@ -6,7 +6,7 @@ Text only. How it becomes a prompt is `template.py`, what is in the cache is `ta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Role = Literal["user", "assistant"]
@@ -14,10 +14,14 @@ Role = Literal["user", "assistant"]
 
 @dataclass(frozen=True)
 class Message:
-    """One turn; an answer's content is what was generated, thoughts included, from where the prompt began one."""
+    """One turn; an answer's content is what was generated, thoughts included, and those that its prompt began.
+
+    tokens: those that an answer was generated with, where they are known; a text can be cut into others too.
+    """
 
     role: Role
     content: str
+    tokens: tuple[int, ...] = field(default=(), compare=False)
 
 
 class Conversation:
@@ -30,14 +34,14 @@ class Conversation:
 
     def ask(self, text: str) -> None:
         """Add a question; one that never got an answer makes room for it, for templates want turns."""
-        if self._is_open:
+        if self.is_open:
             self.messages.pop()
         self.messages.append(Message("user", text))
 
-    def answer(self, text: str) -> None:
-        """Add the answer to the last question."""
-        assert self._is_open, "there is no question to answer"
-        self.messages.append(Message("assistant", text))
+    def answer(self, text: str, tokens: Sequence[int] = ()) -> None:
+        """Add the answer to the last question. tokens: those that it was generated with."""
+        assert self.is_open, "there is no question to answer"
+        self.messages.append(Message("assistant", text, tuple(tokens)))
 
     def undo(self) -> str | None:
         """Take the last question back, with its answer, and return it; None where nothing was asked."""
@@ -48,7 +52,7 @@ class Conversation:
 
     def take_back_answer(self) -> bool:
         """Remove the last question's answer, so that it can be given anew; False where it has none."""
-        if not self.messages or self._is_open:
+        if not self.messages or self.is_open:
             return False
         self.messages.pop()
         return True
@@ -87,7 +91,8 @@ class Conversation:
         return [*system, *({"role": message.role, "content": message.content} for message in self.messages)]
 
     @property
-    def _is_open(self) -> bool:
+    def is_open(self) -> bool:
+        """Whether the last question has no answer."""
         return len(self.messages) % 2 == 1
 
 

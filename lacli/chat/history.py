@@ -68,7 +68,8 @@ class CarefulHistory(FileHistory):
 
 def _is_history(path: Path) -> bool:
     """Whether every line looks like one of a history; the last one may have been cut off."""
-    if path.is_fifo():
-        return False  # reading it would wait for somebody who writes
+    # A device or a pipe may have no end; a link to /dev/null is how many people keep no history.
+    if path.exists() and not (path.is_file() or path.is_dir() or path.samefile(os.devnull)):
+        return False
     with path.open("rb") as file:
         return all(line.startswith(LINE_STARTS) for line in file)

@@ -82,6 +82,7 @@ FILES = {"grammar-file": "grammar", "json-schema-file": "json_schema", "jf": "js
 
 _BY_NAME = {name: key for key in ALL.values() for name in key.names}
 _FOLDED = {name.lower(): key for name, key in _BY_NAME.items()}
+_SQUEEZED = {name.replace("-", ""): key for name, key in _FOLDED.items() if not name.startswith(NO)}
 _RESTART = {flag.lstrip("-"): flags[0] for flags in LOADING.values() for flag in flags}
 
 KEYS: tuple[str, ...] = (DEFAULT, PRESET, *(key.name for key in ALL.values()), *FILES)
@@ -93,13 +94,26 @@ def plain_name(typed: str) -> str:
     return typed.strip().lstrip("-").replace("_", "-")
 
 
+def set_name(typed: str) -> str:
+    """What /set takes for a name, "" for nothing that it knows."""
+    if plain_name(typed).lower() in (DEFAULT, PRESET, *FILES):
+        return plain_name(typed).lower()
+    try:
+        return find_key(typed).name
+    except UsageError:
+        return ""
+
+
 def find_key(typed: str) -> Key:
-    """The key of a name, as flags and fields are called. Raises UsageError for one that cannot be changed."""
+    """The key of a name, as flags and fields are called; its dashes may be left out.
+
+    Raises UsageError for one that cannot be changed.
+    """
     name = plain_name(typed)
-    key = _BY_NAME.get(name) or _FOLDED.get(name.lower())
+    folded = name.lower()
+    key = _BY_NAME.get(name) or _FOLDED.get(folded) or _SQUEEZED.get(folded.replace("-", ""))
     if key:
         return key
-    folded = name.lower()
     if folded.replace("-", "_") in WITH_THE_MODEL:
         raise UsageError(
             f"{folded} cannot be changed in a session: it decides how the model is loaded", "start again with --strict"

@@ -1,6 +1,6 @@
 """Where a chat's lines come from: the protocol of a reader, and the lines of a pipe.
 
-A message is one line, several lines between triple quotes, or lines that end with a backslash. What a line means is
+A message is one line, several lines between triple quotes, or lines that end with a backslash. What it means is
 decided elsewhere, editing on a terminal is `terminal.py`, and which reader fits the streams `reader.py`'s.
 """
 
@@ -31,8 +31,9 @@ class Lines(Protocol):
     def read(self) -> str:
         """One whole message or command, never blank.
 
-        A message that was quoted never begins with a slash: it is no command. Raises EOFError at the end,
-        KeyboardInterrupt after Ctrl-C, and LacliError for a line that cannot be read; the next call goes on after it.
+        A message of several lines stands between lines of triple quotes (`Quotes`). One that was quoted never begins
+        with a slash: it is no command. Raises EOFError at the end, KeyboardInterrupt after Ctrl-C, and LacliError for
+        a line that cannot be read or for an editor that fails; the next call goes on after it.
         """
         ...
 
@@ -57,9 +58,27 @@ class Editing:
     color: Switch = "auto"
 
 
+class Quotes:
+    """Triple quotes around a message, line by line: whether they are open.
+
+    Opened by a message that begins with them. Closed at the end of that line, or by a later line of nothing else, not
+    indented either. Between the two, pairs of them are text (a docstring), and so is a line that closes such a pair.
+    """
+
+    def __init__(self, first: str) -> None:
+        rest = first.removeprefix(QUOTES).rstrip()
+        self.open = first.startswith(QUOTES) and not rest.endswith(QUOTES)
+        self._in_pair = rest.count(QUOTES) % 2 == 1
+
+    def add(self, line: str) -> None:
+        """The next line of the message, while they are open."""
+        self.open = self._in_pair or line.rstrip() != QUOTES
+        self._in_pair ^= line.count(QUOTES) % 2 == 1
+
+
 def is_open(text: str) -> bool:
-    """Whether triple quotes at the text's beginning still wait for those at the end of a line."""
-    return text.startswith(QUOTES) and not text.removeprefix(QUOTES).rstrip().endswith(QUOTES)
+    """Whether triple quotes at the text's beginning still wait for those that close them."""
+    return text.startswith(QUOTES) and _closed_at(text.split("\n")) is None
 
 
 def without_quotes(text: str) -> str:
@@ -67,10 +86,29 @@ def without_quotes(text: str) -> str:
 
     A quoted message that begins with a slash keeps a line break before it, so that it is not taken for a command.
     """
-    if not text.startswith(QUOTES) or is_open(text):
+    first, *others = lines = text.rstrip().split("\n")
+    # Quotes that close before the end belong to what was pasted: a file that begins with a docstring.
+    if not text.startswith(QUOTES) or _closed_at(lines) != len(others):
         return text.strip("\n")
-    inside = text.removeprefix(QUOTES).rstrip().removesuffix(QUOTES).removeprefix("\n").removesuffix("\n")
-    return f"\n{inside}" if inside.startswith("/") else inside
+    if not others:
+        return _no_command(first.removeprefix(QUOTES).removesuffix(QUOTES))
+    beside = first.removeprefix(QUOTES)
+    return _no_command("\n".join([beside, *others[:-1]] if beside.strip() else others[:-1]))
+
+
+def _closed_at(lines: list[str]) -> int | None:
+    """The line at which triple quotes in front of the first one close."""
+    quotes = Quotes(lines[0])
+    for index, line in enumerate(lines):
+        if index:
+            quotes.add(line)
+        if not quotes.open:
+            return index
+    return None
+
+
+def _no_command(message: str) -> str:
+    return f"\n{message}" if message.startswith("/") else message
 
 
 class PipedLines:
@@ -99,24 +137,23 @@ class PipedLines:
 
     def _message(self) -> str:
         """Lines up to the one that ends a message; one that is not UTF-8 takes its whole message with it."""
-        first = self._line(PROMPT)
-        numbered = [(self._number, first)]
-        text = _lenient(first)
-        quoted = text.startswith(QUOTES)
-        while is_open(text) if quoted else text.endswith(CONTINUED):
-            text = text if quoted else text.removesuffix(CONTINUED)
+        numbered = [(self._line(PROMPT), self._number)]
+        lines = [_lenient(numbered[0][0])]
+        quoted, quotes = lines[0].startswith(QUOTES), Quotes(lines[0])
+        while quotes.open if quoted else lines[-1].endswith(CONTINUED):
             try:
-                raw = self._line(CONTINUATION)
+                numbered.append((self._line(CONTINUATION), self._number))
             except EOFError:
                 if not quoted:
                     break
-                what = f"line {numbered[0][0]} opens a message that never ends"
-                raise LacliError(what, f"end its last line with {QUOTES}") from None
-            numbered.append((self._number, raw))
-            text += "\n" + _lenient(raw)
-        for number, raw in numbered:
+                what = f"line {numbered[0][1]} opens a message that never ends"
+                raise LacliError(what, f"end it with a line of {QUOTES} alone; those inside go in pairs") from None
+            lines.append(_lenient(numbered[-1][0]))
+            quotes.add(lines[-1])
+        for raw, number in numbered:
             decode(raw, f"line {number} of standard input")
-        return text
+        text = "\n".join(lines)
+        return text if quoted else text.removesuffix(CONTINUED).replace(f"{CONTINUED}\n", "\n")
 
     def _line(self, prompt: str) -> bytes:
         """The next line without its end."""

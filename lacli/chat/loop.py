@@ -10,7 +10,7 @@ from contextlib import closing, nullcontext
 
 from lacli.chat.actions import Actions, Outcome
 from lacli.chat.clipboard import copy
-from lacli.chat.commands import Command, argument_of, message_of, parse
+from lacli.chat.commands import Command, argument_of, meant_by, message_of, parse
 from lacli.chat.lines import Lines
 from lacli.chat.status import status_line
 from lacli.chat.talk import Chat
@@ -25,7 +25,7 @@ from lacli.ui import Screen
 class Loop:
     """One chat on one screen. status: whether the line of numbers is shown; stats: numbers after every answer.
 
-    interactive: somebody types, so that Ctrl-C stops an answer and not the program.
+    interactive: somebody types, so that Ctrl-C stops an answer and not the program. failed: something went wrong.
     """
 
     def __init__(
@@ -47,15 +47,19 @@ class Loop:
         self._status = status
         self._stats = stats
         self._leaving = False
+        self.failed = False
 
-    def run(self, lines: Lines) -> None:
-        """Go on until the lines end or a command ends the chat.
+    def run(self, lines: Lines, first: str = "") -> None:
+        """Go on until the lines end or a command ends the chat. first: a message to begin with.
 
         Raises Interrupted for Ctrl-C where a line is read, and OutputError where nobody is there to see the sentence.
         """
         while True:
             try:
                 # Ctrl-C is raised where a loop begins again, so that has to be in here.
+                if first:
+                    message, first = first, ""
+                    self._ask(message, lines)
                 while not self._next(lines):
                     pass
                 return
@@ -66,6 +70,7 @@ class Loop:
             except LacliError as error:
                 if isinstance(error, OutputError) and not self._interactive:
                     raise
+                self.failed = True
                 self._screen.end_line()
                 self._screen.error(error)
 
@@ -99,7 +104,9 @@ class Loop:
     def _obey(self, line: str, lines: Lines) -> Outcome:
         command = parse(line)
         if command is None:
-            self._ask(self._actions.message(message_of(line)))
+            if self._interactive and (hint := meant_by(line)):
+                self._screen.say(hint)
+            self._ask(self._actions.message(message_of(line)), lines)
             return Outcome()
         outcome = self._done(command)
         if outcome.text:
@@ -113,9 +120,9 @@ class Loop:
         if outcome.copy is not None:
             self._screen.say(copy(outcome.copy))
         if outcome.ask is not None:
-            self._ask(outcome.ask)
+            self._ask(outcome.ask, lines)
         if outcome.again:
-            self._answer(self._chat.again())
+            self._answer(self._chat.again(), again=True)
         return outcome
 
     def _done(self, command: Command) -> Outcome:
@@ -124,17 +131,18 @@ class Loop:
         with nullcontext() if waits else without_ctrl_c():
             return self._actions.run(command, self._screen.width)
 
-    def _ask(self, message: str) -> None:
+    def _ask(self, message: str, lines: Lines) -> None:
         pieces = self._chat.ask(message)
         self._log(answered=False)
         try:
             self._answer(pieces)
         except PromptError:
             self._log_change("undo")
+            lines.edit(self._actions.refused(message))
             raise
 
-    def _answer(self, pieces: Generator[Piece]) -> None:
-        """Show an answer as it comes; Ctrl-C stops it, and what came is kept."""
+    def _answer(self, pieces: Generator[Piece], *, again: bool = False) -> None:
+        """Show an answer as it comes; Ctrl-C stops it, and what came is kept. again: in the place of another one."""
         before, stopped = len(self._chat.turns), False
         try:
             with closing(pieces):
@@ -147,23 +155,27 @@ class Loop:
                 answered = len(self._chat.turns) > before
                 if self._chat.dropped:
                     self._log_change("compact", dropped=self._chat.dropped)
+                if answered and again:
+                    self._log_change("regen")
                 if answered:
-                    self._log(answered=True, finish="interrupted" if stopped else "")
+                    self._log(answered=True)
         if stopped:
             if not self._interactive:
                 raise KeyboardInterrupt
-            self._screen.note("stopped" if answered else "stopped before the answer began; /regen gives it")
+            kept = "the old answer stays" if again else "/regen gives it"
+            self._screen.note("stopped" if answered else f"stopped before the answer began; {kept}")
         for note in self._chat.notes:
-            self._screen.note(note)
+            # They are about the answer, and so said also where notes are not wanted.
+            self._screen.say(f"lacli: {note}")
         if self._stats and answered and self._chat.last:
             self._screen.report(as_lines(self._chat.session, self._chat.last))
         if self._interactive:
             self._screen.gap()
 
-    def _log(self, *, answered: bool, finish: str = "") -> None:
+    def _log(self, *, answered: bool) -> None:
         if self._transcript:
             message = self._chat.conversation.messages[-1]
-            self._note(self._transcript.message(message, self._chat.last if answered else None, finish))
+            self._note(self._transcript.message(message, self._chat.last if answered else None))
 
     def _log_change(self, command: str, **what: object) -> None:
         if self._transcript:

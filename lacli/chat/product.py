@@ -24,6 +24,7 @@ from lacli.chat.saved import SavedChat
 from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
 from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
+from lacli.errors import LacliError
 from lacli.session import Session
 from lacli.settings import MODES, ModelSettings, Switch
 from lacli.ui import Screen
@@ -33,8 +34,9 @@ from lacli.ui import Screen
 class ChatPlan:
     """How a chat begins and what it keeps.
 
-    model: as the user typed it. saved: a chat to go on with. log: a file to add to. history: the file of typed lines,
-    None for none. editor: the command line of the user's editor, "" for one that is found.
+    model: as the user typed it. saved: a chat to go on with, whose settings hold but for those `given` on the command
+    line, by their fields' names. first: a message to begin with. log: a file to add to. history: the file of typed
+    lines, None for none. editor: the command line of the user's editor, "" for one that is found.
     """
 
     model: str = ""
@@ -42,6 +44,8 @@ class ChatPlan:
     template: str = ""
     adjusted: Adjusted = field(default_factory=Adjusted)
     saved: SavedChat | None = None
+    given: frozenset[str] = frozenset()
+    first: str = ""
     log: str | None = None
     history: Path | None = None
     editor: str = ""
@@ -52,12 +56,12 @@ class ChatPlan:
     verbose: bool = False
 
 
-def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> None:
-    """Talk until the user ends it. Raises Interrupted for Ctrl-C at the prompt."""
+def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> int:
+    """Talk until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt."""
     end_when_llama_cpp_aborts(screen)
     plan = _going_on(plan.saved, plan) if plan.saved else plan
     with ExitStack() as stack:
-        transcript = stack.enter_context(Transcript(plan.log, datetime.now().astimezone)) if plan.log else None
+        transcript = stack.enter_context(Transcript(plan.log, _now)) if plan.log else None
         with ctrl_c_ends_at_once():
             opened = Session(
                 path,
@@ -91,12 +95,18 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
             trouble := transcript.begin(plan.model, plan.template, plan.system, plan.adjusted, messages)
         ):
             screen.note(trouble)
-        loop.run(lines)
+        loop.run(lines, plan.first)
+        # Somebody who types has seen what went wrong; a script has not.
+        return LacliError.exit_code if loop.failed and not interactive else 0
+
+
+def _now() -> datetime:
+    return datetime.now().astimezone()
 
 
 def _going_on(saved: SavedChat, plan: ChatPlan) -> ChatPlan:
     """The plan with what was saved, where the flags do not say otherwise."""
-    given = {key.field: value for key in ALL.values() if (value := value_of(plan.adjusted, key)) != key.default}
+    given = {key.field: value_of(plan.adjusted, key) for key in ALL.values() if key.field in plan.given}
     adjusted = with_values(saved.adjusted, given)
     strict = plan.adjusted.decoding.strict or saved.adjusted.decoding.strict
     return replace(

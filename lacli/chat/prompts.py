@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from lacli.chat.conversation import Conversation
 from lacli.session import Session
 
 
@@ -42,6 +43,16 @@ class Prompts:
         """Remember the tokens of an answer; an end token is the template's to write."""
         kept = [*tokens[:-1]] if tokens and self._session.model.is_end(tokens[-1]) else [*tokens]
         self._answered.append(Spelled(prompt.text + self._session.text(kept), [*prompt.tokens, *kept]))
+
+    def recall(self, conversation: Conversation) -> None:
+        """Remember the tokens of answers that were saved with them; those of another model say something else."""
+        self._answered = []
+        messages = conversation.as_messages()
+        first = len(messages) - len(conversation.messages)
+        for place, message in enumerate(conversation.messages, start=first):
+            tokens = message.tokens
+            if tokens and max(tokens) < self._session.model.vocabulary:
+                self.answered(self.spell(messages[:place]), tokens)
 
     def _is_special(self, tokens: Sequence[int]) -> bool:
         return bool(tokens) and not self._session.model.piece(tokens[0])

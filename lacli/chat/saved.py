@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from lacli.chat.adjust import Adjusted, value_of, with_values
 from lacli.chat.conversation import Message, in_turns
 from lacli.chat.keys import ALL, Key, Value
+from lacli.chat.logged import BEGINNING_BYTES, is_log, no_number, read_log
 from lacli.errors import LacliError, UsageError
 from lacli.question import read_text
 from lacli.sampling import bias_words, token_bias
@@ -59,13 +60,17 @@ def write_chat(path: str | Path, chat: SavedChat) -> None:
 
 
 def read_chat(path: str | Path) -> SavedChat:
-    """A chat from its file. Raises LacliError, in one line, for whatever is wrong with the file."""
+    """A chat from its file, or from a log: the one at its end.
+
+    Raises LacliError, in one line, for whatever is wrong with the file.
+    """
     try:
-        text = read_text(str(path))
+        text = read_text(str(path), ordinary=True)
     except ValueError as error:
         raise LacliError(f"cannot read {str(path)!r}: {error}", "check the file's name") from error
     try:
-        found = json.loads(text, parse_constant=_no_number)
+        logged = is_log(text[:BEGINNING_BYTES].encode())
+        found = _of_a_log(text) if logged else json.loads(text, parse_constant=no_number)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise LacliError(f"{path} is no saved chat: not JSON at {where}", "/save writes one") from error
@@ -74,13 +79,32 @@ def read_chat(path: str | Path) -> SavedChat:
     return _Reader(str(path)).chat(found)
 
 
+def _of_a_log(text: str) -> dict[str, Any]:
+    """The chat at the end of a log, as a saved one has it."""
+    logged = read_log(text)
+    return {
+        "format": FORMAT,
+        "version": logged.version,
+        "model": logged.model,
+        "template": logged.template,
+        "system": logged.conversation.system,
+        "messages": messages_json(logged.conversation.messages),
+        "settings": logged.settings,
+    }
+
+
 def settings_json(adjusted: Adjusted) -> dict[str, Any]:
     """All settings by their fields' names; a bias is written as on the command line, for JSON has no -inf."""
     return {key.field: _plain(value_of(adjusted, key)) for key in ALL.values()} | {"strict": adjusted.decoding.strict}
 
 
-def messages_json(messages: Sequence[Message]) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in messages]
+def messages_json(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Roles and contents, and the tokens of answers: a text can be cut into others, with which a chat parts."""
+    plain = [{"role": message.role, "content": message.content} for message in messages]
+    return [
+        {**each, "tokens": list(message.tokens)} if message.tokens else each
+        for each, message in zip(plain, messages, strict=True)
+    ]
 
 
 def _as_json(chat: SavedChat) -> dict[str, Any]:
@@ -131,10 +155,6 @@ def _replace_file(target: Path, content: bytes) -> None:
             beside.unlink()
 
 
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number in JSON")
-
-
 class _Reader:
     """Turns a parsed file into a chat, or says in one line what is wrong with it."""
 
@@ -179,8 +199,16 @@ class _Reader:
         roles = [self._text(each, "role") for each in found]
         if not in_turns(roles):
             self._refuse("its messages do not take turns, user and assistant")
-        contents = [self._text(each, "content") for each in found]
-        return tuple(Message("assistant" if index % 2 else "user", content) for index, content in enumerate(contents))
+        return tuple(
+            Message("assistant" if index % 2 else "user", self._text(each, "content"), self._tokens(each))
+            for index, each in enumerate(found)
+        )
+
+    def _tokens(self, message: Mapping[str, Any]) -> tuple[int, ...]:
+        tokens = message.get("tokens", [])
+        if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
+            self._refuse('"tokens" is no list of token ids')
+        return tuple(tokens)
 
     def _settings(self, found: object) -> Adjusted:
         if not isinstance(found, dict):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
+from textwrap import wrap
 from typing import TYPE_CHECKING, Protocol
 
 from lacli.chat.adjust import Adjusted, settings_by_name, value_of
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 CELL = 26
 """Columns of a setting in the list; a longer one takes several."""
+
+MOST_CELLS = 4
+"""In a row; more would have to be looked for."""
 
 MOST_TURNS = 10
 
@@ -68,6 +72,10 @@ class ChatLike(Protocol):
         """Drop the oldest questions with their answers; how many."""
         ...
 
+    def recall(self) -> None:
+        """Take in a conversation that was replaced."""
+        ...
+
     def change(self, adjusted: Adjusted) -> str:
         """Take new settings; a sentence when the context had to be made anew."""
         ...
@@ -84,7 +92,7 @@ def all_settings(now: Adjusted, width: int = 80) -> str:
     for group, settings in groupby(settings_by_name(now), key=lambda setting: setting[0]):
         lines.append(group)
         lines += _grid([f"{name} {value}{'' if default else ' *'}" for _, name, value, default in settings], width)
-    return "\n".join([*lines, "* is changed; /set KEY VALUE changes, /set KEY default resets"])
+    return "\n".join([*lines, "* is not lacli's default; /set KEY VALUE changes, /set KEY default resets"])
 
 
 def one_setting(now: Adjusted, key: Key) -> str:
@@ -94,14 +102,14 @@ def one_setting(now: Adjusted, key: Key) -> str:
     return f"{key.name} is {show_value(key, value)} ({default}); write {usage(key)}"
 
 
-def overview(chat: ChatLike, model: str, template: str) -> str:
+def overview(chat: ChatLike, model: str) -> str:
     """The session in a few lines: model, template, mode, sampling, what was changed, context."""
     now = adjusted_of(chat)
     changed = [f"{name} {value}" for _, name, value, default in settings_by_name(now) if not default]
     description = chat.session.model.description
     lines = [
         ("model", f"{model}: {description}" if model else description),
-        ("template", template or "the model's own"),
+        ("template", chat.session.template.name if chat.session.template else "none"),
         ("system", " ".join(chat.conversation.system.split()) or "none"),
         ("mode", describe(chat.settings)),
         ("sampling", _sampling(chat.sampling)),
@@ -154,12 +162,14 @@ def _sampling(sampling: SamplingSettings) -> str:
 
 
 def _grid(items: Sequence[str], width: int) -> list[str]:
-    """Items in columns, as many as fit."""
-    lines, line = [], ""
+    """Items in columns, as many as fit and can be overlooked; one longer than a row is broken between words."""
+    width = min(width, MOST_CELLS * CELL)
+    indent = "  " if width > CELL else ""
+    lines, line = [], indent
     for item in items:
-        cell = item.ljust(-(-(len(item) + 2) // CELL) * CELL)
-        if line and len(line) + len(cell.rstrip()) + 2 > width:
+        if line.strip() and len(line) + len(item) > width:
             lines.append(line)
-            line = ""
-        line += cell
-    return ["  " + each.rstrip() for each in [*lines, line]]
+            line = indent
+        line += item.ljust(-(-(len(item) + 2) // CELL) * CELL)
+    rows = [each.rstrip() for each in [*lines, line]]
+    return [part for row in rows for part in wrap(row, width, subsequent_indent=f"{indent} ", break_long_words=False)]

@@ -6,11 +6,12 @@ No terminal and no commands: pieces of text come out of a turn, sentences about 
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import replace
 from secrets import randbelow
 
 from lacli.chat.adjust import Adjusted
-from lacli.chat.conversation import Conversation
+from lacli.chat.conversation import Conversation, Message
 from lacli.chat.prompts import Prompts, Spelled
 from lacli.chat.shown import oldest
 from lacli.decode import common_prefix
@@ -20,9 +21,12 @@ from lacli.interrupts import without_ctrl_c
 from lacli.sampling import MOST_SEED, SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings
+from lacli.stats import Finish
 from lacli.template import chatml
 from lacli.text import Piece
 from lacli.thoughts import begun_thought, closed, with_thoughts
+
+ENDED_BY: dict[Finish, str] = {"eog": "an end token", "stop": "a stop text", "length": "the limit"}
 
 COMPACT = 0.5
 """Share of the context that a compacted conversation may take."""
@@ -48,12 +52,14 @@ class Chat:
         self.last: Answer | None = None
         self.notes: list[str] = []
         self.dropped = 0
+        self._used = 0
         self._seed = session.sampling.seed
         self._prompts = Prompts(session)
         if session.template is None:
             session.use_template(chatml(session.model))
             self.notes.append("the model has no chat template, so ChatML is used; --chat-template takes another one")
         self._shifts = context_shift and self._can_shift()
+        self.recall()
 
     @property
     def settings(self) -> DecodeSettings:
@@ -68,8 +74,8 @@ class Chat:
 
     @property
     def used(self) -> int:
-        """Tokens in the context."""
-        return len(self.session.decoder.text)
+        """Tokens of the context that the conversation takes, decoded already or not."""
+        return min(self._used, self.cells)
 
     @property
     def cells(self) -> int:
@@ -84,13 +90,21 @@ class Chat:
         """
         if not question.strip():
             raise PromptError("the message is empty", "write one")
+        before = self.conversation.messages.copy()
+        self.notes = []
+        if self.conversation.is_open:
+            self.notes.append("the question before it had no answer, and is left out")
         self.conversation.ask(question)
-        return self._turn()
+        return self._turn(before)
 
     def again(self) -> Generator[Piece]:
-        """Answer the last question anew, with another seed where none was asked for."""
-        self.conversation.take_back_answer()
+        """Answer the last question anew, with another seed where none was asked for.
+
+        The answer that there is goes when the new one comes.
+        """
+        before = self.conversation.messages.copy()
         self.notes = []
+        self.conversation.take_back_answer()
         if self.session.sampling.greedy:
             self.notes.append("at temperature 0 the answer comes out the same; /set temp 0.8 for another one")
         elif self.sampling.seed >= 0:
@@ -98,7 +112,7 @@ class Chat:
         else:
             self._seed = randbelow(MOST_SEED + 1)
             self._adapt(self.settings, self.sampling)
-        return self._turn(self.notes)
+        yield from self._turn(before, again=True)
 
     def undo(self) -> str | None:
         """Take the last question and its answer back; the question, or None where nothing was asked."""
@@ -113,14 +127,22 @@ class Chat:
 
     def compact(self) -> int:
         """Drop the oldest questions with their answers until half the context is free, but at least one; how many."""
+        rest = Conversation(self.conversation.system, self.conversation.messages)
         dropped = 0
-        while not dropped or len(self._prompt().tokens) > COMPACT * self.cells:
-            if not self.conversation.drop_oldest():
+        while not dropped or len(self._spelled(rest).tokens) > COMPACT * self.cells:
+            if not rest.drop_oldest():
                 break
             dropped += 1
         if dropped:
+            self.conversation.messages[:] = rest.messages
             self._cut_back()
         return dropped
+
+    def recall(self) -> None:
+        """Take in a conversation that came from elsewhere; its answers keep the tokens they were generated with."""
+        with suppress(PromptError):  # the next turn says it
+            self._prompts.recall(self.conversation)
+            self._cut_back()
 
     def change(self, adjusted: Adjusted) -> str:
         """Take new settings; what to know about them, empty where there is nothing.
@@ -128,13 +150,13 @@ class Chat:
         Raises UsageError for settings that cannot be, ModelLoadError for a context that does not fit into memory; then
         the old ones stay.
         """
-        known = set(self.session.notes)
+        known = len(self.session.notes)
         if adjusted.sampling.seed < 0 <= self.sampling.seed:
             self._seed = randbelow(MOST_SEED + 1)
         anew = self._adapt(adjusted.decoding, adjusted.sampling)
         self.sampling = adjusted.sampling
         self.limit, self.stops = adjusted.limit, adjusted.stops
-        sentences = [note for note in self.session.notes if note not in known]
+        sentences = self.session.notes[known:]
         if anew:
             sequences = self.session.engine.sequences
             sentences.append(
@@ -143,13 +165,12 @@ class Chat:
             )
         return "; ".join(sentences)
 
-    def _turn(self, notes: list[str] | None = None) -> Generator[Piece]:
-        self.notes = notes or []
+    def _turn(self, before: list[Message], *, again: bool = False) -> Generator[Piece]:
+        """The answer to the last question; before: the messages that come back where there is none."""
         try:
             prompt = self._fitting_prompt()
         except PromptError:
-            # The chat goes on without the question.
-            self.conversation.undo()
+            self.conversation.messages[:] = before
             raise
         generation = self.session.generate(
             prompt.tokens,
@@ -161,41 +182,47 @@ class Chat:
         begun = begun_thought(prompt.text)
         try:
             yield from with_thoughts(generation, begun)
-            self._note_full(generation.answer())
         finally:
-            self._finish(prompt, generation.answer(), begun)
+            if generation.statistics.steps:
+                self._finish(prompt, generation.answer(), begun)
+            elif again:
+                self.conversation.messages[:] = before
+        if not generation.statistics.steps:
+            self.notes.append("-n is 0, so nothing was answered; /set n -1 takes the limit away")
 
     def _finish(self, prompt: Spelled, answer: Answer, begun: str) -> None:
-        """What came is the answer; where nothing came, the question stays open."""
-        if not answer.tokens:
-            return
+        """What came is the answer."""
         # Whoever reads the answer later does not see what its prompt ended with.
-        self.conversation.answer(closed(begun + answer.text) if begun else answer.text)
+        self.conversation.answer(closed(begun + answer.text) if begun else answer.text, answer.tokens)
         self._prompts.answered(prompt, answer.tokens)
         self.turns.append(answer)
         self.last = answer
-        shifted = len(prompt.tokens) + len(answer.tokens) - self.used
+        held = len(self.session.decoder.text)
+        shifted = len(prompt.tokens) + len(answer.tokens) - held
+        self._used = held
         if shifted > 0:
-            self.notes.append(f"the context was full: its oldest {shifted} tokens are forgotten")
-
-    def _note_full(self, answer: Answer) -> None:
+            self.notes.append(f"the context was full: {shifted} tokens behind the system prompt are forgotten")
         if answer.finish_reason == "length" and answer.statistics.tokens != self.limit:
             self.notes.append(f"the context of {self.cells} tokens is full and the answer ends here: {self._choice()}")
+        if not answer.text and answer.finish_reason != "interrupt":
+            self.notes.append(f"the answer is empty: it ended at once, by {ENDED_BY[answer.finish_reason]}")
 
     def _prompt(self) -> Spelled:
         return self._prompts.spell(self.conversation.as_messages())
 
+    def _spelled(self, conversation: Conversation) -> Spelled:
+        """A conversation as the beginning of the next prompt; some templates want a question at the end."""
+        messages = conversation.as_messages()
+        return self._prompts.spell(messages if conversation.is_open else [*messages, {"role": "user", "content": "?"}])
+
     def _fitting_prompt(self) -> Spelled:
         """The conversation as a prompt with room for an answer behind it."""
-        before = self.conversation.messages.copy()
         self.dropped = 0
         prompt = self._prompt()
         while len(prompt.tokens) >= self.cells:
             if not (self._shifts and self.conversation.drop_oldest()):
-                refusal = self._too_long(len(prompt.tokens))
-                self.conversation.messages[:] = before
                 self.dropped = 0
-                raise refusal
+                raise self._too_long(len(prompt.tokens))
             self.dropped += 1
             prompt = self._prompt()
         if self.dropped:
@@ -214,6 +241,8 @@ class Chat:
     def _choice(self) -> str:
         """What a user can do about a full context."""
         more = "" if self.cells >= self.session.model.context else f", or start again with -c {2 * self.cells}"
+        if self.conversation.questions < 2:
+            return f"/undo takes the question back, /clear forgets all{more}"
         return f"/compact drops the oldest questions, /clear forgets all{more}"
 
     def _kept(self) -> int:
@@ -226,10 +255,9 @@ class Chat:
 
     def _cut_back(self) -> None:
         """Forget, in the cache and in what was learned, what the conversation does not have any more."""
-        messages = self.conversation.as_messages()
-        if not messages or messages[-1]["role"] != "user":
-            messages.append({"role": "user", "content": "?"})
-        self.session.decoder.cut_back(self._prompts.spell(messages).tokens)
+        spelled = self._spelled(self.conversation)
+        self.session.decoder.cut_back(spelled.tokens)
+        self._used = len(spelled.tokens) if self.conversation.messages else 0
 
     def _can_shift(self) -> bool:
         if self.settings.strict:

@@ -35,6 +35,7 @@ from prompt_toolkit.utils import get_cwidth, get_term_environment_variable
 from lacli.chat.completion import Vocabulary, is_command, offers
 from lacli.chat.history import CarefulHistory
 from lacli.chat.lines import CONTINUATION, CONTINUED, PROMPT, QUOTES, Editing, is_open, without_quotes
+from lacli.errors import LacliError
 from lacli.interrupts import without_ctrl_c
 from lacli.question import check_text
 from lacli.ui import abandon_stdout, console
@@ -94,6 +95,7 @@ class TerminalLines:
             try:
                 message = without_quotes(self._prompt(default))
             except _EditorWanted as wanted:
+                self._offered = wanted.text
                 self._offered = self._in_editor(wanted.text)
                 continue
             finally:
@@ -128,11 +130,10 @@ class TerminalLines:
         return [("", line)] if line else None
 
     def _in_editor(self, text: str) -> str:
-        """The text as it was left in the editor; the same text, and a sentence, where that fails."""
+        """The text as it was left in the editor. Raises LacliError where that fails."""
         editor = self._editing.editor or next((name for name in EDITORS if shutil.which(name)), "")
         if not editor:
-            self._editing.warn("there is no editor: set EDITOR to one")
-            return text
+            raise LacliError("there is no editor", "set EDITOR to one")
         with TemporaryDirectory(prefix="lacli-") as folder:
             path = Path(folder, "message.md")
             try:
@@ -141,11 +142,9 @@ class TerminalLines:
                 edited = path.read_text(encoding="utf-8").removesuffix("\n")
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or error
-                self._editing.warn(f"cannot edit with {editor}: {reason}; set EDITOR to another editor")
-                return text
+                raise LacliError(f"cannot edit with {editor}: {reason}", "set EDITOR to another editor") from error
         if code:
-            self._editing.warn(f"{editor} ended with {code}; the text stays as it was")
-            return text
+            raise LacliError(f"{editor} ended with {code}", "the text stays as it was")
         return edited
 
 
@@ -215,6 +214,12 @@ def _goes_on(document: Document) -> bool:
     return document.text.endswith(CONTINUED) and document.is_cursor_at_the_end and not document.text.startswith(QUOTES)
 
 
+def _on_empty_last_line() -> bool:
+    """Whether the cursor is below the lines of a message, where Ctrl-D ends it; on the first line it ends the chat."""
+    document = get_app().current_buffer.document
+    return document.line_count > 1 and document.is_cursor_at_the_end and not document.current_line
+
+
 def _keys() -> KeyBindings:
     """What differs from prompt_toolkit's keys, which are emacs's."""
     keys = KeyBindings()
@@ -236,6 +241,12 @@ def _add_ends(keys: KeyBindings, typing: Filter) -> None:
             buffer.newline(copy_margin=False)
         else:
             buffer.validate_and_handle()
+
+    @keys.add("c-d", filter=typing & Condition(_on_empty_last_line))
+    def end_message(event: KeyPressEvent) -> None:
+        if is_open(event.current_buffer.text):
+            event.current_buffer.insert_text(QUOTES)
+        send(event)
 
     @keys.add("escape", "enter", filter=typing)
     def break_line(event: KeyPressEvent) -> None:

@@ -1,25 +1,23 @@
 """--log FILE: a chat written down as it goes, one JSON object a line.
 
-Each line has the time and an event. Enough is written that a reader can rebuild the conversation (`replay`). A chat
-that can be gone on with is `saved.py`.
+Each line has the time and an event. Enough is written that `logged.py` can rebuild the conversation.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation, Message
+from lacli.chat.logged import BEGINNING_BYTES, FORMAT, VERSION, is_log
 from lacli.chat.saved import messages_json, settings_json
 from lacli.closing import Closing
 from lacli.errors import LacliError
 from lacli.generation import Answer
-
-FORMAT, VERSION = "lacli chat log", 1
 
 
 class Transcript(Closing):
@@ -30,13 +28,16 @@ class Transcript(Closing):
     """
 
     def __init__(self, path: str, clock: Callable[[], datetime]) -> None:
-        """Open a file to add to it. Raises LacliError when that cannot be done."""
+        """Open a file to add to it. Raises LacliError when that cannot be done, and for a file that is no log."""
         self._path = path
         self._clock = clock
         self._ended = False
         name = os.path.expanduser(path)
         try:
-            torn = os.path.isfile(name) and _is_torn(name)
+            torn = False
+            if os.path.isfile(name):
+                _refuse_others(name, path)
+                torn = _is_torn(name)
             self._file = open(name, "ab", buffering=0)  # noqa: SIM115  # closed by close()
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
@@ -104,38 +105,12 @@ class Transcript(Closing):
         return ""
 
 
-def replay(lines: Iterable[str]) -> Conversation:
-    """The conversation at the end of a log; the last session's, where it has several.
-
-    Raises ValueError for a line that is no JSON object; a torn last line is left out.
-    """
-    conversation = Conversation()
-    for line in lines:
-        if not line.endswith("\n"):
-            break
-        _follow(conversation, json.loads(line))
-    return conversation
-
-
-def _follow(conversation: Conversation, line: dict[str, Any]) -> None:
-    match line["event"]:
-        case "session" | "load":
-            conversation.replace(line["system"], [Message(**each) for each in line["messages"]])
-        case "message" if line["role"] == "user":
-            conversation.ask(line["content"])
-        case "message":
-            conversation.answer(line["content"])
-        case "undo":
-            conversation.undo()
-        case "regen":
-            conversation.take_back_answer()
-        case "clear":
-            conversation.clear()
-        case "system":
-            conversation.system = line["content"]
-        case "compact":
-            for _ in range(line["dropped"]):
-                conversation.drop_oldest()
+def _refuse_others(name: str, path: str) -> None:
+    """Raise LacliError for a file that holds something else."""
+    with open(name, "rb") as file:
+        beginning = file.read(BEGINNING_BYTES)
+    if beginning and not is_log(beginning):
+        raise LacliError(f"{path} exists and is no log of a chat", "give another file to --log")
 
 
 def _is_torn(name: str) -> bool:

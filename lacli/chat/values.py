@@ -17,6 +17,8 @@ SWITCHES = {"on": True, "true": True, "yes": True, "1": True, "off": False, "fal
 NOTHING = ("none", "off")
 """What clears a text, a list of texts or the biases."""
 
+EMPTY = ('""', "''")
+
 WORD = re.compile(r"""(?P<double>"(?:\\.|[^"\\])*")|(?P<single>'[^']*')|(?P<bare>\S+)""", re.DOTALL)
 ESCAPED = re.compile(r"""\\([ntr\\"' ])""")
 LETTERS = {"n": "\n", "t": "\t", "r": "\r"}
@@ -36,7 +38,7 @@ def read_value(key: Key, text: str) -> Value:
         case "text":
             return "" if text.lower() in NOTHING else unquoted(text)
         case "texts":
-            return () if text.lower() in NOTHING else _texts(key, text)
+            return () if text.lower() in (*NOTHING, *EMPTY) else _texts(key, text)
         case "biases":
             return () if text.lower() in NOTHING else tuple(map(token_bias, text.replace(",", " ").split()))
 
@@ -62,7 +64,7 @@ def usage(key: Key) -> str:
         "number": "a number",
         "choice": " or ".join(key.choices),
         "text": "a text, or none",
-        "texts": "one or more texts, quoted where they hold spaces, or none",
+        "texts": "one or more texts, quoted where they hold spaces, or none to clear them",
         "biases": "15043+1 or 15043-inf, several with spaces between, or none",
     }
     return words[key.kind]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.environment import setting
+from lacli.cli.environment import setting, yes_or_no
 from lacli.cli.folders import history_file
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import lookahead_group
@@ -24,10 +24,24 @@ if TYPE_CHECKING:
 
 CHAT = "Chat"
 
+FIELDS = {
+    "predict": ("limit",),
+    "stop": ("stops",),
+    "preset": ("window", "ngram", "guesses", "jacobi_iterations"),
+    "grammar_file": ("grammar",),
+    "json_schema_file": ("json_schema",),
+}
+"""The settings that an option sets where it is not called like them."""
+
+First = Annotated[
+    str,
+    typer.Option("-p", "--prompt", show_default=False, rich_help_panel=options.TEXT,
+                 help="First message; the chat goes on after its answer."),
+]  # fmt: skip
 Load = Annotated[
     str | None,
     typer.Option("--load", metavar="FILE", show_default=False, rich_help_panel=CHAT,
-                 help="Go on with a chat that /save wrote: messages, settings and, without MODEL, its model."),
+                 help="Go on with a chat that /save or --log wrote: messages, settings and, without MODEL, its model."),
 ]  # fmt: skip
 Log = Annotated[
     str | None,
@@ -44,7 +58,7 @@ Status = Annotated[
 ]  # fmt: skip
 ContextShift = Annotated[
     bool,
-    setting("--context-shift/--no-context-shift", rich_help_panel=CHAT,
+    setting("--context-shift/--no-context-shift", parser=yes_or_no, rich_help_panel=CHAT,
             help="When the context is full forget its oldest tokens instead of ending the answer."),
 ]  # fmt: skip
 
@@ -52,6 +66,7 @@ ContextShift = Annotated[
 @with_groups(sampling=sampling_group, decoding=lookahead_group, loading=model_group)
 def chat(
     model: options.Model = None,
+    first: First = "",
     load: Load = None,
     log: Log = None,
     history: History = True,
@@ -72,6 +87,7 @@ def chat(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
+    given: frozenset[str],
 ) -> None:
     """Talk with a model: a prompt on a terminal, or a message a line from a pipe. /help lists the commands.
 
@@ -92,6 +108,8 @@ def chat(
             history=history,
         ),
         saved=saved,
+        first=check_text(first, "-p"),
+        given=frozenset().union(*(FIELDS.get(name, (name,)) for name in given)),
         log=log,
         color=color,
         status=status,
@@ -123,4 +141,5 @@ def start(plan: ChatPlan, loading: ModelSettings, *, offline: bool, quiet: bool,
 
     screen = Screen(color=plan.color, quiet=quiet, show_accepted=show_accepted)
     path = options.model_path(plan.model or None, screen, offline)
-    talk(path, plan, loading, screen)
+    if code := talk(path, plan, loading, screen):
+        raise typer.Exit(code)

@@ -21,7 +21,8 @@ Group = Callable[..., Any]
 def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a command's parameters of these names by their groups' options, in their place.
 
-    The command is called with what the groups make of the options. An option that the command has itself is its own,
+    The command is called with what the groups make of the options; a parameter `given` gets the names of the options'
+    parameters that were typed. An option that the command has itself is its own,
     and the group's stays at its default.
     """
 
@@ -30,7 +31,8 @@ def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[...
         parts = {name: [each for each in _parameters(group) if each.name not in own] for name, group in groups.items()}
         shown: list[Parameter] = []
         for parameter in _parameters(command):
-            shown += parts.get(parameter.name, [parameter])
+            if parameter.name != "given":
+                shown += parts.get(parameter.name, [parameter])
 
         @wraps(command)
         def with_settings(called: typer.Context | None = None, **given: Any) -> None:
@@ -39,6 +41,8 @@ def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[...
                     name: groups[name](**{each.name: given.pop(each.name) for each in part})
                     for name, part in parts.items()
                 }
+                if "given" in own:
+                    made["given"] = _typed(called)
                 command(**given, **made)
             except UsageError as error:
                 if called is None:
@@ -51,6 +55,14 @@ def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[...
         return with_settings
 
     return decorate
+
+
+def _typed(called: typer.Context | None) -> frozenset[str]:
+    """The parameters whose options stand on the command line."""
+    if called is None:
+        return frozenset()
+    sources = {name: called.get_parameter_source(name) for name in called.params}
+    return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
 
 
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:

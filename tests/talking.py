@@ -1,0 +1,125 @@
+"""Chats on the bundled model, and a decoder that is watched while one talks. No test lives here."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from lacli.batch import Batch
+from lacli.chat.adjust import Adjusted
+from lacli.chat.conversation import Conversation
+from lacli.chat.talk import Chat
+from lacli.context import LlamaEngine
+from lacli.engine import Engine, Floats
+from lacli.judge import Difference, largest_difference, parting, plain_logits
+from lacli.replay import Recorder, Rows, accepted_rows
+from lacli.resolve import demo_model
+from lacli.sampling import SamplingSettings
+from lacli.session import Session
+from lacli.settings import DecodeSettings, ModelSettings
+from lacli.stats import Step
+
+SMALL = DecodeSettings(window=4, ngram=4, guesses=4)
+LOADING = ModelSettings(threads=1, gpu_layers=0)
+QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
+NAMES = ("json.dumps", "os.path.join", "shutil.copy", "random.choice", "textwrap.fill")
+TASKS = ("Explain {}.", "Show me the source code of {}.", "Write a function like {}.", "What does {} return?")
+TURNS = [task.format(name) for task in TASKS for name in NAMES] * 2
+
+
+def opened(decoding: DecodeSettings = SMALL, sampling: SamplingSettings | None = None, context: int = 0) -> Session:
+    return Session(demo_model(), replace(LOADING, context=context), decoding, sampling or SamplingSettings())
+
+
+def chat_on(session: Session, limit: int = 12, sampling: SamplingSettings | None = None, **more: bool) -> Chat:
+    adjusted = Adjusted(session.settings, sampling or SamplingSettings(), limit)
+    return Chat(session, adjusted, Conversation(), **more)
+
+
+def said(pieces: Generator[object]) -> str:
+    return "".join(piece.text for piece in pieces)  # type: ignore[attr-defined]
+
+
+class Tracked(Recorder):
+    """Knows which token lies at which position of each sequence, by what was called."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.held: dict[int, dict[int, int]] = defaultdict(dict)
+
+    def decode(self, batch: Batch) -> bool:
+        rows = Rows.of(batch)
+        for token, position, sequences in zip(rows.tokens, rows.positions, rows.sequences, strict=True):
+            for sequence in sequences:
+                self.held[sequence][position] = token
+        return super().decode(batch)
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self.held[target] |= {at: token for at, token in self.held[source].items() if start <= at < end}
+        super().copy(source, target, start, end)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        for each in [*self.held] if sequence < 0 else [sequence]:
+            self.held[each] = {at: token for at, token in self.held[each].items() if at < start or 0 <= end <= at}
+        return super().remove(sequence, start, end)
+
+    def clear(self) -> None:
+        self.held.clear()
+        super().clear()
+
+
+class Watched:
+    """A session's decoder, on a tracked engine, whose steps of the last turn and prompts are kept."""
+
+    def __init__(self, session: Session) -> None:
+        self.engine = Tracked(session.engine)
+        self.decoder = session.decoder = session.decoder_in(self.engine, session.settings)
+        self.steps: list[Step] = []
+        self.prompt: list[int] = []
+        self._generate = self.decoder.generate
+        self.decoder.generate = self._noting  # type: ignore[method-assign]
+
+    def _noting(
+        self, prompt: Sequence[int], limit: int = -1, *, reuse: bool = False, keep: int | None = None
+    ) -> Generator[Step]:
+        self.prompt, self.steps, self.engine.decoded = list(prompt), [], []
+        for step in self._generate(prompt, limit, reuse=reuse, keep=keep):
+            self.steps.append(step)
+            yield step
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for step in self.steps for token in step.tokens]
+
+    @property
+    def holds_its_text(self) -> bool:
+        """Whether each cached position has the token of the text there, so that a difference can only be rounding."""
+        return [token for _, token in sorted(self.engine.held[0].items())] == self.decoder.text[:-1]
+
+    def logits_after(self, text: Sequence[int]) -> Floats:
+        """The logits after the first generated tokens, in the shape of the step that chose the next one."""
+        recorded = [rows for rows in self.engine.decoded if any(rows.outputs)]
+        ends = list(accumulate(len(step.tokens) for step in self.steps))
+        place = next(place for place, end in enumerate(ends) if len(text) < end)
+        begin, rows = [0, *ends][place], recorded[place]
+        self.decoder._cache.truncate(rows.positions[0])
+        for sequence in {sequence for ids in rows.sequences for sequence in ids if sequence}:
+            self.engine.remove(sequence, 0, -1)
+            self.engine.copy(0, sequence, 0, rows.positions[0])
+        assert self.engine.decode(rows.batch())
+        logits: Floats = self.engine.logits()[sum(rows.outputs[: accepted_rows(rows, text[begin:])[-1]])].copy()
+        return logits
+
+
+def judged(watched: Watched, plain_engine: LlamaEngine, expected: Sequence[int]) -> Difference | None:
+    """Where the turn parts from a fresh plain run of the same prompt, by the rule of `lacli check`."""
+    at = parting(expected, watched.tokens)
+    if at is None:
+        return None
+    plain, other = expected[at], watched.tokens[at]
+    replayed = watched.logits_after(expected[:at])
+    logits = plain_logits(plain_engine, watched.prompt, expected[:at])
+    margin = float(logits[plain]) - float(logits[other])
+    return Difference(at, plain, other, margin, largest_difference(logits, replayed))
