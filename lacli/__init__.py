@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False
+"""typing's own name for this takes longer to import than all that happens before Ctrl-C is listened for."""
 
 __version__ = "0.1.0"
 __all__ = ["Answer", "DecodeSettings", "LacliError", "ModelSettings", "Session", "generate", "load"]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from lacli.api import generate, load
     from lacli.errors import LacliError
     from lacli.generation import Answer
@@ -31,4 +33,6 @@ def __getattr__(name: str) -> Any:
     """Public names load on first use, so that `import lacli` does not wait for llama.cpp."""
     if name not in HOMES:
         raise AttributeError(f"module 'lacli' has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(f"lacli.{HOMES[name]}"), name)

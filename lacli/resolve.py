@@ -45,11 +45,11 @@ def find_model(
     path = Path(os.path.expanduser(name))
     if isinstance(name, Path) or os.path.isfile(path):
         return check_file(path)
-    found = read_name(name, read_aliases(aliases))
+    found = read_name(name, read_aliases(aliases, say))
     if isinstance(found, HubModel):
         from lacli.hub.download import fetch_model
 
-        return check_file(fetch_model(found, offline=offline, quiet=quiet, say=say))
+        return check_file(fetch_model(found, offline=offline, quiet=quiet, name=str(name), say=say))
     if say is not None and found != path:
         say(f"{name} is {found}")
     return check_file(found)

@@ -30,7 +30,7 @@ def doctor(
     from json import dumps
     from shutil import get_terminal_size
 
-    from lacli.cli.folders import own_folders
+    from lacli.cli.folders import own_aliases, own_folders
     from lacli.doctor.finding import usable
     from lacli.doctor.machine import Terminal, this_machine
     from lacli.doctor.product import examine_machine
@@ -45,7 +45,7 @@ def doctor(
     colours = console(sys.stdout, color).color_system is not None
     terminal = Terminal(sys.stdout.isatty(), colours, sys.stdout.encoding or "", get_terminal_size().columns)
     variables = known_variables(getattr((context.parent or context).command, "commands", {}))
-    machine = this_machine(os.environ, variables, own_folders(), terminal)
+    machine = this_machine(os.environ, variables, own_folders(), own_aliases(), terminal)
     findings = examine_machine(machine, None if no_test else threads)
     screen.line(dumps(as_json(findings), ensure_ascii=False) if json else as_lines(findings, terminal))
     if not usable(findings):

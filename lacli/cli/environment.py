@@ -1,4 +1,4 @@
-"""The environment's names of options: LACLI_ with the option's long name, and what llama.cpp reads for the same.
+"""The environment's names of options: LACLI_ with any long name of it, and what llama.cpp reads for the same.
 
 The one place where these names are made, and where an error is told which variable it comes from.
 """
@@ -41,9 +41,16 @@ LLAMA_CPP = {
 }
 """What llama.cpp's tools read from the environment, by the option that it is the default of (common/arg.cpp)."""
 
+SAID = {
+    "on": ("on", "enabled", "true", "1", "yes", "y", "t"),
+    "off": ("off", "disabled", "false", "0", "no", "n", "f"),
+    "auto": ("auto", "-1"),
+}
+"""llama.cpp's words for a switch's positions (common/arg.cpp), and those that Typer takes."""
+
 EPILOG = (
     "The environment can set defaults: LACLI_ and an option's long name, such as LACLI_WINDOW=10 for --window or "
-    "LACLI_STRICT=1; where another name is shown above, that one. 'lacli doctor' shows what is set."
+    "LACLI_STRICT=1; llama.cpp's names that are shown above work too. 'lacli doctor' shows what is set."
 )
 """The end of a command's help."""
 
@@ -55,20 +62,48 @@ class Parameter(Protocol):
     envvar: Any
 
 
-def setting(*names: str, **more: Any) -> Any:
+def setting(*names: str, help: str = "", **more: Any) -> Any:
     """A Typer option whose default the environment can change; `names` as Typer takes them.
 
-    Its help names the variables where llama.cpp has one too; ours alone follow the rule that EPILOG gives.
+    Its help names llama.cpp's variable; ours follow the rule that EPILOG gives.
     """
     found = variables(*names)
-    return typer.Option(*names, envvar=found, show_envvar=len(found) > 1, **more)
+    theirs = "".join(f" ({name})" for name in found if name.startswith(THEIRS))
+    return typer.Option(*names, envvar=found, show_envvar=False, help=help + theirs, **more)
 
 
 def variables(*names: str) -> list[str]:
-    """The environment's names of an option, ours first: LACLI_X, LLAMA_ARG_X where llama.cpp has X, else LACLI_X."""
-    long = next(name for name in names if name.startswith("--")).split("/")[0]
-    shared = LLAMA_CPP.get(long)
-    return [OURS + shared, THEIRS + shared] if shared else [OURS + long[2:].replace("-", "_").upper()]
+    """The environment's names of an option, ours first: LACLI_ with each long name and with llama.cpp's own X, where
+    there is one, and LLAMA_ARG_X."""
+    longs = [name.split("/")[0] for name in names if name.startswith("--")]
+    shared = [LLAMA_CPP[long] for long in longs if long in LLAMA_CPP]
+    ours = [long.removeprefix("--").replace("-", "_").upper() for long in longs] + shared
+    return [*(OURS + each for each in dict.fromkeys(ours)), *(THEIRS + each for each in shared)]
+
+
+def threads(value: str) -> int:
+    """-t as llama.cpp takes it: -1 is its default too."""
+    try:
+        return 0 if int(value) == -1 else int(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is not a number") from None
+
+
+def switch(value: str) -> str:
+    """on, off or auto, in llama.cpp's words too."""
+    return _said(value, tuple(SAID))
+
+
+def yes_or_no(value: str) -> bool:
+    """What a variable says about a flag, in llama.cpp's words too."""
+    return _said(value, ("on", "off")) == "on"
+
+
+def _said(value: str, positions: tuple[str, ...]) -> str:
+    found = next((position for position in positions if value.strip().lower() in SAID[position]), "")
+    if not found:
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(map(repr, positions))}")
+    return found
 
 
 def variable_of(context: typer.Context, parameter: Parameter) -> str:

@@ -14,6 +14,15 @@ from lacli.cli import list as list_command
 from lacli.cli.environment import EPILOG, variable_of
 from lacli.errors import Interrupted, LacliError, UsageError
 
+NO_SUCH_VALUE = {
+    "bool_parsing": "neither yes nor no",
+    "float_parsing": "no number",
+    "greater_than_equal": "below {ge}",
+    "int_parsing": "no whole number",
+    "less_than_equal": "above {le}",
+}
+"""What a value is that Typer does not take, by pydantic's types of errors."""
+
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of Typer's complaints has no public name in every version."""
 
@@ -73,16 +82,49 @@ def main() -> None:
         if shown.what:
             Screen().error(shown)
         sys.exit(shown.exit_code)
+    except (ImportError, OSError, RuntimeError):
+        if os.environ.get("LACLI_DEBUG") == "1" or not (missing := _missing_library()):
+            raise
+        from lacli.ui import Screen
+
+        Screen().error(missing)
+        sys.exit(missing.exit_code)
+
+
+def _missing_library() -> LacliError | None:
+    """What to say where llama.cpp does not load, which its package tells with errors of several kinds."""
+    from lacli.doctor.machine import LibraryMissing, load_library
+
+    try:
+        load_library()
+    except LibraryMissing as error:
+        return LacliError(f"llama.cpp does not load: {error}", "lacli doctor says what to do")
+    return None
 
 
 def _in_one_line(error: Any) -> UsageError:
     """Typer's complaint about the command line, which it would frame and fill with every name of an option."""
     what = error.message.removeprefix("Value error, ")
     if parameter := getattr(error, "param", None):
-        what = f"{parameter.opts[0]}: {what}"
-    command = error.ctx.command_path if error.ctx else "lacli"
+        what = f"{parameter.opts[0]}{_not_wanted(error.__cause__) or f': {what}'}"
+    command = error.ctx.command_path if error.ctx else _command_typed()
     similar = getattr(error, "possibilities", None)
     hint = f"perhaps {' or '.join(sorted(similar))}" if similar else f"{command} -h lists what there is"
     if parameter and error.ctx and (variable := variable_of(error.ctx, parameter)):
         hint = f"{variable} sets it"
     return UsageError(what[:1].lower() + what[1:].rstrip("."), hint)
+
+
+def _not_wanted(cause: Any) -> str:
+    """What is wrong with an option's value, as it goes on after the option's name; "" where only Typer has words."""
+    found = cause.errors() if hasattr(cause, "errors") else []
+    if not found or found[0]["type"] not in NO_SUCH_VALUE:
+        return ""
+    return f" is {found[0]['input']!r}, which is {NO_SUCH_VALUE[found[0]['type']].format(**found[0].get('ctx', {}))}"
+
+
+def _command_typed() -> str:
+    """The command on the command line: what Typer says of an option without its value comes without it."""
+    return " ".join(
+        ["lacli", *(each.name for each in app.registered_commands if each.name and [each.name] == sys.argv[1:2])]
+    )

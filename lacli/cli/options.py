@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli import settings
-from lacli.cli.environment import setting
-from lacli.cli.model_names import complete_model
+from lacli.cli.environment import SAID, setting, switch, threads, variable_of, yes_or_no
+from lacli.cli.model_names import complete_model, complete_template
 from lacli.errors import UsageError
 from lacli.flags import spellings
 from lacli.settings import ModelSettings
@@ -63,6 +63,13 @@ def check_raw(raw: bool, system: str, system_file: str | None, chat_template: st
         raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
 
 
+def _unless_in_the_way(context: typer.Context, parameter: typer.CallbackParam, text: str) -> str:
+    """The text of an option; one of the environment makes room for these flags, which are processed first."""
+    flags = ("raw", "system_file", "load") if parameter.name == "system" else ("raw",)
+    given = any(context.params.get(flag) for flag in flags)
+    return "" if given and variable_of(context, parameter) else text
+
+
 def system_text(system: str, system_file: str | None) -> str:
     """The system prompt of -sys or -sysf."""
     from lacli.question import check_text, read_text
@@ -92,7 +99,16 @@ Prompt = Annotated[
 PromptFile = Annotated[
     str | None, typer.Option("-f", "--file", help="Read the prompt from a file.", rich_help_panel=TEXT)
 ]
-System = Annotated[str, typer.Option("-sys", "--system-prompt", help="System prompt.", rich_help_panel=TEXT)]
+System = Annotated[
+    str,
+    setting(
+        "-sys",
+        "--system-prompt",
+        callback=_unless_in_the_way,
+        help="System prompt.",
+        rich_help_panel=TEXT,
+    ),
+]
 SystemFile = Annotated[
     str | None, typer.Option("-sysf", "--system-prompt-file", help="System prompt from a file.", rich_help_panel=TEXT)
 ]
@@ -104,6 +120,8 @@ ChatTemplate = Annotated[
     setting(
         "--chat-template",
         metavar="NAME|FILE",
+        callback=_unless_in_the_way,
+        autocompletion=complete_template,
         show_default=False,
         help="Chat template instead of the model's own: a bundled one by name (chatml, llama3, ...) or a Jinja file.",
         rich_help_panel=TEXT,
@@ -143,6 +161,7 @@ Threads = Annotated[
     int,
     setting(
         *spellings("threads"),
+        parser=threads,
         help="Threads for single-row steps; 0 is one a physical core.",
         rich_help_panel=MODEL,
     ),
@@ -163,6 +182,9 @@ FlashAttention = Annotated[
     settings.Switch,
     setting(
         *spellings("flash_attention"),
+        parser=switch,
+        metavar="<on|off|auto>",
+        autocompletion=lambda: list(SAID),
         help="Flash attention.",
         rich_help_panel=MODEL,
     ),
@@ -187,7 +209,12 @@ CacheTypeV = Annotated[
 
 Offline = Annotated[
     bool,
-    setting("--offline", help="Use what is on this disk, without the network.", rich_help_panel=MODEL),
+    setting(
+        "--offline",
+        parser=yes_or_no,
+        help="Use what is on this disk, without the network.",
+        rich_help_panel=MODEL,
+    ),
 ]
 
 

@@ -21,7 +21,9 @@ Names = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
-Partial = Annotated[bool, typer.Option("--unfinished", help="Only downloads that broke off, of these repositories.")]
+Partial = Annotated[
+    bool, typer.Option("--unfinished", help="Only downloads that broke off: of these repositories, or all.")
+]
 
 
 def ask(question: str) -> bool:
@@ -55,9 +57,11 @@ def remove(
     from lacli.shelf.removal import remove_models
     from lacli.ui import Screen
 
-    if not models:
+    if not models and not unfinished:
         raise UsageError("no MODEL is given", "lacli list shows the models on this disk")
     screen = Screen(color=color, quiet=quiet)
-    if not remove_models(models, own_aliases(), screen, None if yes else ask, unfinished=unfinished, as_json=json):
+    if not remove_models(
+        models or (), own_aliases(), screen, None if yes else ask, unfinished=unfinished, as_json=json
+    ):
         screen.note("nothing was removed")
         raise typer.Exit(1)

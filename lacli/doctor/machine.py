@@ -57,6 +57,7 @@ class Machine:
 
     requirements: what lacli's own metadata asks for ("numpy>=2.4,<3"). output: what a program prints. folders: lacli's
     own, by what is in them. variables: the environment's names that lacli knows, each with the flag it sets.
+    broken_names: what is wrong in the user's own list of model names.
     """
 
     system: str
@@ -83,13 +84,18 @@ class Machine:
     hub_cache: Callable[[], Path]
     hub_token: Callable[[], bool]
     folder_size: Callable[[Path], int | None]
+    broken_names: Callable[[], list[str]]
     self_test: Callable[[int], SelfTest]
 
 
 def this_machine(
-    environ: Mapping[str, str], variables: Mapping[str, str], folders: Mapping[str, Path], terminal: Terminal
+    environ: Mapping[str, str],
+    variables: Mapping[str, str],
+    folders: Mapping[str, Path],
+    own_names: Path,
+    terminal: Terminal,
 ) -> Machine:
-    """The machine that lacli runs on."""
+    """The machine that lacli runs on. own_names: the user's own list of model names."""
     return Machine(
         system=platform.system(),
         processor=platform.machine(),
@@ -115,6 +121,7 @@ def this_machine(
         hub_cache=_hub_cache,
         hub_token=_hub_token,
         folder_size=_folder_size,
+        broken_names=lambda: _broken_names(own_names),
         self_test=_self_test,
     )
 
@@ -195,6 +202,12 @@ def _folder_size(folder: Path) -> int | None:
         if perf_counter() - begin > SCAN_S:
             return None
     return total
+
+
+def _broken_names(own: Path) -> list[str]:
+    from lacli.hub.aliases import read_list
+
+    return [error.what for error in read_list(own)[1]] if own.exists() else []
 
 
 def _self_test(threads: int) -> SelfTest:

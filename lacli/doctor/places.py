@@ -11,6 +11,9 @@ from lacli.hub.library import without_secrets
 LEAST_FREE = 2 * GIB
 """A small model's file."""
 
+MOST_LINES = 3
+"""Of a broken list that are shown."""
+
 YES = ("1", "on", "yes", "true")
 """What huggingface_hub takes for on."""
 
@@ -40,15 +43,21 @@ def check_hub(machine: Machine) -> Finding:
     if endpoint := machine.environ.get("HF_ENDPOINT", ""):
         words += f"; models come from {without_secrets(endpoint)}"
     facts = {"token": token, "offline": bool(offline)}
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        return Finding("hub", "better", f"{words}, which is no address", ("unset HF_ENDPOINT, or mend it",), facts)
     if offline:
         words += f"; {offline} is set, so nothing is fetched"
     return Finding("hub", "fine", words, facts=facts)
 
 
 def check_folders(machine: Machine) -> Finding:
-    """lacli's own folders can be written, those that are not there yet included."""
+    """lacli's own folders can be written, those that are not there yet included; the names in one of them are read."""
     closed = [f"{name} ({path})" for name, path in machine.folders.items() if not machine.writable(path)]
     facts = {name: str(path) for name, path in machine.folders.items()}
+    if broken := machine.broken_names():
+        others = f" and {len(broken) - MOST_LINES} more" if broken[MOST_LINES:] else ""
+        words = f"the list of own aliases is broken: {', '.join(broken[:MOST_LINES])}{others}"
+        return Finding("own folders", "better", words, ("mend it, or take these lines out",), facts)
     if closed:
         words = "cannot be written: " + ", ".join(closed)
         return Finding("own folders", "better", words, ("make them writable; without them nothing is kept",), facts)

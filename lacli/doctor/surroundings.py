@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from lacli.doctor.finding import Finding
 from lacli.doctor.machine import Machine
-from lacli.nearest import nearest
+from lacli.nearest import nearest, offered
 
 OURS, THEIRS = "LACLI_", "LLAMA_ARG_"
+
+REALLY_NEAR = 0.75
+"""How alike a variable is that is offered instead; 1 is the same."""
 
 NARROW = 40
 """Columns below which tables break."""
@@ -33,15 +36,17 @@ def check_variables(machine: Machine) -> Finding:
 
 def _change(name: str, given: dict[str, str], machine: Machine) -> str:
     flag = machine.variables[name]
-    winner = OURS + name.removeprefix(THEIRS)
-    if name.startswith(THEIRS) and winner in given:
+    winner = next(known for known, of in machine.variables.items() if of == flag and known in given)
+    if name != winner:
         return f"{name} is not used, {winner} wins"
     return f"{name}={given[name]} sets {flag}" if flag else f"{name}={given[name]}"
 
 
 def _meant(name: str, machine: Machine) -> str:
-    found = nearest(name, [known for known in machine.variables if known.startswith(OURS)], most=1)
-    return f"unset {name}" + (f", or rename it to {found[0]}" if found else "")
+    # The beginning that all have would make any two alike.
+    ours = [known.removeprefix(OURS) for known in machine.variables if known.startswith(OURS)]
+    found = [OURS + each for each in nearest(name.removeprefix(OURS), ours, most=1, least=REALLY_NEAR)]
+    return f"{name}: {offered(found) or 'no option has it'}"
 
 
 def check_terminal(machine: Machine) -> Finding:

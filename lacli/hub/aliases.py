@@ -11,14 +11,15 @@ One model a line, its columns separated by spaces; lines that begin with # say n
 - W N G: three numbers, the lookahead settings to begin with.
 - words: what it is.
 
-Only the first two are needed in the user's own list, whose entries replace those of the same name.
+Only the first two are needed in the user's own list, whose entries replace those of the same name. A broken line there
+is passed over, so that all other names go on working.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -58,32 +59,42 @@ def packaged_list() -> Path:
     return installed if installed.is_file() else package.parent / LIST
 
 
-def read_aliases(own: Path | None = None) -> dict[str, Alias]:
+def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = None) -> dict[str, Alias]:
     """All aliases by their names in small letters; `own` is the user's list, which need not exist.
 
-    Raises LacliError with the file and the line where a list is broken.
+    say: is told in a sentence what of that list is broken, and passed over.
     """
-    found = {alias.name.lower(): alias for alias in read_list(packaged_list())}
+    found, broken = read_list(packaged_list())
+    assert not broken, broken
     if own is not None and own.exists():
-        found |= {alias.name.lower(): alias for alias in read_list(own, own=True)}
-    return found
+        of_user, broken = read_list(own, own=True)
+        found += of_user
+    if broken and say is not None:
+        others = f" and {len(broken) - 1} more" if broken[1:] else ""
+        say(f"passed over: {broken[0].what}{others} ({broken[0].hint})")
+    return {alias.name.lower(): alias for alias in found}
 
 
-def read_list(path: Path, *, own: bool = False) -> list[Alias]:
-    """The aliases of one list, in its order. Raises LacliError naming the line that is broken."""
+def read_list(path: Path, *, own: bool = False) -> tuple[list[Alias], list[LacliError]]:
+    """The aliases of one list, in its order, and what is wrong in it: an error that names the line for each."""
     seen: dict[str, int] = {}
     aliases: list[Alias] = []
+    broken: list[LacliError] = []
     folder = path.parent.absolute()
-    for number, line in _lines(path):
-        try:
-            alias = _read_line(line, folder, own=own)
-            if first := seen.get(alias.name.lower()):
-                raise ValueError(f"{alias.name} is in line {first} already")
-        except ValueError as error:
-            raise LacliError(f"{path}, line {number}: {error}", HOW) from None
-        seen[alias.name.lower()] = number
-        aliases.append(alias)
-    return aliases
+    try:
+        for number, line in _lines(path):
+            try:
+                alias = _read_line(line, folder, own=own)
+                if first := seen.get(alias.name.lower()):
+                    raise ValueError(f"{alias.name} is in line {first} already")
+            except ValueError as error:
+                broken.append(LacliError(f"{path}, line {number}: {error}", HOW))
+                continue
+            seen[alias.name.lower()] = number
+            aliases.append(alias)
+    except LacliError as error:
+        broken.append(error)
+    return aliases, broken
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

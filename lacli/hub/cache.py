@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lacli.errors import ModelLoadError
 from lacli.hub.names import HubModel
-from lacli.hub.quants import DEFAULTS, SeveralModels, all_parts, choose, find
+from lacli.hub.quants import DEFAULTS, SeveralModels, all_parts, choose, find, listed, models
 
 PREFIX = "models--"
 
@@ -62,6 +62,15 @@ def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
     older = sorted(_snapshots_beside(newest, folder), key=_written, reverse=True) if anything else ()
     found = (_find_in(snapshot, model, anything=anything) for snapshot in (newest, *older) if snapshot is not None)
     return next(filter(None, found), None)
+
+
+def whats_here(repository: str) -> str:
+    """The models of a repository that are in the cache, whichever commit they are of, in words; "" for none."""
+    found: list[str] = []
+    for snapshot in sorted(repository_folder(repository).glob("snapshots/*")):
+        there = cached_files(snapshot)
+        found += [file for file in models(there) if set(all_parts(file)) <= set(there)]
+    return listed(found, repository)
 
 
 def _snapshots_beside(newest: Path | None, folder: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lacli.amounts import size_in_words
 from lacli.errors import Interrupted, ModelLoadError
-from lacli.hub.cache import cache_folder, find_cached, keep_names, make_newest, repository_folder
+from lacli.hub.cache import cache_folder, find_cached, keep_names, make_newest, repository_folder, whats_here
 from lacli.hub.library import address, quiet_library, reason
 from lacli.hub.names import HubModel
 from lacli.hub.quants import choose, models, with_parts
@@ -63,12 +63,14 @@ def fetch_model(
     offline: bool = False,
     quiet: bool = False,
     fresh: bool = False,
+    name: str = "",
     say: Say | None = None,
 ) -> Path:
     """The file to open for a model, its first part where it is split; fetched with all parts where the cache lacks it.
 
     offline: only from the cache. quiet: without a bar. fresh: ask the hub for the newest even where the cache has the
-    model. say: is told in a sentence what a name became. Raises ModelLoadError, or Interrupted by Ctrl-C.
+    model. name: what the user typed. say: is told in a sentence what a name became. Raises ModelLoadError, or
+    Interrupted by Ctrl-C.
     """
     say = say or (lambda sentence: None)
     if offline or not fresh:
@@ -76,7 +78,8 @@ def fetch_model(
         if cached is not None:
             return _from_cache(model, cached, say)
     if offline:
-        raise ModelLoadError(f"{model} is not in the cache", f"lacli pull {model} fetches it, without --offline")
+        pull = f"lacli pull {name or model} fetches it, without --offline"
+        raise ModelLoadError(f"{model} is not in the cache", _beside_whats_here(model, pull))
     try:
         with quiet_library(bars=not quiet):
             return _fetch(model, say)
@@ -87,7 +90,9 @@ def fetch_model(
         cached = find_cached(model, anything=True) if why.unreached else None
         if cached is None:
             what = why.why if model.repository in why.why else f"cannot fetch {model}: {why.why}"
-            raise ModelLoadError(what, why.remedy) from error
+            raise ModelLoadError(
+                what, _beside_whats_here(model, why.remedy) if why.unreached else why.remedy
+            ) from error
         return _from_cache(model, cached, say, why.why)
 
 
@@ -101,6 +106,12 @@ def list_files(repository: str) -> Listing:
         for each in found.siblings or ()
     }
     return Listing(repository, found.sha or "", files)
+
+
+def _beside_whats_here(model: HubModel, remedy: str) -> str:
+    """What to do where a model cannot be had, and which others of its repository can."""
+    here = whats_here(model.repository)
+    return f"on this disk {'are' if ',' in here else 'is'} {here}; {remedy}" if here else remedy
 
 
 def _from_cache(model: HubModel, path: Path, say: Say, why: str = "") -> Path:

@@ -48,6 +48,8 @@ def reason(error: Exception, repository: str, wanted: str = "") -> Reason:
             return _answer(error, repository, wanted)
         case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.ProxyError():
             return _unreached()
+        case httpx2.UnsupportedProtocol() | httpx2.InvalidURL():
+            return Reason(f"HF_ENDPOINT is {address()!r}, which is no address", "one begins with https://")
         case httpx2.TransportError():
             return Reason(f"the connection to {address()} broke", "the same command goes on from there")
         case OSError():

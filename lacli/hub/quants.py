@@ -71,7 +71,7 @@ def choose(files: Iterable[str], quant: str, repository: str) -> list[str]:
         if found := find(files, wanted):
             return with_parts(_only(found, wanted, repository), files, repository)
     if quant:
-        raise ModelLoadError(f"{repository} has no {quant}", f"it has {_listed(there, repository)}")
+        raise ModelLoadError(f"{repository} has no {quant}", f"it has {listed(there, repository)}")
     return with_parts(there[0], files, repository)
 
 
@@ -103,7 +103,7 @@ def _only(found: Sequence[str], quant: str, repository: str) -> str:
     return found[0]
 
 
-def _listed(there: Sequence[str], repository: str) -> str:
+def listed(there: Sequence[str], repository: str) -> str:
     """The quants of a repository, or its files where a name says none."""
     quants = [quant_of(file) for file in there]
     names = quants if all(quants) else [f"hf:{repository}/{file}" for file in there]

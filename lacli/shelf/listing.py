@@ -43,9 +43,9 @@ class Shelf:
 def list_shelf(own: Path, screen: Screen, *, width: int, as_json: bool = False) -> None:
     """Print the models on this disk and the aliases. own: the user's list of aliases, which need not exist.
 
-    width: columns of the terminal, 0 for none: every model is one line then. Raises LacliError for a broken list.
+    width: columns of the terminal, 0 for none: every model is one line then.
     """
-    aliases = read_aliases(own)
+    aliases = read_aliases(own, screen.note)
     shelf = Shelf(stored_models(aliases), unfinished_downloads(), aliases, cache_folder(), own)
     screen.line(json.dumps(shelf_json(shelf), ensure_ascii=False) if as_json else shelf_text(shelf, width, time()))
 

@@ -32,12 +32,12 @@ def pull_models(
     own: the user's aliases. The hub is asked for the newest of each unless offline. Raises ModelLoadError for the
     first that cannot be had.
     """
-    aliases = read_aliases(own)
+    aliases = read_aliases(own, screen.note)
     wanted = [(name, read_name(name, aliases)) for name in names]
     pulled: list[Pulled] = []
     try:
         for name, model in wanted:
-            path = check_file(_fetch(model, screen, offline=offline) if isinstance(model, HubModel) else model)
+            path = check_file(_fetch(model, name, screen, offline=offline) if isinstance(model, HubModel) else model)
             pulled.append(Pulled(name, str(model), path, sum(part.stat().st_size for part in parts(path))))
             if not as_json:
                 screen.line(str(path))
@@ -51,7 +51,7 @@ def _as_json(pulled: Pulled) -> dict[str, str | int]:
     return {"name": pulled.name, "model": pulled.model, "path": str(pulled.path), "size": pulled.size}
 
 
-def _fetch(model: HubModel, screen: Screen, *, offline: bool) -> Path:
+def _fetch(model: HubModel, name: str, screen: Screen, *, offline: bool) -> Path:
     from lacli.hub.download import fetch_model
 
-    return fetch_model(model, offline=offline, quiet=screen.quiet, fresh=not offline, say=screen.note)
+    return fetch_model(model, offline=offline, quiet=screen.quiet, fresh=not offline, name=name, say=screen.note)

@@ -52,13 +52,12 @@ def remove_models(
 ) -> bool:
     """Remove models from the hub's cache; False where the user did not agree, and nothing is removed then.
 
-    ask: is given a question and says yes or no; None: do not ask. unfinished: only downloads that broke off. Raises
-    ModelLoadError for what is not there, UsageError for what is not in the cache.
+    ask: is given a question and says yes or no; None: do not ask. unfinished: only downloads that broke off, all of
+    them where no name is given. Raises ModelLoadError for what is not there, UsageError for what is not in the cache.
     """
-    aliases = read_aliases(own)
-    found = {
-        removal.name: removal for removal in (plan_removal(name, aliases, unfinished=unfinished) for name in names)
-    }
+    aliases = read_aliases(own, screen.note)
+    planned = [plan_removal(name, aliases, unfinished=unfinished) for name in names] if names else _all_downloads()
+    found = {removal.name: removal for removal in planned}
     for removal in found.values():
         screen.note(_in_words(removal))
     size = size_in_words(sum(removal.size for removal in found.values()))
@@ -89,7 +88,7 @@ def plan_removal(name: str, aliases: Mapping[str, Alias], *, unfinished: bool = 
         return _of_model(found[0])
     broken = unfinished_downloads(wanted.repository)
     if broken and (unfinished or wanted == HubModel(wanted.repository)):
-        return _of_downloads(wanted, broken)
+        return _of_downloads(wanted.repository, broken)
     what = "no unfinished download of" if unfinished else "not on this disk:"
     raise ModelLoadError(f"{what} {wanted}", "lacli list shows what there is")
 
@@ -149,12 +148,24 @@ def _contents(folder: Path, entries: Sequence[Path]) -> list[Path]:
     return [content for content in contents if content not in kept and content.parent in ours and content.exists()]
 
 
-def _of_downloads(wanted: HubModel, broken: Sequence[Unfinished]) -> Removal:
-    name = f"unfinished downloads of {wanted.repository}"
+def _all_downloads() -> list[Removal]:
+    """All downloads that broke off, by their repositories; those that go on just now stay."""
+    broken = unfinished_downloads()
+    ended = [each for each in broken if not _is_fetched(each.path)]
+    if broken and not ended:
+        raise LacliError("another program goes on with all unfinished downloads just now", "end it first")
+    if not broken:
+        raise ModelLoadError("there is no unfinished download", "lacli list shows what there is")
+    repositories = dict.fromkeys(each.repository for each in ended)
+    return [_of_downloads(name, [each for each in ended if each.repository == name]) for name in repositories]
+
+
+def _of_downloads(repository: str, broken: Sequence[Unfinished]) -> Removal:
+    name = f"unfinished downloads of {repository}"
     ended = [each for each in broken if not _is_fetched(each.path)]
     if not ended:
         raise LacliError(f"another program goes on with the {name} just now", "end it first")
-    return Removal(name, wanted.repository, (), tuple(each.path for each in ended), sum(each.size for each in ended))
+    return Removal(name, repository, (), tuple(each.path for each in ended), sum(each.size for each in ended))
 
 
 def _is_fetched(partial: Path) -> bool:

@@ -36,7 +36,7 @@ def show_model(
 
     Raises ModelLoadError when it is not on this disk or its file cannot be read.
     """
-    path = find_on_disk(name, own)
+    path = find_on_disk(name, own, screen)
     if name is None:
         screen.note(f"no MODEL given: this is the bundled demo model {path.name}")
     if plan.template and not plan.json:
@@ -51,11 +51,11 @@ def show_model(
         screen.line(card_text(card, loading, decoding, plan.width))
 
 
-def find_on_disk(name: str | None, own: Path) -> Path:
+def find_on_disk(name: str | None, own: Path, screen: Screen) -> Path:
     """The file of a MODEL argument that is on this disk. Raises ModelLoadError where it is not."""
     if name is None:
         return demo_model()
-    found = read_name(name, read_aliases(own))
+    found = read_name(name, read_aliases(own, screen.note))
     if isinstance(found, HubModel):
         cached = find_cached(found, anything=True)
         if cached is None:
