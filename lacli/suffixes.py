@@ -31,9 +31,12 @@ class SuffixIndex:
     def extend(self, text: Sequence[int]) -> None:
         """Take in the tokens that came since the last call."""
         for end in range(len(self._replaced) + 1, len(text)):
-            runs = [tuple(text[end - length : end]) for length in range(1, min(self._longest, end) + 1)]
-            self._replaced.append([(run, self._end.get(run)) for run in runs])
-            self._end.update(dict.fromkeys(runs, end))
+            replaced: list[tuple[Run, int | None]] = []
+            self._replaced.append(replaced)
+            for length in range(1, min(self._longest, end) + 1):
+                run = tuple(text[end - length : end])
+                replaced.append((run, self._end.get(run)))
+                self._end[run] = end
 
     def truncate(self, length: int) -> None:
         """Forget the tokens of the text after its first `length`."""
