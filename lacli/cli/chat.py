@@ -13,13 +13,12 @@ from lacli.cli.environment import setting, yes_or_no
 from lacli.cli.folders import history_file
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import lookahead_group
-from lacli.cli.options import model_group
+from lacli.cli.options import Wording, model_group, wording_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, ModelSettings
 
 if TYPE_CHECKING:
-    from lacli.chat.adjust import Adjusted
     from lacli.chat.product import ChatPlan
 
 CHAT = "Chat"
@@ -63,7 +62,7 @@ ContextShift = Annotated[
 ]  # fmt: skip
 
 
-@with_groups(sampling=sampling_group, decoding=lookahead_group, loading=model_group)
+@with_groups(wording=wording_group, sampling=sampling_group, decoding=lookahead_group, loading=model_group)
 def chat(
     model: options.Model = None,
     first: First = "",
@@ -72,12 +71,8 @@ def chat(
     history: History = True,
     status: Status = True,
     context_shift: ContextShift = False,
-    system: options.System = "",
-    system_file: options.SystemFile = None,
-    chat_template: options.ChatTemplate = "",
-    predict: options.Predict = -1,
-    stop: options.Stop = None,
     *,
+    wording: Wording,
     decoding: DecodeSettings,
     sampling: SamplingSettings,
     loading: ModelSettings,
@@ -93,20 +88,12 @@ def chat(
 
     What was said stays decoded, so every turn costs only what is new.
     """
-    from lacli.chat.adjust import Adjusted
     from lacli.chat.saved import read_chat
     from lacli.question import check_text
 
     saved = read_chat(load) if load is not None else None
-    stops = tuple(check_text(part, "--stop") for part in stop or ())
     plan = replace(
-        plan_of(
-            model or (saved.model if saved else None),
-            options.system_text(system, system_file),
-            chat_template,
-            Adjusted(decoding, sampling, predict, stops),
-            history=history,
-        ),
+        plan_of(model or (saved.model if saved else None), wording, decoding, sampling, history=history),
         saved=saved,
         first=check_text(first, "-p"),
         given=frozenset().union(*(FIELDS.get(name, (name,)) for name in given)),
@@ -120,15 +107,18 @@ def chat(
     start(plan, loading, offline=offline, quiet=quiet, show_accepted=show_accepted)
 
 
-def plan_of(model: str | None, system: str, template: str, adjusted: Adjusted, *, history: bool = True) -> ChatPlan:
+def plan_of(
+    model: str | None, wording: Wording, decoding: DecodeSettings, sampling: SamplingSettings, *, history: bool = True
+) -> ChatPlan:
     """A chat with the user's own history and editor."""
+    from lacli.chat.adjust import Adjusted
     from lacli.chat.product import ChatPlan
 
     return ChatPlan(
         model or "",
-        system,
-        template,
-        adjusted,
+        wording.system,
+        wording.template,
+        Adjusted(decoding, sampling, wording.limit, wording.stops),
         history=history_file() if history else None,
         editor=os.environ.get("VISUAL") or os.environ.get("EDITOR") or "",
     )

@@ -5,6 +5,7 @@ Declarations only; ranges are checked by the settings that the values end up in.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,11 +57,21 @@ def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path
     return path
 
 
-def check_raw(raw: bool, system: str, system_file: str | None, chat_template: str = "") -> None:
-    if raw and chat_template:
-        raise UsageError("--raw goes without a template, --chat-template names one", "drop one of them")
-    if raw and (system or system_file):
-        raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
+@dataclass(frozen=True)
+class Wording:
+    """What stands around questions and what ends answers. limit: tokens, -1 for none."""
+
+    system: str
+    template: str
+    limit: int
+    stops: tuple[str, ...]
+
+    def check_raw(self) -> None:
+        """Refuse what --raw has no place for."""
+        if self.template:
+            raise UsageError("--raw goes without a template, --chat-template names one", "drop one of them")
+        if self.system:
+            raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
 
 
 def _unless_in_the_way(context: typer.Context, parameter: typer.CallbackParam, text: str) -> str:
@@ -68,15 +79,6 @@ def _unless_in_the_way(context: typer.Context, parameter: typer.CallbackParam, t
     flags = ("raw", "system_file", "load") if parameter.name == "system" else ("raw",)
     given = any(context.params.get(flag) for flag in flags)
     return "" if given and variable_of(context, parameter) else text
-
-
-def system_text(system: str, system_file: str | None) -> str:
-    """The system prompt of -sys or -sysf."""
-    from lacli.question import check_text, read_text
-
-    if system and system_file:
-        raise UsageError("-sys and -sysf are both given", "give one of them")
-    return read_text(system_file) if system_file else check_text(system, "-sys")
 
 
 Model = Annotated[
@@ -139,6 +141,27 @@ Predict = Annotated[
 Stop = Annotated[
     list[str] | None, typer.Option("--stop", help="End the answer before this text; repeatable.", rich_help_panel=TEXT)
 ]
+
+
+def wording_group(
+    system: System = "",
+    system_file: SystemFile = None,
+    chat_template: ChatTemplate = "",
+    predict: Predict = -1,
+    stop: Stop = None,
+) -> Wording:
+    from lacli.question import check_text, read_text
+
+    if system and system_file:
+        raise UsageError("-sys and -sysf are both given", "give one of them")
+    return Wording(
+        read_text(system_file) if system_file else check_text(system, "-sys"),
+        chat_template,
+        predict,
+        tuple(check_text(part, "--stop") for part in stop or ()),
+    )
+
+
 Context = Annotated[
     int,
     setting(

@@ -8,25 +8,21 @@ from lacli.cli import options
 from lacli.cli.chat import plan_of, start
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import lookahead_group
-from lacli.cli.options import model_group
+from lacli.cli.options import Wording, model_group, wording_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, ModelSettings
 
 
-@with_groups(sampling=sampling_group, decoding=lookahead_group, loading=model_group)
+@with_groups(wording=wording_group, sampling=sampling_group, decoding=lookahead_group, loading=model_group)
 def run(
     model: options.Model = None,
     stdin: options.FromStdin = None,
     prompt: options.Prompt = None,
     file: options.PromptFile = None,
-    system: options.System = "",
-    system_file: options.SystemFile = None,
     raw: options.Raw = False,
-    chat_template: options.ChatTemplate = "",
-    predict: options.Predict = -1,
-    stop: options.Stop = None,
     *,
+    wording: Wording,
     decoding: DecodeSettings,
     sampling: SamplingSettings,
     loading: ModelSettings,
@@ -43,17 +39,14 @@ def run(
     The prompt comes from -p, from -f FILE, from '-' or a pipe; of several, in this order: file, pipe, -p. Without one,
     on a terminal, it is 'lacli chat'.
     """
-    from lacli.chat.adjust import Adjusted
-    from lacli.question import check_text, on_terminal, read_question
+    from lacli.question import on_terminal, read_question
     from lacli.ui import Screen
 
     model, from_stdin = options.split_dash(model, stdin)
-    options.check_raw(raw, system, system_file, chat_template)
-    system = options.system_text(system, system_file)
-    stops = tuple(check_text(part, "--stop") for part in stop or ())
+    if raw:
+        wording.check_raw()
     if prompt is None and file is None and not (from_stdin or raw or json) and on_terminal():
-        plan = plan_of(model, system, chat_template, Adjusted(decoding, sampling, predict, stops))
-        plan = replace(plan, color=color, stats=stats, verbose=verbose)
+        plan = replace(plan_of(model, wording, decoding, sampling), color=color, stats=stats, verbose=verbose)
         start(plan, loading, offline=offline, quiet=quiet, show_accepted=show_accepted)
         return
     text = read_question(prompt, file, stdin=from_stdin)
@@ -64,7 +57,7 @@ def run(
     path = options.model_path(model, screen, offline)
     ask(
         path,
-        Question(text, system, raw, predict, stops, chat_template),
+        Question(text, wording.system, raw, wording.limit, wording.stops, wording.template),
         loading,
         decoding,
         sampling,
