@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from lacli.chain import LlamaSampler
 from lacli.context import LlamaEngine
 from lacli.decode import Decoder, common_prefix
 from lacli.judge import PLAIN
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings
+from lacli.verify import SampleAndMatch
 from tests.talking import LOADING, SMALL, TURNS, Watched, chat_on, judged, opened, said
 from tests.tiny_models import write_gemma_swa, write_hybrid, write_mamba
 
+JACOBI = DecodeSettings(mode="jacobi", window=4)
 
-@pytest.mark.parametrize("decoding", [SMALL, DecodeSettings(mode="lookup"), PLAIN], ids=lambda each: each.mode)
+
+@pytest.mark.parametrize("decoding", [SMALL, DecodeSettings(mode="lookup"), JACOBI, PLAIN], ids=lambda each: each.mode)
 def test_each_of_forty_turns_is_a_fresh_run_of_the_same_tokens(decoding: DecodeSettings) -> None:
     with opened(decoding) as session, LlamaEngine(session.model, LOADING, PLAIN) as plain_engine:
         watched, chat = Watched(session), chat_on(session)
@@ -38,12 +42,14 @@ def test_each_of_forty_turns_is_a_fresh_run_of_the_same_tokens(decoding: DecodeS
         assert not [each for each in differences if each.bug]
 
 
-def test_with_strict_forty_turns_are_fresh_runs_to_the_last_bit() -> None:
-    with opened(replace(SMALL, strict=True)) as session:
-        watched, chat = Watched(session), chat_on(session)
+@pytest.mark.parametrize("temp", [0.0, 0.8])
+def test_with_strict_forty_turns_are_fresh_runs_to_the_last_bit(temp: float) -> None:
+    sampling = SamplingSettings(temp=temp, seed=7)
+    with opened(replace(SMALL, strict=True), sampling) as session, LlamaSampler(session.model, sampling) as sampler:
+        watched, chat = Watched(session), chat_on(session, sampling=sampling)
         plain = replace(session.settings, mode="plain")
         with LlamaEngine(session.model, session.model_settings, plain) as engine:
-            fresh = Decoder(engine, plain)
+            fresh = Decoder(engine, plain, SampleAndMatch(sampler) if temp else None)
             for question in TURNS:
                 said(chat.ask(question))
                 prompt = watched.prompt
