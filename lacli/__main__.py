@@ -15,13 +15,15 @@ from lacli.errors import Interrupted
 
 def main() -> None:
     """Load the program and run it."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # a background job's Ctrl-C is not meant for it
+    # A background job's Ctrl-C is not meant for it, and whoever embeds Python has a handler of his own.
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
         signal.signal(signal.SIGINT, lambda *_: os._exit(Interrupted.exit_code))
     from lacli.cli.main import main as run
 
     try:
-        signal.signal(signal.SIGINT, before)
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         run()
     except BaseException as end:
         if _is_ctrl_c(end):
@@ -33,7 +35,7 @@ def _is_ctrl_c(end: BaseException) -> bool:
     """Whether Ctrl-C is what ends the program; where it comes while a class is made, Python calls it a RuntimeError."""
     if isinstance(end, KeyboardInterrupt) or (isinstance(end, SystemExit) and end.code == Interrupted.exit_code):
         return True
-    cause = end.__cause__ or end.__context__
+    cause = end.__cause__ if isinstance(end, RuntimeError | Interrupted) else None
     return cause is not None and _is_ctrl_c(cause)
 
 

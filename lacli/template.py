@@ -171,7 +171,9 @@ def _render(formatter: Formatter, messages: list[dict[str, str]]) -> str:
             continue
         if _is_whole(formatter, rendered, shape):
             return rendered
-    raise PromptError(f"the chat template fails: {reason}", "give another with --chat-template, or --raw") from cause
+    raise PromptError(
+        f"the chat template fails: {reason}", "give another with --chat-template; lacli run goes without one by --raw"
+    ) from cause
 
 
 def _shapes(messages: list[dict[str, str]]) -> Iterator[Messages]:

@@ -61,8 +61,8 @@ class FakeChat:
         return self.adjusted.sampling
 
     @property
-    def repeatable(self) -> Adjusted:
-        return self.adjusted
+    def seed(self) -> int:
+        return 11 if self.sampling.seed < 0 else -1
 
     @property
     def limit(self) -> int:
@@ -91,7 +91,7 @@ class FakeChat:
     def recall(self) -> None:
         pass
 
-    def change(self, adjusted: Adjusted) -> str:
+    def change(self, adjusted: Adjusted, seed: int = -1) -> str:
         if adjusted == self.refuses:
             raise UsageError("no memory for these settings")
         self.adjusted = adjusted

@@ -45,7 +45,7 @@ def test_every_command_does_something_even_in_an_empty_chat(entry: object, tmp_p
     (tmp_path / "file").write_text("text")
     write_chat(tmp_path / "chat", SavedChat("demo", "", (), Adjusted()))
     argument = {"file": str(tmp_path / "chat"), "switch": "on"}.get(entry.argument, "") if entry.needed else ""
-    assert run(FakeChat(), f"{entry.names[0]} {argument}".strip()) != Outcome()
+    assert run(FakeChat(cells=10_000), f"{entry.names[0]} {argument}".strip()) != Outcome()
 
 
 def test_help_fits_the_screen_and_exit_ends() -> None:
@@ -208,10 +208,34 @@ def test_a_file_with_a_question_is_asked_at_once(tmp_path: Path) -> None:
 def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("word " * 95)
     (tmp_path / "empty").touch()
-    assert "more than the 90 tokens that the context has left" in run(FakeChat(), f"/read {tmp_path}/long.txt").text
+    assert "more than the context has left: 90 tokens" in run(FakeChat(), f"/read {tmp_path}/long.txt").text
+    with pytest.raises(LacliError, match="95 tokens, and the context has 90"):
+        run(FakeChat(cells=90), f"/read {tmp_path}/long.txt")
     for name, words in (("none", "cannot read"), ("empty", "is empty"), ("", "cannot read"), ("a\0b", "cannot read")):
         with pytest.raises(LacliError, match=words):
             run(FakeChat(), f"/read {tmp_path}/{name}")
+
+
+def test_a_file_that_waits_is_taken_back_first(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("some words")
+    write_chat(tmp_path / "chat", SavedChat("demo", "", (), Adjusted()))
+    for command in ("/undo", "/clear", f"/load {tmp_path}/chat"):
+        chat = two_turns()
+        actions = Actions(chat, "demo")
+        for line in (f"/read {tmp_path}/a", command):
+            parsed = parse(line)
+            assert parsed
+            outcome = actions.run(parsed)
+        assert f"{tmp_path}/a will not go before the next message" in outcome.text
+        assert actions.message("next") == "next"
+        assert command != "/undo" or chat.conversation.questions == 2
+
+
+def test_a_seed_that_the_user_has_not_set_is_saved_apart(tmp_path: Path) -> None:
+    chat = two_turns()
+    run(chat, f"/save {tmp_path}/chat.json")
+    saved = read_chat(tmp_path / "chat.json")
+    assert (saved.seed, saved.adjusted.sampling.seed) == (11, -1)
 
 
 def test_a_saved_chat_goes_on_where_it_was(tmp_path: Path) -> None:

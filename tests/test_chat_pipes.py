@@ -169,6 +169,27 @@ def test_a_system_prompt_of_the_environment_is_for_new_chats(tmp_path: Path) -> 
     assert read_chat(file).system == "inside"
 
 
+def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) -> None:
+    file, grammar = tmp_path / "chat.json", tmp_path / "form.gbnf"
+    grammar.write_text('root ::= "a"')
+    chat("-sys", "Be nice.", "--chat-template", "alpaca", "-j", "{}", lines=[f"/save {file}"])
+    asked = ["/system", "/show", "/set G", "/set grammar", "/set json-schema"]
+    typed = ["-sys", "", "--preset", "creative", "--grammar-file", str(grammar)]
+    env = {"LACLI_CHAT_TEMPLATE": "llama3", "LACLI_STRICT": "1"}
+    shown = chat("--load", str(file), *typed, lines=[*asked, f"/save {file}"], env=env).err
+    for words in (
+        "there is no system prompt",
+        "template  alpaca",
+        "G is 8 ",
+        'grammar is root ::= "a"',
+        "schema is none",
+    ):
+        assert words in shown
+    assert not read_chat(file).adjusted.decoding.strict
+    schema = chat("--load", str(file), "--json-schema-file", "/dev/stdin", lines=["{}"])
+    assert "both given" not in schema.err
+
+
 def test_every_line_of_a_log_has_its_own_time(tmp_path: Path) -> None:
     log = tmp_path / "chat.jsonl"
     chat("-n", "8", "--log", str(log), lines=[QUESTION, NEXT])

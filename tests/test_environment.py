@@ -181,8 +181,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return calls
 
 
-UNSEEN = {"--offline", "--quiet", "--color", "--show-accepted"}
-"""What a run has used up before it asks."""
+UNSEEN = {"--offline", "--quiet", "--color", "--show-accepted", "--history"}
+"""What a run has used up before it asks, or what is for the chat that it becomes without a prompt."""
 
 RUN = [parameter for name, parameter in EVERY if name == "run" and long_name(parameter) not in UNSEEN]
 

@@ -71,7 +71,7 @@ def test_code_with_docstrings_arrives_whole_between_triple_quotes(code: str, que
     assert all(is_open("\n".join(lines[:count])) for count in range(1, len(lines)))
 
 
-@pytest.mark.parametrize("code", [MODULE, '"""Halves."""\n\n' + SEVERAL])
+@pytest.mark.parametrize("code", [MODULE, '"""Halves."""\n\n' + SEVERAL, '"""Half.""" + TEXT'])
 def test_a_file_that_begins_with_a_docstring_can_be_pasted_as_it_is(code: str) -> None:
     assert not is_open(code) and without_quotes(code) == code
 

@@ -39,6 +39,14 @@ def test_a_log_is_read_as_the_chat_at_its_end(path: Path) -> None:
     assert read_chat(path) == SavedChat("demo", "be brief", messages, SETTINGS, "chatml")
 
 
+def test_sessions_in_which_nothing_was_said_do_not_hide_the_chat_before_them(path: Path) -> None:
+    with Transcript(str(path), lambda: datetime(2026, 1, 2, tzinfo=UTC)) as transcript:
+        transcript.begin("other", "", "", Adjusted())
+        assert len(read_chat(path).messages) == 4 and read_chat(path).model == "demo"
+        transcript.message(Message("user", "new"))
+    assert [message.content for message in read_chat(path).messages] == ["new"]
+
+
 def test_an_answer_keeps_the_tokens_that_a_session_begins_with(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").split("\n")
     session = json.loads(lines[0])

@@ -66,6 +66,19 @@ def test_another_answer_has_another_seed_unless_the_user_has_fixed_one() -> None
         assert len(others - {first}) > 1 and chat.notes == []
 
 
+def test_a_chat_that_goes_on_has_its_seed_and_takes_others_when_asked_again() -> None:
+    sampling = SamplingSettings(temp=1.5)
+    with opened(PLAIN, sampling) as session:
+        chat = chat_on(session, 12, sampling)
+        said(chat.ask(QUESTION))
+        saved, seed = chat.conversation.messages.copy(), chat.seed
+        answer = said(chat.ask("Explain json.dumps."))
+    with opened(PLAIN, sampling) as session:
+        again = Chat(session, Adjusted(PLAIN, sampling, 12), Conversation("", saved), seed=seed)
+        assert said(again.ask("Explain json.dumps.")) == answer
+        assert len({said(again.again()) for _ in range(4)} - {answer}) > 1
+
+
 def test_a_question_that_cannot_be_answered_anew_keeps_its_answer() -> None:
     with opened(PLAIN, context=256) as session:
         chat = chat_on(session)
@@ -76,8 +89,58 @@ def test_a_question_that_cannot_be_answered_anew_keeps_its_answer() -> None:
             said(chat.again())
         assert chat.conversation.messages == before
         chat.conversation.system = ""
-        chat.again().close()
+        chat.limit = 0
+        said(chat.again())
         assert chat.conversation.messages == before, "nothing came, so the old answer stays"
+
+
+def test_an_answer_that_fails_before_it_begins_leaves_the_old_one(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    said(chat.ask(QUESTION))
+    before = chat.conversation.messages.copy()
+    for name, error in (("conversation_text", KeyboardInterrupt), ("generate", ModelLoadError("no context"))):
+        with monkeypatch.context() as patched:
+
+            def failing(*arguments: object, error: BaseException | type[BaseException] = error, **more: object) -> None:
+                raise error
+
+            patched.setattr(chat.session, name, failing)
+            with pytest.raises((KeyboardInterrupt, ModelLoadError)):
+                said(chat.again())
+        assert chat.conversation.messages == before and chat.dropped == 0
+
+
+def test_what_is_said_after_an_edit_keeps_the_tokens_of_the_answers() -> None:
+    odd = "the answer is here"
+    with opened(PLAIN) as session:
+        tokens = [token for char in odd for token in session.model.tokenize(char, add_special=False)]
+        turn = [Message("user", QUESTION), Message("assistant", odd, tuple(tokens))]
+        chat = Chat(session, Adjusted(PLAIN, limit=4), Conversation("", turn * 3))
+        chat.conversation.system = "Be brief."
+        chat.recall()
+        assert chat.compact() == 1
+        said(chat.ask("Explain json.dumps."))
+        text = session.decoder.text
+        assert sum(text[at : at + len(tokens)] == tokens for at in range(len(text))) == 2
+
+
+def test_tokens_that_are_special_here_are_no_answers_of_this_model(chat: Chat) -> None:
+    start = chat.session.model.tokenize("<|im_start|>", add_special=False)
+    saved = [Message("user", QUESTION), Message("assistant", "", tuple(start))]
+    chat.conversation.replace("", saved)
+    chat.recall()
+    said(chat.ask("Explain json.dumps."))
+    rendered = chat.session.conversation_text(chat.conversation.as_messages()[:-1])
+    assert chat.session.text(chat.session.decoder.text, special=True).startswith(rendered)
+
+
+def test_an_edit_under_a_template_that_fails_is_an_edit_all_the_same(chat: Chat) -> None:
+    said(chat.ask(QUESTION))
+    own = chat.session.template
+    assert own
+    failing = "{{ raise_exception('not today') }}"
+    chat.session.use_template(replace(own, source=failing, formatter=chat.session.model.compile_template(failing)))
+    assert chat.undo() == QUESTION and not chat.conversation.messages
+    chat.clear()
 
 
 def test_an_answer_that_ends_at_once_is_an_empty_one_and_said_to_be(chat: Chat) -> None:

@@ -116,8 +116,7 @@ class Actions:
 
     def _clear(self) -> Outcome:
         self._chat.clear()
-        self._files.clear()
-        return self._changed("cleared; the system prompt and the settings stay", "clear")
+        return self._changed(f"cleared; the system prompt and the settings stay{self._drop_files()}", "clear")
 
     def _regen(self) -> Outcome:
         if not self._chat.conversation.questions:
@@ -125,19 +124,27 @@ class Actions:
         return Outcome(again=True)
 
     def _undo(self) -> Outcome:
+        if self._files:
+            return Outcome(self._drop_files().removeprefix("; "))
         question = self._chat.undo()
         if question is None:
             return Outcome("there is nothing to take back")
         sent = self._take_back(question)
         files = f"; {_files_wait(self._files)}" if sent.files else ""
-        text = f"took the last question back, to change it{files}; Ctrl-C empties the line"
-        return replace(self._changed(text, "undo"), edit=sent.typed)
+        return replace(self._changed(f"took the last question back, to change it{files}", "undo"), edit=sent.typed)
+
+    def _drop_files(self) -> str:
+        """Forget the files that wait; words on that, empty where there are none."""
+        names = " and ".join(name for name, _ in self._files)
+        self._files.clear()
+        return f"; {names} will not go before the next message" if names else ""
 
     def _system(self, argument: str) -> Outcome:
         conversation = self._chat.conversation
         if not argument:
             return Outcome(conversation.system or "there is no system prompt; /system TEXT sets one")
         conversation.system = check_text(unquoted(argument), "the system prompt")
+        self._chat.recall()
         words = "it holds from the next answer on" if conversation.system else "there is none from the next answer on"
         return self._changed(f"system prompt changed: {words}", "system", content=conversation.system)
 
@@ -169,8 +176,10 @@ class Actions:
         text = _file_text(name)
         tokens = len(self._chat.session.model.tokenize(text, add_special=False))
         size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
+        if tokens >= self._chat.cells:
+            raise LacliError(f"{size}, and the context has {self._chat.cells:,}", "start again with a larger -c")
         room = max(self._chat.cells - self._chat.used, 0)
-        note = "" if tokens < room else f"more than the {counted(room, 'token')} that the context has left"
+        note = "" if tokens < room else f"that is more than the context has left: {counted(room, 'token')}"
         self._files.append((name, text))
         if question.strip():
             return Outcome(_lines(size, note), ask=self.message(question))
@@ -181,7 +190,12 @@ class Actions:
         path = Path(os.path.expanduser(name))
         existed = os.path.isfile(path) and path.stat().st_size > 0
         messages = tuple(conversation.messages)
-        write_chat(name, SavedChat(self._model, conversation.system, messages, self._chat.repeatable, self._template))
+        write_chat(
+            name,
+            SavedChat(
+                self._model, conversation.system, messages, adjusted_of(self._chat), self._template, self._chat.seed
+            ),
+        )
         instead = ", in place of the chat that was there" if existed else ""
         return Outcome(f"saved {counted(len(messages), 'message')} to {name}{instead}")
 
@@ -198,20 +212,20 @@ class Actions:
             return self._go_on(name, saved, adjusted)
 
     def _go_on(self, name: str, saved: SavedChat, adjusted: Adjusted) -> Outcome:
-        anew = self._chat.change(adjusted)
+        anew = self._chat.change(adjusted, saved.seed)
         self._chat.conversation.replace(saved.system, saved.messages)
         self._chat.recall()
-        self._files.clear()
+        dropped = self._drop_files()
         text = _lines(
-            f"loaded {counted(len(saved.messages), 'message')} and the settings from {name}",
+            f"loaded {counted(len(saved.messages), 'message')} and the settings from {name}{dropped}",
             anew,
-            *self._differences(saved),
+            *self.differences(saved),
         )
         if self._transcript is None:
             return Outcome(text)
         return Outcome(_lines(text, self._transcript.loaded(name, saved.model, self._chat.conversation, adjusted)))
 
-    def _differences(self, saved: SavedChat) -> list[str]:
+    def differences(self, saved: SavedChat) -> list[str]:
         """Sentences about what a loaded chat had otherwise."""
         own = "the model's own"
         return [

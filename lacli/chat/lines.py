@@ -67,8 +67,9 @@ class Quotes:
 
     def __init__(self, first: str) -> None:
         rest = first.removeprefix(QUOTES).rstrip()
-        self.open = first.startswith(QUOTES) and not rest.endswith(QUOTES)
-        self._in_pair = rest.count(QUOTES) % 2 == 1
+        # An odd number closes them where they stand: code that begins with a docstring.
+        self.open = first.startswith(QUOTES) and not rest.endswith(QUOTES) and rest.count(QUOTES) % 2 == 0
+        self._in_pair = False
 
     def add(self, line: str) -> None:
         """The next line of the message, while they are open."""
@@ -91,7 +92,8 @@ def without_quotes(text: str) -> str:
     if not text.startswith(QUOTES) or _closed_at(lines) != len(others):
         return text.strip("\n")
     if not others:
-        return _no_command(first.removeprefix(QUOTES).removesuffix(QUOTES))
+        quoted = first.removeprefix(QUOTES)
+        return _no_command(quoted.removesuffix(QUOTES)) if quoted.endswith(QUOTES) else first
     beside = first.removeprefix(QUOTES)
     return _no_command("\n".join([beside, *others[:-1]] if beside.strip() else others[:-1]))
 

@@ -38,24 +38,25 @@ def is_log(beginning: bytes) -> bool:
 
 
 def read_log(text: str) -> Logged:
-    """The chat at the end of a log's text; the last session's, where it has several.
+    """The chat at the end of a log's text: of its last session that says something, where it has several.
 
     Raises ValueError for a line that is none of a log; one that a session broke off in is left out.
     """
     lines = text.removesuffix("\n").split("\n")
-    logged, wrong = Logged(), 0
+    logged, earlier, wrong = Logged(), Logged(), 0
     for number, each in enumerate(lines, start=1):
         try:
             line = json.loads(each, parse_constant=no_number)
             if line["event"] == "session":
                 wrong = 0
+                earlier, logged = logged if logged.conversation.messages else earlier, Logged()
             if not wrong:
                 _follow(logged, line)
         except BROKEN:
             wrong = wrong or number
     if wrong and wrong < len(lines):
         raise ValueError(f"line {wrong} is none of a log")
-    return logged
+    return logged if logged.conversation.messages or not earlier.conversation.messages else earlier
 
 
 def no_number(text: str) -> NoReturn:

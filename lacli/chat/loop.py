@@ -12,6 +12,7 @@ from lacli.chat.actions import Actions, Outcome
 from lacli.chat.clipboard import copy
 from lacli.chat.commands import Command, argument_of, meant_by, message_of, parse
 from lacli.chat.lines import Lines
+from lacli.chat.shown import oldest
 from lacli.chat.status import status_line
 from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
@@ -20,6 +21,9 @@ from lacli.interrupts import without_ctrl_c
 from lacli.report import as_lines
 from lacli.text import Piece
 from lacli.ui import Screen
+
+EMPTIES = "; Ctrl-C empties the line"
+"""Said where a text stands in the line that the user did not type just now."""
 
 
 class Loop:
@@ -59,6 +63,8 @@ class Loop:
                 # Ctrl-C is raised where a loop begins again, so that has to be in here.
                 if first:
                     message, first = first, ""
+                    if self._interactive:
+                        self._screen.say(f"> {message}")
                     self._ask(message, lines)
                 while not self._next(lines):
                     pass
@@ -110,7 +116,8 @@ class Loop:
             return Outcome()
         outcome = self._done(command)
         if outcome.text:
-            self._screen.say(outcome.text)
+            offered = EMPTIES if outcome.edit and self._interactive else ""
+            self._screen.say(f"{outcome.text}{offered}")
         if outcome.color is not None:
             self._screen.show_accepted = outcome.color
         if outcome.status is not None:
@@ -132,14 +139,19 @@ class Loop:
             return self._actions.run(command, self._screen.width)
 
     def _ask(self, message: str, lines: Lines) -> None:
-        pieces = self._chat.ask(message)
-        self._log(answered=False)
+        conversation = self._chat.conversation
+        replaced = conversation.messages[-1] if conversation.is_open else None
+        with without_ctrl_c():
+            pieces = self._chat.ask(message)
+            self._log(answered=False)
         try:
             self._answer(pieces)
-        except PromptError:
+        except PromptError as error:
             self._log_change("undo")
+            if replaced and self._transcript:
+                self._note(self._transcript.message(replaced))
             lines.edit(self._actions.refused(message))
-            raise
+            raise PromptError(error.what, f"{error.hint}{EMPTIES if self._interactive else ''}") from error
 
     def _answer(self, pieces: Generator[Piece], *, again: bool = False) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept. again: in the place of another one."""
@@ -155,6 +167,7 @@ class Loop:
                 answered = len(self._chat.turns) > before
                 if self._chat.dropped:
                     self._log_change("compact", dropped=self._chat.dropped)
+                    self._screen.say(f"lacli: the context was full: {oldest(self._chat.dropped)} are forgotten")
                 if answered and again:
                     self._log_change("regen")
                 if answered:

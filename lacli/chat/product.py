@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from lacli.chat.actions import Actions
-from lacli.chat.adjust import KEYS, Adjusted, choices, value_of, with_values
+from lacli.chat.adjust import KEYS, OTHERS, Adjusted, choices, value_of, with_values
 from lacli.chat.commands import argument_of, names
 from lacli.chat.completion import Vocabulary
 from lacli.chat.conversation import Conversation
@@ -21,6 +21,7 @@ from lacli.chat.lines import Editing
 from lacli.chat.loop import Loop
 from lacli.chat.reader import open_lines
 from lacli.chat.saved import SavedChat
+from lacli.chat.shown import counted
 from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
 from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
@@ -73,11 +74,18 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
             )
         session = stack.enter_context(opened)
         messages = plan.saved.messages if plan.saved else ()
-        talk = Chat(session, plan.adjusted, Conversation(plan.system, messages), context_shift=plan.context_shift)
+        talk = Chat(
+            session,
+            plan.adjusted,
+            Conversation(plan.system, messages),
+            seed=plan.saved.seed if plan.saved else -1,
+            context_shift=plan.context_shift,
+        )
         interactive = sys.stdin is not None and sys.stdin.isatty()
+        actions = Actions(talk, plan.model, plan.template, transcript)
         loop = Loop(
             talk,
-            Actions(talk, plan.model, plan.template, transcript),
+            actions,
             screen,
             transcript=transcript,
             interactive=interactive,
@@ -86,10 +94,11 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
         )
         vocabulary = Vocabulary({name: argument_of(name) for name in names()}, KEYS, choices, MODES)
         lines = open_lines(Editing(vocabulary, screen.note, plan.history, loop.status, plan.editor, plan.color))
-        for note in [*session.notes, *talk.notes]:
+        others = actions.differences(plan.saved) if plan.saved else []
+        for note in [*session.notes, *talk.notes, *others]:
             screen.note(note)
         if interactive:
-            known = f", {len(messages)} messages loaded" if messages else ""
+            known = f", {counted(len(messages), 'message')} loaded" if messages else ""
             screen.note(f"{session.model.description}, context {talk.cells} tokens{known}; /help for help, Ctrl-D ends")
         if transcript and (
             trouble := transcript.begin(plan.model, plan.template, plan.system, plan.adjusted, messages)
@@ -107,11 +116,14 @@ def _now() -> datetime:
 def _going_on(saved: SavedChat, plan: ChatPlan) -> ChatPlan:
     """The plan with what was saved, where the flags do not say otherwise."""
     given = {key.field: value_of(plan.adjusted, key) for key in ALL.values() if key.field in plan.given}
+    for form, other in OTHERS.items():
+        if given.get(form):
+            given.setdefault(other, "")
     adjusted = with_values(saved.adjusted, given)
-    strict = plan.adjusted.decoding.strict or saved.adjusted.decoding.strict
+    strict = (plan.adjusted if "strict" in plan.given else saved.adjusted).decoding.strict
     return replace(
         plan,
-        system=plan.system or saved.system,
-        template=plan.template or saved.template,
+        system=plan.system if plan.given & {"system", "system_file"} else saved.system,
+        template=plan.template if "chat_template" in plan.given else saved.template,
         adjusted=replace(adjusted, decoding=replace(adjusted.decoding, strict=strict)),
     )

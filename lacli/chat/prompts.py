@@ -50,9 +50,15 @@ class Prompts:
         messages = conversation.as_messages()
         first = len(messages) - len(conversation.messages)
         for place, message in enumerate(conversation.messages, start=first):
-            tokens = message.tokens
-            if tokens and max(tokens) < self._session.model.vocabulary:
-                self.answered(self.spell(messages[:place]), tokens)
+            if message.tokens and self._say(message.tokens) in message.content:
+                self.answered(self.spell(messages[:place]), message.tokens)
+
+    def _say(self, tokens: Sequence[int]) -> str:
+        """What tokens say with the names of special ones, which another model's may be here, less the end."""
+        model = self._session.model
+        if max(tokens) >= model.vocabulary:
+            return "\0"
+        return self._session.text(tokens[:-1] if model.is_end(tokens[-1]) else tokens, special=True)
 
     def _is_special(self, tokens: Sequence[int]) -> bool:
         return bool(tokens) and not self._session.model.piece(tokens[0])

@@ -23,7 +23,7 @@ from lacli.chat.keys import ALL, Key, Value
 from lacli.chat.logged import BEGINNING_BYTES, is_log, no_number, read_log
 from lacli.errors import LacliError, UsageError
 from lacli.question import read_text
-from lacli.sampling import bias_words, token_bias
+from lacli.sampling import MOST_SEED, bias_words, token_bias
 
 FORMAT, VERSION = "lacli chat", 1
 
@@ -34,13 +34,17 @@ KIND_WORDS = {"switch": "true or false", "whole": "a whole number", "number": "a
 
 @dataclass(frozen=True)
 class SavedChat:
-    """A conversation with what it takes to go on. model: as the user typed it; template: empty for the model's own."""
+    """A conversation with what it takes to go on.
+
+    model: as the user typed it; template: empty for the model's own; seed: the one in use where the user has set none.
+    """
 
     model: str
     system: str
     messages: tuple[Message, ...]
     adjusted: Adjusted
     template: str = ""
+    seed: int = -1
 
 
 def write_chat(path: str | Path, chat: SavedChat) -> None:
@@ -116,6 +120,7 @@ def _as_json(chat: SavedChat) -> dict[str, Any]:
         "system": chat.system,
         "messages": messages_json(chat.messages),
         "settings": settings_json(chat.adjusted),
+        "seed": chat.seed,
     }
 
 
@@ -175,7 +180,13 @@ class _Reader:
             messages=self._messages(found.get("messages")),
             adjusted=self._settings(found.get("settings", {})),
             template=self._text(found, "template", ""),
+            seed=self._seed(found.get("seed", -1)),
         )
+
+    def _seed(self, found: object) -> int:
+        if type(found) is not int or not -1 <= found <= MOST_SEED:
+            self._refuse('"seed" is no seed')
+        return found
 
     def _refuse(self, why: str) -> NoReturn:
         raise LacliError(f"{self._name} is no saved chat: {why}", "/save writes one")

@@ -48,8 +48,8 @@ class ChatLike(Protocol):
     @property
     def stops(self) -> tuple[str, ...]: ...
     @property
-    def repeatable(self) -> Adjusted:
-        """All settings, with the seed in use."""
+    def seed(self) -> int:
+        """The seed in use where the user has set none."""
         ...
 
     @property
@@ -76,7 +76,7 @@ class ChatLike(Protocol):
         """Take in a conversation that was replaced."""
         ...
 
-    def change(self, adjusted: Adjusted) -> str:
+    def change(self, adjusted: Adjusted, seed: int = -1) -> str:
         """Take new settings; a sentence when the context had to be made anew."""
         ...
 
@@ -129,7 +129,7 @@ def numbers(chat: ChatLike) -> str:
 
 
 def context_used(chat: ChatLike) -> str:
-    return f"{chat.used} of {chat.cells} tokens used ({chat.used / max(chat.cells, 1):.0%})"
+    return f"{chat.used} of {chat.cells} tokens used ({100 * chat.used // max(chat.cells, 1)}%)"
 
 
 def counted(count: int, noun: str) -> str:

@@ -13,7 +13,6 @@ from secrets import randbelow
 from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation, Message
 from lacli.chat.prompts import Prompts, Spelled
-from lacli.chat.shown import oldest
 from lacli.decode import common_prefix
 from lacli.errors import PromptError
 from lacli.generation import Answer
@@ -36,20 +35,25 @@ class Chat:
     """Turns of a conversation on one session, whose cache holds the last of them.
 
     conversation: what was said. limit: tokens of an answer, -1 for none. stops: texts that end one. sampling: as the
-    user asked for it. turns: the answers so far; last: the latest. notes: sentences about the last turn or change.
+    user asked for it. turns: the answers so far. notes: sentences about the last turn or change.
     dropped: the oldest questions that the last turn had no room for.
     """
 
     def __init__(
-        self, session: Session, adjusted: Adjusted, conversation: Conversation, *, context_shift: bool = False
+        self,
+        session: Session,
+        adjusted: Adjusted,
+        conversation: Conversation,
+        *,
+        seed: int = -1,
+        context_shift: bool = False,
     ) -> None:
-        """context_shift: a full context loses its oldest tokens instead of ending the answer."""
+        """seed: to go on with where the user has set none. context_shift: a full context loses its oldest tokens."""
         self.session = session
         self.conversation = conversation
         self.sampling = adjusted.sampling
         self.limit, self.stops = adjusted.limit, adjusted.stops
         self.turns: list[Answer] = []
-        self.last: Answer | None = None
         self.notes: list[str] = []
         self.dropped = 0
         self._used = 0
@@ -59,6 +63,8 @@ class Chat:
             session.use_template(chatml(session.model))
             self.notes.append("the model has no chat template, so ChatML is used; --chat-template takes another one")
         self._shifts = context_shift and self._can_shift()
+        if seed >= 0:
+            self.change(adjusted, seed)
         self.recall()
 
     @property
@@ -67,10 +73,14 @@ class Chat:
         return self.session.settings
 
     @property
-    def repeatable(self) -> Adjusted:
-        """All settings, with the seed in use: a chat that has them goes on alike."""
-        sampling = self.sampling if self.session.sampling.greedy else self._seeded(self.sampling)
-        return Adjusted(self.settings, sampling, self.limit, self.stops)
+    def seed(self) -> int:
+        """The seed in use where the user has set none; -1 where he has, or where nothing is drawn."""
+        return -1 if self.session.sampling.greedy or self.sampling.seed >= 0 else self._seed
+
+    @property
+    def last(self) -> Answer | None:
+        """The latest answer."""
+        return self.turns[-1] if self.turns else None
 
     @property
     def used(self) -> int:
@@ -102,17 +112,19 @@ class Chat:
 
         The answer that there is goes when the new one comes.
         """
-        before = self.conversation.messages.copy()
-        self.notes = []
-        self.conversation.take_back_answer()
-        if self.session.sampling.greedy:
-            self.notes.append("at temperature 0 the answer comes out the same; /set temp 0.8 for another one")
-        elif self.sampling.seed >= 0:
-            self.notes.append("one seed gives one answer; /set seed -1 for another one each time")
-        else:
-            self._seed = randbelow(MOST_SEED + 1)
-            self._adapt(self.settings, self.sampling)
-        yield from self._turn(before, again=True)
+        before, turns = self.conversation.messages.copy(), len(self.turns)
+        try:
+            self.notes = []
+            self.conversation.take_back_answer()
+            if self.sampling.seed < 0 and not self.session.sampling.greedy:
+                self._seed = randbelow(MOST_SEED + 1)
+                self._adapt(self.settings, self.sampling)
+            yield from self._turn(before)
+            if before == self.conversation.messages:
+                self.notes.append(self._why_the_same())
+        finally:
+            if len(self.turns) == turns:
+                self._restore(before)
 
     def undo(self) -> str | None:
         """Take the last question and its answer back; the question, or None where nothing was asked."""
@@ -135,23 +147,25 @@ class Chat:
             dropped += 1
         if dropped:
             self.conversation.messages[:] = rest.messages
-            self._cut_back()
+            self.recall()
         return dropped
 
     def recall(self) -> None:
-        """Take in a conversation that came from elsewhere; its answers keep the tokens they were generated with."""
+        """Take in a conversation whose beginning is another; its answers keep the tokens they were generated with."""
         with suppress(PromptError):  # the next turn says it
             self._prompts.recall(self.conversation)
-            self._cut_back()
+        self._cut_back()
 
-    def change(self, adjusted: Adjusted) -> str:
-        """Take new settings; what to know about them, empty where there is nothing.
+    def change(self, adjusted: Adjusted, seed: int = -1) -> str:
+        """Take new settings; what to know about them, empty where there is nothing. seed: where they set none.
 
         Raises UsageError for settings that cannot be, ModelLoadError for a context that does not fit into memory; then
         the old ones stay.
         """
         known = len(self.session.notes)
-        if adjusted.sampling.seed < 0 <= self.sampling.seed:
+        if seed >= 0:
+            self._seed = seed
+        elif adjusted.sampling.seed < 0 <= self.sampling.seed:
             self._seed = randbelow(MOST_SEED + 1)
         anew = self._adapt(adjusted.decoding, adjusted.sampling)
         self.sampling = adjusted.sampling
@@ -165,12 +179,23 @@ class Chat:
             )
         return "; ".join(sentences)
 
-    def _turn(self, before: list[Message], *, again: bool = False) -> Generator[Piece]:
-        """The answer to the last question; before: the messages that come back where there is none."""
+    def _why_the_same(self) -> str:
+        if self.session.sampling.greedy:
+            return "at temperature 0 the answer comes out the same; /set temp 0.8 for another one"
+        if self.sampling.seed >= 0:
+            return "one seed gives one answer; /set seed -1 for another one each time"
+        return "another seed gave the same answer"
+
+    def _restore(self, messages: list[Message]) -> None:
+        self.conversation.messages[:] = messages
+        self.dropped = 0
+
+    def _turn(self, before: list[Message]) -> Generator[Piece]:
+        """The answer to the last question; before: the messages that come back where it has no room."""
         try:
             prompt = self._fitting_prompt()
         except PromptError:
-            self.conversation.messages[:] = before
+            self._restore(before)
             raise
         generation = self.session.generate(
             prompt.tokens,
@@ -183,10 +208,9 @@ class Chat:
         try:
             yield from with_thoughts(generation, begun)
         finally:
-            if generation.statistics.steps:
-                self._finish(prompt, generation.answer(), begun)
-            elif again:
-                self.conversation.messages[:] = before
+            with without_ctrl_c():
+                if generation.statistics.steps:
+                    self._finish(prompt, generation.answer(), begun)
         if not generation.statistics.steps:
             self.notes.append("-n is 0, so nothing was answered; /set n -1 takes the limit away")
 
@@ -196,7 +220,6 @@ class Chat:
         self.conversation.answer(closed(begun + answer.text) if begun else answer.text, answer.tokens)
         self._prompts.answered(prompt, answer.tokens)
         self.turns.append(answer)
-        self.last = answer
         held = len(self.session.decoder.text)
         shifted = len(prompt.tokens) + len(answer.tokens) - held
         self._used = held
@@ -207,9 +230,6 @@ class Chat:
         if not answer.text and answer.finish_reason != "interrupt":
             self.notes.append(f"the answer is empty: it ended at once, by {ENDED_BY[answer.finish_reason]}")
 
-    def _prompt(self) -> Spelled:
-        return self._prompts.spell(self.conversation.as_messages())
-
     def _spelled(self, conversation: Conversation) -> Spelled:
         """A conversation as the beginning of the next prompt; some templates want a question at the end."""
         messages = conversation.as_messages()
@@ -218,22 +238,21 @@ class Chat:
     def _fitting_prompt(self) -> Spelled:
         """The conversation as a prompt with room for an answer behind it."""
         self.dropped = 0
-        prompt = self._prompt()
+        prompt = self._spelled(self.conversation)
         while len(prompt.tokens) >= self.cells:
             if not (self._shifts and self.conversation.drop_oldest()):
-                self.dropped = 0
                 raise self._too_long(len(prompt.tokens))
             self.dropped += 1
-            prompt = self._prompt()
-        if self.dropped:
-            self.notes.append(f"the context was full: {oldest(self.dropped)} are forgotten")
+            self._prompts.recall(self.conversation)
+            prompt = self._spelled(self.conversation)
         return prompt
 
     def _too_long(self, tokens: int) -> PromptError:
         if self.conversation.questions == 1:
+            system = ", shorten the system prompt with /system" if self.conversation.system else ""
             return PromptError(
                 f"the message needs {tokens} tokens and the context has {self.cells}",
-                f"send a shorter one, or start again with -c {tokens + self.cells}",
+                f"send a shorter one{system}, or start again with -c {tokens + self.cells}",
             )
         what = f"with this message the conversation has {tokens} tokens, and the context {self.cells}"
         return PromptError(what, self._choice())
@@ -255,9 +274,10 @@ class Chat:
 
     def _cut_back(self) -> None:
         """Forget, in the cache and in what was learned, what the conversation does not have any more."""
-        spelled = self._spelled(self.conversation)
-        self.session.decoder.cut_back(spelled.tokens)
-        self._used = len(spelled.tokens) if self.conversation.messages else 0
+        with suppress(PromptError):  # the next turn says it
+            spelled = self._spelled(self.conversation)
+            self.session.decoder.cut_back(spelled.tokens)
+            self._used = len(spelled.tokens) if self.conversation.messages else 0
 
     def _can_shift(self) -> bool:
         if self.settings.strict:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from lacli.cli import options
 from lacli.cli.chat import plan_of, start
+from lacli.cli.environment import setting
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import lookahead_group
 from lacli.cli.options import Wording, model_group, wording_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, ModelSettings
+
+History = Annotated[bool, setting("--history/--no-history", hidden=True)]
+"""Of the chat that a run without a prompt is."""
 
 
 @with_groups(wording=wording_group, sampling=sampling_group, decoding=lookahead_group, loading=model_group)
@@ -21,6 +26,7 @@ def run(
     prompt: options.Prompt = None,
     file: options.PromptFile = None,
     raw: options.Raw = False,
+    history: History = True,
     *,
     wording: Wording,
     decoding: DecodeSettings,
@@ -46,7 +52,9 @@ def run(
     if raw:
         wording.check_raw()
     if prompt is None and file is None and not (from_stdin or raw or json) and on_terminal():
-        plan = replace(plan_of(model, wording, decoding, sampling), color=color, stats=stats, verbose=verbose)
+        plan = replace(
+            plan_of(model, wording, decoding, sampling, history=history), color=color, stats=stats, verbose=verbose
+        )
         start(plan, loading, offline=offline, quiet=quiet, show_accepted=show_accepted)
         return
     text = read_question(prompt, file, stdin=from_stdin)
