@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import SO_LINGER, SOL_SOCKET
 from typing import Any, Literal, Self
+from urllib.parse import unquote
 
 GATED = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."}
 NOT_FOUND = {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}
@@ -30,7 +31,8 @@ class Repository:
     """One repository: its files, and what goes wrong with them.
 
     gated: its files want this token. break_after: bytes after which the next transfer ends, and how it ends: the
-    connection is closed, reset, or held until `released`. lie: bytes that the listing adds to every size.
+    connection is closed, reset, or held until `released`. tail: what a transfer that is gone on with ends in. wrong:
+    what comes has other bytes than the listing says. lie: bytes that the listing adds to every size.
     names_only: the listing tells names alone. elsewhere: files are on another host, which takes no tokens.
     """
 
@@ -38,6 +40,8 @@ class Repository:
     gated: str = ""
     break_after: int | None = None
     ending: Literal["close", "reset", "hold"] = "reset"
+    tail: bytes = b""
+    wrong: bool = False
     lie: int = 0
     names_only: bool = False
     elsewhere: bool = False
@@ -124,7 +128,7 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         hub = self.fake
-        path = self.path.partition("?")[0]
+        path = unquote(self.path.partition("?")[0])
         hub.requests.append((self.command, path, self.headers.get("Range", "")))
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if hub.status:
@@ -177,6 +181,8 @@ class _Answers(BaseHTTPRequestHandler):
         headers = {"ETag": f'"{sha256(content).hexdigest()}"', "X-Repo-Commit": repository.commit}
         headers |= {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if span else {}
         status, body = (206 if span else 200), content[start:]
+        tail = b"wrong" if repository.wrong else repository.tail if span else b""
+        body = body[: len(body) - len(tail)] + tail
         if self.command == "HEAD" or repository.break_after is None:
             return self._send(status, body, headers)
         sent, repository.break_after = body[: repository.break_after], None

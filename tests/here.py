@@ -5,6 +5,7 @@ No test lives here. The library's constants point at that hub while `looking_up`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from huggingface_hub import constants
 from lacli.errors import ModelLoadError
 from lacli.resolve import find_model
 from tests.fake_hub import FakeHub, Repository
+from tests.program import HUBS, PROXIES
 from tests.tiny_models import write_llama
 
 NAME = "someone/tiny-GGUF"
@@ -65,13 +67,14 @@ class Here:
 
 @contextmanager
 def looking_up(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
-    """A process that has this hub and this cache, and no token."""
+    """A process that has this hub and this cache, no token, and none of the developer's own settings of the library."""
     point_at(hub.address, monkeypatch)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_SYMLINKS", "HF_HUB_DISABLE_IMPLICIT_TOKEN"):
+        monkeypatch.setattr(constants, name, False)
+    for name in [name for name in os.environ if name.startswith((*HUBS, *PROXIES))]:
+        monkeypatch.delenv(name)
+    huggingface_hub.close_session()
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache.parent / "token"))
     yield Here(hub, cache)
     huggingface_hub.close_session()

@@ -1,7 +1,7 @@
 """lacli as a person meets it: a process with pipes, a process on a terminal, or quickly, inside the test's process.
 
 No test lives here. Everything runs on the CPU and on one thread, which does not suffer from a busy machine, and
-without the developer's own LACLI_*, LLAMA_ARG_* and colour settings.
+without the developer's own settings of lacli, llama.cpp, the hub's library, proxies and colours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,17 @@ PROGRAM = (sys.executable, "-m", "lacli")
 SECONDS = 60
 """How long a run may take at most, on a very busy machine."""
 
-FOREIGN = ("GGML_", "LACLI_", "LLAMA_ARG_", "NO_COLOR", "FORCE_COLOR", "PYTHON", "COLUMNS", "TERM")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+HUBS = (
+    *("HF_DEBUG", "HF_ENDPOINT", "HF_HUB_DISABLE_", "HF_HUB_DOWNLOAD_", "HF_HUB_ENABLE_", "HF_HUB_ETAG_"),
+    *("HF_HUB_OFFLINE", "HF_TOKEN", "HF_XET_", "HUGGING_FACE_", "TRANSFORMERS_OFFLINE"),
+)
+"""Of the hub's library, all but the place of its cache, which a test says."""
+
+FOREIGN = (
+    *("GGML_", "LACLI_", "LLAMA_ARG_", "NO_COLOR", "FORCE_COLOR", "PYTHON", "COLUMNS", "TERM"),
+    *(*HUBS, *PROXIES),
+)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lacli.gguf import read_header
+from lacli.gguf import Header, read_header
 from lacli.hub.aliases import Alias
-from lacli.hub.cache import find_cached
+from lacli.hub.cache import find_cached, keep_names
 from lacli.hub.names import HubModel, read_name
 from lacli.resolve import demo_model
+from lacli.shelf import cached
 from lacli.shelf.cached import aliased, cached_models, cached_names, matching, stored_models, unfinished_downloads
 from tests import hub_cache, tiny_models
 
@@ -174,3 +175,51 @@ def test_aliases_find_their_models_and_the_bundled_one_is_always_there(hub: Path
     stored = stored_models(aliases)
     assert [(each.name, each.path) for each in stored] == [("me/a:Q8_0", link), ("mine", model), ("", demo_model())]
     assert [[each.path for each in aliased(stored, alias)] for alias in aliases.values()] == [[link], [], [model]]
+
+
+def test_a_quant_that_two_models_of_the_hub_have_names_none_that_is_here(hub: Path, model: Path) -> None:
+    link = hub_cache.add(hub, "me/a", "a-Q4_K_M.gguf", model)
+    keep_names("me/a", link.parent.name, ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"])
+    (found,) = cached_models()
+    assert found.name == "hf:me/a/a-Q4_K_M.gguf" and cached_names(hub) == [found.name]
+    wanted = read_name(found.name, {})
+    assert isinstance(wanted, HubModel) and find_cached(wanted) == link
+
+
+@pytest.mark.parametrize("anything", [True, False])
+def test_a_part_of_a_quant_finds_nothing_where_what_the_hub_has_is_not_known(
+    hub: Path, model: Path, anything: bool
+) -> None:
+    link = hub_cache.add(hub, "me/a", "a-BF16.gguf", model)
+    assert find_cached(HubModel("me/a", "F16"), anything=anything) is None
+    assert find_cached(HubModel("me/a", "bf16"), anything=anything) == link
+    keep_names("me/a", link.parent.name, ["a-BF16.gguf", "a-F16.gguf"])
+    assert find_cached(HubModel("me/a", "F16"), anything=anything) is None
+    # Where the hub has no other, that is the one.
+    keep_names("me/a", link.parent.name, ["a-BF16.gguf"])
+    assert find_cached(HubModel("me/a", "F16"), anything=anything) == link
+
+
+def test_a_look_at_a_file_that_leaves_no_trace_changes_nothing_of_it(
+    hub: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, header = hub_cache.add(hub, "me/a", "a-Q8_0.gguf", model).resolve(), read_header(model)
+    os.utime(content, (1e9, 1e9))
+    before = content.stat()
+
+    def find_after(*times: float) -> os.stat_result:
+        """What becomes of a file whose look at it leaves these times of reading and writing."""
+
+        def look(path: Path) -> Header:
+            if times:
+                os.utime(path, (times[0], times[1]))
+            return header
+
+        monkeypatch.setattr(cached, "read_header", look)
+        assert cached_models()[0].header == header
+        return content.stat()
+
+    assert find_after().st_ctime_ns == before.st_ctime_ns
+    assert find_after(5e9, 1e9).st_atime == 1e9
+    # One that is written meanwhile keeps its new times.
+    assert find_after(5e9, 5e9).st_mtime == 5e9

@@ -241,3 +241,9 @@ def test_threads_that_cannot_be_are_a_usage_error_that_names_the_variable() -> N
     done = call("doctor", env={"LACLI_THREADS": "-2"})
     assert done.code == 2
     assert "LACLI_THREADS sets -t" in done.err
+
+
+def test_control_codes_in_a_variable_do_not_reach_the_terminal() -> None:
+    played = machine(environ={"LACLI_WINDOW": "7\x1b[2J"})
+    text = as_lines(examine_machine(played), played.terminal)
+    assert "\x1b" not in text and "LACLI_WINDOW=7" in text

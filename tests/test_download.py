@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
-from huggingface_hub.utils.logging import get_verbosity, set_verbosity
 
 from lacli.errors import ModelLoadError
 from lacli.hub.download import fetch_model
@@ -271,18 +269,23 @@ def test_all_of_a_model_is_of_the_commit_that_was_listed(here: Here, tmp_path: P
     assert (path.parents[2] / "refs" / "main").read_text() == repository.commit
 
 
-def test_the_library_is_as_loud_afterwards_as_before(here: Here) -> None:
-    before = get_verbosity()
-    try:
-        set_verbosity(logging.INFO)
-        here.find(NAME)
-        assert get_verbosity() == logging.INFO
-    finally:
-        set_verbosity(before)
-
-
 def test_a_relative_cache_is_an_absolute_folder(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     here.cache.mkdir()
     monkeypatch.chdir(here.cache)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", "./x/../hub")
     assert here.find(NAME).is_relative_to(here.cache / "hub" / f"models--{NAME.replace('/', '--')}")
+
+
+@pytest.mark.parametrize("status", [0, 503])
+def test_a_pull_takes_no_other_model_where_the_hub_cannot_be_asked(
+    status: int, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = here.find(f"{NAME}:Q8_0")
+    here.hub.status = status
+    if not status:
+        point_at(CLOSED, monkeypatch)
+    with pytest.raises(ModelLoadError, match="on this disk is Q8_0"):
+        fetch_model(HubModel(NAME), quiet=True, fresh=True)
+    warned: list[str] = []
+    assert fetch_model(HubModel(NAME, "q8_0"), quiet=True, fresh=True, warn=warned.append) == path
+    assert "from the cache" in warned[0]

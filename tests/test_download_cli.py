@@ -138,3 +138,29 @@ def test_what_was_pulled_before_one_fails_is_in_the_json(hub: FakeHub, tmp_path:
     done = run("pull", "--json", NAME, "no/body", env=hub.environment(tmp_path))
     assert done.code == 1 and "no/body" in done.err
     assert [each["name"] for each in json.loads(done.out)["models"]] == [NAME]
+
+
+def test_a_pull_that_gets_no_newest_says_so_quiet_or_not_and_takes_no_other_model(hub: FakeHub, tmp_path: Path) -> None:
+    assert run("pull", "-q", f"{NAME}:Q8_0", env=hub.environment(tmp_path)).err == ""
+    hub.status = 503
+    done = run("pull", "-q", f"{NAME}:Q8_0", env=hub.environment(tmp_path))
+    assert done.code == 0 and f"from the cache ({hub.address} answers 503)" in done.err
+    assert "answers 503" in complaint(run("pull", "-q", NAME, env=hub.environment(tmp_path)))
+
+
+def test_a_damaged_model_is_pulled_again(hub: FakeHub, tmp_path: Path, tiny: bytes) -> None:
+    path = Path(run("pull", NAME, env=hub.environment(tmp_path)).out.strip())
+    path.write_bytes(tiny[:5000])
+    assert run("pull", NAME, env=hub.environment(tmp_path)).code == 0
+    assert path.read_bytes() == tiny
+
+
+@pytest.mark.parametrize("endpoint", ["user:s3cret@mirror.local", ""])
+def test_an_address_that_is_none_is_said_by_pull_and_doctor_and_without_its_password(
+    endpoint: str, hub: FakeHub, tmp_path: Path
+) -> None:
+    environment = hub.environment(tmp_path, HF_ENDPOINT=endpoint)
+    for arguments in (("pull", NAME), ("doctor", "--no-test")):
+        done = run(*arguments, env={**environment, "COLUMNS": "200"})
+        assert "which is no address" in " ".join((done.out + done.err).split())
+        assert "s3cret" not in done.out + done.err

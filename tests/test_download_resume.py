@@ -13,6 +13,7 @@ import pytest
 from filelock import FileLock
 from huggingface_hub import constants
 
+from lacli.errors import ModelLoadError
 from lacli.hub.download import fetch_model
 from lacli.hub.names import HubModel
 from lacli.resolve import find_model
@@ -165,3 +166,51 @@ def test_without_links_a_model_takes_its_size_once(here: Here, monkeypatch: pyte
     assert len(here.hub.transfers()) == 1
     remove(plan_removal(NAME, {}))
     assert not path.exists() and cached_models() == []
+
+
+@pytest.mark.parametrize("there", [0, 5000])
+@pytest.mark.parametrize("links", [True, False])
+def test_a_damaged_content_is_fetched_again(
+    there: int, links: bool, here: Here, tiny: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS", not links)
+    path = here.find(NAME)
+    path.write_bytes(tiny[:there])
+    assert fetch_model(HubModel(NAME), quiet=True, fresh=True) == path
+    assert path.read_bytes() == tiny and path.is_symlink() is links
+    assert len(here.hub.transfers()) == 2
+
+
+def test_a_damaged_copy_is_fetched_again_where_links_can_be_made_now(
+    here: Here, tiny: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without_links:
+        without_links.setattr(constants, "HF_HUB_DISABLE_SYMLINKS", True)
+        path = here.find(NAME)
+    path.write_bytes(tiny[:5000])
+    assert fetch_model(HubModel(NAME), quiet=True, fresh=True) == path
+    assert path.read_bytes() == tiny
+
+
+def test_what_only_the_library_can_fetch_is_left_to_it_whole(
+    here: Here, tiny: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = here.find(NAME)
+    path.write_bytes(tiny[:5000])
+    monkeypatch.setattr(constants, "MAX_HTTP_DOWNLOAD_SIZE", 1000)
+    with pytest.raises(ModelLoadError, match="too large"):
+        fetch_model(HubModel(NAME), quiet=True, fresh=True)
+    assert here.contents() == []
+
+
+def test_what_the_library_goes_on_with_by_itself_is_judged_too(here: Here, large: Repository, tiny: bytes) -> None:
+    large.ending, large.tail = "close", b"other bytes"
+    assert here.find("someone/large").read_bytes() == large.files["large-Q8_0.gguf"]
+    assert "damaged: fetching all of it" in here.said[-1]
+    assert [bool(span) for _, span in here.hub.transfers()] == [False, True, False]
+
+
+def test_bytes_that_are_wrong_twice_are_refused_and_not_kept(here: Here, large: Repository) -> None:
+    large.break_after, large.wrong = None, True
+    assert "large-Q8_0.gguf came with other bytes than the hub has" in here.refused("someone/large")
+    assert len(here.hub.transfers()) == 2 and here.contents() == []

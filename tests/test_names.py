@@ -57,6 +57,9 @@ def test_a_name_is_a_model_of_the_hub(text: str, model: HubModel) -> None:
         ("HuggingFace.co/a/b:Q8_0", HubModel("a/b", "Q8_0")),
         ("https://huggingface.co/a/b/blob/main/c.gguf", HubModel("a/b", file="c.gguf")),
         ("https://huggingface.co/a/b/resolve/main/c/d.gguf?download=true", HubModel("a/b", file="c/d.gguf")),
+        ("https://huggingface.co/a/b/blob/main/c%20d%2Bx.gguf", HubModel("a/b", file="c d+x.gguf")),
+        ("https://huggingface.co/a/b?show_file_info=c-Q8_0.gguf", HubModel("a/b", file="c-Q8_0.gguf")),
+        ("https://huggingface.co/a/b/tree/main?show_file_info=c%2Fd.gguf#top", HubModel("a/b", file="c/d.gguf")),
     ],
 )
 def test_the_address_of_a_page_is_a_model_of_the_hub(text: str, model: HubModel) -> None:
@@ -65,7 +68,7 @@ def test_the_address_of_a_page_is_a_model_of_the_hub(text: str, model: HubModel)
 
 def test_an_alias_with_a_quant_is_its_repository_with_that_quant() -> None:
     assert read_name("Qwen3-4B:Q8_0", ALIASES) == HubModel("Qwen/Qwen3-4B-GGUF", "Q8_0")
-    for text in ("file:Q8_0", "here:Q8_0", "mine:a/b"):
+    for text in ("file:Q8_0", "here:Q8_0"):
         with pytest.raises(ModelLoadError, match="takes no quant"):
             read_name(text, MINE)
 
@@ -175,3 +178,21 @@ def test_any_part_of_a_split_file_means_its_first_and_a_missing_part_is_named(tm
     second.unlink()
     with pytest.raises(ModelLoadError, match=f"2 parts, missing {second.name}"):
         find_model(first)
+
+
+@pytest.mark.parametrize("revision", ["0123abc", "v1", "refs%2Fpr%2F1"])
+@pytest.mark.parametrize("kind", ["blob", "resolve", "tree"])
+def test_the_address_of_another_revision_is_refused_in_a_sentence(kind: str, revision: str) -> None:
+    with pytest.raises(ModelLoadError, match="only main can be named") as caught:
+        read_name(f"https://huggingface.co/a/b/{kind}/{revision}/c.gguf", ALIASES)
+    assert f"of the revision {revision.replace('%2F', '/')}" in caught.value.what
+
+
+def test_an_alias_with_what_can_be_no_quant_says_so() -> None:
+    for quant in ("Q8:0", "a/b"):
+        with pytest.raises(ModelLoadError, match=f"{quant} is no quant"):
+            read_name(f"mine:{quant}", MINE)
+
+
+def test_an_alias_called_hf_hides_no_name_of_the_hub() -> None:
+    assert read_name("hf:a/b", {"hf": Alias("hf", "c/d")}) == HubModel("a/b")

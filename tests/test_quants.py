@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lacli.errors import ModelLoadError
-from lacli.hub.quants import all_parts, choose, models, quant_of
+from lacli.hub.quants import all_parts, choose, has_quant, models, quant_of
 
 REPOSITORY = "someone/model-GGUF"
 PARTS = [f"big-Q6_K-{part:05d}-of-00003.gguf" for part in (1, 2, 3)]
@@ -104,6 +104,8 @@ def test_a_repository_without_gguf_files_says_where_to_look() -> None:
         (PARTS[1], "Q6_K"),
         ("model.gguf", ""),
         ("a-chat.gguf", ""),
+        ("a-model_q4_k_m.gguf", "Q4_K_M"),
+        ("model_IQ4_XS.gguf", "IQ4_XS"),
     ],
 )
 def test_the_quant_of_a_file_is_its_last_word_with_a_digit(file: str, quant: str) -> None:
@@ -114,3 +116,25 @@ def test_a_file_that_is_not_split_is_its_only_part() -> None:
     assert all_parts("a-00001-of-00000.gguf") == ["a-00001-of-00000.gguf"]
     assert all_parts("a.gguf") == ["a.gguf"]
     assert all_parts(PARTS[2]) == PARTS
+
+
+@pytest.mark.parametrize(
+    ("file", "quant", "sure"),
+    [
+        ("a-BF16.gguf", "F16", False),
+        ("a-F16.gguf", "f16", True),
+        ("qwen-7b-Q4_K_M.gguf", "q4_k_m", True),
+        ("qwen-7b-Q4_K_M.gguf", "7b", True),
+        ("qwen-7b-Q4_K_M.gguf", "b", False),
+        ("qwen-7b-Q4_K_M.gguf", "M", False),
+        ("qwen-7b-Q4_K_M.gguf", "4_K_M", False),
+        ("qwen-7b-Q4_K_M.gguf", "gguf", False),
+        ("qwen_7b_Q4_K_M.gguf", "Q4_K_M", True),
+        ("a-UD-Q4_K_XL.gguf", "UD-Q4_K_XL", True),
+        ("Q8_0/a.gguf", "Q8_0", True),
+        (PARTS[0], "Q6_K", True),
+        (PARTS[0], "00001", False),
+    ],
+)
+def test_a_part_of_a_word_is_surely_no_quant(file: str, quant: str, sure: bool) -> None:
+    assert has_quant(file, quant) is sure

@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from lacli.amounts import size_in_words
 from lacli.errors import LacliError, ModelLoadError, UsageError
 from lacli.gguf import read_header
 from lacli.hub.aliases import Alias
-from lacli.shelf.cached import cached_models, unfinished_downloads
+from lacli.shelf.cached import cached_models
 from lacli.shelf.removal import plan_removal, remove, remove_models
 from lacli.ui import Screen
 from tests import hub_cache, tiny_models
@@ -146,48 +145,6 @@ def test_what_is_not_there_cannot_be_removed(hub: Path, model: Path, name: str) 
     assert link.exists()
 
 
-@pytest.mark.parametrize("name", ["me/a:Q4_0", "hf:me/a/a-Q4_0.gguf"])
-def test_a_name_that_means_one_model_means_no_download(hub: Path, name: str) -> None:
-    broken_off = hub_cache.add_unfinished(hub, "me/a", 1000)
-    with pytest.raises(ModelLoadError, match="not on this disk"):
-        plan_removal(name, NO_ALIASES)
-    assert plan_removal(name, NO_ALIASES, unfinished=True).unfinished == (broken_off,)
-
-
-def test_a_download_that_goes_on_just_now_stays(hub: Path) -> None:
-    partial = hub_cache.add_unfinished(hub, "me/a", 1000)
-    path = hub / ".locks" / partial.parents[1].name / "abc.lock"
-    path.parent.mkdir(parents=True)
-    with FileLock(path):
-        with pytest.raises(LacliError, match="another program goes on with"):
-            plan_removal("me/a", NO_ALIASES)
-        broken_off = hub_cache.add_unfinished(hub, "me/a", 10, "def.incomplete")
-        removal = plan_removal("me/a", NO_ALIASES)
-        assert (removal.unfinished, removal.size) == ((broken_off,), 10)
-    # And one that began while the user was asked.
-    removal = plan_removal("me/a", NO_ALIASES)
-    with FileLock(path):
-        remove(removal)
-    assert partial.exists() and not broken_off.exists()
-
-
-def test_all_downloads_that_broke_off_go_where_none_is_named(hub: Path, model: Path, tmp_path: Path) -> None:
-    kept = hub_cache.add(hub, "me/a", "a-Q4_0.gguf", model)
-    gone = [hub_cache.add_unfinished(hub, repository, 10) for repository in ("me/a", "me/b")]
-    going_on = hub_cache.add_unfinished(hub, "me/c", 10)
-    lock = hub / ".locks" / going_on.parents[1].name / "abc.lock"
-    lock.parent.mkdir(parents=True)
-    with FileLock(lock):
-        assert remove_models([], tmp_path / "none", Screen(quiet=True), None, unfinished=True)
-        with pytest.raises(LacliError, match="another program"):
-            remove_models([], tmp_path / "none", Screen(quiet=True), None, unfinished=True)
-    assert [path.exists() for path in (*gone, going_on, kept)] == [False, False, True, True]
-    assert remove_models([], tmp_path / "none", Screen(quiet=True), None, unfinished=True)
-    with pytest.raises(ModelLoadError, match="no unfinished download"):
-        remove_models([], tmp_path / "none", Screen(quiet=True), None, unfinished=True)
-    assert read_header(kept)
-
-
 def test_what_arrives_while_the_user_is_asked_stays(hub: Path, model: Path, other: Path, tmp_path: Path) -> None:
     gone = hub_cache.add(hub, "me/a", "a-Q4_0.gguf", model)
     came: list[Path] = []
@@ -239,16 +196,6 @@ def test_two_models_at_once_leave_no_empty_folder(hub: Path, model: Path, other:
     hub_cache.add(hub, "me/a", "a-Q4_0.gguf", model)
     hub_cache.add(hub, "me/a", "a-Q8_0.gguf", other)
     assert remove_models(["me/a:Q4_0", "me/a:Q8_0"], tmp_path / "none.txt", Screen(quiet=True), None)
-    assert not hub_cache.folder_of(hub, "me/a").exists()
-
-
-def test_a_download_that_broke_off_is_removed_where_no_model_is_there(hub: Path, model: Path) -> None:
-    hub_cache.add_unfinished(hub, "me/a", 1000)
-    kept = hub_cache.add_unfinished(hub, "me/b", 1000)
-    removal = plan_removal("me/a", NO_ALIASES)
-    assert removal.name == "unfinished downloads of me/a" and removal.size == 1000
-    remove(removal)
-    assert [each.path for each in unfinished_downloads()] == [kept]
     assert not hub_cache.folder_of(hub, "me/a").exists()
 
 
@@ -309,3 +256,11 @@ def test_what_cannot_be_removed_is_an_error_that_names_it(hub: Path, model: Path
     link.mkdir()
     with pytest.raises(LacliError, match=f"cannot remove {link}"):
         remove(removal)
+
+
+@pytest.mark.parametrize("quant", ["F16", "b", "M", "4_K_M"])
+def test_a_part_of_a_quant_removes_nothing(hub: Path, model: Path, other: Path, quant: str) -> None:
+    links = [hub_cache.add(hub, "me/a", "a-7b-Q4_K_M.gguf", model), hub_cache.add(hub, "me/a", "a-7b-BF16.gguf", other)]
+    with pytest.raises(ModelLoadError, match="not on this disk"):
+        plan_removal(f"me/a:{quant}", NO_ALIASES)
+    assert all(link.exists() for link in links)

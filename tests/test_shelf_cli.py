@@ -153,11 +153,14 @@ def test_ctrl_c_at_the_question_removes_nothing_and_ends_the_line(
     assert (done.code, done.out.endswith("\n"), link.exists()) == (130, True, True)
 
 
-def test_where_llama_cpp_does_not_load_one_line_says_so(home: dict[str, str], model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["RuntimeError", "OSError"])
+def test_where_llama_cpp_does_not_load_one_line_says_so(
+    kind: str, home: dict[str, str], model: Path, tmp_path: Path
+) -> None:
     link = hub_cache.add(tmp_path / "hub", "me/a", "a-Q8_0.gguf", model)
     package = tmp_path / "broken" / "llama_cpp" / "__init__.py"
     package.parent.mkdir(parents=True)
-    package.write_text("raise RuntimeError('Failed to load libllama.so: libcuda.so.1')\n")
+    package.write_text(f"raise {kind}('Failed to load libllama.so: libcuda.so.1')\n")
     env = {**home, "PYTHONPATH": f"{package.parents[1]}:{program.ROOT}"}
     for arguments in (("list",), ("show", "me/a"), ("run", "-p", "hi")):
         done = program.run(*arguments, env=env)

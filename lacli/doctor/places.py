@@ -40,10 +40,11 @@ def check_hub(machine: Machine) -> Finding:
     token = machine.hub_token()
     offline = next((n for n in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _on(machine.environ.get(n, ""))), "")
     words = "a token is set" if token else "no token; gated models need one (HF_TOKEN)"
-    if endpoint := machine.environ.get("HF_ENDPOINT", ""):
-        words += f"; models come from {without_secrets(endpoint)}"
+    endpoint = machine.environ.get("HF_ENDPOINT")
+    if endpoint is not None:
+        words += f"; models come from {without_secrets(endpoint) or repr('')}"
     facts = {"token": token, "offline": bool(offline)}
-    if endpoint and not endpoint.startswith(("http://", "https://")):
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         return Finding("hub", "better", f"{words}, which is no address", ("unset HF_ENDPOINT, or mend it",), facts)
     if offline:
         words += f"; {offline} is set, so nothing is fetched"

@@ -11,6 +11,7 @@ from rich.style import Style
 from lacli import __version__
 from lacli.doctor.finding import Finding, State, usable
 from lacli.doctor.machine import Terminal
+from lacli.ui import printable
 
 MARKS: dict[State, tuple[str, str, str]] = {
     "fine": ("\N{CHECK MARK}", "ok", "green"),
@@ -56,11 +57,13 @@ def _lines(finding: Finding, terminal: Terminal, columns: int) -> list[str]:
     mark = ascii_sign if plain else sign
     shown = _coloured(mark, colour, terminal)
     indent = " " * (len(mark) + 1 + 14)
-    words = wrap(finding.words, columns - len(indent), break_long_words=False, break_on_hyphens=False) or [""]
+    wrapped = wrap(finding.words, columns - len(indent), break_long_words=False, break_on_hyphens=False) or [""]
+    # The value of a variable may have control codes in it.
+    words, todo = ([printable(line) for line in lines] for lines in (wrapped, finding.todo))
     first = f"{shown} {finding.subject:<13} {words[0]}"
     arrow = "->" if plain else "\N{RIGHTWARDS ARROW}"
     # What is typed stays in one piece, so that it can be copied.
-    return [first, *(indent + rest for rest in words[1:]), *(f"{indent}{arrow} {step}" for step in finding.todo)]
+    return [first, *(indent + rest for rest in words[1:]), *(f"{indent}{arrow} {step}" for step in todo)]
 
 
 def _summary(findings: list[Finding]) -> str:

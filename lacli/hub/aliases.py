@@ -22,15 +22,23 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import takewhile
 from pathlib import Path
 
 from lacli.errors import LacliError
 
 LIST = "models.txt"
 LINE = re.compile(r'(?P<name>[^\s"]+)\s+(?P<repository>"[^"]+"|[^\s"]+)(?:\s+(?P<rest>.*))?')
-NAME = re.compile(r"[\w.+-]+")
-QUANT = re.compile(r"-|(?:UD-)?(?:I?Q|TQ|B?F|FP|MXFP|NVFP)\d\w*", re.IGNORECASE)
-REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+NAME = re.compile(r"[\w+][\w.+-]*(?<!\.gguf)")
+QUANT = re.compile(r"-|(?:UD-)?(?:(?:I?Q|TQ|FP|MXFP|NVFP)\d\w*|F16|F32|F64|BF16)", re.IGNORECASE)
+PREFIX = "hf:"
+"""What a name of the hub may begin with."""
+
+PART = r"\w(?:[\w.-]*\w)?"
+"""An owner, a repository's name or a quant, as a pattern."""
+
+REPOSITORY = re.compile(f"{PART}/{PART}")
+ON_THE_HUB = re.compile(rf"{PREFIX}/*{PART}/{PART}(?::{PART}|/[^:]+\.gguf)?")
 HOW = "a line is: alias repository [quant] [W N G] [words]"
 
 
@@ -115,11 +123,11 @@ def _read_line(line: str, folder: Path, *, own: bool) -> Alias:
     if match is None:
         raise ValueError("no repository" if len(line.split()) == 1 else "a quote is not closed")
     if not NAME.fullmatch(match["name"]):
-        raise ValueError(f"{match['name']} is no name: it takes letters, digits and . _ + -")
+        raise ValueError(f"{match['name']} is no name: letters, digits and . _ + -, no . or - first, no .gguf last")
     words = (match["rest"] or "").split()
     quant = words.pop(0) if words and QUANT.fullmatch(words[0]) else ""
-    sizes = [int(word) for word in words[:3] if word.isdecimal()]
-    if words and words[0].isdecimal():
+    sizes = [int(word) for word in takewhile(str.isdecimal, words[:3])]
+    if sizes and (len(sizes) > 1 or not words[1:]):  # "7 billion" is words
         if len(sizes) != 3 or 0 in sizes:
             raise ValueError("W N G are three numbers above 0")
         words = words[3:]
@@ -132,7 +140,11 @@ def _read_line(line: str, folder: Path, *, own: bool) -> Alias:
 
 
 def _repository(text: str, folder: Path) -> str:
-    if text.startswith("hf:") or (REPOSITORY.fullmatch(text) and not text.endswith(".gguf")):
+    if text.startswith(PREFIX):
+        if ON_THE_HUB.fullmatch(text):
+            return text
+        raise ValueError(f"{text} names no model of the hub")
+    if REPOSITORY.fullmatch(text) and not text.endswith(".gguf"):
         return text
     path = Path(os.path.expanduser(text))
     if path.suffix != ".gguf":

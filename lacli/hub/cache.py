@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lacli.errors import ModelLoadError
 from lacli.hub.names import HubModel
-from lacli.hub.quants import DEFAULTS, SeveralModels, all_parts, choose, find, listed, models
+from lacli.hub.quants import DEFAULTS, SeveralModels, all_parts, choose, find, has_quant, listed, models
 
 PREFIX = "models--"
 
@@ -84,7 +84,9 @@ def _written(path: Path) -> float:
 def _find_in(snapshot: Path, model: HubModel, *, anything: bool) -> Path | None:
     there = cached_files(snapshot)
     try:
-        parts = _wanted(model, there, _known_files(model.repository, snapshot.name), anything=anything)
+        parts = _wanted(
+            model, there, known_files(repository_folder(model.repository), snapshot.name), anything=anything
+        )
     except SeveralModels:
         if anything:
             raise
@@ -100,9 +102,10 @@ def _wanted(model: HubModel, there: Sequence[str], known: Sequence[str], *, anyt
         return all_parts(model.file)
     if known and not anything:
         return choose(known, model.quant, model.repository)
-    if model.quant or anything or find(there, DEFAULTS[0]):
-        return choose(there, model.quant, model.repository)
-    return []
+    if model.quant:
+        sure = [file for file in there if models([file]) and has_quant(file, model.quant)]
+        return choose(sure or known, model.quant, model.repository)
+    return choose(there, "", model.repository) if anything or find(there, DEFAULTS[0]) else []
 
 
 def make_newest(repository: str, commit: str) -> None:
@@ -124,9 +127,10 @@ def keep_names(repository: str, commit: str, files: Iterable[str]) -> None:
         pass
 
 
-def _known_files(repository: str, commit: str) -> list[str]:
+def known_files(folder: Path, commit: str) -> list[str]:
+    """The models that a repository had at a commit, as `keep_names` kept them in its folder; none where it did not."""
     try:
-        names = json.loads((repository_folder(repository) / "gguf" / f"{commit}.json").read_text("utf-8"))
+        names = json.loads((folder / "gguf" / f"{commit}.json").read_text("utf-8"))
     except (OSError, ValueError):
         return []
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -27,8 +27,8 @@ def address() -> str:
 
 
 def without_secrets(text: str) -> str:
-    """A text whose URLs have lost the name and the password that they may have had."""
-    return re.sub(r"(?<=://)[^\s/?#]*@", "", text)
+    """A text whose URLs have lost the name and the password that they may have had; one may begin it without https."""
+    return re.sub(r"(^(?![a-z][a-z0-9+.-]*://)|://)\S*@", r"\1", text, flags=re.IGNORECASE)
 
 
 def reason(error: Exception, repository: str, wanted: str = "") -> Reason:
@@ -91,7 +91,12 @@ def _answer(error: Exception, repository: str, wanted: str) -> Reason:
 
 
 def _first_line(error: Exception) -> str:
-    return without_secrets(str(error).partition("\n")[0]) or type(error).__name__
+    from huggingface_hub import constants
+
+    line = str(error).partition("\n")[0]
+    if constants.ENDPOINT:
+        line = line.replace(constants.ENDPOINT, address())
+    return without_secrets(line) or type(error).__name__
 
 
 @contextmanager

@@ -12,18 +12,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import parse_qs, unquote
 
 from lacli.errors import ModelLoadError
-from lacli.hub.aliases import Alias
+from lacli.hub.aliases import PART, PREFIX, Alias
 from lacli.nearest import nearest, offered
 
-PREFIX = "hf:"
-PART = r"\w(?:[\w.-]*\w)?"
 REPOSITORY = re.compile(rf"(?P<repository>{PART}/{PART})(?::(?P<quant>{PART}))?")
 FILE = re.compile(rf"(?P<repository>{PART}/{PART})/(?P<file>[^:]+\.gguf)")
-ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/+(?P<name>[^?#]+)", re.IGNORECASE)
-PAGE = re.compile(r"/(?:blob|resolve|tree)/main(?=/|$)")
-"""What a page's address has between the repository and the file."""
+ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/+(?P<name>[^?#]+)\??(?P<query>[^#]*)", re.I)
+PAGE = re.compile(r"(?<=/)(?P<repository>[^/]+)/(?:blob|resolve|raw|tree)/(?P<revision>[^/]+)(?=/|$)")
+"""What a page's address has between the owner and the file."""
 
 MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
 LONGEST_SHOWN = 80
@@ -59,11 +58,11 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
         return path
     if alias is not None:
         return alias_model(alias)
+    if text.startswith(PREFIX):
+        return _hub_name(text)
     name, _, quant = text.partition(":")
     if quant and (alias := aliases.get(name.lower())):
         return _alias_with(alias, quant)
-    if text.startswith(PREFIX):
-        return _hub_name(text)
     if model := _repository(text):
         return model
     offer = offered(nearest_names(text, aliases))
@@ -82,9 +81,11 @@ def alias_model(alias: Alias) -> Path | HubModel:
 def _alias_with(alias: Alias, quant: str) -> HubModel:
     """Another quant of an alias's repository."""
     model = alias_model(alias)
-    if isinstance(model, HubModel) and not model.file and (named := _repository(f"{model.repository}:{quant}")):
+    if not isinstance(model, HubModel) or model.file:
+        raise ModelLoadError(f"{alias.name} means one file, {model}: it takes no quant", MODEL_IS)
+    if named := _repository(f"{model.repository}:{quant}"):
         return named
-    raise ModelLoadError(f"{alias.name} means one file, {model}: it takes no quant", MODEL_IS)
+    raise ModelLoadError(f"{shortened(quant)} is no quant", "Q4_K_M and Q8_0 are such")
 
 
 def nearest_names(text: str, aliases: Mapping[str, Alias]) -> list[str]:
@@ -101,9 +102,20 @@ def shortened(text: str) -> str:
 
 
 def _without_address(text: str) -> str:
-    """`hf:owner/repo...` for the address of a page on the hub; any other text as it is."""
+    """`hf:owner/repo...` for the address of a page on the hub; any other text as it is.
+
+    Raises ModelLoadError for the address of another revision than main.
+    """
     match = ADDRESS.match(text)
-    return PREFIX + PAGE.sub("", match["name"], count=1).rstrip("/") if match else text
+    if match is None:
+        return text
+    page = PAGE.search(match["name"])
+    if page and page["revision"] != "main":
+        what = f"{shortened(text)} is of the revision {unquote(page['revision'])}"
+        raise ModelLoadError(what, "only main can be named: hf:owner/repo/file.gguf")
+    name = unquote(PAGE.sub(r"\g<repository>", match["name"], count=1)).rstrip("/")
+    shown = parse_qs(match["query"]).get("show_file_info", [""])[0]
+    return f"{PREFIX}{name}/{shown}" if shown else PREFIX + name
 
 
 def _is_path(text: str) -> bool:

@@ -20,6 +20,7 @@ COMPANIONS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 """In the names of files that go with a model but are none: projectors, importance matrices, draft heads."""
 
 SPLIT = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
+LAST_QUANT = re.compile(r"(?<![^\W_])((?:I?Q|TQ|BF|FP?|MXFP|NVFP)\d\w*)$", re.IGNORECASE)
 LAST_WORD = re.compile(r"[-.](\w+)$")
 
 
@@ -43,10 +44,23 @@ def models(files: Iterable[str]) -> list[str]:
 
 def quant_of(file: str) -> str:
     """The quant that a file's name ends in, such as Q4_K_M; empty where the name does not say."""
-    match = SPLIT.fullmatch(file)
-    stem = match["stem"] if match else file.removesuffix(".gguf")
-    word = LAST_WORD.search(stem)
+    stem = _stem(file)
+    word = LAST_QUANT.search(stem) or LAST_WORD.search(stem)
     return word[1].upper() if word and re.search(r"\d", word[1]) else ""
+
+
+def has_quant(file: str, quant: str) -> bool:
+    """Whether a file is surely of a quant: its name ends in it, or has it between hyphens, dots and slashes.
+
+    What `find` takes beside those only the hub's whole list can tell, where there may be a better one.
+    """
+    bounded = re.compile(f"(?<![^/.-]){re.escape(quant)}(?![^/.-])", re.IGNORECASE)
+    return quant_of(file) == quant.upper() or bool(bounded.search(_stem(file)))
+
+
+def _stem(file: str) -> str:
+    match = SPLIT.fullmatch(file)
+    return match["stem"] if match else file.removesuffix(".gguf")
 
 
 def find(files: Iterable[str], quant: str) -> list[str]:

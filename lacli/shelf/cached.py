@@ -16,15 +16,16 @@ from pathlib import Path
 from lacli.errors import ModelLoadError
 from lacli.gguf import Header, parts, read_header
 from lacli.hub.aliases import Alias
-from lacli.hub.cache import PREFIX, cache_folder, newest_snapshot, repository_folder, repository_of
+from lacli.hub.cache import PREFIX, cache_folder, known_files, newest_snapshot, repository_folder, repository_of
 from lacli.hub.names import HubModel, alias_model
-from lacli.hub.quants import all_parts, find, models, quant_of
+from lacli.hub.quants import all_parts, find, has_quant, models, quant_of
 from lacli.resolve import demo_model
 
 EVERY = f"{PREFIX}*--*"
 """The folders of repositories that have an owner; no others can be named."""
 
-UNFINISHED = ("*.incomplete", "*.downloadInProgress")
+LLAMA_CPPS = ".downloadInProgress"
+UNFINISHED = ("*.incomplete", f"*{LLAMA_CPPS}")
 """Of downloads that broke off: ours and huggingface_hub's, and llama.cpp's."""
 
 
@@ -79,8 +80,10 @@ def cached_names(cache: Path) -> list[str]:
     """What to type for each model in a cache, without a look into its files."""
     found = []
     for folder in sorted(cache.glob(EVERY)):
-        entries = _entries(folder, newest_snapshot(folder))
-        found += [_name(repository_of(folder), file, list(entries)) for file in _firsts(entries)]
+        newest = newest_snapshot(folder)
+        entries = _entries(folder, newest)
+        names = _all_names(folder, entries, newest)
+        found += [_name(repository_of(folder), file, names) for file in _firsts(entries)]
     return found
 
 
@@ -101,8 +104,8 @@ def matching(stored: Sequence[Stored], wanted: HubModel) -> list[Stored]:
     there = [model for model in stored if model.repository == wanted.repository]
     if wanted.file:
         return [model for model in there if all_parts(model.file) == all_parts(wanted.file)]
-    chosen = find([model.file for model in there], wanted.quant) if wanted.quant else models(m.file for m in there)
-    return [model for model in there if model.file in chosen]
+    chosen = models(model.file for model in there)
+    return [m for m in there if m.file in chosen and (not wanted.quant or has_quant(m.file, wanted.quant))]
 
 
 def aliased(stored: Sequence[Stored], alias: Alias) -> list[Stored]:
@@ -120,7 +123,23 @@ def _in_repository(folder: Path, *, headers: bool) -> list[Stored]:
     """The models of one repository, those that its newest commit has first."""
     newest = newest_snapshot(folder)
     entries = _entries(folder, newest)
-    return [_cached(repository_of(folder), file, entries, newest, headers=headers) for file in _firsts(entries)]
+    names = _all_names(folder, entries, newest)
+    return [
+        _cached(
+            HubModel(repository_of(folder), file=file),
+            _name(repository_of(folder), file, names),
+            entries,
+            newest,
+            headers=headers,
+        )
+        for file in _firsts(entries)
+    ]
+
+
+def _all_names(folder: Path, entries: Mapping[str, Sequence[Path]], newest: Path | None) -> list[str]:
+    """The files of a repository that are here, and those that it is known to have besides."""
+    known = known_files(folder, newest.name) if newest is not None else ()
+    return list(dict.fromkeys([*entries, *known]))
 
 
 def _entries(folder: Path, newest: Path | None) -> dict[str, list[Path]]:
@@ -139,23 +158,22 @@ def _firsts(entries: Mapping[str, Sequence[Path]]) -> list[str]:
 
 
 def _cached(
-    repository: str, file: str, entries: Mapping[str, Sequence[Path]], newest: Path | None, *, headers: bool
+    model: HubModel, name: str, entries: Mapping[str, Sequence[Path]], newest: Path | None, *, headers: bool
 ) -> Stored:
-    names = all_parts(file)
+    names = all_parts(model.file)
     links = [link for name in names for link in entries.get(name, ())]
     path = links[0]
     missing = [name for name in names if name not in entries or not entries[name][0].exists()]
     header, problem = None, _words_for(missing, names) if missing else ""
     if headers and not missing:
         header, problem = _read(path)
-    if not problem and not models([file]):
+    if not problem and not models([model.file]):
         problem = "goes with a model"
     if not problem and (newest is None or newest not in path.parents):
         problem = "of an older commit"
     whole, used = _size_and_use(links)
     size, _ = _size_and_use([entries[name][0] for name in names if name in entries])
-    name = _name(repository, file, list(entries))
-    return Stored(name, path, repository, file, tuple(links), size, used, header, problem, whole - size)
+    return Stored(name, path, model.repository, model.file, tuple(links), size, used, header, problem, whole - size)
 
 
 def _name(repository: str, file: str, files: Sequence[str]) -> str:
@@ -183,7 +201,10 @@ def _file(name: str, path: Path) -> Stored:
 
 
 def _read(path: Path) -> tuple[Header | None, str]:
-    """What a file says of itself, or why it does not."""
+    """What a file says of itself, or why it does not. Raises what llama.cpp raises where it does not load."""
+    from lacli.llama import library
+
+    library()
     try:
         with _unread(parts(path)):
             return read_header(path), ""
@@ -204,9 +225,11 @@ def _unread(paths: Sequence[Path]) -> Iterator[None]:
     try:
         yield
     finally:
-        for path, before in times.items():
+        for path, (read, written) in times.items():
             with suppress(OSError):
-                os.utime(path, ns=before)
+                status = path.stat()
+                if status.st_atime_ns != read and status.st_mtime_ns == written:
+                    os.utime(path, ns=(read, written))
 
 
 def _size_and_use(links: Sequence[Path]) -> tuple[int, float]:

@@ -54,4 +54,13 @@ def _as_json(pulled: Pulled) -> dict[str, str | int]:
 def _fetch(model: HubModel, name: str, screen: Screen, *, offline: bool) -> Path:
     from lacli.hub.download import fetch_model
 
-    return fetch_model(model, offline=offline, quiet=screen.quiet, fresh=not offline, name=name, say=screen.note)
+    # That the newest could not be asked for is no mere note.
+    return fetch_model(
+        model,
+        offline=offline,
+        quiet=screen.quiet,
+        fresh=not offline,
+        name=name,
+        say=screen.note,
+        warn=lambda sentence: screen.say(f"lacli: {sentence}"),
+    )

@@ -2,7 +2,7 @@
 
 Only the hub's cache is touched. A file there is a link in each commit's folder and a content in `blobs`, which may be
 shared; huggingface_hub's own deletion takes care of the order and of what is shared between repositories. What comes
-into the cache while the user is asked, or is fetched just now, stays.
+into the cache while the user is asked, or is fetched just now, stays, and is not said to be removed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import time
 from typing import Any
 
 from lacli.amounts import size_in_words
@@ -21,10 +22,13 @@ from lacli.errors import LacliError, ModelLoadError, UsageError
 from lacli.hub.aliases import Alias, read_aliases
 from lacli.hub.cache import cache_folder, repository_folder
 from lacli.hub.names import HubModel, read_name
-from lacli.shelf.cached import Stored, Unfinished, cached_models, matching, unfinished_downloads
+from lacli.shelf.cached import LLAMA_CPPS, Stored, Unfinished, cached_models, matching, unfinished_downloads
 from lacli.ui import Screen
 
 Ask = Callable[[str], bool]
+
+STILL = 300.0
+"""Seconds after which a download of llama.cpp, which locks none, is taken for one that broke off."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,13 @@ def remove_models(
     size = size_in_words(sum(removal.size for removal in found.values()))
     if ask is not None and not ask(f"remove {' and '.join(found)}, {size}?"):
         return False
-    for removal in found.values():
-        remove(removal)
+    removed = [removal for removal in map(remove, found.values()) if removal.paths]
     if as_json:
-        screen.line(json.dumps({"removed": [_removal_json(removal) for removal in found.values()]}))
+        screen.line(json.dumps({"removed": [_removal_json(removal) for removal in removed]}))
+    elif removed:
+        screen.note(f"removed, {size_in_words(sum(removal.size for removal in removed))} freed")
     else:
-        screen.note(f"removed, {size} freed")
+        screen.note("another program goes on with it: nothing was removed")
     return True
 
 
@@ -93,11 +98,15 @@ def plan_removal(name: str, aliases: Mapping[str, Alias], *, unfinished: bool = 
     raise ModelLoadError(f"{what} {wanted}", "lacli list shows what there is")
 
 
-def remove(removal: Removal) -> None:
-    """Do it: links first, then what they alone led to. Raises LacliError where something cannot be removed."""
+def remove(removal: Removal) -> Removal:
+    """Do it, links first, then what they alone led to; returns what was removed: a download that goes on was not.
+
+    Raises LacliError where something cannot be removed.
+    """
     from huggingface_hub.utils import DeleteCacheStrategy  # type: ignore[attr-defined]  # it lists no exports
 
     folder = repository_folder(removal.repository)
+    removal = _without_those_going_on(removal)
     contents = _contents(folder, removal.entries)
     strategy = DeleteCacheStrategy(
         expected_freed_size=removal.size,
@@ -110,8 +119,7 @@ def remove(removal: Removal) -> None:
     )
     try:
         for path in removal.unfinished:
-            if not _is_fetched(path):
-                path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         strategy.execute()
     except OSError as error:
         raise _not_removed(str(error.filename), error.strerror or "") from error
@@ -119,6 +127,15 @@ def remove(removal: Removal) -> None:
     if left:
         raise _not_removed(str(left[0]), "")
     _remove_empty(folder)
+    return removal
+
+
+def _without_those_going_on(removal: Removal) -> Removal:
+    """What is left of it to remove, where a download may have begun again while the user was asked."""
+    ended = tuple(path for path in removal.unfinished if path.exists() and not _is_fetched(path))
+    if ended == removal.unfinished:
+        return removal
+    return replace(removal, unfinished=ended, size=sum(path.stat().st_size for path in ended))
 
 
 def _remove_empty(folder: Path) -> None:
@@ -169,9 +186,13 @@ def _of_downloads(repository: str, broken: Sequence[Unfinished]) -> Removal:
 
 
 def _is_fetched(partial: Path) -> bool:
-    """Whether another program, lacli or one with the library, has the lock of this download."""
+    """Whether another program has the lock of this download, or writes it where it is one of llama.cpp's."""
     from filelock import FileLock, Timeout
 
+    if partial.suffix == LLAMA_CPPS:
+        with suppress(OSError):
+            return time() - partial.stat().st_mtime < STILL
+        return False
     folder = partial.parents[1]
     lock = folder.parent / ".locks" / folder.name / f"{partial.name.partition('.')[0]}.lock"
     if not lock.exists():
