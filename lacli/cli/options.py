@@ -59,18 +59,26 @@ def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path
 
 @dataclass(frozen=True)
 class Wording:
-    """What stands around questions and what ends answers. limit: tokens, -1 for none."""
+    """What stands around questions and what ends answers. typed, file: -sys and -sysf; limit: tokens, -1 for none."""
 
-    system: str
+    typed: str
+    file: str | None
     template: str
     limit: int
     stops: tuple[str, ...]
+
+    @property
+    def system(self) -> str:
+        """The system prompt; its file is read now."""
+        from lacli.question import check_text, read_text
+
+        return read_text(self.file) if self.file else check_text(self.typed, "-sys")
 
     def check_raw(self) -> None:
         """Refuse what --raw has no place for."""
         if self.template:
             raise UsageError("--raw goes without a template, --chat-template names one", "drop one of them")
-        if self.system:
+        if self.typed or self.file:
             raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
 
 
@@ -150,16 +158,12 @@ def wording_group(
     predict: Predict = -1,
     stop: Stop = None,
 ) -> Wording:
-    from lacli.question import check_text, read_text
+    from lacli.question import check_text
 
     if system and system_file:
         raise UsageError("-sys and -sysf are both given", "give one of them")
-    return Wording(
-        read_text(system_file) if system_file else check_text(system, "-sys"),
-        chat_template,
-        predict,
-        tuple(check_text(part, "--stop") for part in stop or ()),
-    )
+    stops = tuple(check_text(part, "--stop") for part in stop or ())
+    return Wording(system, system_file, chat_template, predict, stops)
 
 
 Context = Annotated[
