@@ -85,7 +85,8 @@ class Cache:
     def truncate(self, length: int) -> bool:
         """Cut all sequences back to the first `length` tokens; False where the model cannot forget a part."""
         # First what is believed, then the cells: an interrupt in between is mended by cutting again.
-        before, self.past = self.past, min(self.past, length)
+        before = self.past
+        length = self.past = min(length, before)
         self._shared = [min(shared, length) for shared in self._shared]
         if not self._engine.remove(self._every, length, ALL):
             self.past = before

@@ -83,7 +83,7 @@ class Decoder:
             raise
         finally:
             # The text is the truth: an interrupt may have come between any two calls of a step.
-            self._cut(min(max(len(self.text) - 1, 0), self._cache.past))
+            self._cut(max(len(self.text) - 1, 0))
 
     @property
     def _room(self) -> int:
@@ -99,18 +99,19 @@ class Decoder:
 
     def truncate(self, length: int) -> None:
         """Forget the text after its first `length` tokens: in the cache, and what was learned of it."""
-        if length < len(self.text):
-            self._mode.truncate(self.text, length)
-            del self.text[length:]
+        self._forget_after(length)
         self._cut(max(length - 1, 0))
 
     def cut_back(self, prompt: Sequence[int]) -> None:
         """Keep of the text what it has in common with a prompt, whose last token is still to be decoded."""
         same = common_prefix(self.text, prompt)
-        if same < len(self.text):
-            self._mode.truncate(self.text, same)
-            del self.text[same:]
-        self._cut(min(same, len(prompt) - 1, self._cache.past))
+        self._forget_after(same)
+        self._cut(min(same, len(prompt) - 1))
+
+    def _forget_after(self, length: int) -> None:
+        if length < len(self.text):
+            self._mode.truncate(self.text, length)
+            del self.text[length:]
 
     def _cut(self, length: int) -> None:
         """Cut the cache back; a model that cannot forget a part forgets all, and the next prompt is decoded whole."""

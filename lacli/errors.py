@@ -29,6 +29,11 @@ class LacliError(Exception):
         return f"{self.what} ({self.hint})" if self.hint else self.what
 
 
+def reason_of(error: Exception) -> str:
+    """What the system says went wrong, in its own words."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 class ModelLoadError(LacliError):
     """The model file is missing, broken or of a kind that lacli cannot run."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
-from lacli.errors import ModelLoadError
+from lacli.errors import ModelLoadError, reason_of
 from lacli.hub.aliases import read_aliases
 from lacli.hub.names import FILE, MODEL_IS, HubModel, read_name, shortened
 from lacli.hub.quants import all_parts, missing_parts
@@ -62,8 +62,7 @@ def check_file(path: Path) -> Path:
     except FileNotFoundError as error:
         raise ModelLoadError(f"no such file: {shortened(str(path))}", _what_was_meant(str(path))) from error
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ModelLoadError(f"cannot read {shortened(str(path))}: {reason}", MODEL_IS) from error
+        raise ModelLoadError(f"cannot read {shortened(str(path))}: {reason_of(error)}", MODEL_IS) from error
     if not magic:
         raise ModelLoadError(f"{path} is empty", "fetch the model again")
     if magic != MAGIC:

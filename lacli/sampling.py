@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, fields
+from secrets import randbelow
 from typing import Literal
 
 from lacli.errors import UsageError
@@ -98,6 +99,11 @@ class SamplingSettings:
         if self.temp:
             return []
         return [flag(name) for name in (*NEEDS_TEMPERATURE, "verify") if getattr(self, name) != DEFAULT[name]]
+
+
+def new_seed() -> int:
+    """A seed that nobody has chosen."""
+    return randbelow(MOST_SEED + 1)
 
 
 def flag(name: str) -> str:

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from secrets import randbelow
 
 from lacli.chain import LlamaSampler
 from lacli.closing import Closing
@@ -21,7 +20,7 @@ from lacli.engine import Engine
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.generation import Generation
 from lacli.llama import LlamaModel, offloads, schema_grammar
-from lacli.sampling import MOST_SEED, SamplingSettings
+from lacli.sampling import SamplingSettings, new_seed
 from lacli.schema import grammar_of
 from lacli.settings import DecodeSettings, ModelSettings, check_rows
 from lacli.strict import strict_settings
@@ -250,7 +249,7 @@ class Session(Closing):
     def _completed(self, sampling: SamplingSettings) -> SamplingSettings:
         """The settings with what was left open decided: the seed, and a JSON schema's grammar."""
         if sampling.seed < 0:
-            sampling = replace(sampling, seed=randbelow(MOST_SEED + 1))
+            sampling = replace(sampling, seed=new_seed())
         if sampling.json_schema:
             if sampling.json_schema != self._schema[0]:
                 grammar, warnings = grammar_of(sampling.json_schema, schema_grammar)

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from rich.console import Console
 
-from lacli.errors import LacliError, OutputError
+from lacli.errors import LacliError, OutputError, reason_of
 from lacli.settings import Switch
 from lacli.text import Piece
 
@@ -88,9 +88,7 @@ class Screen:
     def note(self, sentence: str) -> None:
         """A sentence on stderr, unless quiet."""
         if not self.quiet:
-            self._errors.print(
-                self._fitted(f"lacli: {sentence}"), style="dim", markup=False, highlight=False, soft_wrap=True
-            )
+            self.report(self._fitted(f"lacli: {sentence}"), "dim")
 
     @contextmanager
     def progress(self, total: int, words: str) -> Iterator[Callable[[], None]]:
@@ -106,9 +104,9 @@ class Screen:
             task = bar.add_task(words, total=total)
             yield lambda: bar.advance(task)
 
-    def report(self, text: str) -> None:
+    def report(self, text: str, style: str | None = None) -> None:
         """Asked-for numbers on stderr, quiet or not."""
-        self._errors.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """The chat's own words (help, settings, what a command did) on stderr, quiet or not, wrapped between words."""
@@ -121,9 +119,7 @@ class Screen:
 
     def error(self, error: LacliError) -> None:
         """One line: what happened and what to do; names and reasons in it may come from a damaged file."""
-        self._errors.print(
-            self._fitted(f"lacli: {printable(str(error))}"), style="red", markup=False, highlight=False, soft_wrap=True
-        )
+        self.report(self._fitted(f"lacli: {printable(str(error))}"), "red")
 
     def _fitted(self, text: str) -> str:
         """Text that a terminal need not break inside a word."""
@@ -139,8 +135,7 @@ class Screen:
             raise
         except (OSError, ValueError) as error:
             abandon_stdout()
-            reason = getattr(error, "strerror", None) or error
-            raise OutputError(f"cannot write the answer: {reason}", "check where stdout goes") from error
+            raise OutputError(f"cannot write the answer: {reason_of(error)}", "check where stdout goes") from error
 
 
 def _change(before: str, after: str) -> str:

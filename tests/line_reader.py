@@ -9,9 +9,10 @@ import signal
 from argparse import ArgumentParser
 from pathlib import Path
 
-from lacli.chat.adjust import KEYS, choices
+from lacli.chat.adjust import choices
 from lacli.chat.commands import argument_of, names
 from lacli.chat.completion import Vocabulary
+from lacli.chat.keys import KEYS
 from lacli.chat.lines import Editing
 from lacli.chat.reader import open_lines
 from lacli.errors import LacliError

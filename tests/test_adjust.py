@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from lacli.chat.adjust import KEYS, Adjusted, adjust, choices, key_and_value, settings_by_name
-from lacli.chat.keys import ALL, WITH_THE_MODEL, find_key
+from lacli.chat.adjust import Adjusted, adjust, choices, key_and_value, settings_by_name
+from lacli.chat.keys import ALL, KEYS, WITH_THE_MODEL, find_key
 from lacli.cli.main import app
 from lacli.errors import LacliError, UsageError
 from lacli.flags import LOADING

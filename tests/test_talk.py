@@ -73,8 +73,8 @@ def test_a_chat_that_goes_on_has_its_seed_and_takes_others_when_asked_again() ->
         said(chat.ask(QUESTION))
         saved, seed = chat.conversation.messages.copy(), chat.seed
         answer = said(chat.ask("Explain json.dumps."))
-    with opened(PLAIN, sampling) as session:
-        again = Chat(session, Adjusted(PLAIN, sampling, 12), Conversation("", saved), seed=seed)
+    with opened(PLAIN, replace(sampling, seed=seed)) as session:
+        again = Chat(session, Adjusted(PLAIN, sampling, 12), Conversation("", saved))
         assert said(again.ask("Explain json.dumps.")) == answer
         assert len({said(again.again()) for _ in range(4)} - {answer}) > 1
 

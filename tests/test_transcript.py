@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_each_line_is_in_the_file_at_once_with_its_time(tmp_path: Path) -> None:
         assert [line["event"] for line in lines(path)] == ["session"]
         transcript.message(Message("user", "a\nb"))
         transcript.message(Message("assistant", "ü"), an_answer(tokens=6, steps=2, seconds=1.5))
-        transcript.message(Message("assistant", "c"), an_answer(), "interrupted")
+        transcript.message(Message("assistant", "c"), replace(an_answer(), finish_reason="interrupt"))
         session, question, answer, broken = lines(path)
     assert (session["format"], session["version"], session["model"]) == ("lacli chat log", 1, "demo")
     assert session["settings"]["window"] == 15
@@ -58,7 +59,7 @@ def test_each_line_is_in_the_file_at_once_with_its_time(tmp_path: Path) -> None:
     assert (question["role"], question["content"]) == ("user", "a\nb")
     assert answer["content"] == "ü" and answer["finish_reason"] == "eog"
     assert (answer["tokens"], answer["tokens_per_step"], answer["tokens_per_second"]) == (6, 3.0, 4.0)
-    assert broken["finish_reason"] == "interrupted"
+    assert broken["finish_reason"] == "interrupt"
 
 
 STEPS = ["talk", "talk", "talk", "ask", "undo", "regen", "clear", "compact", "system", "load", "set", "again"]

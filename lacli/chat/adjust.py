@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lacli.chat.keys import ALL, DEFAULT, FILES, KEYS, NO, PRESET, Group, Key, Value, find_key, plain_name
+from lacli.chat.keys import ALL, DEFAULT, FILES, NO, PRESET, Group, Key, Value, find_key, plain_name
 from lacli.chat.values import read_value, show_value, unquoted, usage
 from lacli.errors import UsageError
 from lacli.nearest import did_you_mean
 from lacli.question import read_text
 from lacli.sampling import SamplingSettings, flag
 from lacli.settings import PRESETS, DecodeSettings, Mode
-
-__all__ = ["KEYS", "Adjusted", "adjust", "choices", "key_and_value", "settings_by_name", "value_of"]
 
 SETTING = re.compile(r"(?P<key>[^\s=]+)(?:=|\s+=\s+(?=\S)|\s+|$)\s*(?P<value>.*)", re.DOTALL)
 """A key and its value; an = that is all that follows is a value."""
@@ -165,12 +163,12 @@ def _unchanged(now: Adjusted, changes: Mapping[str, Value]) -> str:
 
 def _notes(new: Adjusted, changed: list[str]) -> list[str]:
     """Sentences about what was changed and changes nothing."""
-    idle = [ALL[field].name for field in ALL if flag(field) in new.sampling.idle]
     # Temperature 0 puts all of them to sleep; another change speaks for itself only.
-    idle = [name for name in idle if "temp" in changed or name in [ALL[field].name for field in changed]]
+    told = [key for field, key in ALL.items() if "temp" in changed or field in changed]
+    idle = [key.name for key in told if flag(key.field) in new.sampling.idle]
     notes = [f"{_listed(idle)} no effect at temperature 0; /set temp 0.8 draws, for example"] if idle else []
     mode = new.decoding.mode
-    unused = [field for field in changed if field in UNUSED.get(mode, ())]
+    unused = [field for field in changed if field in UNUSED[mode]]
     # A preset or a reset is for several modes, and no one asked for one of its values.
     if unused and len(unused) == len(changed):
         others = [each for each in UNUSED if not set(changed) & set(UNUSED[each])]

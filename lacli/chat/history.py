@@ -11,6 +11,8 @@ from pathlib import Path
 
 from prompt_toolkit.history import FileHistory
 
+from lacli.errors import reason_of
+
 LINE_STARTS = (b"+", b"#", b"\n")
 """Every line of such a file: typed text, a time, a blank."""
 
@@ -41,7 +43,7 @@ class CarefulHistory(FileHistory):
         except FileNotFoundError:
             pass
         except OSError as error:
-            self._give_up(error.strerror or str(error))
+            self._give_up(reason_of(error))
         return []
 
     def store_string(self, string: str) -> None:
@@ -53,7 +55,7 @@ class CarefulHistory(FileHistory):
             os.close(os.open(self._path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
             super().store_string(string)
         except OSError as error:
-            self._give_up(error.strerror or str(error))
+            self._give_up(reason_of(error))
 
     def say_trouble(self) -> None:
         """Give the warning, if there is one; the prompt must not be on the screen."""

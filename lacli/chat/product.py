@@ -12,11 +12,11 @@ from datetime import datetime
 from pathlib import Path
 
 from lacli.chat.actions import Actions
-from lacli.chat.adjust import KEYS, OTHERS, Adjusted, choices, value_of, with_values
+from lacli.chat.adjust import OTHERS, Adjusted, choices, value_of, with_values
 from lacli.chat.commands import argument_of, names
 from lacli.chat.completion import Vocabulary
 from lacli.chat.conversation import Conversation
-from lacli.chat.keys import ALL
+from lacli.chat.keys import ALL, KEYS
 from lacli.chat.lines import Editing
 from lacli.chat.loop import Loop
 from lacli.chat.reader import open_lines
@@ -26,6 +26,7 @@ from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
 from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
 from lacli.errors import LacliError
+from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import MODES, ModelSettings, Switch
 from lacli.ui import Screen
@@ -68,7 +69,7 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
                 path,
                 loading,
                 plan.adjusted.decoding,
-                plan.adjusted.sampling,
+                _with_seed(plan),
                 template=plan.template,
                 verbose=plan.verbose,
             )
@@ -78,7 +79,6 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
             session,
             plan.adjusted,
             Conversation(plan.system, messages),
-            seed=plan.saved.seed if plan.saved else -1,
             context_shift=plan.context_shift,
         )
         interactive = sys.stdin is not None and sys.stdin.isatty()
@@ -107,6 +107,12 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
         loop.run(lines, plan.first)
         # Somebody who types has seen what went wrong; a script has not.
         return LacliError.exit_code if loop.failed and not interactive else 0
+
+
+def _with_seed(plan: ChatPlan) -> SamplingSettings:
+    """How the session samples: with the saved chat's seed where the user has set none."""
+    sampling = plan.adjusted.sampling
+    return replace(sampling, seed=plan.saved.seed) if plan.saved and sampling.seed < 0 else sampling
 
 
 def _now() -> datetime:

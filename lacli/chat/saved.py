@@ -21,7 +21,7 @@ from lacli.chat.adjust import Adjusted, value_of, with_values
 from lacli.chat.conversation import Message, in_turns
 from lacli.chat.keys import ALL, Key, Value
 from lacli.chat.logged import BEGINNING_BYTES, is_log, no_number, read_log
-from lacli.errors import LacliError, UsageError
+from lacli.errors import LacliError, UsageError, reason_of
 from lacli.question import read_text
 from lacli.sampling import MOST_SEED, bias_words, token_bias
 
@@ -57,9 +57,8 @@ def write_chat(path: str | Path, chat: SavedChat) -> None:
     except UnicodeEncodeError as error:
         raise LacliError(f"cannot write {path}: a message is not UTF-8 text", "/undo takes it back") from error
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
         raise LacliError(
-            f"cannot write {str(path)!r}: {why}", "give another name, in a folder that is there"
+            f"cannot write {str(path)!r}: {reason_of(error)}", "give another name, in a folder that is there"
         ) from error
 
 
@@ -139,7 +138,7 @@ def _refuse_others(target: Path, name: str) -> None:
     if not target.is_file():
         raise LacliError(f"{name} is no ordinary file", "give another name")
     with target.open("rb") as file:
-        beginning = file.read(200)
+        beginning = file.read(BEGINNING_BYTES)
     if beginning and not BEGINNING.match(beginning):
         raise LacliError(f"{name} exists and is no saved chat", "give another name")
 

@@ -83,7 +83,7 @@ class ChatLike(Protocol):
 
 def adjusted_of(chat: ChatLike) -> Adjusted:
     """A chat's settings, as /set changes them and /save writes them."""
-    return Adjusted(chat.settings, chat.sampling, chat.limit, tuple(chat.stops))
+    return Adjusted(chat.settings, chat.sampling, chat.limit, chat.stops)
 
 
 def all_settings(now: Adjusted, width: int = 80) -> str:

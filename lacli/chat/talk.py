@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import replace
-from secrets import randbelow
 
 from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation, Message
@@ -17,7 +16,7 @@ from lacli.decode import common_prefix
 from lacli.errors import PromptError
 from lacli.generation import Answer
 from lacli.interrupts import without_ctrl_c
-from lacli.sampling import MOST_SEED, SamplingSettings
+from lacli.sampling import SamplingSettings, new_seed
 from lacli.session import Session
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish
@@ -40,15 +39,12 @@ class Chat:
     """
 
     def __init__(
-        self,
-        session: Session,
-        adjusted: Adjusted,
-        conversation: Conversation,
-        *,
-        seed: int = -1,
-        context_shift: bool = False,
+        self, session: Session, adjusted: Adjusted, conversation: Conversation, *, context_shift: bool = False
     ) -> None:
-        """seed: to go on with where the user has set none. context_shift: a full context loses its oldest tokens."""
+        """context_shift: a full context loses its oldest tokens instead of ending the answer.
+
+        Where the user has set no seed, the session's is the one in use.
+        """
         self.session = session
         self.conversation = conversation
         self.sampling = adjusted.sampling
@@ -63,8 +59,6 @@ class Chat:
             session.use_template(chatml(session.model))
             self.notes.append("the model has no chat template, so ChatML is used; --chat-template takes another one")
         self._shifts = context_shift and self._can_shift()
-        if seed >= 0:
-            self.change(adjusted, seed)
         self.recall()
 
     @property
@@ -117,7 +111,7 @@ class Chat:
             self.notes = []
             self.conversation.take_back_answer()
             if self.sampling.seed < 0 and not self.session.sampling.greedy:
-                self._seed = randbelow(MOST_SEED + 1)
+                self._seed = new_seed()
                 self._adapt(self.settings, self.sampling)
             yield from self._turn(before)
             if before == self.conversation.messages:
@@ -166,7 +160,7 @@ class Chat:
         if seed >= 0:
             self._seed = seed
         elif adjusted.sampling.seed < 0 <= self.sampling.seed:
-            self._seed = randbelow(MOST_SEED + 1)
+            self._seed = new_seed()
         anew = self._adapt(adjusted.decoding, adjusted.sampling)
         self.sampling = adjusted.sampling
         self.limit, self.stops = adjusted.limit, adjusted.stops

@@ -35,7 +35,7 @@ from prompt_toolkit.utils import get_cwidth, get_term_environment_variable
 from lacli.chat.completion import Vocabulary, is_command, offers
 from lacli.chat.history import CarefulHistory
 from lacli.chat.lines import CONTINUATION, CONTINUED, PROMPT, QUOTES, Editing, is_open, without_quotes
-from lacli.errors import LacliError
+from lacli.errors import LacliError, reason_of
 from lacli.interrupts import without_ctrl_c
 from lacli.question import check_text
 from lacli.ui import abandon_stdout, console
@@ -141,8 +141,9 @@ class TerminalLines:
                 code = _run(shlex.split(editor), path)
                 edited = path.read_text(encoding="utf-8").removesuffix("\n")
             except (OSError, ValueError) as error:
-                reason = getattr(error, "strerror", None) or error
-                raise LacliError(f"cannot edit with {editor}: {reason}", "set EDITOR to another editor") from error
+                raise LacliError(
+                    f"cannot edit with {editor}: {reason_of(error)}", "set EDITOR to another editor"
+                ) from error
         if code:
             raise LacliError(f"{editor} ended with {code}", "the text stays as it was")
         return edited

@@ -16,7 +16,7 @@ from lacli.chat.conversation import Conversation, Message
 from lacli.chat.logged import BEGINNING_BYTES, FORMAT, VERSION, is_log
 from lacli.chat.saved import messages_json, settings_json
 from lacli.closing import Closing
-from lacli.errors import LacliError
+from lacli.errors import LacliError, reason_of
 from lacli.generation import Answer
 
 
@@ -40,8 +40,9 @@ class Transcript(Closing):
                 torn = _is_torn(name)
             self._file = open(name, "ab", buffering=0)  # noqa: SIM115  # closed by close()
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            raise LacliError(f"cannot write the log {path}: {why}", "give another file to --log") from error
+            raise LacliError(
+                f"cannot write the log {path}: {reason_of(error)}", "give another file to --log"
+            ) from error
         if torn:
             self._write(b"\n")
 
@@ -60,15 +61,13 @@ class Transcript(Closing):
             settings=settings_json(adjusted),
         )
 
-    def message(self, message: Message, answer: Answer | None = None, finish: str = "") -> str:
-        """A message is complete. answer: what it cost, for the model's own; finish: where it ended otherwise than it
-        says, such as `interrupted`.
-        """
+    def message(self, message: Message, answer: Answer | None = None) -> str:
+        """A message is complete. answer: what it cost, for the model's own."""
         numbers: dict[str, Any] = {}
         if answer:
             run = answer.statistics
             numbers = {
-                "finish_reason": finish or answer.finish_reason,
+                "finish_reason": answer.finish_reason,
                 "tokens": run.tokens,
                 "tokens_per_step": round(run.tokens_per_step, 4),
                 "tokens_per_second": round(run.tokens_per_second, 2),
