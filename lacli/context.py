@@ -15,9 +15,11 @@ import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
 from lacli.closing import Closing
+from lacli.engine import Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llama import LlamaModel, lib, library
 from lacli.memory import bounded_by_free_memory
+from lacli.ranking import ranked
 from lacli.settings import PLAIN_CACHE_TYPES, Capacity, DecodeSettings, ModelSettings
 
 CONTEXT_PAD = 256
@@ -132,6 +134,9 @@ class LlamaEngine(Closing):
             self._view = np.asarray(memory, np.float32).reshape(key[1], self.vocabulary)
             self._view_key = key
         return self._view
+
+    def successors(self, most: int) -> Successors:
+        return ranked(self.logits(), most)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         lib.llama_memory_seq_cp(self._memory, source, target, start, end)

@@ -5,15 +5,17 @@ Token ids in, steps out. It knows an Engine and a Verifier, not llama.cpp, and n
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from statistics import median
 from time import perf_counter
 
+from lacli.auto.mode import Auto
 from lacli.batch import Batch
 from lacli.cache import Cache
+from lacli.cost.staircase import Cost
 from lacli.engine import Engine
 from lacli.errors import PromptError
-from lacli.modes import Jacobi, Lookahead, Lookup, Mode, Plain
+from lacli.modes import Jacobi, Lookahead, Lookup, Mode, Outcome, Plain
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
@@ -29,8 +31,19 @@ class Decoder:
     the cache held already. prompt_s: seconds that the others took.
     """
 
-    def __init__(self, engine: Engine, settings: DecodeSettings, verifier: Verifier | None = None) -> None:
-        """verifier: how tokens are sampled, or None to take the most probable ones."""
+    def __init__(
+        self,
+        engine: Engine,
+        settings: DecodeSettings,
+        verifier: Verifier | None = None,
+        *,
+        cost: Cost | None = None,
+        mode: Callable[[], Mode] | None = None,
+    ) -> None:
+        """verifier: how tokens are sampled, or None to take the most probable ones.
+
+        cost: what steps cost here, where it was measured before. mode: makes a mode that is none of the settings'.
+        """
         assert settings.sequences <= engine.sequences, "the context was made for fewer sequences"
         self.settings = settings
         self._verifier = verifier
@@ -38,6 +51,8 @@ class Decoder:
         self.reused = 0
         self.prompt_s = 0.0
         self._keep: int | None = None
+        self._cost = cost
+        self._other_mode = mode
         self._engine = engine
         self._cache = Cache(engine, settings.sequences)
         self._batch = Batch(engine.batch_rows)
@@ -178,6 +193,8 @@ class Decoder:
         self._mode = self._new_mode()
 
     def _new_mode(self) -> Mode:
+        if self._other_mode:
+            return self._other_mode()
         match self.settings.mode:
             case "plain":
                 return Plain()
@@ -187,6 +204,8 @@ class Decoder:
                 return Jacobi(self.settings)
             case "lookahead":
                 return Lookahead(self.settings, self.pool, self._engine.vocabulary, self._engine.is_end)
+            case "auto":
+                return Auto(self.settings, self.pool, self._engine, self._cost)
 
     def _step(self, remaining: int | None) -> Step | None:
         """One step of the paper; None when not even one row finds a cell."""
@@ -205,19 +224,25 @@ class Decoder:
 
         self._cache.keep(tree, self._kept(path.nodes), again)
         self.text += path.tokens
-        self._mode.observe(tree, choices, len(path.tokens))
+        outcome = Outcome(
+            choices, len(path.tokens), again + len(tree), perf_counter() - begin, self._engine.successors
+        )
+        self._mode.observe(tree, outcome)
 
         cache_s = self._cache.seconds - cache_before
+        guesses = tree.reachable()
         return Step(
             tokens=tuple(path.tokens),
             origins=(*(tree.origins[node] for node in path.nodes), Origin.MODEL),
             rows=again + len(tree),
-            drafted=tree.reachable(),
+            drafted=len(guesses),
             decode_s=decode_s,
             choose_s=choose_s,
             cache_s=cache_s,
             python_s=perf_counter() - begin - decode_s - choose_s - cache_s,
             finish=path.finish or (None if self._room > 0 or self._keep is not None else "length"),
+            guesses=guesses,
+            plan=self._mode.plan,
         )
 
     def _decode(self) -> tuple[Tree, int, float] | None:

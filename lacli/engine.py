@@ -7,15 +7,21 @@ enforces llama.cpp's rules.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from lacli.batch import Batch, Ints
+from lacli.batch import Batch, Ints
 
 Floats = npt.NDArray[np.floating]
+
+
+class Successors(NamedTuple):
+    """The most probable next tokens of each output row, best first: (outputs, most) token ids and their logits."""
+
+    tokens: Ints
+    logits: Floats
 
 
 class Engine(Protocol):
@@ -51,6 +57,12 @@ class Engine(Protocol):
         """The last batch's logits, (outputs, vocabulary), valid until the next decode.
 
         Not to be had from an engine that was made to give greedy choices only.
+        """
+
+    def successors(self, most: int) -> Successors:
+        """The most probable next tokens of each output row of the last batch, valid until the next decode.
+
+        Also to be had from an engine that was made to give greedy choices, which may give fewer than `most`.
         """
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:

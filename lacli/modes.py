@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from typing import NamedTuple
 
+from lacli.engine import Successors
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings, window_rows
+from lacli.stats import Plan
 from lacli.suffixes import SuffixIndex
 from lacli.tree import ROOT, Origin, Tree
 from lacli.window import Window
@@ -19,8 +22,27 @@ WINDOW_SEED = 2402
 """The window's first guesses come from a generator of their own, so the user's seed never meets them."""
 
 
+class Outcome(NamedTuple):
+    """A verified step.
+
+    choices: the model's choice after each output node. accepted: how many tokens it brought. rows: of the batch.
+    seconds: what it took so far. successors: the most probable tokens after each output node, of at most so many.
+    """
+
+    choices: Mapping[int, int]
+    accepted: int
+    rows: int
+    seconds: float
+    successors: Callable[[int], Successors]
+
+
 class Mode:
-    """Guesses for one text after another, of which each may go on from the one before."""
+    """Guesses for one text after another, of which each may go on from the one before.
+
+    plan: what the last tree was expected to bring, where the mode expects anything.
+    """
+
+    plan: Plan | None = None
 
     def begin(self, text: Sequence[int]) -> None:
         """A generation begins behind a prompt; what is known of its beginning is known still."""
@@ -35,8 +57,8 @@ class Mode:
         """
         raise NotImplementedError
 
-    def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
-        """Take in a verified step: the model's choice after each output node, and how many tokens it brought."""
+    def observe(self, tree: Tree, outcome: Outcome) -> None:
+        """Take in a verified step, whose tokens are in the text already."""
 
 
 class Plain(Mode):
@@ -90,10 +112,10 @@ class Jacobi(Mode):
         tree.add(self._block, 0, Origin.CHAIN)
         return tree
 
-    def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
+    def observe(self, tree: Tree, outcome: Outcome) -> None:
         """The choices after the accepted part are the block's next values; a block that is fixed or old starts anew."""
         self._iterations += 1
-        self._block = [choices[node] for node in range(accepted, 1 + len(self._block))]
+        self._block = [outcome.choices[node] for node in range(outcome.accepted, 1 + len(self._block))]
         if self._iterations >= self._most_iterations:
             self._block = []
 
@@ -155,15 +177,15 @@ class Lookahead(Mode):
         self._ends = [self._add_column(tree, path, column) for column, path in enumerate(window.paths(), start=1)]
         return tree
 
-    def observe(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
+    def observe(self, tree: Tree, outcome: Outcome) -> None:
         window = self._window
-        results = [choices[end] for end in self._ends]
+        results = [outcome.choices[end] for end in self._ends]
         for key, continuation in window.ngrams(tree.tokens[ROOT], results):
             self._pool.insert(key, continuation)
         # An end token would make all guesses after it guesses about another text.
         window.slide([self._draw() if self._is_end(token) else token for token in results])
         if self._settings.window_shift == "refill":
-            window.shift(accepted - 1)
+            window.shift(outcome.accepted - 1)
 
     def _add_column(self, tree: Tree, path: list[int], sequence: int) -> int:
         end = tree.add(path, sequence, Origin.WINDOW, verify=False)

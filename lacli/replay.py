@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, count, pairwise
 
 from lacli.batch import Batch, Ints
-from lacli.engine import Engine, Floats
+from lacli.engine import Engine, Floats, Successors
 
 
 class Mismatch(Exception):
@@ -88,6 +88,9 @@ class Recorder:
 
     def logits(self) -> Floats:
         return self.engine.logits()
+
+    def successors(self, most: int) -> Successors:
+        return self.engine.successors(most)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self.engine.copy(source, target, start, end)

@@ -123,6 +123,8 @@ def _sizes(settings: DecodeSettings) -> str:
             return f"jacobi, block of {settings.window}, {settings.jacobi_iterations} iterations"
         case "lookup":
             return f"lookup, match up to {settings.lookup_match}, draft {settings.lookup_draft}"
+        case "auto":
+            return "auto"
         case "plain":
             return "plain"
 

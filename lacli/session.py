@@ -15,6 +15,7 @@ from lacli.chain import LlamaSampler
 from lacli.closing import Closing
 from lacli.context import CONTEXT_PAD, LlamaEngine
 from lacli.cores import with_threads
+from lacli.cost.staircase import Cost
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import LacliError, PromptError, UsageError
@@ -46,10 +47,13 @@ class Session(Closing):
         sampling: SamplingSettings,
         *,
         template: str | None = "",
+        cost: Cost | None = None,
         verbose: bool = False,
     ) -> None:
+        """cost: what steps cost here, where it was measured before."""
         model_settings = with_threads(model_settings)
         self.notes: list[str] = []
+        self._cost = cost
         self._schema = ("", "")
         check_rows(decode_settings, model_settings)
         if decode_settings.strict:
@@ -124,7 +128,7 @@ class Session(Closing):
 
     def decoder_in(self, engine: Engine, settings: DecodeSettings) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model."""
-        return Decoder(engine, settings, self._verifier())
+        return Decoder(engine, settings, self._verifier(), cost=self._cost)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.

@@ -11,13 +11,20 @@ from typing import Any, Literal
 
 from lacli.errors import UsageError
 
-Mode = Literal["plain", "jacobi", "lookup", "lookahead"]
+Mode = Literal["plain", "jacobi", "lookup", "lookahead", "auto"]
+SourceName = Literal["suffix", "recycling", "pool", "window", "store"]
 WindowInit = Literal["prompt", "random", "pool"]
 WindowShift = Literal["once", "refill"]
 
 Switch = Literal["on", "off", "auto"]
 
-MODES: tuple[Mode, ...] = ("plain", "jacobi", "lookup", "lookahead")
+MODES: tuple[Mode, ...] = ("plain", "jacobi", "lookup", "lookahead", "auto")
+
+SOURCES: tuple[SourceName, ...] = ("suffix", "recycling", "pool", "window", "store")
+"""Where mode auto may take its guesses from; all are asked unless some are named, but the store has to be opened."""
+
+LEAVES = 48
+"""Candidates that a step of mode auto may have."""
 
 MAX_SEQUENCES = 256
 """Sequence ids that llama.cpp 0.3.36 allows in one context (`llama_max_parallel_sequences`)."""
@@ -29,7 +36,8 @@ class DecodeSettings:
 
     window, ngram, guesses are the paper's W, N and G. Mode jacobi (Algorithm 1) has a block of `window` guesses and
     starts a new one after `jacobi_iterations`; mode lookup (Table 3, row 2) matches the text's last `lookup_match`
-    tokens and drafts `lookup_draft`. strict: the text must not depend on the rows of the steps; what that takes is
+    tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows` rows. back: guesses
+    that the model can take back after a step, -1 for any number; otherwise only chains are drafted. strict: the text must not depend on the rows of the steps; what that takes is
     found with the model (`strict.py`): `ordered` cells and `least_outputs` rows whose logits are computed.
     """
 
@@ -45,17 +53,22 @@ class DecodeSettings:
     jacobi_iterations: int = 16
     lookup_match: int = 2
     lookup_draft: int = 10
+    sources: tuple[SourceName, ...] = SOURCES
+    auto_rows: int = 64
+    back: int = -1
     strict: bool = False
     ordered: bool = False
     least_outputs: int = 1
 
     def __post_init__(self) -> None:
         at_least = {"window": 0, "ngram": 2, "guesses": 0, "pool_keys": 1}
-        at_least |= {"jacobi_iterations": 1, "lookup_match": 1, "lookup_draft": 1}
+        at_least |= {"jacobi_iterations": 1, "lookup_match": 1, "lookup_draft": 1, "auto_rows": 1}
         for name, least in at_least.items():
             if getattr(self, name) < least:
                 label = FLAG[name]
                 raise UsageError(f"{label} is {getattr(self, name)}", f"{label} must be at least {least}")
+        if unknown := [name for name in self.sources if name not in SOURCES]:
+            raise UsageError(f"there is no source {unknown[0]!r}", "some of " + ", ".join(SOURCES))
         if self.mode == "lookahead" and self.window + self.guesses + 1 > MAX_SEQUENCES:
             fits = MAX_SEQUENCES - 1
             raise UsageError(
@@ -65,8 +78,10 @@ class DecodeSettings:
 
     @property
     def sequences(self) -> int:
-        """Sequence ids a context needs for this mode: W + G + 1 in lookahead, one elsewhere."""
-        return self.window + self.guesses + 1 if self.mode == "lookahead" else 1
+        """Sequence ids a context needs for this mode: W + G + 1 in lookahead, one for chains."""
+        if self.mode == "lookahead":
+            return self.window + self.guesses + 1
+        return self.window + LEAVES + 1 if self.mode == "auto" and self.back < 0 else 1
 
     @property
     def deepest(self) -> int:
@@ -86,6 +101,8 @@ class DecodeSettings:
                 return self.window + 1
             case "lookup":
                 return self.lookup_draft + 1
+            case "auto":
+                return self.auto_rows
             case "plain":
                 return 1
 
@@ -98,11 +115,16 @@ class DecodeSettings:
             return 1 + again + max(guesses, self.least_outputs - 1)
         if self.mode == "jacobi":
             return 1 + max(self.window, self.least_outputs - 1)
+        if self.mode == "auto":
+            again = self.auto_rows - 1 if self.ordered else 0
+            return again + max(self.auto_rows, self.least_outputs)
         return 1 + self.lookup_draft if self.mode == "lookup" else self.least_outputs
 
     @property
     def most_outputs(self) -> int:
         """Rows of the largest step whose choice is read."""
+        if self.mode == "auto":
+            return max(self.auto_rows, self.least_outputs)
         if self.mode != "lookahead":
             return self.most_rows
         return 1 + max(self.window + self.guesses * (self.ngram - 1), self.least_outputs - 1)
@@ -139,6 +161,7 @@ FLAG = {
     "jacobi_iterations": "--jacobi-iterations",
     "lookup_match": "--lookup-match",
     "lookup_draft": "--lookup-draft",
+    "auto_rows": "--auto-rows",
 }
 """The command line's name of a setting, for messages."""
 

@@ -14,13 +14,26 @@ from lacli.tree import Origin
 Finish = Literal["stop", "eog", "length", "interrupt"]
 
 
+class Plan(NamedTuple):
+    """What a mode expected of a step when it chose the step's rows.
+
+    tokens: that it would bring. seconds: that it would take. plain: seconds of a plain step. reason: in a few words.
+    """
+
+    tokens: float
+    seconds: float
+    plain: float
+    reason: str
+
+
 class Step(NamedTuple):
     """One llama_decode call and what it brought.
 
     tokens: the accepted tokens in order, at least one. origins: where each was guessed; the last is the model's
     own choice. rows: the batch's size. drafted: guesses that the step could have accepted. Times in seconds: decode
     (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all else).
-    finish: why this was the last step, or None.
+    finish: why this was the last step, or None. guesses: where each of the drafted ones came from. plan: what the mode
+    expected, where it expects anything.
     """
 
     tokens: tuple[int, ...]
@@ -32,6 +45,8 @@ class Step(NamedTuple):
     cache_s: float
     python_s: float
     finish: Finish | None = None
+    guesses: tuple[Origin, ...] = ()
+    plan: Plan | None = None
 
 
 @dataclass

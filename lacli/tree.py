@@ -18,6 +18,9 @@ class Origin(Enum):
     POOL = "pool"
     WINDOW = "window"
     CHAIN = "chain"
+    SUFFIX = "suffix"
+    RECYCLING = "recycling"
+    STORE = "store"
 
 
 class Tree:
@@ -99,11 +102,11 @@ class Tree:
         """The nodes whose choice is read, in order."""
         return [node for node, wanted in enumerate(self.verified) if wanted]
 
-    def reachable(self) -> int:
-        """How many guesses the walk could accept: those whose own choice and all choices above are known."""
+    def reachable(self) -> tuple[Origin, ...]:
+        """Where the guesses came from that the walk could accept: those whose own and all choices above are known."""
         if len(self.tokens) == 1:
-            return 0
+            return ()
         found = [ROOT]
         for node in found:
             found += [below for below in self._children[node].values() if self.verified[below]]
-        return len(found) - 1
+        return tuple(self.origins[node] for node in found[1:])

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lacli.batch import Batch, Ints
-from lacli.engine import Floats
+from lacli.engine import Floats, Successors
+from lacli.ranking import ranked
 
 SPREADS = np.random.default_rng(0).uniform(-2, 2, (101, 64))
 
@@ -92,6 +93,9 @@ class FakeEngine:
 
     def logits(self) -> Floats:
         return np.array(self._logits)
+
+    def successors(self, most: int) -> Successors:
+        return ranked(self.logits(), most)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self._check_sequence(source)
