@@ -29,8 +29,8 @@ def age_in_words(seconds: float) -> str:
         return "just now"
     for most, unit, name in (*AGES, *LATER):
         if seconds < most:
-            return _ago(seconds // unit, name)
-    return _ago(seconds // YEAR, "year")
+            return f"{counted(int(seconds // unit), name)} ago"
+    return f"{counted(int(seconds // YEAR), 'year')} ago"
 
 
 def tokens_in_words(tokens: int) -> str:
@@ -48,5 +48,6 @@ def count_in_words(number: int) -> str:
     return f"{millions:.0f}M" if millions < 1000 else f"{millions / 1000:.1f}B"
 
 
-def _ago(count: float, name: str) -> str:
-    return f"{count:.0f} {name}{'' if count == 1 else 's'} ago"
+def counted(count: int, noun: str) -> str:
+    """1 question, 2 questions."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -10,8 +10,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
-from lacli.errors import Interrupted, LacliError
+from lacli.auto.store import store_for
+from lacli.cost.known import tell
+from lacli.cost.store import CostStore
+from lacli.ending import loading_model
+from lacli.errors import Interrupted
+from lacli.explain import Explanation
 from lacli.generation import Generation
 from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
@@ -38,11 +42,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Output:
-    """How the answer is shown: as it comes or as JSON, with numbers, with llama.cpp's log."""
+    """How the answer is shown: as it comes or as JSON, with numbers, with llama.cpp's log, with a line a step."""
 
     json: bool = False
     stats: bool = False
     verbose: bool = False
+    explain: bool = False
 
 
 def ask(
@@ -53,32 +58,54 @@ def ask(
     sampling: SamplingSettings,
     output: Output,
     screen: Screen,
+    folder: Path | None = None,
+    costs: Path | None = None,
 ) -> None:
-    """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out."""
-    end_when_llama_cpp_aborts(screen)
-    with ctrl_c_ends_at_once():
+    """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out. folder: of kept texts.
+
+    costs: the folder of measured costs.
+    """
+    with loading_model(screen):
+        store, notes = store_for(path, decode_settings, folder)
         opened = Session(
             path,
             model_settings,
             decode_settings,
             sampling,
             template=None if question.raw else question.template,
+            kept=store.texts if store else (),
             verbose=output.verbose,
         )
     with opened as session:
-        for note in session.notes:
+        notes += tell(session, CostStore(costs)) if costs else []
+        for note in [*notes, *session.notes]:
             screen.note(note)
         prompt = session.prompt(question.text, question.system, raw=question.raw)
-        generation = session.generate(prompt, question.limit, (*question.stops, *session.turn_ends))
-        try:
-            _stream(generation, output, screen, begun=begun_thought(session.text(prompt[-LAST:], special=True)))
-        except KeyboardInterrupt:
-            screen.end_line()
-            raise Interrupted("") from None
-        except LacliError:
-            screen.end_line()
-            raise
+        generation = _answer(session, prompt, question, output, screen)
+        if store and (trouble := store.add([*prompt, *generation.answer().tokens])):
+            screen.note(trouble)
         _conclude(session, generation, question, output, screen)
+
+
+def _answer(session: Session, prompt: list[int], question: Question, output: Output, screen: Screen) -> Generation:
+    """The answer, which is shown as it comes, and its steps where they are explained."""
+    explanation = Explanation(
+        screen.row, planned=session.settings.mode == "auto", wait=screen.shared and not output.json
+    )
+    generation = session.generate(
+        prompt,
+        question.limit,
+        (*question.stops, *session.turn_ends),
+        watch=explanation.add if output.explain else None,
+    )
+    try:
+        _stream(generation, output, screen, begun=begun_thought(session.text(prompt[-LAST:], special=True)))
+    except KeyboardInterrupt:
+        raise Interrupted("") from None
+    finally:
+        screen.end_line()
+        explanation.end()
+    return generation
 
 
 def _stream(generation: Generation, output: Output, screen: Screen, *, begun: str) -> None:
@@ -89,11 +116,12 @@ def _stream(generation: Generation, output: Output, screen: Screen, *, begun: st
         # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
         with closing(with_thoughts(generation, begun)) as pieces:
             screen.write(pieces)
-        screen.end_line()
 
 
 def _conclude(session: Session, generation: Generation, question: Question, output: Output, screen: Screen) -> None:
     answer = generation.answer()
+    if not output.json:
+        screen.legend(answer.statistics.accepted_from)
     if answer.finish_reason == "length" and answer.statistics.tokens != question.limit:
         screen.note(
             f"the context of {session.engine.cells} tokens is full and the answer ends here; -c makes it larger"

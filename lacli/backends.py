@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from lacli.llama import lib, library, version
+from lacli.llama import declared, lib, library, version
 
 GPU_TYPES = (1, 2)
 """Of ggml's ggml_backend_dev_type: a GPU, and one that shares the processor's memory."""
@@ -100,39 +100,31 @@ def backends(names: Sequence[str], system_info: str) -> list[Backend]:
     return [Backend(name, tuple(found)) for name, found in features.items()]
 
 
-def _memory(ggml: Any, device: int) -> tuple[int, int]:
+def _memory(ggml: ctypes.CDLL, device: int) -> tuple[int, int]:
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
     return free.value, total.value
 
 
-def _words(ggml: Any, name: str) -> str:
+def _words(ggml: ctypes.CDLL, name: str) -> str:
     """What a function without parameters says, which an older or newer library may not have."""
-    function = getattr(ggml, name, None)
-    if function is None:
+    if not hasattr(ggml, name):
         return ""
-    function.argtypes, function.restype = [], ctypes.c_char_p
-    return (function() or b"").decode("utf-8", "replace")
+    said: bytes | None = getattr(declared((name, [], ctypes.c_char_p)), name)()
+    return (said or b"").decode("utf-8", "replace")
 
 
-def _ggml() -> Any:
+def _ggml() -> ctypes.CDLL:
     """The library's functions about backends and devices, which llama_cpp does not declare."""
-    functions = lib.llama_cpp._lib
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
-    of_device: list[tuple[str, list[Any], Any]] = [
+    return declared(
         ("ggml_backend_dev_name", [pointer], text),
         ("ggml_backend_dev_description", [pointer], text),
         ("ggml_backend_dev_type", [pointer], ctypes.c_int),
         ("ggml_backend_dev_memory", [pointer, pointer, pointer], None),
-    ]
-    of_kind: list[tuple[str, list[Any], Any]] = [
         ("ggml_backend_dev_count", [], number),
         ("ggml_backend_dev_get", [number], pointer),
         ("ggml_backend_reg_count", [], number),
         ("ggml_backend_reg_get", [number], pointer),
         ("ggml_backend_reg_name", [pointer], text),
-    ]
-    for name, takes, gives in of_device + of_kind:
-        function = getattr(functions, name)
-        function.argtypes, function.restype = takes, gives
-    return functions
+    )

@@ -77,7 +77,8 @@ class Cache:
                 self._engine.remove(sequence, start, ALL)
         else:
             # The path is a chain in sequence 0, or there is none: what follows it goes, in one call.
-            self._engine.remove(self._every, end, ALL)
+            gone = self._engine.remove(self._every, end, ALL)
+            assert gone, "a step has no more guesses than the model can take back"
         for sequence in others:
             self._shared[sequence] = start
         self.seconds += perf_counter() - begin

@@ -19,7 +19,7 @@ from lacli.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, Mode, ModelSettings
 from lacli.strict import EXACT_CELLS
 
-CHECKED: tuple[Mode, ...] = ("jacobi", "lookup", "lookahead")
+CHECKED: tuple[Mode, ...] = ("jacobi", "lookup", "lookahead", "auto")
 
 FIXED_SEED = 7
 """What a random seed becomes: a check is repeated with the same numbers."""

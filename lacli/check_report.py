@@ -22,6 +22,9 @@ Piece = Callable[[int], bytes]
 LONGEST_TOKEN = 16
 """Characters of a token's text in the table."""
 
+TREES: tuple[Mode, ...] = ("lookahead", "auto")
+"""Modes whose accepted tokens leave holes among the cells."""
+
 WIDTH = 96
 """Columns of the conclusion; the tables are about as wide."""
 
@@ -81,8 +84,8 @@ def _on_sizes(result: Result) -> str:
     tried = result.advice
     if all(probe.exact for probe in result.probes):
         sentence = f"{_sizes(result.probes)} gave the same logits bit for bit"
-        if result.rounding == sum(mode.rounding for mode in result.modes if mode.settings.mode == "lookahead") > 0:
-            return f"{sentence}; what is left is the order of the cells, which lookahead's tree changes."
+        if result.rounding == sum(mode.rounding for mode in result.modes if mode.settings.mode in TREES) > 0:
+            return f"{sentence}; what is left is the order of the cells, which trees change."
         return f"{sentence}."
     depends = "Logits depend on the size of the batch here"
     if all(len(probe.groups) == 2 and probe.groups[0] == [1] for probe in result.probes if not probe.exact):

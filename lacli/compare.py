@@ -14,6 +14,7 @@ from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import BatchRefused
 from lacli.judge import PLAIN, Difference, Seer, first_difference
+from lacli.modes import Mode
 from lacli.replay import Recorder
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
@@ -77,9 +78,9 @@ class Comparison(Closing):
         self._closing = ExitStack()
         self.plain_engine = self._closing.enter_context(open_engine(plain))
 
-    def decoder(self, engine: Engine, settings: DecodeSettings) -> Decoder:
-        """A decoder that draws as this comparison does."""
-        return Decoder(engine, settings, SampleAndMatch(self._sampler) if self._sampler else None)
+    def decoder(self, engine: Engine, settings: DecodeSettings, mode: Callable[[], Mode] | None = None) -> Decoder:
+        """A decoder that draws as this comparison does. mode: makes a mode that is none of the settings'."""
+        return Decoder(engine, settings, SampleAndMatch(self._sampler) if self._sampler else None, mode=mode)
 
     def plain(self, prompt: Sequence[int]) -> list[int]:
         """Plain decoding's tokens; a prompt is decoded once."""
@@ -89,11 +90,16 @@ class Comparison(Closing):
             self._plain[key] = [token for step in steps for token in step.tokens]
         return self._plain[key]
 
-    def run(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> list[Run]:
-        """Each prompt answered by a decoder of its own, on one engine."""
+    def run(
+        self,
+        settings: DecodeSettings,
+        prompts: Sequence[Sequence[int]],
+        mode: Callable[[], Mode] | None = None,
+    ) -> list[Run]:
+        """Each prompt answered by a decoder of its own, on one engine. mode: as `decoder` takes it."""
         with self._open_engine(settings) as opened:
             engine = Recorder(opened)
-            return [self.one(self.decoder(engine, settings), engine, prompt) for prompt in prompts]
+            return [self.one(self.decoder(engine, settings, mode), engine, prompt) for prompt in prompts]
 
     def one(self, decoder: Decoder, engine: Recorder, prompt: Sequence[int]) -> Run:
         """One prompt answered by a decoder on this engine, which may have answered others before."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,17 @@ from lacli.engine import Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llama import LlamaModel, lib, library
 from lacli.memory import bounded_by_free_memory
-from lacli.ranking import ranked
+from lacli.ranking import in_order, ranked
 from lacli.settings import PLAIN_CACHE_TYPES, Capacity, DecodeSettings, ModelSettings
 
 CONTEXT_PAD = 256
 """llama.cpp rounds a context up to a multiple of this many cells."""
+
+MOST_BACK = 8
+"""Guesses that a recurrent state shall be taken back by: each one costs the memory of a whole copy of that state."""
+
+CANDIDATES = 8
+"""Tokens of a row that a backend keeps for mode auto; it copies these to the host instead of a whole vocabulary."""
 
 FLASH_ATTENTION = {
     "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
@@ -35,7 +42,8 @@ FLASH_ATTENTION = {
 class LlamaEngine(Closing):
     """One llama_context as an Engine; close it before its model, or use it in `with`.
 
-    memory: MiB of its buffers, the weights not counted. calls: how often it has decoded.
+    memory: MiB of its buffers, the weights not counted. calls: how often it has decoded. back: guesses that can be
+    taken back after a step, -1 for any number and trees.
     Raises ModelLoadError when the context does not fit into memory or its options contradict each other.
     """
 
@@ -60,6 +68,7 @@ class LlamaEngine(Closing):
         self._most_outputs = int(parameters.n_outputs_max)
         self._plain_keys = settings.cache_type_k in PLAIN_CACHE_TYPES
         self._samplers: list[Any] = []
+        self._keeps_candidates = False
         if model.offloaded if backend_greedy is None else backend_greedy:
             self._add_samplers(parameters, decode)
         self._log.forget()
@@ -78,22 +87,26 @@ class LlamaEngine(Closing):
         self.memory = self._log.take_buffers()
         self.cells = int(lib.llama_n_ctx(self._handle))
         self.batch_rows = int(lib.llama_n_batch(self._handle))
+        self.back = int(lib.llama_n_rs_seq(self._handle)) if model.chain_only else -1
         self._memory = lib.llama_get_memory(self._handle)
         if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
             self.close()
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
+        self._snapshots = 0
         self._batch: Batch | None = None
-        self._view = np.zeros((0, 0), np.float32)
-        self._view_key = (0, 0)
+        self._logits = _Rows(ctypes.c_float, self._most_outputs, self.vocabulary)
+        self._kept_tokens = _Rows(ctypes.c_int32, self._most_outputs, self.vocabulary)
+        self._kept_logits = _Rows(ctypes.c_float, self._most_outputs, self.vocabulary)
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """Whether these settings can decode in this context. raw_logits: they sample from them."""
         fits = bool(self._handle) and decode.sequences <= self.sequences and decode.most_outputs <= self._most_outputs
-        return fits and not (raw_logits and self._samplers)
+        return fits and decode.back <= self.back and not (raw_logits and self._samplers)
 
     def decode(self, batch: Batch) -> bool:
         rows = batch.rows
         assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
+        assert batch.wanted <= self._most_outputs, f"{batch.wanted} outputs in a context for {self._most_outputs}"
         if not self._handle:
             raise LacliError("there is no context: memory was too short for it", "settings of fewer rows may fit")
         if batch is not self._batch:
@@ -102,46 +115,58 @@ class LlamaEngine(Closing):
         self.calls += 1
         status = lib.llama_decode(self._handle, self._struct)
         if status == 0:
+            # The state is kept after each row, not from before the first one, and for one way back.
+            self._snapshots = min(self.back, rows - 1)
             return True
         if status == 1:
             self._log.forget()
             return False
+        self._snapshots = 0
         kind = BatchRefused if status == -1 else LacliError
         raise kind(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
 
     def greedy(self) -> Ints:
-        if self._samplers:
+        if (kept := self._kept(1)) is not None:
+            return kept.tokens[:, 0]
+        if self._samplers and not self._keeps_candidates:
             assert self._batch is not None
             rows = np.flatnonzero(self._batch.outputs[: len(self._batch)]).tolist()
             tokens = np.fromiter((lib.llama_get_sampled_token_ith(self._handle, row) for row in rows), np.int32)
             if not np.any(tokens < 0):
                 return tokens
-            # A device that cannot run the sampler gives no token, and raw logits instead.
         best: Ints = self.logits().argmax(axis=1)
         return best
 
     def logits(self) -> npt.NDArray[np.float32]:
         """The last batch's logits, (outputs, vocabulary) float32, valid until the next decode.
 
-        Not there where the backend chooses the tokens.
+        Not there where the backend keeps a few candidates only.
         """
         assert self._batch is not None, "nothing is decoded yet"
-        address = ctypes.addressof(lib.llama_get_logits(self._handle).contents)
-        key = (address, self._batch.wanted)
-        if key != self._view_key:
-            # Making a view costs as much as reading a row; llama.cpp moves the logits only when it needs more room.
-            memory = memoryview((ctypes.c_float * (key[1] * self.vocabulary)).from_address(address))
-            self._view = np.asarray(memory, np.float32).reshape(key[1], self.vocabulary)
-            self._view_key = key
-        return self._view
+        if not self._samplers:
+            return self._logits.at(lib.llama_get_logits(self._handle))[: self._batch.wanted]
+        # A sampler that chooses, and one that the device cannot run, leaves the logits as they are; none are copied raw.
+        first = int(self._batch.outputs.argmax())
+        assert lib.llama_get_sampled_logits_count_ith(self._handle, first) == self.vocabulary, (
+            "only candidates are kept"
+        )
+        return self._kept_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[: self._batch.wanted]
 
     def successors(self, most: int) -> Successors:
-        return ranked(self.logits(), most)
+        kept = self._kept(most)
+        return ranked(self.logits(), most) if kept is None else kept
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         lib.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
+        if self.back >= 0 and start > 0:
+            last = lib.llama_memory_seq_pos_max(self._memory, sequence)
+            if start <= last and not 0 <= end <= last:
+                # llama.cpp only looks whether there could be a snapshot, and one of another step is as good to it.
+                if last + 1 - start > self._snapshots:
+                    return False
+                self._snapshots = 0
         return bool(lib.llama_memory_seq_rm(self._memory, sequence, start, end))
 
     @property
@@ -174,6 +199,7 @@ class LlamaEngine(Closing):
         parameters.n_ctx = -(-cells // CONTEXT_PAD) * CONTEXT_PAD
         parameters.n_batch = min(settings.batch, parameters.n_ctx)
         parameters.n_seq_max = decode.sequences
+        parameters.n_rs_seq = max(decode.back, 0)
         parameters.kv_unified = True
         parameters.swa_full = True
         parameters.n_outputs_max = max(decode.sequences, decode.most_outputs)
@@ -187,17 +213,72 @@ class LlamaEngine(Closing):
         parameters.type_v = _cache_type(settings.cache_type_v)
         return parameters
 
+    def _kept(self, most: int) -> Successors | None:
+        """The best of what the backend keeps of each output row; None where it keeps no candidates."""
+        if not self._keeps_candidates:
+            return None
+        assert self._batch is not None, "nothing is decoded yet"
+        first, wanted = int(self._batch.outputs.argmax()), self._batch.wanted
+        there = lib.llama_get_sampled_candidates_count_ith(self._handle, first)
+        if not 0 < there <= CANDIDATES:
+            return None
+        # One address is enough: llama.cpp lays the rows out a whole vocabulary apart.
+        tokens = self._kept_tokens.at(lib.llama_get_sampled_candidates_ith(self._handle, first))[:wanted, :there]
+        logits = self._kept_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[:wanted, :there]
+        kept = in_order(Successors(tokens, logits))
+        return Successors(kept.tokens[:, :most], kept.logits[:, :most])
+
     def _add_samplers(self, parameters: Any, decode: DecodeSettings | Capacity) -> None:
-        """One greedy chain a sequence: an output row whose id has none would bring all raw logits back."""
+        """One chain a sequence: an output row whose id has none would bring all raw logits back.
+
+        What is most probable of the candidates is found on the host: llama.cpp's greedy sampler would give its index.
+        """
+        self._keeps_candidates = decode.recycles
         configs = (lib.llama_sampler_seq_config * decode.sequences)()
         for sequence, config in enumerate(configs):
             chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
-            lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_greedy())
+            chooser = lib.llama_sampler_init_top_k(CANDIDATES) if decode.recycles else lib.llama_sampler_init_greedy()
+            lib.llama_sampler_chain_add(chain, chooser)
             self._samplers.append(chain)
             config.seq_id, config.sampler = sequence, ctypes.cast(chain, ctypes.c_void_p)
         self._sampler_configs = configs
         parameters.samplers, parameters.n_samplers = configs, decode.sequences
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
+
+
+class _Rows:
+    """Rows of one length in llama.cpp's memory, as a numpy view of as many as there can be.
+
+    Making a view costs as much as reading a row; llama.cpp moves the rows only when it needs more room for them.
+    """
+
+    def __init__(self, kind: type[ctypes.c_float] | type[ctypes.c_int32], rows: int, length: int) -> None:
+        self._kind, self._rows, self._length = kind, rows, length
+        self._address = 0
+        self._view = np.zeros((0, length))
+
+    def at(self, pointer: Any) -> npt.NDArray[Any]:
+        """The view, (rows, length); only rows that the last batch had may be read."""
+        address = ctypes.addressof(pointer.contents)
+        if address != self._address:
+            memory = memoryview((self._kind * (self._rows * self._length)).from_address(address))
+            self._view = np.asarray(memory).reshape(self._rows, self._length)
+            self._address = address
+        return self._view
+
+
+def most_back(model: LlamaModel, loading: ModelSettings) -> int:
+    """Guesses that the model can take back after a step: -1 for any number and trees, k for chains of at most k."""
+    if not model.chain_only:
+        return -1
+    # llama.cpp keeps the rows of a way back in one piece of a batch, and aborts where that has no row more.
+    most = min(MOST_BACK, loading.batch - 2)
+    if most <= 0:
+        return 0
+    # Only a context knows whether llama.cpp can do it with this architecture.
+    smallest = replace(loading, context=CONTEXT_PAD, batch=min(loading.batch, CONTEXT_PAD))
+    with LlamaEngine(model, smallest, DecodeSettings(mode="lookup", back=1), backend_greedy=False) as engine:
+        return most if engine.back else 0
 
 
 def _cache_type(name: str) -> int:

@@ -6,6 +6,7 @@ Two threads of one core share its arithmetic units, so more threads than cores s
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +17,15 @@ SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 def physical_cores() -> int:
     """Physical cores open to this process; logical ones where the system does not tell them apart."""
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
-    allowed = os.sched_getaffinity(0)
-    try:
-        return len({Path(SIBLINGS.format(core)).read_text() for core in allowed})
-    except OSError:
-        return len(allowed)
+    if hasattr(os, "sched_getaffinity"):
+        with suppress(OSError):
+            return len({Path(SIBLINGS.format(core)).read_text() for core in os.sched_getaffinity(0)})
+    return logical_cores()
+
+
+def logical_cores() -> int:
+    """Threads that cores open to this process can run at once; all of the machine's where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def with_threads(settings: ModelSettings) -> ModelSettings:

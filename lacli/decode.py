@@ -147,7 +147,7 @@ class Decoder:
     def time_plain_step(self, repeats: int = 5) -> float:
         """Median seconds of a one-row step at the end of the text: its last tokens are decoded again, one by one."""
         start = max(self._cache.past - repeats, 0)
-        if not self._cache.truncate(start):
+        if not self._cache.past or not self._cache.truncate(start):
             return 0.0
         times = []
         try:
@@ -178,7 +178,9 @@ class Decoder:
             self._forget()
         self.reused = self._cache.past
         self.text = list(prompt)
+        prefill = perf_counter()
         self._cache.prefill(prompt[self._cache.past : -1])
+        self._mode.prefilled(self._cache.past - self.reused, perf_counter() - prefill)
         self._mode.begin(self.text)
         if self._verifier:
             self._verifier.begin(prompt)
@@ -205,7 +207,7 @@ class Decoder:
             case "lookahead":
                 return Lookahead(self.settings, self.pool, self._engine.vocabulary, self._engine.is_end)
             case "auto":
-                return Auto(self.settings, self.pool, self._engine, self._cost)
+                return Auto(self.settings, self.pool, self._engine.vocabulary, self._engine.is_end, self._cost)
 
     def _step(self, remaining: int | None) -> Step | None:
         """One step of the paper; None when not even one row finds a cell."""

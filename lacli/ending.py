@@ -27,9 +27,12 @@ def ctrl_c_ends_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def end_when_llama_cpp_aborts(screen: Screen) -> None:
-    """When an assertion of llama.cpp's fails say so in a line, and end without a core dump."""
+@contextmanager
+def loading_model(screen: Screen) -> Iterator[None]:
+    """While a command's model loads; from then on a failed assertion of llama.cpp's is a line, without a core dump."""
     on_abort(lambda message: _give_up(message, screen))
+    with ctrl_c_ends_at_once():
+        yield
 
 
 def _give_up(message: str, screen: Screen) -> None:

@@ -34,6 +34,11 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
+def in_one_line(error: Exception) -> str:
+    """What somebody else's error says, without its line breaks; its type where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class ModelLoadError(LacliError):
     """The model file is missing, broken or of a kind that lacli cannot run."""
 

@@ -26,7 +26,7 @@ from lacli.check_json import as_json
 from lacli.check_report import Setup, as_lines
 from lacli.compare import OpenEngine
 from lacli.context import LlamaEngine
-from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
+from lacli.ending import ctrl_c_ends_at_once, loading_model
 from lacli.errors import Interrupted
 from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
@@ -62,8 +62,7 @@ def examine(
     """Check a model and print the result; the exit code. Raises Interrupted after Ctrl-C, with nothing printed."""
     refuse_other_draws(sampling)
     sampling = fixed_seed(sampling)
-    end_when_llama_cpp_aborts(screen)
-    with ctrl_c_ends_at_once():
+    with loading_model(screen):
         opened = Session(path, loading, replace(decoding, mode="plain"), sampling, verbose=plan.verbose)
     with opened as session:
         try:

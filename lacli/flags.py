@@ -5,6 +5,9 @@ One table for the flags of `cli/` and for the keys of /set. What a flag does is 
 
 from __future__ import annotations
 
+OURS, THEIRS = "LACLI_", "LLAMA_ARG_"
+"""What the environment's names of flags begin with: lacli's own, and those of llama.cpp's that it reads too."""
+
 LOADING: dict[str, tuple[str, ...]] = {
     "context": ("-c", "--ctx-size"),
     "batch": ("-b", "--batch-size"),
@@ -44,3 +47,8 @@ def spellings(name: str) -> tuple[str, ...]:
         if name in table:
             return table[name]
     return ("--" + name.replace("_", "-"),)
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names of a list with commas or spaces between them, each once."""
+    return tuple(dict.fromkeys(text.lower().replace(",", " ").split()))

@@ -13,7 +13,6 @@ from lacli.decode import Decoder
 from lacli.pool import PoolStatistics
 from lacli.stats import Finish, RunStatistics, Step
 from lacli.text import Piece, TextStream
-from lacli.tree import Origin
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,13 @@ class Generation:
         *,
         reuse: bool = False,
         keep: int | None = None,
+        watch: Callable[[Step, str], None] | None = None,
     ) -> None:
-        """reuse, keep: as `Decoder.generate` takes them."""
+        """reuse, keep: as `Decoder.generate` takes them. watch: gets every step with the text of its tokens."""
         self._decoder = decoder
         self._reuse, self._keep = reuse, keep
         self._prompt = prompt
+        self._bytes_of, self._watch = bytes_of, watch
         self._limit = limit
         self._stream = TextStream(bytes_of, stops)
         self._text: list[str] = []
@@ -100,10 +101,12 @@ class Generation:
 
     def _take(self, step: Step) -> list[Piece]:
         """Count a step, and give the text that it makes certain."""
+        if self._watch:
+            self._watch(step, b"".join(map(self._bytes_of, step.tokens)).decode("utf-8", "replace"))
         stream, before = self._stream, self._stream.read
         ended = step.finish == "eog"
         tokens = step.tokens[:-1] if ended else step.tokens
-        pieces = stream.feed(tokens, [origin is not Origin.MODEL for origin in step.origins[: len(tokens)]])
+        pieces = stream.feed(tokens, step.origins[: len(tokens)])
         self._tokens += step.tokens
         if stream.stopped:
             self._finish = "stop"

@@ -186,6 +186,14 @@ class GgufFile(Closing):
         is_array = index >= 0 and self._ggml.gguf_get_kv_type(self._file, index) == ARRAY
         return int(self._ggml.gguf_get_arr_n(self._file, index)) if is_array else 0
 
+    def texts(self, key: str) -> list[bytes]:
+        """The texts of a key that has many, as they stand in the file."""
+        index, count = self._find(key), self.length(key)
+        if not count or self._ggml.gguf_get_arr_type(self._file, index) != TEXT:
+            return []
+        text_at, file = self._ggml.gguf_get_arr_str, self._file
+        return [text_at(file, index, place) for place in range(count)]
+
     def below(self, prefix: str) -> list[str]:
         """What follows this prefix in the keys that have it."""
         count = self._ggml.gguf_get_n_kv(self._file)
@@ -243,13 +251,12 @@ def _file_types() -> dict[int, str]:
     }
 
 
-def _ggml() -> Any:
+def _ggml() -> ctypes.CDLL:
     """The library's GGUF functions, which llama_cpp does not declare."""
-    from lacli.llama import lib
+    from lacli.llama import declared
 
-    functions = lib.llama_cpp._lib
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64
-    for name, takes, gives in (
+    return declared(
         ("gguf_init_from_file", [text, Parameters], pointer),
         ("gguf_free", [pointer], None),
         ("gguf_find_key", [pointer, text], number),
@@ -259,6 +266,7 @@ def _ggml() -> Any:
         ("gguf_get_arr_type", [pointer, number], ctypes.c_int),
         ("gguf_get_arr_n", [pointer, number], ctypes.c_size_t),
         ("gguf_get_arr_data", [pointer, number], pointer),
+        ("gguf_get_arr_str", [pointer, number, ctypes.c_size_t], text),
         ("gguf_get_val_str", [pointer, number], text),
         *((f"gguf_get_val_{kind}", [pointer, number], gives) for kind, gives in SCALARS.values()),
         ("gguf_get_data_offset", [pointer], ctypes.c_size_t),
@@ -269,7 +277,4 @@ def _ggml() -> Any:
         ("gguf_get_tensor_offset", [pointer, number], ctypes.c_size_t),
         ("gguf_get_tensor_ne", [pointer, number], ctypes.POINTER(number)),
         ("ggml_type_name", [ctypes.c_int], text),
-    ):
-        function = getattr(functions, name)
-        function.argtypes, function.restype = takes, gives
-    return functions
+    )

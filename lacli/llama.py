@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
@@ -52,6 +53,15 @@ def library() -> Log:
     lib.llama_log_set(callback, ctypes.c_void_p(0))
     lib.llama_backend_init()
     return log
+
+
+def declared(*functions: tuple[str, list[Any], Any]) -> ctypes.CDLL:
+    """The C library, with functions that llama_cpp does not declare: the name of each, what it takes, what it gives."""
+    found: ctypes.CDLL = lib.llama_cpp._lib
+    for name, takes, gives in functions:
+        function = getattr(found, name)
+        function.argtypes, function.restype = takes, gives
+    return found
 
 
 def _switch_tiles(on: bool) -> None:

@@ -10,16 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
+from lacli.columns import WINDOW_SEED, Columns
 from lacli.engine import Successors
 from lacli.pool import NgramPool
-from lacli.settings import DecodeSettings, window_rows
+from lacli.settings import DecodeSettings
 from lacli.stats import Plan
 from lacli.suffixes import SuffixIndex
-from lacli.tree import ROOT, Origin, Tree
-from lacli.window import Window
-
-WINDOW_SEED = 2402
-"""The window's first guesses come from a generator of their own, so the user's seed never meets them."""
+from lacli.taught import Taught
+from lacli.tree import Origin, Tree
 
 
 class Outcome(NamedTuple):
@@ -47,6 +45,9 @@ class Mode:
     def begin(self, text: Sequence[int]) -> None:
         """A generation begins behind a prompt; what is known of its beginning is known still."""
 
+    def prefilled(self, rows: int, seconds: float) -> None:
+        """So many rows of the prompt were decoded, in so long."""
+
     def truncate(self, text: Sequence[int], length: int) -> None:
         """The text, still whole here, is cut back to its first `length` tokens."""
 
@@ -73,7 +74,7 @@ class Lookup(Mode):
 
     def __init__(self, settings: DecodeSettings) -> None:
         self._index = SuffixIndex(settings.lookup_match)
-        self._draft = settings.lookup_draft
+        self._draft = settings.chain
 
     def begin(self, text: Sequence[int]) -> None:
         self._index.extend(text)
@@ -94,7 +95,7 @@ class Jacobi(Mode):
     """Jacobi decoding: one block of guesses, iterated until it is fixed or often enough (Algorithm 1)."""
 
     def __init__(self, settings: DecodeSettings) -> None:
-        self._size = settings.window
+        self._size = settings.chain
         self._most_iterations = settings.jacobi_iterations
 
     def begin(self, text: Sequence[int]) -> None:
@@ -131,77 +132,32 @@ class Lookahead(Mode):
     ) -> None:
         self._settings = settings
         self._pool = pool
-        self._vocabulary = vocabulary
-        self._is_end = is_end
-        # Where on the text the n-grams begin that the pool has learned, and where the next one will.
-        self._spans: list[tuple[int, int]] = []
-        self._next = 0
+        self._taught = Taught(pool)
+        self._columns = Columns(settings, pool, vocabulary, is_end)
 
     def begin(self, text: Sequence[int]) -> None:
-        settings = self._settings
-        if settings.pool_prompt:
-            # What the window has found since would push the text's own n-grams out where G is small.
-            for begin, end in self._spans:
-                self._pool.learn(text[: end + settings.ngram - 1], begin, again=True)
-            self._learn(text)
+        if self._settings.pool_prompt:
+            self._taught.refresh(text)
+            self._taught.learn(text)
         else:
-            self._next = max(self._next, len(text))
-        self._prompt = list(text)
-        self._random = Random(WINDOW_SEED)
-        wanted = settings.window + settings.ngram - 3
-        guesses = self._pool.chain(text[-1], wanted) if settings.window_init == "pool" else ()
-        self._window = Window(settings.window, settings.ngram, self._draw, guesses)
-        self._ends: list[int] = []
+            self._taught.skip(text)
+        self._columns.open(text, self._settings.window)
 
     def truncate(self, text: Sequence[int], length: int) -> None:
-        ngram = self._settings.ngram
-        self._next = min(self._next, max(length - ngram + 1, 0))
-        while self._spans and self._spans[-1][1] > self._next:
-            begin, end = self._spans.pop()
-            self._pool.forget(text[: end + ngram - 1], max(begin, self._next))
-            if begin < self._next:
-                self._spans.append((begin, self._next))
+        self._taught.truncate(text, length)
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
         if self._settings.pool_text:
-            self._learn(text)
-        settings, window = self._settings, self._window
-        while window_rows(window.width, settings.ngram) >= room:
-            window.narrow(window.width - 1)
+            self._taught.learn(text)
+        self._columns.narrow(room - 1)
         tree = Tree(text[-1])
-        room -= window_rows(window.width, settings.ngram)
-        for sequence, candidate in enumerate(self._pool.lookup(text[-1]), start=settings.window + 1):
+        room -= self._columns.rows
+        for sequence, candidate in enumerate(self._pool.lookup(text[-1]), start=self._settings.window + 1):
             if len(tree) + tree.missing(candidate) > room:
                 break
             tree.add(candidate, sequence, Origin.POOL)
-        self._ends = [self._add_column(tree, path, column) for column, path in enumerate(window.paths(), start=1)]
+        self._columns.add(tree)
         return tree
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
-        window = self._window
-        results = [outcome.choices[end] for end in self._ends]
-        for key, continuation in window.ngrams(tree.tokens[ROOT], results):
-            self._pool.insert(key, continuation)
-        # An end token would make all guesses after it guesses about another text.
-        window.slide([self._draw() if self._is_end(token) else token for token in results])
-        if self._settings.window_shift == "refill":
-            window.shift(outcome.accepted - 1)
-
-    def _add_column(self, tree: Tree, path: list[int], sequence: int) -> int:
-        end = tree.add(path, sequence, Origin.WINDOW, verify=False)
-        tree.verified[end] = True
-        return end
-
-    def _learn(self, text: Sequence[int]) -> None:
-        """Put the n-grams that the text has completed since the last call into the pool."""
-        complete = len(text) - self._settings.ngram + 1
-        if complete > self._next:
-            self._pool.learn(text, self._next)
-            begin = self._spans.pop()[0] if self._spans and self._spans[-1][1] == self._next else self._next
-            self._spans.append((begin, complete))
-            self._next = complete
-
-    def _draw(self) -> int:
-        if self._settings.window_init == "random":
-            return self._random.randrange(self._vocabulary)
-        return self._random.choice(self._prompt)
+        self._columns.take(tree, outcome.choices, outcome.accepted)

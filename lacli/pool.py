@@ -98,6 +98,10 @@ class NgramPool:
         self._hits += 1
         return reversed(bucket)
 
+    def entries(self, key: int) -> list[tuple[Continuation, int]]:
+        """The continuations of a token, most recent first, each with its occurrences in the text (0: found elsewhere)."""
+        return list(reversed(self._by_key.get(key, {}).items()))
+
     def chain(self, token: int, length: int) -> list[int]:
         """At most `length` tokens that may follow: each n-gram's end is looked up in turn, as far as the pool knows."""
         chain: list[int] = []

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from lacli.errors import LacliError, UsageError
+from lacli.streams import is_terminal
 
 STDIN = "-"
 CHUNK_BYTES = 1 << 20
@@ -73,11 +74,11 @@ def decode(raw: bytes, name: str) -> str:
 
 def on_terminal() -> bool:
     """Whether somebody types and reads here: input and output are both a terminal."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    return all(map(is_terminal, (sys.stdin, sys.stdout)))
 
 
 def _is_piped() -> bool:
-    return sys.stdin is not None and not sys.stdin.isatty()
+    return sys.stdin is not None and not is_terminal(sys.stdin)
 
 
 def _read_stdin() -> str:

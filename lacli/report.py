@@ -5,28 +5,36 @@ Formats numbers; measures nothing and prints nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+from lacli.amounts import counted
 from lacli.charts import histogram
 from lacli.generation import Answer
 from lacli.sampling import DEFAULT, SamplingSettings, flag
 from lacli.session import Session
-from lacli.settings import DecodeSettings
+from lacli.settings import SOURCES, DecodeSettings
+from lacli.stats import RunStatistics
 
 
 def as_json(session: Session, answer: Answer) -> dict[str, Any]:
     """One flat object; prompt_*, predicted_* and draft_* are named as in llama-server's timings.
 
     *_ms: milliseconds; bookkeeping_ms and python_ms are sums over all steps. accept_hist[k]: steps that brought
-    k+1 tokens.
+    k+1 tokens. sources: verified and accepted guesses by where they came from. expected_n, came_n: tokens of the steps
+    of several rows that the mode had a plan for, guess_ms what those took beyond plain steps, saved_ms the plain steps
+    that they made unnecessary; None without a plan.
     """
     run, settings, pool = answer.statistics, session.settings, answer.pool
+    planned = run.planned if settings.mode == "auto" else None
     return {
         "model": str(session.model.path),
         "mode": settings.mode,
         "window": settings.window,
         "ngram": settings.ngram,
         "guesses": settings.guesses,
+        "auto_sources": list(settings.sources),
+        "auto_rows": settings.auto_rows,
         "temperature": session.sampling.temp,
         "sampling": describe_sampling(session.sampling),
         "seed": None if session.sampling.greedy else session.sampling.seed,
@@ -45,6 +53,13 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
         "predicted_per_second": round(run.tokens_per_second, 2),
         "draft_n": run.drafted,
         "draft_n_accepted": run.accepted,
+        "sources": {
+            origin.value: {"tried": run.tried[origin], "accepted": run.accepted_from[origin]} for origin in run.origins
+        },
+        "expected_n": round(planned.expected, 1) if planned else None,
+        "came_n": planned.tokens if planned else None,
+        "guess_ms": _ms(planned.extra_s) if planned else None,
+        "saved_ms": _ms(planned.saved_s) if planned else None,
         "steps": run.steps,
         "tokens_per_step": round(run.tokens_per_step, 4),
         "accept_hist": run.accept_hist,
@@ -85,10 +100,13 @@ def as_lines(session: Session, answer: Answer) -> str:
     ]  # fmt: skip
     if run.drafted:
         lines.append(("guesses", f"{run.accepted} accepted of {run.drafted} verified"))
+        lines += [("", line) for line in _by_source(run)]
         lines += [
             ("accepted" if not index else "", bar) for index, bar in enumerate(histogram(run.accept_hist).splitlines())
         ]
-    if session.settings.mode == "lookahead":
+    if session.settings.mode == "auto":
+        lines += _plans(run)
+    if session.settings.mode == "lookahead" or pool.keys:
         lines.append((
             "pool",
             f"{pool.keys} keys, {pool.ngrams} n-grams, fan-out mean {pool.fan_out_mean:.1f} "
@@ -104,7 +122,7 @@ def against_plain(answer: Answer, plain_tokens_per_second: float, mode: str) -> 
         return ""
     ratio = speed / plain_tokens_per_second
     plain = f"plain decoding ran at {plain_tokens_per_second:.0f} tokens/s in a few timed steps"
-    if ratio >= 1:
+    if ratio >= 1 or mode == "auto":
         return f"{plain}: {mode} was {ratio:.2f} times as fast."
     smaller = "" if mode == "lookup" else ", or a smaller -W"
     return f"{plain}: it would have been {1 / ratio:.2f} times as fast here. Try --mode plain{smaller}."
@@ -124,9 +142,16 @@ def _sizes(settings: DecodeSettings) -> str:
         case "lookup":
             return f"lookup, match up to {settings.lookup_match}, draft {settings.lookup_draft}"
         case "auto":
-            return "auto"
+            return f"auto{_asked(settings)}, at most {counted(settings.auto_rows, 'row')}"
         case "plain":
             return "plain"
+
+
+def _asked(settings: DecodeSettings) -> str:
+    """The sources that are asked, where it is not all that need no file."""
+    if {*SOURCES} - {*settings.sources} <= {"store"}:
+        return ""
+    return f", sources {','.join(settings.sources) or 'none'}"
 
 
 def describe_sampling(sampling: SamplingSettings) -> str:
@@ -138,6 +163,49 @@ def describe_sampling(sampling: SamplingSettings) -> str:
     words = [f"{flag(name)} {getattr(sampling, name)}".removesuffix(" True") for name in ("temp", *changed, "seed")]
     words += [f"--logit-bias {token}{bias:+g}" for token, bias in sampling.logit_bias]
     return " ".join([*words, *(["with a grammar"] if sampling.grammar else [])])
+
+
+def _by_source(run: RunStatistics) -> list[str]:
+    """A line for each place that guesses came from: how many were accepted, and their share of the answer."""
+    name = max((len(origin.value) for origin in run.origins), default=0)
+    count = len(str(max(run.tried.values(), default=0)))
+    return [
+        f"{origin.value:{name}} {accepted:{count}} of {tried:{count}}  {accepted / max(tried, 1):4.0%}, "
+        f"{accepted / max(run.tokens, 1):3.0%} of the answer"
+        for origin in run.origins
+        for tried, accepted in [(run.tried[origin], run.accepted_from[origin])]
+    ]
+
+
+def _plans(run: RunStatistics) -> list[tuple[str, str]]:
+    """How large the steps were, what was expected of those with guesses, and whether they paid."""
+    sizes = Counter[int]()
+    for rows, steps in run.batches.items():
+        sizes[(rows - 1).bit_length()] += steps
+    words = [f"{_span(size)} in {counted(steps, 'step')}" for size, steps in sorted(sizes.items())]
+    lines = [("rows", ", ".join(words))] if words else []
+    plan, steps = run.planned, run.planned.steps
+    if steps:
+        lines += [
+            ("a plan", f"{plan.expected / steps:.2f} tokens in {plan.expected_s / steps * 1e3:.2f} ms a step of several"
+                       f" rows, {plan.tokens / steps:.2f} in {plan.seconds / steps * 1e3:.2f} came"),
+            ("gain", f"guesses took {_ms(plan.extra_s)} ms beyond plain steps and saved {_ms(plan.saved_s)}: "
+                     f"{_gain(run)}"),
+        ]  # fmt: skip
+    return lines
+
+
+def _span(size: int) -> str:
+    """Rows from one power of two to the next, the upper one included."""
+    if size < 2:
+        return f"{1 + size}"
+    return f"{2 ** (size - 1) + 1}-{2**size}"
+
+
+def _gain(run: RunStatistics) -> str:
+    gained = run.planned.gained_s
+    factor = 1 + gained / run.predicted_s if run.predicted_s else 1.0
+    return f"{_ms(abs(gained))} ms {'gained' if gained >= 0 else 'lost'}, {factor:.2f} times plain's speed"
 
 
 def _rate(count: int, seconds: float) -> str:

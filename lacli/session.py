@@ -5,15 +5,16 @@ The command line and other programs (through `api.py`) come through here; nothin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
+from lacli.batch import Ints
 from lacli.chain import LlamaSampler
 from lacli.closing import Closing
-from lacli.context import CONTEXT_PAD, LlamaEngine
+from lacli.context import CONTEXT_PAD, LlamaEngine, most_back
 from lacli.cores import with_threads
 from lacli.cost.staircase import Cost
 from lacli.decode import Decoder
@@ -24,6 +25,7 @@ from lacli.llama import LlamaModel, offloads, schema_grammar
 from lacli.sampling import SamplingSettings, new_seed
 from lacli.schema import grammar_of
 from lacli.settings import DecodeSettings, ModelSettings, check_rows
+from lacli.stats import Step
 from lacli.strict import strict_settings
 from lacli.template import ChatTemplate, as_messages, chatml, choose_template, with_one_bos
 from lacli.thoughts import marker_tokens
@@ -48,12 +50,14 @@ class Session(Closing):
         *,
         template: str | None = "",
         cost: Cost | None = None,
+        kept: Sequence[Ints] = (),
         verbose: bool = False,
     ) -> None:
-        """cost: what steps cost here, where it was measured before."""
+        """cost: what steps cost here, where it was measured before. kept: the token ids of texts of earlier runs."""
         model_settings = with_threads(model_settings)
         self.notes: list[str] = []
         self._cost = cost
+        self._kept = kept
         self._schema = ("", "")
         check_rows(decode_settings, model_settings)
         if decode_settings.strict:
@@ -126,9 +130,14 @@ class Session(Closing):
         """The bytes of a token's text; what marks thoughts has one too."""
         return self.model.piece(token, special=token in self._markers)
 
-    def decoder_in(self, engine: Engine, settings: DecodeSettings) -> Decoder:
+    def use_cost(self, cost: Cost) -> None:
+        """Decode from now on with what steps cost here; what is decoded is decoded anew."""
+        self._cost = cost
+        self.decoder = self.decoder_in(self.engine, self.settings)
+
+    def decoder_in(self, engine: Engine, settings: DecodeSettings, kind: type[Decoder] = Decoder) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model."""
-        return Decoder(engine, settings, self._verifier(), cost=self._cost)
+        return kind(engine, settings, self._verifier(), cost=self._cost)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.
@@ -163,12 +172,14 @@ class Session(Closing):
         *,
         reuse: bool = False,
         keep: int | None = None,
+        watch: Callable[[Step, str], None] | None = None,
     ) -> Generation:
         """Begin an answer to prompt tokens; iterate it for the text as it is accepted.
 
         reuse: decode only what differs from the text before. keep: shift a full context, but not its first tokens.
+        watch: gets every step with its text.
         """
-        return Generation(self.decoder, self.piece, prompt, limit, stops, reuse=reuse, keep=keep)
+        return Generation(self.decoder, self.piece, prompt, limit, stops, reuse=reuse, keep=keep, watch=watch)
 
     def plain_tokens_per_second(self) -> float:
         """The speed of plain decoding at the end of the last answer, from a few timed one-row steps.
@@ -242,13 +253,30 @@ class Session(Closing):
             self.notes.append(f"llama.cpp makes no context smaller than {self.engine.cells} tokens")
 
     def _possible(self, settings: DecodeSettings) -> DecodeSettings:
-        why = self.model.chain_only
-        if not why:
+        if not self.model.chain_only:
             return settings
-        if settings.mode != "plain":
+        drafts = settings.mode != "plain"
+        if drafts and not settings.strict and self._most_back:
+            return self._chained(settings, self._most_back)
+        if drafts:
+            why = "--strict has no rule for a recurrent state" if settings.strict else self.model.chain_only
             self.notes.append(f"decoding plainly: {why}")
         # One mode is the same as itself, so nothing has to be done for it, and a second row could not be forgotten.
         return replace(settings, mode="plain", ordered=False, least_outputs=1)
+
+    def _chained(self, settings: DecodeSettings, back: int) -> DecodeSettings:
+        """The settings for a model that can take back so many guesses of one chain."""
+        if settings.mode == "lookahead":
+            self.notes.append("mode auto instead of lookahead: a recurrent state goes back along one chain of guesses")
+            return replace(settings, mode="auto", back=back)
+        chained = replace(settings, back=back)
+        if chained.chain < settings.chain:
+            self.notes.append(f"at most {back} guesses a step: a recurrent state goes back no further")
+        return chained
+
+    @cached_property
+    def _most_back(self) -> int:
+        return most_back(self.model, self.model_settings)
 
     def _completed(self, sampling: SamplingSettings) -> SamplingSettings:
         """The settings with what was left open decided: the seed, and a JSON schema's grammar."""

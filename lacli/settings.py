@@ -36,9 +36,10 @@ class DecodeSettings:
 
     window, ngram, guesses are the paper's W, N and G. Mode jacobi (Algorithm 1) has a block of `window` guesses and
     starts a new one after `jacobi_iterations`; mode lookup (Table 3, row 2) matches the text's last `lookup_match`
-    tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows` rows. back: guesses
-    that the model can take back after a step, -1 for any number; otherwise only chains are drafted. strict: the text must not depend on the rows of the steps; what that takes is
-    found with the model (`strict.py`): `ordered` cells and `least_outputs` rows whose logits are computed.
+    tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows` rows. back:
+    guesses that the model can take back after a step, -1 for any number; otherwise only chains of at most so many are
+    drafted. strict: the text must not depend on the rows of the steps; what that takes is found with the model
+    (`strict.py`): `ordered` cells and `least_outputs` rows whose logits are computed.
     """
 
     mode: Mode = "lookahead"
@@ -92,19 +93,26 @@ class DecodeSettings:
         return max(self.ngram - 1, self.window + self.ngram - 3)
 
     @property
+    def chain(self) -> int:
+        """Guesses that a step of mode jacobi or lookup may have."""
+        most = {"jacobi": self.window, "lookup": self.lookup_draft}.get(self.mode, 0)
+        return most if self.back < 0 else min(most, self.back)
+
+    @property
+    def recycles(self) -> bool:
+        """Whether the most probable tokens after every row are asked for."""
+        return self.mode == "auto" and "recycling" in self.sources
+
+    @property
+    def _auto_rows(self) -> int:
+        return self.auto_rows if self.back < 0 else min(self.auto_rows, 1 + self.back)
+
+    @property
     def most_tokens(self) -> int:
         """Tokens that a step can bring at most: the guesses that can be accepted, and the model's own."""
-        match self.mode:
-            case "lookahead":
-                return self.deepest + 1
-            case "jacobi":
-                return self.window + 1
-            case "lookup":
-                return self.lookup_draft + 1
-            case "auto":
-                return self.auto_rows
-            case "plain":
-                return 1
+        if self.mode == "auto":
+            return self._auto_rows
+        return 1 + (self.deepest if self.mode == "lookahead" else self.chain)
 
     @property
     def most_rows(self) -> int:
@@ -113,18 +121,16 @@ class DecodeSettings:
             again = self.deepest if self.ordered else 0
             guesses = window_rows(self.window, self.ngram) + self.guesses * (self.ngram - 1)
             return 1 + again + max(guesses, self.least_outputs - 1)
-        if self.mode == "jacobi":
-            return 1 + max(self.window, self.least_outputs - 1)
         if self.mode == "auto":
-            again = self.auto_rows - 1 if self.ordered else 0
-            return again + max(self.auto_rows, self.least_outputs)
-        return 1 + self.lookup_draft if self.mode == "lookup" else self.least_outputs
+            again = self._auto_rows - 1 if self.ordered else 0
+            return again + max(self._auto_rows, self.least_outputs)
+        return max(1 + self.chain, self.least_outputs)
 
     @property
     def most_outputs(self) -> int:
         """Rows of the largest step whose choice is read."""
         if self.mode == "auto":
-            return max(self.auto_rows, self.least_outputs)
+            return max(self._auto_rows, self.least_outputs)
         if self.mode != "lookahead":
             return self.most_rows
         return 1 + max(self.window + self.guesses * (self.ngram - 1), self.least_outputs - 1)
@@ -137,6 +143,8 @@ class Capacity:
     sequences: int
     most_outputs: int
     ordered: bool
+    back: int = -1
+    recycles: bool = False
 
     @classmethod
     def of(cls, settings: Sequence[DecodeSettings]) -> Capacity:
@@ -145,6 +153,8 @@ class Capacity:
             sequences=max(each.sequences for each in settings),
             most_outputs=max(each.most_outputs for each in settings),
             ordered=any(each.ordered for each in settings),
+            back=max(each.back for each in settings),
+            recycles=any(each.recycles for each in settings),
         )
 
 

@@ -48,13 +48,57 @@ class Step(NamedTuple):
     guesses: tuple[Origin, ...] = ()
     plan: Plan | None = None
 
+    @property
+    def seconds(self) -> float:
+        """All that the step took."""
+        return self.decode_s + self.choose_s + self.cache_s + self.python_s
+
+
+@dataclass
+class Planned:
+    """Sums over the steps of several rows that a mode had a plan for: what it expected, and what came.
+
+    expected, tokens: tokens that were expected and that came. expected_s, seconds: the same of the time. plain_s: the
+    time of as many plain steps. saved_s: that of the plain steps which the accepted guesses made unnecessary.
+    """
+
+    steps: int = 0
+    expected: float = 0.0
+    tokens: int = 0
+    expected_s: float = 0.0
+    seconds: float = 0.0
+    plain_s: float = 0.0
+    saved_s: float = 0.0
+
+    def add(self, step: Step, plan: Plan, tokens: int) -> None:
+        """Count one more step, of which so many tokens belong to the answer."""
+        self.steps += 1
+        self.expected += plan.tokens
+        self.tokens += tokens
+        self.expected_s += plan.seconds
+        self.seconds += step.seconds
+        self.plain_s += plan.plain
+        self.saved_s += max(tokens - 1, 0) * plan.plain
+
+    @property
+    def extra_s(self) -> float:
+        """What the guesses cost: seconds beyond those of as many plain steps."""
+        return self.seconds - self.plain_s
+
+    @property
+    def gained_s(self) -> float:
+        """What the guesses brought, less what they cost; below 0 where they did not pay."""
+        return self.saved_s - self.extra_s
+
 
 @dataclass
 class RunStatistics:
     """Sums over the steps of one generation.
 
-    accept_hist[k]: steps that brought k+1 tokens. reused_tokens: those of the prompt that were in the cache. prompt_s:
-    the prefill of the others, seconds. first_token_s: from the call to the first accepted token, seconds.
+    accept_hist[k]: steps that brought k+1 tokens. tried, accepted_from: verified and accepted guesses by their origin.
+    batches: steps by rows. planned: the steps of several rows that a mode had a plan for. reused_tokens: those of
+    the prompt that were in the cache. prompt_s: the prefill of the others, seconds. first_token_s: from the call to the
+    first accepted token, seconds.
     """
 
     prompt_tokens: int = 0
@@ -71,6 +115,10 @@ class RunStatistics:
     cache_s: float = 0.0
     python_s: float = 0.0
     lengths: Counter[int] = field(default_factory=Counter)
+    tried: Counter[Origin] = field(default_factory=Counter)
+    accepted_from: Counter[Origin] = field(default_factory=Counter)
+    batches: Counter[int] = field(default_factory=Counter)
+    planned: Planned = field(default_factory=Planned)
 
     def add(self, step: Step, read: int | None = None) -> None:
         """Count one more step, of which the first `read` tokens (None: all) belong to the answer."""
@@ -79,12 +127,23 @@ class RunStatistics:
         self.tokens += len(origins)
         self.rows += step.rows
         self.drafted += step.drafted
-        self.accepted += sum(origin is not Origin.MODEL for origin in origins)
+        guessed = [origin for origin in origins if origin is not Origin.MODEL]
+        self.accepted += len(guessed)
+        self.accepted_from.update(guessed)
+        self.tried.update(step.guesses)
+        self.batches[step.rows] += 1
+        if step.plan and step.rows > 1:
+            self.planned.add(step, step.plan, len(origins))
         self.decode_s += step.decode_s
         self.choose_s += step.choose_s
         self.cache_s += step.cache_s
         self.python_s += step.python_s
         self.lengths[len(origins)] += 1
+
+    @property
+    def origins(self) -> list[Origin]:
+        """Where guesses came from, in a fixed order."""
+        return [origin for origin in Origin if self.tried[origin] or self.accepted_from[origin]]
 
     @property
     def predicted_s(self) -> float:

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Protocol
 
-from lacli.errors import PromptError, UsageError
+from lacli.errors import PromptError, UsageError, in_one_line
 from lacli.question import check_text, read_text
 from lacli.thoughts import as_history
 
@@ -167,7 +167,7 @@ def _render(formatter: Formatter, messages: list[dict[str, str]]) -> str:
         except Exception as error:  # a template is a program of its author's: whatever it raises, it refuses the shape
             # What it says about a list where it wants a text explains nothing.
             if not _is_typed(shape):
-                reason, cause = " ".join(str(error).split()), error
+                reason, cause = in_one_line(error), error
             continue
         if _is_whole(formatter, rendered, shape):
             return rendered

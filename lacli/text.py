@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from lacli.tree import Origin
 
 
 @dataclass(frozen=True)
 class Piece:
     """Text of one token.
 
-    guessed: the token was accepted in parallel, not chosen one at a time. thought: it is no part of the answer proper.
+    origin: where the token was guessed. thought: it is no part of the answer proper.
     """
 
     text: str
-    guessed: bool
+    origin: Origin = Origin.MODEL
     thought: bool = False
+
+    @property
+    def guessed(self) -> bool:
+        """Whether the token was accepted in parallel, not chosen one at a time."""
+        return self.origin is not Origin.MODEL
 
 
 class TextStream:
@@ -41,10 +48,13 @@ class TextStream:
         self.read = 0
         self.stopped = False
 
-    def feed(self, tokens: Sequence[int], guessed: Sequence[bool]) -> list[Piece]:
-        """Read tokens up to the first stop string, and give what can be printed now."""
+    def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
+        """Read tokens up to the first stop string, and give what can be printed now.
+
+        origins: where each was guessed.
+        """
         pieces: list[Piece] = []
-        for token, parallel in zip(tokens, guessed, strict=True):
+        for token, origin in zip(tokens, origins, strict=True):
             if self.stopped:
                 break
             text = self._decoder.decode(self._bytes_of(token))
@@ -54,7 +64,7 @@ class TextStream:
             self._ends.append(self._length + bool(half))
             self.read = self.kept = len(self._ends)
             if text:
-                self._held.append(Piece(text, parallel))
+                self._held.append(Piece(text, origin))
                 pieces += self._release()
         return pieces
 
@@ -88,8 +98,8 @@ class TextStream:
         while characters and self._held:
             piece = self._held.pop(0)
             if len(piece.text) > characters:
-                self._held.insert(0, Piece(piece.text[characters:], piece.guessed))
-                piece = Piece(piece.text[:characters], piece.guessed)
+                self._held.insert(0, replace(piece, text=piece.text[characters:]))
+                piece = replace(piece, text=piece.text[:characters])
             characters -= len(piece.text)
             taken.append(piece)
         return taken

@@ -49,7 +49,7 @@ class Thoughts:
         self._begins = True
         self._header = ""
         self._held: list[Piece] = []
-        self.feed([Piece(begun, False)] if begun else [])
+        self.feed([Piece(begun)] if begun else [])
 
     @property
     def closer(self) -> str:
@@ -135,7 +135,7 @@ def answer_of(text: str) -> str:
 def closed(text: str) -> str:
     """A generated text whose last thought is closed where it was broken off, so that a template can tell it."""
     thoughts = Thoughts()
-    thoughts.feed([Piece(text, False)])
+    thoughts.feed([Piece(text)])
     return f"{text}\n{thoughts.closer}\n\n" if thoughts.closer else text
 
 
@@ -175,7 +175,7 @@ def as_history(content: str, template_source: str) -> dict[str, str]:
 
 def _parts(text: str) -> tuple[str, str]:
     """All that is thought in a text, markers included, and all that is not."""
-    pieces = list(with_thoughts([Piece(text, False)]))
+    pieces = list(with_thoughts([Piece(text)]))
     thought = "".join(piece.text for piece in pieces if piece.thought)
     return thought, "".join(piece.text for piece in pieces if not piece.thought)
 

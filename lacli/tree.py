@@ -36,6 +36,7 @@ class Tree:
 
     def __init__(self, root: int) -> None:
         self.tokens = [root]
+        self.parents = [ROOT]
         self.depths = [0]
         self.origins = [Origin.MODEL]
         self.sequences = [[0]]
@@ -54,30 +55,47 @@ class Tree:
         children, sequences = self._children, self.sequences
         if sequence:
             sequences[ROOT].append(sequence)
-        for depth, token in enumerate(path, start=1):
+        for token in path:
             below = children[node].get(token)
             if below is None:
                 below = children[node][token] = len(children)
-                children.append({})
-                sequences.append([])
-                self.tokens.append(token)
-                self.depths.append(depth)
-                self.origins.append(origin)
-                self.verified.append(verify)
+                self._append(node, token, origin, verify=verify)
             elif verify:
                 self.verified[below] = True
             sequences[below].append(sequence)
             node = below
         return node
 
+    def attach(self, parent: int, token: int, origin: Origin) -> int:
+        """Append a node below another one and return it; `number` gives it its sequences when all are there."""
+        node = self._children[parent][token] = len(self.tokens)
+        self._append(parent, token, origin, verify=True)
+        return node
+
+    def number(self, first: int) -> None:
+        """Give each leaf of the attached nodes a sequence id of its own, from `first` on."""
+        for node in range(1, len(self.tokens)):
+            if not self._children[node]:
+                self.sequences[ROOT].append(first)
+                below = node
+                while below:
+                    self.sequences[below].append(first)
+                    below = self.parents[below]
+                first += 1
+
     def pad(self) -> None:
         """Append a row below the input that is decoded and read, and that no choice leads to."""
+        self._append(ROOT, self.tokens[ROOT], Origin.CHAIN, verify=True)
+        self.sequences[-1].append(0)
+
+    def _append(self, parent: int, token: int, origin: Origin, *, verify: bool) -> None:
         self._children.append({})
-        self.sequences.append([0])
-        self.tokens.append(self.tokens[ROOT])
-        self.depths.append(1)
-        self.origins.append(Origin.CHAIN)
-        self.verified.append(True)
+        self.parents.append(parent)
+        self.sequences.append([])
+        self.tokens.append(token)
+        self.depths.append(self.depths[parent] + 1)
+        self.origins.append(origin)
+        self.verified.append(verify)
 
     def missing(self, path: Sequence[int]) -> int:
         """How many nodes `add` would append for a path."""

@@ -8,20 +8,21 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import StringIO, TextIOWrapper
 from textwrap import fill
 from typing import TextIO
 
 from rich.console import Console
+from rich.text import Text
 
 from lacli.errors import LacliError, OutputError, reason_of
+from lacli.marks import COLORS, code
 from lacli.settings import Switch
+from lacli.streams import is_terminal
 from lacli.text import Piece
-
-GUESSED = "96"
-"""The terminal's code for tokens accepted in parallel: bright cyan."""
+from lacli.tree import Origin
 
 THOUGHT = "2"
 """The terminal's code for what a model thinks before it answers: dim."""
@@ -34,8 +35,8 @@ TWO_COLUMNS = re.compile(r" *\S.*? {2,}(?=\S)")
 class Screen:
     """stdout for the answer and stderr for words about it.
 
-    quiet: no notes. show_accepted: mark guessed text where stdout has colours (auto: on a terminal that wants them);
-    it may change between answers. Thoughts are dim there in any case.
+    quiet: no notes. show_accepted: colour guessed text by its origin where stdout has colours (auto: on a terminal
+    that wants them); it may change between answers. Thoughts are dim there in any case.
     """
 
     def __init__(self, *, color: Switch = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
@@ -72,7 +73,7 @@ class Screen:
         """The terminal's codes for a piece, "" for none."""
         if not self._colored:
             return ""
-        codes = (THOUGHT if piece.thought else "", GUESSED if piece.guessed and self.show_accepted else "")
+        codes = (THOUGHT if piece.thought else "", code(piece.origin) if self.show_accepted else "")
         return ";".join(filter(None, codes))
 
     def end_line(self) -> None:
@@ -103,6 +104,28 @@ class Screen:
         with Progress(*columns, console=self._errors, transient=True) as bar:
             task = bar.add_task(words, total=total)
             yield lambda: bar.advance(task)
+
+    def legend(self, accepted: Mapping[Origin, int]) -> None:
+        """Which colour of a marked answer is which origin, and its tokens; nothing where quiet or without colours."""
+        if self.quiet or not (self._colored and self.show_accepted and accepted):
+            return
+        text = Text("lacli: accepted in parallel: ", style="dim")
+        for place, origin in enumerate(sorted(accepted, key=accepted.__getitem__, reverse=True)):
+            text.append(", " if place else "")
+            text.append(f"{accepted[origin]} {origin.value}", f"not dim color({COLORS[origin]})")
+        self._errors.print(text, soft_wrap=True)
+
+    @property
+    def shared(self) -> bool:
+        """Whether the answer and the words about it come out on a terminal, which is taken to be the same one."""
+        return is_terminal(sys.stdout) and is_terminal(sys.stderr)
+
+    def row(self, text: str) -> None:
+        """Asked-for numbers that are a row of a table, on stderr; a terminal shows as much of it as fits."""
+        if self._errors.is_terminal:
+            self._errors.print(text, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+        else:
+            self.report(text)
 
     def report(self, text: str, style: str | None = None) -> None:
         """Asked-for numbers on stderr, quiet or not."""

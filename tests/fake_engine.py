@@ -35,7 +35,8 @@ class FakeEngine:
     """vocabulary toy tokens; `ends` are end tokens; `surprise`: one token in so many ignores the last two.
 
     ordered: a row must see its cells in the order of the text, as sums that are to be the same in every step need it.
-    least_outputs: a step must want so many rows' logits, for the same reason.
+    least_outputs: a step must want so many rows' logits, for the same reason. back: it keeps a recurrent state, of
+    which a removal at the end needs a snapshot: of those after a batch's rows, at most so many, and one for one use.
     """
 
     cells: int = 256
@@ -49,6 +50,8 @@ class FakeEngine:
     most_outputs: int = 10_000
     ordered: bool = False
     least_outputs: int = 1
+    back: int | None = None
+    _snapshots: int = 0
     _cells: list[Cell] = field(default_factory=list)
     _logits: list[Floats] = field(default_factory=list)
 
@@ -73,6 +76,7 @@ class FakeEngine:
         if self.refuse_above is not None and len(rows) > self.refuse_above:
             return False
         self.calls += 1
+        self._snapshots = min(self.back or 0, len(rows) - 1)
         taken = {cell.slot for cell in self._cells}
         free = (slot for slot in range(self.cells) if slot not in taken)
         self._cells += [Cell(next(free), position, token, set(owners)) for token, position, owners in rows]
@@ -107,8 +111,10 @@ class FakeEngine:
                 cell.owners.add(target)
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
-        if sequence != -1:
+        if sequence != -1 or self.back is not None:
             self._check_sequence(sequence)
+        if self.back is not None and start > 0 and not self._goes_back(start, end):
+            return False
         for cell in self._in(start, end):
             if sequence == -1:
                 cell.owners.clear()
@@ -168,10 +174,22 @@ class FakeEngine:
                 expected = newest.get(owner, held)
                 if position not in (expected, expected + 1) or position <= held:
                     raise RuleBroken(f"sequence {owner} has {expected} and the batch continues with {position}")
+                if self.back is not None and (owner or position != expected + 1):
+                    raise RuleBroken("a recurrent state takes one chain of tokens in sequence 0")
                 newest[owner] = position
                 together[owner] = together.get(owner, set(owners)) & set(owners)
                 if not together[owner]:
                     raise RuleBroken(f"sequence {owner} belongs to incompatible sets")
+
+    def _goes_back(self, start: int, end: int) -> bool:
+        """Whether the state after the token before `start` is there, where the last tokens are to go; it is used up."""
+        last = self._last_position(0)
+        if start > last or 0 <= end <= last:
+            return True
+        if last + 1 - start > self._snapshots:
+            return False
+        self._snapshots = 0
+        return True
 
     def _check_order(self, sequence: int, position: int) -> None:
         seen = [cell for cell in self._cells if sequence in cell.owners and cell.position <= position]

@@ -11,12 +11,12 @@ import pytest
 from typer.main import get_command
 
 from lacli.chat.adjust import Adjusted, adjust, choices, key_and_value, settings_by_name
-from lacli.chat.keys import ALL, KEYS, WITH_THE_MODEL, find_key
+from lacli.chat.keys import ALL, KEYS, OF_THE_MODEL, WITH_THE_MODEL, find_key
 from lacli.cli.main import app
 from lacli.errors import LacliError, UsageError
 from lacli.flags import LOADING
 from lacli.sampling import SamplingSettings
-from lacli.settings import PRESETS, DecodeSettings, decode_settings
+from lacli.settings import MODES, PRESETS, SOURCES, DecodeSettings, SourceName, decode_settings
 
 WARM = Adjusted(sampling=SamplingSettings(temp=0.7))
 """Mirostat needs a temperature."""
@@ -25,6 +25,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "mode": ("lookup", "lookup"),
     "window_init": ("random", "random"),
     "window_shift": ("refill", "refill"),
+    "sources": ("suffix,pool", ("suffix", "pool")),
     "verify": ("rejection", "rejection"),
     "dry_sequence_breaker": (r'"\n" ;', ("\n", ";")),
     "logit_bias": ("15043-inf 7+1.5", ((15043, -math.inf), (7, 1.5))),
@@ -65,7 +66,7 @@ def test_every_sampling_setting_can_be_changed_and_put_back(field: Any) -> None:
 
 @pytest.mark.parametrize(
     "field",
-    [field for field in fields(DecodeSettings) if field.name not in WITH_THE_MODEL],
+    [field for field in fields(DecodeSettings) if field.name not in (*WITH_THE_MODEL, *OF_THE_MODEL)],
     ids=lambda field: field.name,
 )
 def test_every_setting_of_the_modes_can_be_changed_and_put_back(field: Any) -> None:
@@ -124,8 +125,28 @@ def test_a_setting_that_does_nothing_here_is_called_so() -> None:
     warm = adjust(adjust(WARM, "top-k", "3")[0], "min-p", "0.5")[0]
     assert "top-k and min-p have no effect" in adjust(warm, "temp", "0")[1]
     lookup = adjust(Adjusted(), "mode", "lookup")[0]
-    assert "W has no effect in mode lookup, but in jacobi or lookahead" in adjust(lookup, "W", "3")[1]
+    assert "W has no effect in mode lookup, but in jacobi or lookahead or auto" in adjust(lookup, "W", "3")[1]
     assert "no effect" not in adjust(lookup, "lookup-draft", "3")[1]
+
+
+def test_what_only_mode_auto_looks_at_has_no_effect_elsewhere() -> None:
+    auto = adjust(Adjusted(), "mode", "auto")[0]
+    for key, value in (("sources", "pool"), ("auto-rows", "9")):
+        assert f"{key} has no effect in mode lookahead, but in auto" in adjust(Adjusted(), key, value)[1]
+        assert "no effect" not in adjust(auto, key, value)[1]
+    for key, value in (("lookup-draft", "3"), ("window-shift", "refill")):
+        assert "no effect in mode auto" in adjust(auto, key, value)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "sources"),
+    [("suffix, pool", ("suffix", "pool")), ("POOL pool", ("pool",)), ("none", ()), ("default", SOURCES)],
+)
+def test_sources_are_a_list_that_is_shown_as_it_can_be_typed(text: str, sources: tuple[SourceName, ...]) -> None:
+    few = Adjusted(DecodeSettings(sources=("window",)))
+    after, sentence = adjust(few, "sources", text)
+    assert after.decoding.sources == sources
+    assert sentence.startswith(f"sources: window -> {' '.join(sources) or 'none'}")
 
 
 SWITCHED = {True: ("on", "TRUE", "yes", "1", ""), False: ("off", "false", "No", "0")}
@@ -234,6 +255,10 @@ WRONG = [
     ("preset", "9b", "no preset"),
     ("preset", "", "preset needs a name"),
     ("pool-text", "maybe", "on or off"),
+    ("sources", "sufix", "did you mean suffix"),
+    ("sources", "suffix,magic", "there is no source 'magic'"),
+    ("auto-rows", "0", "--auto-rows must be at least 1"),
+    ("back", "3", "no setting"),
     ("logit-bias", "x", "15043-1"),
     ("logit-bias", "3+inf", "-inf to forbid"),
     ("stop", '"open', "not closed"),
@@ -276,7 +301,8 @@ def test_all_settings_are_listed_with_what_is_changed() -> None:
 def test_every_key_that_is_offered_is_taken_and_choices_are_known() -> None:
     assert {"default", "preset", "W", "temp", "stop", "predict", "grammar-file"} <= set(KEYS)
     assert len(KEYS) == len(set(KEYS))
-    assert choices("mode") == ("plain", "jacobi", "lookup", "lookahead") == choices("--mode")
+    assert choices("mode") == MODES == choices("--mode")
+    assert choices("sources") == SOURCES
     assert choices("preset") == tuple(PRESETS)
     assert choices("pool-text") == ("on", "off")
     assert choices("temp") == choices("zzz") == ()

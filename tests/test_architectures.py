@@ -16,6 +16,7 @@ from lacli.decode import Decoder
 from lacli.errors import ModelLoadError
 from lacli.llama import LlamaModel
 from lacli.resolve import find_model
+from lacli.settings import MODES as ALL_MODES
 from lacli.settings import DecodeSettings, ModelSettings
 from tests import tiny_models
 from tests.margins import PLAIN, bugs, compare
@@ -114,7 +115,8 @@ def test_a_model_that_cannot_go_back_decodes_plainly_and_says_why(
     path = tmp_path / "model.gguf"
     write(path)
     answers = []
-    for chosen in (PLAIN, DecodeSettings(), DecodeSettings(mode="lookup"), DecodeSettings(mode="jacobi")):
+    drafting = [DecodeSettings(mode=mode) for mode in ALL_MODES if mode != "plain"]
+    for chosen in (PLAIN, *drafting):
         with load(path, model_settings=ON_ONE_THREAD, decode_settings=chosen) as session:
             assert session.settings.mode == "plain"
             assert session.engine.sequences == 1

@@ -345,6 +345,15 @@ def test_a_closed_stdout_and_a_closed_stderr() -> None:
     assert mute == Done(0, call(*asked).out, "")
 
 
+@pytest.mark.parametrize("command", [["list"], ["show"], ["doctor", "--no-test"]], ids=" ".join)
+def test_commands_that_fit_their_text_to_the_terminal_without_a_stdout(command: list[str], tmp_path: Path) -> None:
+    shell = ("sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM)
+    done = run(*command, program=shell, env={"HF_HOME": str(tmp_path)})
+    assert (done.code, done.out) == (1, "")
+    assert "cannot write the answer: standard output is closed" in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err
+
+
 def test_a_terminal_that_knows_ascii_only_gets_question_marks(tiny: Path) -> None:
     asked = ["run", str(tiny), "--raw", "-p", "hi", "-n", "30"]
     whole = call(*asked).out

@@ -30,6 +30,9 @@ NOTHING = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "PATH": ""}
 """No clipboard but the terminal's."""
 
 
+MARKED = re.compile(r"\x1b\[(?:3[1-6]|94)m(.*?)\x1b\[0m", re.DOTALL)
+
+
 @cache
 def answer(*flags: str) -> str:
     """The answer of a run of its own."""
@@ -246,14 +249,17 @@ def test_color_marks_what_was_accepted_in_parallel_and_nothing_else(chat: ChatTe
     chat.says("/mode lookahead")
     chat.says("/color on")
     chat.says("/set predict 30")
-    text = chat.says(QUESTION)
+    chat.says(QUESTION)
     with load(model_settings=ModelSettings(threads=1)) as session:
         pieces = list(session.generate(session.prompt(QUESTION), 30))
-    assert text == shown("".join(piece.text for piece in pieces))
-    marked = plain("".join(re.findall(r"\x1b\[96m(.*?)\x1b\[0m", chat.raw, re.DOTALL)))
+    answer_shown, legend = chat.raw.split("lacli: ")
+    assert plain(answer_shown) + "\n" == shown("".join(piece.text for piece in pieces))
+    marked = plain("".join(MARKED.findall(answer_shown)))
     assert marked == "".join(piece.text for piece in pieces if piece.guessed) != ""
+    guessed = [piece for piece in pieces if piece.guessed]
+    assert sum(map(int, re.findall(r"(\d+) \w+", plain(legend)))) >= len(guessed) > 0
     chat.says("/color off")
-    assert chat.says("/regen").startswith(text[:-1]) and "\x1b[96m" not in chat.raw
+    assert chat.says("/regen").startswith(plain(answer_shown)) and not MARKED.search(chat.raw)
 
 
 def test_the_line_of_numbers_can_be_hidden_and_shown(chat: ChatTerminal, start_chat: Start) -> None:

@@ -32,10 +32,10 @@ KEYS = (
 FLAGS = (
     *("-p", "-f", "-sys", "-sysf", "--raw", "-n", "--stop", "-s", "--mode", "--preset", "-W", "-N", "-G"),
     *("-c", "-ngl", "-t", "-tb", "-b", "-fa", "-ctk", "-ctv"),
-    *("--show-accepted", "--stats", "--json", "-q", "-v", "--color"),
+    *("--sources", "--auto-rows", "--explain", "--show-accepted", "--stats", "--json", "-q", "-v", "--color"),
 )
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
-ANSWER_COLOUR = re.compile(r"\x1b\[96m(.*?)\x1b\[0m", re.DOTALL)
+ANSWER_COLOUR = re.compile(r"\x1b\[(?:3[1-6]|94)m(.*?)\x1b\[0m", re.DOTALL)
 
 
 def answer(*arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> dict[str, Any]:
@@ -202,7 +202,9 @@ def test_json_is_one_flat_object_with_the_promised_keys() -> None:
     assert done.out.count("\n") == 1
     found = json.loads(done.out)
     assert set(KEYS) <= set(found)
-    assert [key for key, value in found.items() if isinstance(value, dict)] == ["pool"]
+    assert [key for key, value in found.items() if isinstance(value, dict)] == ["sources", "pool"]
+    assert sum(source["tried"] for source in found["sources"].values()) == found["draft_n"]
+    assert sum(source["accepted"] for source in found["sources"].values()) == found["draft_n_accepted"]
     assert found["model"] == str(demo_model())
     assert (
         found["predicted_n"]
@@ -230,6 +232,36 @@ def test_stats_go_to_stderr_and_say_when_plain_would_be_faster() -> None:
     assert "W=30 N=8 G=1" in done.err
     assert re.search(r"^plain decoding ran at \d+ tokens/s .* times as fast", done.err, re.MULTILINE)
     assert "tokens/s" not in done.out
+
+
+def test_the_steps_are_explained_on_stderr_while_stdout_has_the_answer_alone(reference: dict[str, Any]) -> None:
+    done = call("run", "-q", "--explain", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
+    assert done.out == printed(reference["text"])
+    head, *lines = done.err.splitlines()
+    assert head.split()[:3] == ["step", "rows", "came"]
+    numbers = [line.split()[0].rpartition("-")[2] for line in lines]
+    assert numbers == sorted(numbers, key=int) and int(numbers[-1]) <= SIZE
+    assert sum(int(line.split(" in ")[0].split()[-1]) for line in lines) == SIZE
+    assert any(re.search(r"pool [1-9]\d*/\d+", line) for line in lines)
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=str)
+def test_on_one_terminal_the_steps_are_explained_behind_the_answer(flags: list[str], reference: dict[str, Any]) -> None:
+    command = ("run", "-q", "--explain", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE), *flags)
+    out = ESCAPE.sub("", finish(on_terminal(*command)).out)
+    if flags:
+        assert json.loads(out.splitlines()[-1])["text"] == reference["text"]
+    else:
+        assert out.startswith(printed(reference["text"]) + "   step  rows")
+
+
+def test_sources_are_named_with_commas_and_an_unknown_one_is_refused(tiny: str) -> None:
+    found = answer(tiny, "--sources", "pool, suffix", "--auto-rows", "9", "-p", "hi", "-n", "1")
+    assert (found["auto_sources"], found["auto_rows"]) == (["pool", "suffix"], 9)
+    refused = call("run", tiny, "--sources", "suffix,magic", "-p", "hi")
+    assert refused.code == 2 and "magic" in refused.err and "recycling" in refused.err
+    refused = call("run", tiny, "--auto-rows", "0", "-p", "hi")
+    assert refused.code == 2 and "--auto-rows" in refused.err
 
 
 def test_stats_of_plain_decoding_compare_it_with_nothing() -> None:
@@ -326,8 +358,15 @@ def shown() -> Iterator[list[str]]:
 def test_accepted_tokens_are_coloured_on_a_terminal(shown: list[str], reference: dict[str, Any]) -> None:
     out = finish(on_terminal(*shown)).out
     assert ESCAPE.sub("", out) == printed(reference["text"])
-    assert len(ANSWER_COLOUR.findall(out)) == out.count("\x1b[96m") > 0
-    assert out.count("\x1b[96m") <= reference["draft_n_accepted"]
+    assert 0 < len(ANSWER_COLOUR.findall(out)) == out.count("\x1b[0m") <= reference["draft_n_accepted"]
+
+
+def test_a_legend_says_which_colour_is_which_unless_quiet(shown: list[str], reference: dict[str, Any]) -> None:
+    shown.remove("-q")
+    legend = ESCAPE.sub("", finish(on_terminal(*shown)).out).splitlines()[-1]
+    assert legend.startswith("lacli: accepted in parallel: ")
+    counts = {name: int(count) for count, name in re.findall(r"(\d+) (\w+)", legend)}
+    assert counts == {name: of["accepted"] for name, of in reference["sources"].items() if of["accepted"]}
 
 
 @pytest.mark.parametrize(

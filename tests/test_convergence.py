@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lacli.bench.convergence import Block, Convergence, convergence
 from lacli.decode import Decoder
-from lacli.modes import WINDOW_SEED
+from lacli.columns import WINDOW_SEED
 from lacli.replay import Recorder
 from lacli.settings import DecodeSettings
 from tests.fake_engine import FakeEngine

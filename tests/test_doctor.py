@@ -11,9 +11,10 @@ import typer.main
 
 from lacli.cli.environment import known_variables
 from lacli.cli.main import app
+from lacli.disk import nearest_folder
 from lacli.doctor import rebuild
 from lacli.doctor.finding import Finding, usable
-from lacli.doctor.machine import Library, LibraryMissing, Machine, Terminal, nearest_folder
+from lacli.doctor.machine import Library, LibraryMissing, Machine, Terminal
 from lacli.doctor.product import CHECKS, examine_machine
 from lacli.doctor.report import as_json, as_lines
 from lacli.doctor.self_test import SelfTest

@@ -35,6 +35,7 @@ SAMPLES = {
     "--cache-type-v": ("bf16", "f32"),
     "--preset": ("code", "13b"),
     "--mode": ("lookup", "jacobi"),
+    "--sources": ("pool", "suffix,window"),
     "--window-init": ("random", "prompt"),
     "--window-shift": ("refill", "once"),
     "--verify": ("rejection", "match"),

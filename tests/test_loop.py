@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,9 @@ from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError
 from lacli.settings import DecodeSettings, ModelSettings
+from lacli.stats import Step
 from lacli.text import Piece
+from lacli.tree import Origin
 from lacli.ui import Screen
 from tests.fake_chat import FakeChat, an_answer
 
@@ -53,6 +55,7 @@ class Answering(FakeChat):
     pieces: list[str | type[BaseException] | BaseException] = field(default_factory=lambda: ["ye", "s"])
     notes: list[str] = field(default_factory=list)
     dropped: int = 0
+    watch: Callable[[Step, str], None] | None = None
 
     def ask(self, question: str) -> Generator[Piece]:
         self.conversation.ask(question)
@@ -69,12 +72,15 @@ class Answering(FakeChat):
                 if not isinstance(piece, str):
                     raise piece
                 text += piece
-                yield Piece(piece, guessed=len(text) > 2)
+                if self.watch:
+                    self.watch(Step((0,), (Origin.MODEL,), 1, 0, 0.1, 0, 0, 0), piece)
+                yield Piece(piece, Origin.POOL if len(text) > 2 else Origin.MODEL)
         finally:
             if text:
                 self.conversation.answer(text)
                 whole = text == "".join(piece for piece in self.pieces if isinstance(piece, str))
                 self.turns.append(replace(an_answer(text), finish_reason="eog" if whole else "interrupt"))
+                self.turns[-1].statistics.accepted_from[Origin.POOL] = 1
 
 
 @dataclass
@@ -105,10 +111,13 @@ def streams(capsys: pytest.CaptureFixture[str]) -> Streams:
 
 def loop_of(
     chat: FakeChat, screen: Screen, *, interactive: bool = True, status: bool = True, stats: bool = False,
-    log: Transcript | None = None,
+    explain: bool = False, log: Transcript | None = None,
 ) -> Loop:  # fmt: skip
     actions = Actions(chat, transcript=log)
-    return Loop(cast(Chat, chat), actions, screen, transcript=log, interactive=interactive, status=status, stats=stats)
+    return Loop(
+        cast(Chat, chat), actions, screen, transcript=log, interactive=interactive, status=status, stats=stats,
+        explain=explain,
+    )  # fmt: skip
 
 
 def say(chat: FakeChat, *lines: Line, screen: Screen | None = None, interactive: bool = True) -> Typed:
@@ -289,7 +298,7 @@ def test_a_file_with_a_question_is_asked_at_once(streams: Streams, tmp_path: Pat
 
 def test_color_is_for_answers_from_then_on(streams: Streams) -> None:
     say(Answering(), "one", "/color on", "two", "/color off", "three", screen=Screen(color="on"))
-    assert streams.answers == "yes\nye\x1b[96ms\x1b[0m\nyes\n"
+    assert streams.answers == "yes\nye\x1b[36ms\x1b[0m\nyes\n"
 
 
 def test_the_line_of_numbers_is_there_until_it_is_switched_off(streams: Streams) -> None:
@@ -325,6 +334,28 @@ def test_numbers_come_after_every_answer_where_they_are_asked_for(
     monkeypatch.setattr("lacli.chat.loop.as_lines", lambda session, answer: f"{answer.statistics.tokens} tokens")
     loop_of(Answering(), Screen(quiet=True), stats=True).run(Typed(["one", "/mode plain", "/regen"]))
     assert streams.words.splitlines().count("6 tokens") == 2
+
+
+def test_the_steps_of_every_answer_are_explained_where_that_is_wanted(streams: Streams) -> None:
+    loop_of(Answering(), Screen(quiet=True), explain=True).run(Typed(["one", "/regen"]))
+    lines = streams.words.splitlines()
+    assert [line.split()[0] for line in lines if line] == ["step", "1-2", "step", "1-2"]
+    assert all("2 in 200.0 ms" in line and line.endswith("2 plain steps  'yes'") for line in (lines[1], lines[-1]))
+
+
+def test_a_stopped_answer_is_explained_as_far_as_it_came(streams: Streams) -> None:
+    chat = Answering(pieces=["ye", KeyboardInterrupt])
+    loop_of(chat, Screen(quiet=True), explain=True).run(Typed(["one"]))
+    assert "1 plain step  'ye'" in streams.words
+
+
+def test_a_marked_answer_gets_a_legend_and_an_answer_that_failed_none(streams: Streams) -> None:
+    chat, screen = Answering(), Screen(color="on", show_accepted=True)
+    loop_of(chat, screen).run(Typed(["one"]))
+    assert "\x1b[36m1 pool\x1b[0m" in streams.words
+    chat.pieces = [LacliError("broken", "mend it")]
+    loop_of(chat, screen).run(Typed(["two"]))
+    assert streams.words.count("accepted in parallel") == 1
 
 
 def test_a_log_that_ends_is_said_once_and_the_chat_goes_on(streams: Streams, tmp_path: Path) -> None:

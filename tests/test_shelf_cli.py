@@ -178,6 +178,9 @@ def test_rm_without_a_terminal_wants_yes(home: dict[str, str], model: Path, tmp_
     done = program.run("rm", "me/a", stdin=b"y\n", env=home)
     assert done.code == 2 and "-y removes without asking" in done.err
     assert link.exists()
+    closed = program.run("rm", "me/a", env=home, program=("sh", "-c", 'exec "$@" <&-', "sh", *program.PROGRAM))
+    assert (closed.code, closed.err) == (2, done.err)
+    assert link.exists()
     done = program.run("rm", "me/a", "--yes", "--json", env=home)
     assert json.loads(done.out)["removed"][0]["name"] == "me/a:Q8_0"
     assert (done.code, link.exists()) == (0, False)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lacli.cli.model_names import complete_model, complete_stored
+from lacli.settings import MODES
 from tests import hub_cache
 from tests.program import ROOT, Done, environment, run
 
@@ -59,7 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_commands_options_and_choices_are_completed() -> None:
     assert completed("lacli ru") == ["run"]
     assert completed("lacli run --mo") == ["--mode"]
-    assert completed("lacli run --mode ") == ["plain", "jacobi", "lookup", "lookahead"]
+    assert completed("lacli run --mode ") == list(MODES)
     assert completed("lacli bench --color o") == ["on", "off"]
     assert completed("lacli doctor --no-") == ["--no-test"]
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from lacli.log import CONTINUE, ERROR, Log
-from lacli.stats import RunStatistics, Step
+from lacli.stats import Plan, RunStatistics, Step
 from lacli.tree import Origin
 
 
 def step(*origins: Origin, rows: int = 10) -> Step:
-    tokens = tuple(range(len(origins)))
-    return Step(tokens, origins, rows, rows - 1, decode_s=0.4, choose_s=0.3, cache_s=0.2, python_s=0.1)
+    return Step(tokens_of(origins), origins, rows, rows - 1, decode_s=0.4, choose_s=0.3, cache_s=0.2, python_s=0.1)
+
+
+def tokens_of(origins: Sequence[Origin]) -> tuple[int, ...]:
+    return tuple(range(len(origins)))
 
 
 def test_steps_add_up() -> None:
@@ -30,6 +35,33 @@ def test_tokens_after_a_stop_do_not_count() -> None:
     run = RunStatistics()
     run.add(step(Origin.POOL, Origin.POOL, Origin.MODEL), read=1)
     assert (run.tokens, run.accepted, run.accept_hist) == (1, 1, [1])
+
+
+def test_guesses_are_counted_where_they_came_from() -> None:
+    run = RunStatistics()
+    tried = (Origin.POOL, Origin.POOL, Origin.SUFFIX)
+    run.add(step(Origin.POOL, Origin.SUFFIX, Origin.MODEL, rows=4)._replace(guesses=tried))
+    run.add(step(Origin.POOL, Origin.POOL, Origin.MODEL, rows=3)._replace(guesses=tried[:2]), read=1)
+    run.add(step(Origin.MODEL, rows=3)._replace(guesses=(Origin.STORE, Origin.STORE)))
+    assert run.tried == {Origin.POOL: 4, Origin.SUFFIX: 1, Origin.STORE: 2}
+    assert run.accepted_from == {Origin.POOL: 2, Origin.SUFFIX: 1}
+    assert run.origins == [Origin.POOL, Origin.SUFFIX, Origin.STORE]
+    assert run.batches == {4: 1, 3: 2}
+
+
+def test_what_guesses_cost_and_brought_is_told_by_the_steps_of_several_rows_that_had_a_plan() -> None:
+    run = RunStatistics()
+    plan = Plan(tokens=2.5, seconds=0.9, plain=0.6, reason="")
+    run.add(step(Origin.MODEL, rows=1)._replace(plan=plan))
+    run.add(step(Origin.POOL, Origin.POOL, Origin.MODEL, rows=5)._replace(plan=plan))
+    run.add(step(Origin.MODEL, rows=5)._replace(plan=plan))
+    run.add(step(Origin.POOL, Origin.MODEL, rows=5))
+    planned = run.planned
+    assert (planned.steps, planned.expected, planned.tokens) == (2, 5, 4)
+    assert (planned.expected_s, planned.seconds) == pytest.approx((1.8, 2.0))
+    assert planned.extra_s == pytest.approx(0.4 + 0.4)
+    assert planned.saved_s == pytest.approx(2 * 0.6)
+    assert planned.gained_s == pytest.approx(1.2 - 0.8)
 
 
 def test_a_run_without_steps_divides_by_nothing() -> None:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.text import TextStream
+from lacli.tree import Origin
 
 
 def stream_of(pieces: list[bytes], *stops: str) -> tuple[TextStream, str]:
@@ -14,14 +15,14 @@ def stream_of(pieces: list[bytes], *stops: str) -> tuple[TextStream, str]:
     printed = ""
     for first in range(0, len(pieces), 3):
         run = range(first, min(first + 3, len(pieces)))
-        printed += "".join(piece.text for piece in stream.feed(run, [False] * len(run)))
+        printed += "".join(piece.text for piece in stream.feed(run, [Origin.MODEL] * len(run)))
     return stream, printed + "".join(piece.text for piece in stream.finish())
 
 
 def test_a_character_split_over_tokens_comes_out_whole() -> None:
     euro = "€".encode()
     stream = TextStream([euro[:1], euro[1:2], euro[2:]].__getitem__)
-    texts = [[piece.text for piece in stream.feed([token], [False])] for token in range(3)]
+    texts = [[piece.text for piece in stream.feed([token], [Origin.MODEL])] for token in range(3)]
     assert texts == [[], [], ["€"]]
 
 
@@ -70,12 +71,14 @@ def test_an_empty_stop_string_stops_nothing() -> None:
     assert (text, stream.stopped) == ("ab", False)
 
 
-def test_a_piece_knows_whether_its_token_was_guessed() -> None:
-    stream = TextStream([b"a", b"b", b"c"].__getitem__)
-    assert [(piece.text, piece.guessed) for piece in stream.feed([0, 1, 2], [True, False, True])] == [
-        ("a", True),
-        ("b", False),
-        ("c", True),
+def test_a_piece_knows_where_its_token_was_guessed_and_so_do_its_halves() -> None:
+    stream = TextStream([b"a", b"b#", b"c"].__getitem__, ["##"])
+    pieces = stream.feed([0, 1, 2], [Origin.POOL, Origin.SUFFIX, Origin.MODEL])
+    assert [(piece.text, piece.origin, piece.guessed) for piece in pieces] == [
+        ("a", Origin.POOL, True),
+        ("b", Origin.SUFFIX, True),
+        ("#", Origin.SUFFIX, True),
+        ("c", Origin.MODEL, False),
     ]
 
 

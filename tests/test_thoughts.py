@@ -22,6 +22,7 @@ from lacli.thoughts import (
     markers_of,
     with_thoughts,
 )
+from lacli.tree import Origin
 from tests.template_texts import bundled, compiled, fixture
 
 ANALYSIS = "<|channel|>analysis<|message|>"
@@ -42,7 +43,7 @@ def parts_of(pieces: list[Piece]) -> Parts:
 
 
 def split(text: str, begun: str = "") -> Parts:
-    return parts_of(list(with_thoughts([Piece(text, False)], begun)))
+    return parts_of(list(with_thoughts([Piece(text)], begun)))
 
 
 @pytest.mark.parametrize(("opener", "closer"), PAIRS.items())
@@ -80,14 +81,17 @@ def test_only_the_final_channel_is_the_answer() -> None:
 
 def test_an_answer_streams_without_delay_and_only_possible_markers_wait() -> None:
     thoughts = Thoughts()
-    assert thoughts.feed([Piece("<th", False)]) == []
-    assert thoughts.feed([Piece("e", True)]) == [Piece("<th", False), Piece("e", True)]
-    assert thoughts.feed([Piece("<think>", False)]) == [Piece("<think>", False)]
+    assert thoughts.feed([Piece("<th")]) == []
+    assert thoughts.feed([Piece("e", Origin.POOL)]) == [Piece("<th"), Piece("e", Origin.POOL)]
+    assert thoughts.feed([Piece("<think>")]) == [Piece("<think>")]
     thoughts = Thoughts()
-    assert thoughts.feed([Piece("<think>a b</", True)]) == [Piece("<think>", True, True), Piece("a b", True, True)]
-    assert thoughts.feed([Piece("b>", False)]) == [Piece("</", True, True), Piece("b>", False, True)]
-    assert thoughts.feed([Piece("</think", False)]) == []
-    assert thoughts.finish() == [Piece("</think", False, True)]
+    assert thoughts.feed([Piece("<think>a b</", Origin.POOL)]) == [
+        Piece("<think>", Origin.POOL, True),
+        Piece("a b", Origin.POOL, True),
+    ]
+    assert thoughts.feed([Piece("b>")]) == [Piece("</", Origin.POOL, True), Piece("b>", Origin.MODEL, True)]
+    assert thoughts.feed([Piece("</think")]) == []
+    assert thoughts.finish() == [Piece("</think", Origin.MODEL, True)]
 
 
 FRAGMENTS = ["<think>", "</think>", "<thinking>", "</thinking>", "[THINK]", "[/THINK]", "<|START_THINKING|>", "<|end|>"]
@@ -110,13 +114,14 @@ TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join)
 def test_how_a_text_is_cut_into_pieces_changes_nothing(text: str, cuts: list[int], begun: str) -> None:
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     pieces = [
-        Piece(text[begin:end], index % 2 == 0) for index, (begin, end) in enumerate(zip(edges, edges[1:], strict=False))
+        Piece(text[begin:end], Origin.MODEL if index % 2 else Origin.WINDOW)
+        for index, (begin, end) in enumerate(zip(edges, edges[1:], strict=False))
     ]
     found = list(with_thoughts(pieces, begun))
     assert "".join(piece.text for piece in found) == text
     assert parts_of(found) == split(text, begun)
-    guessed = [piece.guessed for piece in pieces for _ in piece.text]
-    assert [piece.guessed for piece in found for _ in piece.text] == guessed
+    origins = [piece.origin for piece in pieces for _ in piece.text]
+    assert [piece.origin for piece in found for _ in piece.text] == origins
 
 
 @given(thought=st.text(), answer=st.text(), pair=st.sampled_from(sorted(PAIRS.items())))
@@ -148,7 +153,7 @@ def test_an_answer_without_thoughts_is_left_alone() -> None:
 
 def test_what_is_held_back_comes_out_when_the_stream_breaks_off() -> None:
     def broken(error: type[BaseException]) -> Iterator[Piece]:
-        yield Piece("<thin", False)
+        yield Piece("<thin")
         raise error("")
 
     for error in (KeyboardInterrupt, LacliError):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from lacli.marks import code
 from lacli.settings import Switch
 from lacli.text import Piece
+from lacli.tree import Origin
 from lacli.ui import Screen, printable, wrapped
 
-CYAN, DIM, BOTH, RESET = "\x1b[96m", "\x1b[2m", "\x1b[2;96m", "\x1b[0m"
-PIECES = [Piece("a", False), Piece("b", True), Piece("c", True), Piece("d", True, True), Piece("e\n", False, True)]
+CYAN, GREEN, DIM, BOTH, RESET = "\x1b[36m", "\x1b[32m", "\x1b[2m", "\x1b[2;36m", "\x1b[0m"
+POOL, SUFFIX = Origin.POOL, Origin.SUFFIX
+PIECES = [Piece("a"), Piece("b", POOL), Piece("c", POOL), Piece("d", POOL, True), Piece("e\n", thought=True)]
 
 
 class Streams:
@@ -52,6 +57,37 @@ def test_thoughts_are_dim_where_guesses_are_not_marked(streams: Streams) -> None
     assert streams.out() == f"abc{DIM}de\n{RESET}"
 
 
+def test_every_place_that_guesses_come_from_has_a_colour_of_its_own(streams: Streams) -> None:
+    Screen(color="on", show_accepted=True).write([Piece("b", SUFFIX), Piece("c", POOL), Piece("d")])
+    assert streams.out() == f"{GREEN}b{RESET}{CYAN}c{RESET}d"
+    codes = [code(origin) for origin in Origin if origin is not Origin.MODEL]
+    assert len(set(codes)) == len(codes) and all(codes)
+    assert code(Origin.MODEL) == ""
+
+
+def test_the_legend_names_the_colours_that_occurred_with_their_tokens(streams: Streams) -> None:
+    Screen(color="on", show_accepted=True).legend({SUFFIX: 3, POOL: 12, Origin.STORE: 1})
+    assert f"{CYAN}12 pool{RESET}" in streams.err() and f"{GREEN}3 suffix{RESET}" in streams.err()
+    words = re.sub(r"\x1b\[[0-9;]*m", "", streams.err())
+    assert words == "lacli: accepted in parallel: 12 pool, 3 suffix, 1 store\n"
+
+
+@pytest.mark.parametrize(
+    "screen", [{"color": "off"}, {"color": "on", "show_accepted": False}, {"color": "on", "quiet": True}], ids=str
+)
+def test_there_is_no_legend_where_nothing_was_marked(streams: Streams, screen: dict[str, Any]) -> None:
+    Screen(**{"show_accepted": True, **screen}).legend({POOL: 1})
+    Screen(color="on", show_accepted=True).legend({})
+    assert streams.err() == ""
+
+
+def test_a_row_of_a_table_is_cut_on_a_terminal_and_whole_in_a_file(streams: Streams) -> None:
+    Screen(color="on").row("[red] one two three four five")
+    assert streams.err() == "[red] one two three…\n"
+    Screen(color="off").row("[red] one two three four five")
+    assert streams.err().splitlines()[1] == "[red] one two three four five"
+
+
 @pytest.mark.parametrize("color", ["off", "auto"])
 def test_without_colours_there_are_no_codes_at_all(streams: Streams, color: Switch) -> None:
     Screen(color=color, show_accepted=True).write(PIECES)
@@ -62,7 +98,7 @@ def test_the_mark_can_be_switched_between_answers(streams: Streams) -> None:
     screen = Screen(color="on")
     for wanted in (True, False):
         screen.show_accepted = wanted
-        screen.write([Piece("b", True)])
+        screen.write([Piece("b", POOL)])
     assert streams.out() == f"{CYAN}b{RESET}b"
 
 
@@ -80,7 +116,7 @@ def test_text_is_out_before_the_next_token_comes(streams: Streams) -> None:
 
 def test_ctrl_c_in_the_middle_leaves_the_terminal_as_it_was(streams: Streams) -> None:
     def broken_off() -> Iterator[Piece]:
-        yield Piece("half", True)
+        yield Piece("half", POOL)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -91,7 +127,7 @@ def test_ctrl_c_in_the_middle_leaves_the_terminal_as_it_was(streams: Streams) ->
 @pytest.mark.parametrize(("last", "added"), [("text", "\n"), ("text\n", "")])
 def test_a_line_is_ended_once(streams: Streams, last: str, added: str) -> None:
     screen = Screen(color="on", show_accepted=True)
-    screen.write([Piece(last, True), Piece("", False)])
+    screen.write([Piece(last, POOL), Piece("")])
     screen.end_line()
     screen.end_line()
     assert streams.out() == f"{CYAN}{last}{RESET}{added}"

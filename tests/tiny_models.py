@@ -38,6 +38,7 @@ _STATE_INNER = 2 * _WIDTH  # the only expansion that llama.cpp's first mamba tak
 _STATE_SIZE = 16
 _STATE_KERNEL = 4
 _STATE_RANK = 4
+_CONVOLVED = 3
 _RELATIVE_BUCKETS = 32
 _SPLIT_TENSORS = 11  # the llama model has 21 tensors, so this makes two files
 _LOGIT_SCALE = 6.0
@@ -96,6 +97,7 @@ def _start(
     architecture: str,
     *,
     key_value_heads: int | Sequence[int] = _KEY_VALUE_HEADS,
+    layers: int = _LAYERS,
     split_tensors: int = 0,
 ) -> _Builder:
     """Open a model file and give it the vocabulary and the keys that every architecture here reads."""
@@ -106,7 +108,7 @@ def _start(
     writer.add_vocab_size(len(TOKENS))
     writer.add_context_length(CONTEXT_LENGTH)
     writer.add_embedding_length(_WIDTH)
-    writer.add_block_count(_LAYERS)
+    writer.add_block_count(layers)
     writer.add_feed_forward_length(_FEED_FORWARD)
     writer.add_head_count(_HEADS)
     writer.add_head_count_kv(key_value_heads)
@@ -174,6 +176,13 @@ def _add_state_space(builder: _Builder, block: str) -> None:
     builder.put(f"{block}.ssm_a", np.tile(-np.linspace(0.05, 2.0, _STATE_SIZE), (_STATE_INNER, 1)))
     builder.vector(f"{block}.ssm_d", _STATE_INNER, centre=1.0)
     builder.matrix(f"{block}.ssm_out.weight", _WIDTH, _STATE_INNER, 1.5)
+
+
+def _add_short_convolution(builder: _Builder, block: str) -> None:
+    """Add the tensors of a gated convolution over the last few tokens; gates of plain products fade quickly."""
+    builder.matrix(f"{block}.shortconv.in_proj.weight", 3 * _WIDTH, _WIDTH, 1.5)
+    builder.matrix(f"{block}.shortconv.conv.weight", _WIDTH, _CONVOLVED, 1.5)
+    builder.matrix(f"{block}.shortconv.out_proj.weight", _WIDTH, _WIDTH, 1.5)
 
 
 def _add_state_space_keys(writer: gguf.GGUFWriter) -> None:
@@ -265,6 +274,28 @@ def write_hybrid(path: Path) -> None:
     builder.vector("blk.0.ssm_b_norm.weight", _STATE_SIZE, centre=1.0)
     builder.vector("blk.0.ssm_c_norm.weight", _STATE_SIZE, centre=1.0)
     _add_attention(builder, "blk.1")
+    builder.save()
+
+
+def write_lfm2(path: Path) -> None:
+    """Write an lfm2 model: a hybrid of short convolutions and attention, whose state llama.cpp can take back."""
+    kinds = (0, _KEY_VALUE_HEADS, 0)
+    builder = _start(path, "lfm2", key_value_heads=kinds, layers=len(kinds))
+    builder.writer.add_shortconv_l_cache(_CONVOLVED)
+    builder.writer.add_rope_freq_base(10000.0)
+    builder.tokens_matrix("token_embd.weight", 1.0)
+    builder.vector("token_embd_norm.weight", _WIDTH, centre=1.0)  # the norm before the output has this name here
+    builder.tokens_matrix("output.weight", _LOGIT_SCALE / np.sqrt(_WIDTH))
+    for layer, heads in enumerate(kinds):
+        block = f"blk.{layer}"
+        builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)
+        if heads:
+            _add_attention(builder, block)
+            for name in ("q", "k"):
+                builder.vector(f"{block}.attn_{name}_norm.weight", _HEAD_WIDTH, centre=1.7)
+        else:
+            _add_short_convolution(builder, block)
+        _add_feed_forward(builder, block)
     builder.save()
 
 

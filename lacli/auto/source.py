@@ -24,9 +24,13 @@ class Guess(NamedTuple):
 
 
 class Source:
-    """Guesses for one text after another, of which each may go on from the one before."""
+    """Guesses for one text after another, of which each may go on from the one before.
+
+    everywhere: whether it has guesses behind those of other sources too.
+    """
 
     origin: Origin
+    everywhere = False
 
     def begin(self, text: Sequence[int]) -> None:
         """A generation begins behind a prompt; what is known of its beginning is known still."""
@@ -45,3 +49,7 @@ class Source:
     def after(self, guess: Guess) -> Sequence[Guess]:
         """What may follow one of the source's own guesses, best first."""
         raise NotImplementedError
+
+    def anywhere(self, previous: int, token: int) -> Sequence[Guess]:
+        """What may follow a token and the one before it, whoever guessed them, best first."""
+        return ()

@@ -1,5 +1,5 @@
 """The contexts that a benchmark's points decode in, as few as there can be: one for plain decoding, one for chains, one
-for trees, for each choice of flash attention.
+for trees and one for mode auto, for each choice of flash attention.
 
 Opens and closes them; what is decoded is `rounds.py`.
 """
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 
+from lacli.bench.again import Noting
 from lacli.bench.rounds import Contender
 from lacli.bench.sweep import Point
 from lacli.closing import Closing
@@ -20,8 +21,8 @@ from lacli.engine import Engine
 from lacli.session import Session
 from lacli.settings import Capacity, DecodeSettings, Mode, ModelSettings, Switch
 
-FAMILY: dict[Mode, str] = {"plain": "plain", "jacobi": "chain", "lookup": "chain", "lookahead": "tree"}
-"""Plain decoding has a context of its own, so that nothing made for other modes can slow it down."""
+FAMILY: dict[Mode, str] = {"plain": "plain", "jacobi": "chain", "lookup": "chain", "lookahead": "tree", "auto": "auto"}
+"""Plain decoding and mode auto have contexts of their own, so that nothing made for other modes can slow them down."""
 
 Key = tuple[Switch | None, str]
 
@@ -58,7 +59,13 @@ class Contexts(Closing):
 
     def decoder(self, point: Point) -> Decoder:
         """A new decoder of a point."""
-        return self._session.decoder_in(self.engine(point), point.settings)
+        kind = Noting if point.settings.mode == "auto" else Decoder
+        return self._session.decoder_in(self.engine(point), point.settings, kind)
+
+    def open(self, point: Point) -> LlamaEngine:
+        """One more context, made for a point; it is the caller's to close."""
+        capacity = Capacity.of([point.settings])
+        return self._open(point.flash_attention, capacity, on_backend=self._on_backend)
 
     def readable(self, point: Point) -> OpenEngine:
         """Contexts like a point's whose logits can be read: the point's own where it is one, and plain decoding's."""

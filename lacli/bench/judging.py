@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
-from lacli.bench.results import ALL, Result
-from lacli.bench.rounds import Contender, Exchange
+from lacli.bench.again import Again
+from lacli.bench.results import ALL, Answered, Result
+from lacli.bench.rounds import Contender
 from lacli.bench.sweep import Point
 from lacli.compare import Comparison, OpenEngine, Run
 from lacli.judge import Seer
@@ -26,7 +28,7 @@ def judge(
     *,
     every: bool,
 ) -> Judged:
-    """Decode answers that are not plain's once more, plainly and in their mode, and give each a verdict.
+    """Decode answers that are not plain's once more, plainly and in their mode's steps, and give each a verdict.
 
     readable: contexts for a point whose logits can be read. every: all of them, or the first one of each result.
     Other programs' answers cannot be judged.
@@ -37,11 +39,13 @@ def judge(
         if result.kind == ALL or point is None:
             continue
         for each in result.parted if every else result.parted[:1]:
-            judged[result.contender, each.number] = _judged(readable(point), point, each.exchange, sampler)
+            judged[result.contender, each.number] = _judged(readable(point), point, each, sampler)
     return judged
 
 
-def _judged(open_engine: OpenEngine, point: Point, exchange: Exchange, sampler: Seer | None) -> Run:
-    plain = replace(point.settings, mode="plain")
+def _judged(open_engine: OpenEngine, point: Point, answered: Answered, sampler: Seer | None) -> Run:
+    plain, exchange = replace(point.settings, mode="plain"), answered.exchange
+    trees = answered.other.trees if answered.other else ()
+    mode = partial(Again, trees) if trees else None
     with Comparison(open_engine, exchange.limit, plain, sampler) as comparison:
-        return comparison.run(point.settings, [exchange.prompt])[0]
+        return comparison.run(point.settings, [exchange.prompt], mode)[0]

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from lacli.backends import devices
+from lacli.bench.ceiling import Asking, Ceilings, Oracles, of_results, oracles
 from lacli.bench.contenders import contenders, rivals
 from lacli.bench.contexts import Contexts
 from lacli.bench.details import TOKENS as DETAIL_TOKENS
@@ -32,7 +33,7 @@ from lacli.cost.known import cost_key, cost_of, measure_cost
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.staircase import Cost
 from lacli.cost.store import CostStore
-from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
+from lacli.ending import ctrl_c_ends_at_once, loading_model
 from lacli.errors import Interrupted, LacliError
 from lacli.llama import version
 from lacli.memory import peak_memory
@@ -55,6 +56,7 @@ class Outcome:
     interrupted: bool = False
     judged: Judged = field(default_factory=dict)
     seen: dict[int, Details] = field(default_factory=dict)
+    oracles: dict[int, Oracles] = field(default_factory=dict)
     scores: dict[int, dict[str, float]] = field(default_factory=dict)
     cost: Cost | None = None
 
@@ -66,12 +68,16 @@ class Outcome:
     def found(self) -> list[Result]:
         return results(self.rounds)
 
+    @cached_property
+    def ceilings(self) -> Ceilings:
+        return of_results(self.oracles)
+
     @property
     def rows(self) -> list[Row]:
         columns = {number: dict(score) for number, score in self.scores.items()}
         for number, details in self.seen.items():
             columns.setdefault(number, {}).update(as_columns(details))
-        return as_rows(self.found, self.contenders, self.machine, self.judged, columns)
+        return as_rows(self.found, self.contenders, self.machine, self.judged, self.ceilings, columns)
 
     @property
     def bugs(self) -> int:
@@ -94,8 +100,7 @@ def benchmark(
     if request.check:
         refuse_other_draws(sampling)
     sampling = fixed_seed(sampling)
-    end_when_llama_cpp_aborts(screen)
-    with ctrl_c_ends_at_once():
+    with loading_model(screen):
         opened = Session(path, loading, replace(decoding, mode="plain"), sampling, verbose=request.verbose)
     with opened as session:
         for note in session.notes:
@@ -116,13 +121,17 @@ def _measured(session: Session, request: Request, screen: Screen) -> Outcome:
             contexts = stack.enter_context(Contexts(session, chosen))
         competing = [*contenders(session, contexts, chosen), *rivals(session, request.rivals, stack)]
         asker = asker_of(session)
+        cost = None
         try:
+            if any(point.settings.mode == "auto" for point in chosen):
+                cost = _cost(session, request, screen)
+                session.use_cost(cost)
             competing, plan = planned(competing, asker, request, screen)
         except KeyboardInterrupt:
             raise Interrupted("") from None
         rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
         interrupted = _run(rounds, screen)
-        outcome = Outcome(rounds, _machine(session, request), interrupted)
+        outcome = Outcome(rounds, _machine(session, request), interrupted, cost=cost)
         for task in rounds.left_out:
             screen.note(f"left out: {task.kind} prompt of more tokens than the context of {session.engine.cells} holds")
         for number, error in rounds.failures.items():
@@ -134,20 +143,27 @@ def _measured(session: Session, request: Request, screen: Screen) -> Outcome:
 
 def _run(rounds: Rounds, screen: Screen) -> bool:
     """Go through all rounds; whether Ctrl-C ended them."""
-    total = sum(len(task.turns) for task in rounds.tasks) * len(rounds.contenders) * rounds.repetitions
-    with screen.progress(total, "answers") as advance:
-        try:
-            for _ in rounds:
-                advance()
-        except KeyboardInterrupt:
-            done = sum(map(len, rounds.trials.values()))
-            screen.note(f"stopped after {done} of {total} answers; what follows is about these")
-            return True
+    try:
+        _go_through(rounds, screen)
+    except KeyboardInterrupt:
+        done = sum(map(len, rounds.trials.values()))
+        screen.note(f"stopped after {done} of {rounds.most} answers; what follows is about these")
+        return True
     return False
 
 
+def _go_through(rounds: Rounds, screen: Screen) -> None:
+    with screen.progress(rounds.most, "answers") as advance:
+        for _ in rounds:
+            advance()
+
+
 def _follow_up(outcome: Outcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
-    """What is found out without a clock. A part that fails is said; Ctrl-C leaves the rest out."""
+    """What is found out behind the answers. A part that fails is said; Ctrl-C leaves the rest out."""
+
+    def reaching() -> None:
+        if outcome.cost and outcome.cost.staircases and not session.sampling.draws_otherwise:
+            _reach(outcome, contexts, session, outcome.cost, screen)
 
     def judging() -> None:
         outcome.judged = _judged(outcome, contexts, session, request, screen)
@@ -165,10 +181,10 @@ def _follow_up(outcome: Outcome, contexts: Contexts, session: Session, request: 
 
     def costing() -> None:
         if request.plot or request.charts:
-            outcome.cost = _cost(session, request, screen)
+            outcome.cost = outcome.cost or _cost(session, request, screen)
 
     try:
-        for part in (judging, scoring, writing, looking, costing):
+        for part in (reaching, judging, scoring, writing, looking, costing):
             try:
                 part()
             except LacliError as error:
@@ -176,6 +192,17 @@ def _follow_up(outcome: Outcome, contexts: Contexts, session: Session, request: 
     except KeyboardInterrupt:
         screen.note("stopped; what follows is what was finished")
         outcome.interrupted = True
+
+
+def _reach(outcome: Outcome, contexts: Contexts, session: Session, cost: Cost, screen: Screen) -> None:
+    """Let an oracle answer for each contender of mode auto."""
+    asking = Asking(contexts.open, session.sampler, session.text)
+    for number, contender in enumerate(outcome.contenders):
+        if contender.mode == "auto":
+            screen.note("looking for the ceiling: an oracle that drafts plain decoding's own text")
+            with oracles(asking, outcome.rounds, number, cost) as found:
+                outcome.oracles[number] = found
+                _go_through(found.rounds, screen)
 
 
 def _seen(outcome: Outcome, contexts: Contexts, session: Session, screen: Screen) -> dict[int, Details]:
@@ -238,7 +265,7 @@ def _show(outcome: Outcome, request: Request, screen: Screen) -> None:
         return
     found, competing = outcome.found, outcome.contenders
     if request.form == "md":
-        parts = [as_lines(found, competing, outcome.machine, outcome.judged)]
+        parts = [as_lines(found, competing, outcome.machine, outcome.judged, outcome.ceilings)]
         parts += [details_lines(outcome.seen, competing)] if outcome.seen else []
         parts += [score_table(outcome.scores, competing)] if outcome.scores else []
         parts += [law_sentence(compression_points(found, competing))]

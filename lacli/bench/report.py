@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 
+from lacli.bench.ceiling import Ceilings
 from lacli.bench.judging import Judged
 from lacli.bench.results import ALL, Result, overall
 from lacli.bench.rounds import Contender
@@ -18,6 +19,11 @@ from lacli.tables import markdown
 LEGEND = (
     "x plain: plain decoding's time a token over the mode's, prompt by prompt, geometric mean; 95%: its interval,\n"
     "where prompts are enough for one. S: tokens a step. rows: of a step. 1st ms: to the first token."
+)
+
+CEILING_LEGEND = (
+    "ceiling: x plain of an oracle that drafts plain decoding's own text in steps of so many rows, the most that any\n"
+    "guesses could reach here. share: of what lies above plain, (x plain - 1) / (ceiling - 1)."
 )
 
 WIDTH = 100
@@ -33,9 +39,17 @@ MOST_POSITIONS = 6
 """Positions whose acceptance is shown."""
 
 
-def as_lines(found: Sequence[Result], contenders: Sequence[Contender], machine: Machine, judged: Judged) -> str:
-    """What was measured on, a table by class, a table of the guesses, and where texts part."""
+def as_lines(
+    found: Sequence[Result],
+    contenders: Sequence[Contender],
+    machine: Machine,
+    judged: Judged,
+    ceilings: Ceilings | None = None,
+) -> str:
+    """What was measured on, a table by class, the ceilings, a table of the guesses, and where texts part."""
     parts = [heading(machine), speeds(found, contenders, machine)]
+    if ceilings:
+        parts.append(ceiling_table(found, contenders, ceilings))
     if guesses := guess_table(found, contenders):
         parts.append(guesses)
     if judged:
@@ -88,6 +102,25 @@ def _numbers(result: Result, *, plain: bool) -> tuple[str, ...]:
         f"{result.seconds_per_step * 1e3:.2f}",
         f"{result.first_token_s * 1e3:.1f}",
     )
+
+
+def ceiling_table(found: Sequence[Result], contenders: Sequence[Contender], ceilings: Ceilings) -> str:
+    """What an oracle reached in each class, and the share of that which was reached without one."""
+    header = ("class", "mode", "ceiling", "95%", "with rows", "x plain", "share")
+    rows = []
+    for result in found:
+        if ceiling := ceilings.get((result.contender, result.kind)):
+            share = ceiling.share(result.speedup.value)
+            rows.append((
+                result.kind,
+                contenders[result.contender].label,
+                f"{ceiling.ratio.value:.2f}",
+                interval(ceiling.ratio),
+                str(ceiling.rows),
+                f"{result.speedup.value:.2f}",
+                "" if share is None else f"{share:.0%}",
+            ))  # fmt: skip
+    return f"{markdown(header, rows, left=2)}\n\n{CEILING_LEGEND}"
 
 
 def guess_table(found: Sequence[Result], contenders: Sequence[Contender]) -> str:

@@ -37,13 +37,17 @@ class Answered:
     plain: tuple[Trial, ...]
 
     @cached_property
+    def other(self) -> Trial | None:
+        """The first of its answers that is not plain's, None where none is known to be."""
+        return next((trial for trial in self.trials if trial.same(self.plain[0]) is False), None)
+
+    @cached_property
     def parting(self) -> Parting | None:
-        """Where the first of its answers leaves plain's, and None where none is known to."""
-        for trial in self.trials:
-            if trial.same(self.plain[0]) is False:
-                at = parting(self.plain[0].ids or (), trial.ids) if trial.ids is not None else None
-                return Parting(self.number, at)
-        return None
+        """Where that answer leaves plain's."""
+        if self.other is None:
+            return None
+        at = parting(self.plain[0].ids or (), self.other.ids) if self.other.ids is not None else None
+        return Parting(self.number, at)
 
     @property
     def known(self) -> bool:

@@ -7,15 +7,17 @@ no model file and no screen; what the answers add up to is `results.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
+from lacli.bench.again import Noting
 from lacli.bench.rival_run import RivalRun
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
 from lacli.decode import Decoder
 from lacli.errors import LacliError
 from lacli.stats import RunStatistics, Step
+from lacli.tree import Tree
 
 NAME_LENGTH = 24
 
@@ -30,7 +32,8 @@ class Trial:
     ids, text: all that was generated, None where another program does not say. tokens: how many came in `seconds`,
     which is the time from the end of the prefill to the last step. step_count, rows: llama_decode calls after the
     prefill, and rows in all of them (None: not known). steps: each of them, where the answer is ours; rival: the answer
-    where it is not. first_token_s: from the beginning to the first token.
+    where it is not. trees: of each step, where another answer would have others. first_token_s: from the beginning to
+    the first token.
     """
 
     ids: tuple[int, ...] | None
@@ -45,6 +48,7 @@ class Trial:
     first_token_s: float
     steps: tuple[Step, ...] = ()
     rival: RivalRun | None = None
+    trees: tuple[Tree, ...] = ()
 
     def same(self, plain: Trial) -> bool | None:
         """Whether this is plain decoding's answer; None where another program does not tell what it said."""
@@ -132,6 +136,7 @@ def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], 
         prompt_s=decoder.prompt_s,
         first_token_s=first_token_s,
         steps=tuple(steps),
+        trees=tuple(decoder.trees) if isinstance(decoder, Noting) else (),
     )
 
 
@@ -157,6 +162,11 @@ class Rounds:
         for repetition in range(1, self.repetitions):
             for number in range(len(self.exchanges)):
                 yield from self._answer(number, rotation=repetition + number)
+
+    @property
+    def most(self) -> int:
+        """Answers that there will be, where no prompt is left out."""
+        return sum(len(task.turns) for task in self.tasks) * len(self.contenders) * self.repetitions
 
     def of(self, contender: int, exchange: int) -> list[Trial]:
         """A contender's trials on one exchange, one a repetition."""
@@ -184,6 +194,7 @@ class Rounds:
             if contender not in self.failures:
                 self._try(contender, number)
             yield
+        self._forget_trees(number)
 
     def _try(self, contender: int, number: int) -> None:
         try:
@@ -194,3 +205,10 @@ class Rounds:
             self.failures[contender] = error
         else:
             self.trials.setdefault((contender, number), []).append(trial)
+
+    def _forget_trees(self, number: int) -> None:
+        """Those of an answer that is plain's are of no use any more, and there are many."""
+        for place, contender in enumerate(self.contenders):
+            trials, plain = self.of(place, number), self.of(contender.baseline, number)
+            if trials and plain and trials[-1].trees and trials[-1].same(plain[0]):
+                trials[-1] = replace(trials[-1], trees=())

@@ -13,6 +13,7 @@ from io import StringIO
 from math import isfinite
 from typing import Any, Literal
 
+from lacli.bench.ceiling import Ceiling, Ceilings
 from lacli.bench.judging import Judged
 from lacli.bench.results import Result, overall
 from lacli.bench.rounds import Contender
@@ -69,6 +70,7 @@ def as_rows(
     contenders: Sequence[Contender],
     machine: Machine,
     judged: Judged,
+    ceilings: Ceilings | None = None,
     extras: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> list[Row]:
     """A row a result. extras: more columns by contender, for its row over all classes."""
@@ -76,6 +78,7 @@ def as_rows(
     for result in found:
         contender = contenders[result.contender]
         row = _machine(machine, contender) | _speed(result) | _contender(contender, result) | _guesses(result)
+        row |= _ceiling(result, (ceilings or {}).get((result.contender, result.kind)))
         more = (extras or {}).get(result.contender, {}) if result in whole else {}
         text = _text(result, judged) if machine.comparable else dict.fromkeys(TEXT)
         rows.append(row | text | dict(more))
@@ -181,6 +184,15 @@ def _guesses(result: Result) -> Row:
         "draft_hit_rate": round(accepted.hit_rate, 4),
         "accept_hist": list(accepted.histogram),
         "accept_rates": [round(rate, 4) for rate in accepted.position_rates],
+    }
+
+
+def _ceiling(result: Result, ceiling: Ceiling | None) -> Row:
+    """What an oracle reached, and how much of it this is."""
+    return {
+        "ceiling": _rounded(ceiling.ratio.value) if ceiling else None,
+        "ceiling_rows": ceiling.rows if ceiling else None,
+        "ceiling_share": _rounded(ceiling.share(result.speedup.value)) if ceiling else None,
     }
 
 

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lacli.amounts import counted
 from lacli.chat.adjust import Adjusted, adjust, key_and_value
 from lacli.chat.commands import Command, file_and_rest, file_name, help_text, switched
 from lacli.chat.keys import DEFAULT, FILES, NO, PRESET, find_key, plain_name
@@ -19,7 +20,6 @@ from lacli.chat.shown import (
     adjusted_of,
     all_settings,
     context_used,
-    counted,
     numbers,
     oldest,
     one_setting,

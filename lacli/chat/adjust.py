@@ -26,11 +26,13 @@ OTHERS = {"grammar": "json_schema", "json_schema": "grammar"}
 
 WINDOW = ("window", "ngram", "guesses", "window_init", "window_shift", "pool_prompt", "pool_text", "pool_keys")
 LOOKUP = ("lookup_match", "lookup_draft")
+AUTO = ("sources", "auto_rows")
 UNUSED: dict[Mode, tuple[str, ...]] = {
-    "plain": (*WINDOW, *LOOKUP, "jacobi_iterations"),
-    "jacobi": (*WINDOW[1:], *LOOKUP),
-    "lookup": (*WINDOW, "jacobi_iterations"),
-    "lookahead": (*LOOKUP, "jacobi_iterations"),
+    "plain": (*WINDOW, *LOOKUP, *AUTO, "jacobi_iterations"),
+    "jacobi": (*WINDOW[1:], *LOOKUP, *AUTO),
+    "lookup": (*WINDOW, *AUTO, "jacobi_iterations"),
+    "lookahead": (*LOOKUP, *AUTO, "jacobi_iterations"),
+    "auto": (*LOOKUP, "window_init", "window_shift", "jacobi_iterations"),
 }
 """What a mode does not look at."""
 

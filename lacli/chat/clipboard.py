@@ -12,6 +12,7 @@ from typing import TextIO
 
 from lacli.errors import LacliError
 from lacli.log import captured_stderr
+from lacli.streams import is_terminal
 from lacli.ui import console
 
 MOST_BYTES = 74_994
@@ -28,7 +29,7 @@ def copy(text: str, terminal: TextIO | None = None) -> str:
     if _copied_by_system(text):
         return "copied to the clipboard"
     terminal = sys.stdout if terminal is None else terminal
-    if terminal is None or not terminal.isatty() or console(terminal, "auto").is_dumb_terminal:
+    if not is_terminal(terminal) or console(terminal, "auto").is_dumb_terminal:
         raise LacliError("there is no clipboard here", INSTALL)
     raw = text.encode()
     if len(raw) > MOST_BYTES:

@@ -16,7 +16,7 @@ from lacli.sampling import SamplingSettings
 from lacli.settings import FLAG, DecodeSettings
 
 Group = Literal["answer", "lookahead", "sampling"]
-Kind = Literal["switch", "whole", "number", "choice", "text", "texts", "biases"]
+Kind = Literal["switch", "whole", "number", "choice", "choices", "text", "texts", "biases"]
 Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ...]
 
 SIMPLE: dict[type, Kind] = {bool: "switch", int: "whole", float: "number", str: "text", tuple: "texts"}
@@ -24,6 +24,9 @@ NO = "no-"
 
 WITH_THE_MODEL = ("strict", "ordered", "least_outputs")
 """Fields of DecodeSettings that decide how the model is loaded."""
+
+OF_THE_MODEL = ("back",)
+"""Those that the model decides."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,12 @@ def _keys(group: Group, settings: type[Any]) -> list[Key]:
     found = []
     for field in fields(settings):
         assert field.default is not MISSING
-        if field.name in WITH_THE_MODEL:
+        if field.name in (*WITH_THE_MODEL, *OF_THE_MODEL):
             continue
-        choices = get_args(hints[field.name]) if get_origin(hints[field.name]) is Literal else ()
-        kind: Kind = "choice" if choices else SIMPLE[type(field.default)]
+        several = get_origin(hints[field.name]) is tuple
+        hint = get_args(hints[field.name])[0] if several else hints[field.name]
+        choices = get_args(hint) if get_origin(hint) is Literal else ()
+        kind: Kind = SIMPLE[type(field.default)] if not choices else "choices" if several else "choice"
         if field.name == "logit_bias":
             kind = "biases"
         found.append(Key(field.name, group, kind, field.default, choices))

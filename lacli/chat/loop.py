@@ -17,6 +17,7 @@ from lacli.chat.status import status_line
 from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError
+from lacli.explain import Explanation
 from lacli.interrupts import without_ctrl_c
 from lacli.report import as_lines
 from lacli.text import Piece
@@ -27,7 +28,8 @@ EMPTIES = "; Ctrl-C empties the line"
 
 
 class Loop:
-    """One chat on one screen. status: whether the line of numbers is shown; stats: numbers after every answer.
+    """One chat on one screen. status: whether the line of numbers is shown; stats: numbers after every answer;
+    explain: a line for every step of one.
 
     interactive: somebody types, so that Ctrl-C stops an answer and not the program. failed: something went wrong.
     """
@@ -42,6 +44,7 @@ class Loop:
         interactive: bool = True,
         status: bool = True,
         stats: bool = False,
+        explain: bool = False,
     ) -> None:
         self._chat = chat
         self._actions = actions
@@ -50,6 +53,7 @@ class Loop:
         self._interactive = interactive
         self._status = status
         self._stats = stats
+        self._explain = explain
         self._leaving = False
         self.failed = False
 
@@ -156,6 +160,7 @@ class Loop:
     def _answer(self, pieces: Generator[Piece], *, again: bool = False) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept. again: in the place of another one."""
         before, stopped = len(self._chat.turns), False
+        explanation = self._explanation()
         try:
             with closing(pieces):
                 self._screen.write(pieces)
@@ -164,6 +169,7 @@ class Loop:
         finally:
             with without_ctrl_c():
                 self._screen.end_line()
+                explanation.end()
                 answered = len(self._chat.turns) > before
                 if self._chat.dropped:
                     self._log_change("compact", dropped=self._chat.dropped)
@@ -180,10 +186,25 @@ class Loop:
         for note in self._chat.notes:
             # They are about the answer, and so said also where notes are not wanted.
             self._screen.say(f"lacli: {note}")
-        if self._stats and answered and self._chat.last:
-            self._screen.report(as_lines(self._chat.session, self._chat.last))
+        if answered:
+            self._sum_up()
         if self._interactive:
             self._screen.gap()
+
+    def _explanation(self) -> Explanation:
+        """The lines about the next answer's steps, where they are wanted."""
+        explanation = Explanation(
+            self._screen.row, planned=self._chat.settings.mode == "auto", wait=self._screen.shared
+        )
+        self._chat.watch = explanation.add if self._explain else None
+        return explanation
+
+    def _sum_up(self) -> None:
+        """What is shown of the last answer as a whole."""
+        if self._chat.last:
+            self._screen.legend(self._chat.last.statistics.accepted_from)
+            if self._stats:
+                self._screen.report(as_lines(self._chat.session, self._chat.last))
 
     def _log(self, *, answered: bool) -> None:
         if self._transcript:

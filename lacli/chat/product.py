@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from lacli.amounts import counted
+from lacli.auto.store import store_for
 from lacli.chat.actions import Actions
 from lacli.chat.adjust import OTHERS, Adjusted, choices, value_of, with_values
 from lacli.chat.commands import argument_of, names
@@ -21,14 +23,16 @@ from lacli.chat.lines import Editing
 from lacli.chat.loop import Loop
 from lacli.chat.reader import open_lines
 from lacli.chat.saved import SavedChat
-from lacli.chat.shown import counted
 from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
-from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
+from lacli.cost.known import tell
+from lacli.cost.store import CostStore
+from lacli.ending import loading_model
 from lacli.errors import LacliError
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import MODES, ModelSettings, Switch
+from lacli.streams import is_terminal
 from lacli.ui import Screen
 
 
@@ -38,7 +42,8 @@ class ChatPlan:
 
     model: as the user typed it. saved: a chat to go on with, whose settings hold but for those `given` on the command
     line, by their fields' names. first: a message to begin with. log: a file to add to. history: the file of typed
-    lines, None for none. editor: the command line of the user's editor, "" for one that is found.
+    lines, store: the folder of kept texts, costs: that of measured costs, None for none. editor: the command line of
+    the user's editor, "" for one that is found.
     """
 
     model: str = ""
@@ -50,30 +55,35 @@ class ChatPlan:
     first: str = ""
     log: str | None = None
     history: Path | None = None
+    store: Path | None = None
+    costs: Path | None = None
     editor: str = ""
     color: Switch = "auto"
     status: bool = True
     stats: bool = False
+    explain: bool = False
     context_shift: bool = False
     verbose: bool = False
 
 
 def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> int:
     """Talk until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt."""
-    end_when_llama_cpp_aborts(screen)
     plan = _going_on(plan.saved, plan) if plan.saved else plan
     with ExitStack() as stack:
         transcript = stack.enter_context(Transcript(plan.log, _now)) if plan.log else None
-        with ctrl_c_ends_at_once():
+        with loading_model(screen):
+            store, notes = store_for(path, plan.adjusted.decoding, plan.store)
             opened = Session(
                 path,
                 loading,
                 plan.adjusted.decoding,
                 _with_seed(plan),
                 template=plan.template,
+                kept=store.texts if store else (),
                 verbose=plan.verbose,
             )
         session = stack.enter_context(opened)
+        notes += tell(session, CostStore(plan.costs)) if plan.costs else []
         messages = plan.saved.messages if plan.saved else ()
         talk = Chat(
             session,
@@ -81,7 +91,8 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
             Conversation(plan.system, messages),
             context_shift=plan.context_shift,
         )
-        interactive = sys.stdin is not None and sys.stdin.isatty()
+        talk.store = store
+        interactive = is_terminal(sys.stdin)
         actions = Actions(talk, plan.model, plan.template, transcript)
         loop = Loop(
             talk,
@@ -91,11 +102,12 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
             interactive=interactive,
             status=plan.status,
             stats=plan.stats,
+            explain=plan.explain,
         )
         vocabulary = Vocabulary({name: argument_of(name) for name in names()}, KEYS, choices, MODES)
         lines = open_lines(Editing(vocabulary, screen.note, plan.history, loop.status, plan.editor, plan.color))
         others = actions.differences(plan.saved) if plan.saved else []
-        for note in [*session.notes, *talk.notes, *others]:
+        for note in [*notes, *session.notes, *talk.notes, *others]:
             screen.note(note)
         if interactive:
             known = f", {counted(len(messages), 'message')} loaded" if messages else ""

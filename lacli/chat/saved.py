@@ -240,11 +240,11 @@ class _Reader:
     def _value(self, key: Key, value: object) -> Value:
         if key.kind in ONE_KIND:
             return self._simple(key, value)
-        if key.kind in ("texts", "biases"):
+        if key.kind in ("texts", "choices", "biases"):
             if not isinstance(value, list):
                 self._refuse(f'"{key.field}" is not a list')
             texts = [self._text({key.field: each}, key.field) for each in value]
-            return tuple(texts) if key.kind == "texts" else tuple(map(token_bias, texts))
+            return tuple(map(token_bias, texts)) if key.kind == "biases" else tuple(texts)
         text = self._text({key.field: value}, key.field)
         if key.choices and text not in key.choices:
             self._refuse(f'"{key.field}" is {text!r}, and not one of {", ".join(key.choices)}')

@@ -11,6 +11,7 @@ from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING, Protocol
 
+from lacli.amounts import counted
 from lacli.chat.adjust import Adjusted, settings_by_name, value_of
 from lacli.chat.conversation import Conversation
 from lacli.chat.keys import Key
@@ -130,11 +131,6 @@ def numbers(chat: ChatLike) -> str:
 
 def context_used(chat: ChatLike) -> str:
     return f"{chat.used} of {chat.cells} tokens used ({100 * chat.used // max(chat.cells, 1)}%)"
-
-
-def counted(count: int, noun: str) -> str:
-    """1 question, 2 questions."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def oldest(count: int) -> str:

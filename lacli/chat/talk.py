@@ -5,10 +5,11 @@ No terminal and no commands: pieces of text come out of a turn, sentences about 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
 
+from lacli.auto.store import TextStore
 from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation, Message
 from lacli.chat.prompts import Prompts, Spelled
@@ -19,7 +20,7 @@ from lacli.interrupts import without_ctrl_c
 from lacli.sampling import SamplingSettings, new_seed
 from lacli.session import Session
 from lacli.settings import DecodeSettings
-from lacli.stats import Finish
+from lacli.stats import Finish, Step
 from lacli.template import chatml
 from lacli.text import Piece
 from lacli.thoughts import begun_thought, closed, with_thoughts
@@ -35,7 +36,8 @@ class Chat:
 
     conversation: what was said. limit: tokens of an answer, -1 for none. stops: texts that end one. sampling: as the
     user asked for it. turns: the answers so far. notes: sentences about the last turn or change.
-    dropped: the oldest questions that the last turn had no room for.
+    dropped: the oldest questions that the last turn had no room for. watch: gets every step with its text.
+    store: where the turns are kept between runs, None for nowhere.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class Chat:
         self.turns: list[Answer] = []
         self.notes: list[str] = []
         self.dropped = 0
+        self.watch: Callable[[Step, str], None] | None = None
+        self.store: TextStore | None = None
         self._used = 0
         self._seed = session.sampling.seed
         self._prompts = Prompts(session)
@@ -197,6 +201,7 @@ class Chat:
             (*self.stops, *self.session.turn_ends),
             reuse=True,
             keep=self._kept() if self._shifts else None,
+            watch=self.watch,
         )
         begun = begun_thought(prompt.text)
         try:
@@ -217,6 +222,8 @@ class Chat:
         held = len(self.session.decoder.text)
         shifted = len(prompt.tokens) + len(answer.tokens) - held
         self._used = held
+        if self.store and (trouble := self.store.add([*prompt.tokens, *answer.tokens])):
+            self.notes.append(trouble)
         if shifted > 0:
             self.notes.append(f"the context was full: {shifted} tokens behind the system prompt are forgotten")
         if answer.finish_reason == "length" and answer.statistics.tokens != self.limit:

@@ -9,6 +9,7 @@ import re
 
 from lacli.chat.keys import Key, Value
 from lacli.errors import UsageError
+from lacli.flags import names_in
 from lacli.nearest import did_you_mean
 from lacli.question import check_text
 from lacli.sampling import bias_words, token_bias
@@ -34,9 +35,12 @@ def read_value(key: Key, text: str) -> Value:
         case "whole" | "number":
             return _number(key, text)
         case "choice":
-            return _choice(key, text)
+            return _choice(key, text, key.name)
         case "text":
             return "" if text.lower() in NOTHING else unquoted(text)
+        case "choices":
+            names = () if text.lower() in NOTHING else names_in(text)
+            return tuple(_choice(key, name, key.name.removesuffix("s")) for name in names)
         case "texts":
             return () if text.lower() in (*NOTHING, *EMPTY) else _texts(key, text)
         case "biases":
@@ -53,6 +57,8 @@ def show_value(key: Key, value: Value) -> str:
         return str(value)
     if isinstance(value, str):
         return value if key.kind == "choice" else _shortened(value) or "none"
+    if key.kind == "choices":
+        return " ".join(str(each) for each in value) or "none"
     return " ".join(quoted(each) if isinstance(each, str) else bias_words(*each) for each in value) or "none"
 
 
@@ -63,6 +69,7 @@ def usage(key: Key) -> str:
         "whole": "a whole number",
         "number": "a number",
         "choice": " or ".join(key.choices),
+        "choices": f"some of {', '.join(key.choices)}, or none",
         "text": "a text, or none",
         "texts": "one or more texts, quoted where they hold spaces, or none to clear them",
         "biases": "15043+1 or 15043-inf, several with spaces between, or none",
@@ -102,11 +109,11 @@ def _number(key: Key, text: str) -> float:
         raise UsageError(f"{key.name} is {kind}, not {_shortened(text)!r}", hint) from None
 
 
-def _choice(key: Key, text: str) -> str:
+def _choice(key: Key, text: str, noun: str) -> str:
     wanted = unquoted(text).lower()
     if wanted not in key.choices:
         hint = did_you_mean(wanted, key.choices, "one of " + ", ".join(key.choices))
-        raise UsageError(f"there is no {key.name} {text!r}", hint)
+        raise UsageError(f"there is no {noun} {text!r}", hint)
     return wanted
 
 

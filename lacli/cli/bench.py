@@ -13,12 +13,12 @@ from lacli.cli import options
 from lacli.cli.environment import setting
 from lacli.cli.folders import cost_folder
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import DECODE, LOOKAHEAD, lookahead_group
+from lacli.cli.lookahead_options import DECODE, LOOKAHEAD, Guessing, lookahead_group
 from lacli.cli.options import LOADING, MODEL, OUTPUT, model_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.errors import UsageError
 from lacli.sampling import SamplingSettings
-from lacli.settings import MODES, DecodeSettings, Mode, ModelSettings, Switch
+from lacli.settings import MODES, Mode, ModelSettings, Switch
 
 if TYPE_CHECKING:
     from lacli.bench.staging import Axes
@@ -154,7 +154,7 @@ def bench(
     window: Window = None,
     ngram: Ngram = None,
     guesses: Guesses = None,
-    decoding: DecodeSettings,
+    decoding: Guessing,
     sampling: SamplingSettings,
     flash_attention: FlashAttention = None,
     loading: ModelSettings,
@@ -184,7 +184,7 @@ def bench(
     switches = parse_switches(flash_attention) if flash_attention is not None else []
     if suite:
         check_scorer(suite)
-    tasks = _tasks(classes, prompts, suite, offline, screen)
+    tasks = tasks_of(classes, prompts, suite, offline, screen)
     if samples is not None:
         check_samples(samples, tasks)
     plot, chart = _pictures(plot, chart, output, screen)
@@ -205,7 +205,8 @@ def bench(
         costs=cost_folder(),
         verbose=verbose,
     )
-    code = benchmark(options.model_path(model, screen, offline), loading, decoding, sampling, request, screen)
+    path = options.model_path(model, screen, offline)
+    code = benchmark(path, loading, decoding.of(path, loading, screen), sampling, request, screen)
     if code:
         raise typer.Exit(code)
 
@@ -251,7 +252,7 @@ def _modes(text: str) -> tuple[Mode, ...]:
     return tuple(mode for mode in MODES if mode in names)
 
 
-def _tasks(
+def tasks_of(
     classes: str | None, prompts: str | None, suite: str | None, offline: bool, screen: Screen
 ) -> tuple[Task, ...]:
     """What is asked: a file's prompts, a suite's, or the built-in ones; --classes chooses among them."""

@@ -10,9 +10,9 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.environment import setting, yes_or_no
-from lacli.cli.folders import history_file
+from lacli.cli.folders import cost_folder, history_file, store_folder
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import lookahead_group
+from lacli.cli.lookahead_options import Guessing, lookahead_group
 from lacli.cli.options import Wording, model_group, wording_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.sampling import SamplingSettings
@@ -73,12 +73,14 @@ def chat(
     context_shift: ContextShift = False,
     *,
     wording: Wording,
-    decoding: DecodeSettings,
+    decoding: Guessing,
     sampling: SamplingSettings,
     loading: ModelSettings,
     offline: options.Offline = False,
+    store: options.Store = False,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = False,
+    explain: options.Explain = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
@@ -93,7 +95,14 @@ def chat(
 
     saved = read_chat(load) if load is not None else None
     plan = replace(
-        plan_of(model or (saved.model if saved else None), wording, decoding, sampling, history=history),
+        plan_of(
+            model or (saved.model if saved else None),
+            wording,
+            decoding.settings,
+            sampling,
+            history=history,
+            store=store,
+        ),
         saved=saved,
         first=check_text(first, "-p"),
         given=frozenset().union(*(FIELDS.get(name, (name,)) for name in given)),
@@ -101,16 +110,23 @@ def chat(
         color=color,
         status=status,
         stats=stats,
+        explain=explain,
         context_shift=context_shift,
         verbose=verbose,
     )
-    start(plan, loading, offline=offline, quiet=quiet, show_accepted=show_accepted)
+    start(plan, loading, decoding, offline=offline, quiet=quiet, show_accepted=show_accepted)
 
 
 def plan_of(
-    model: str | None, wording: Wording, decoding: DecodeSettings, sampling: SamplingSettings, *, history: bool = True
+    model: str | None,
+    wording: Wording,
+    decoding: DecodeSettings,
+    sampling: SamplingSettings,
+    *,
+    history: bool,
+    store: bool,
 ) -> ChatPlan:
-    """A chat with the user's own history and editor."""
+    """A chat with the user's own history, kept texts and editor."""
     from lacli.chat.adjust import Adjusted
     from lacli.chat.product import ChatPlan
 
@@ -120,16 +136,26 @@ def plan_of(
         wording.template,
         Adjusted(decoding, sampling, wording.limit, wording.stops),
         history=history_file() if history else None,
+        store=store_folder() if store else None,
+        costs=cost_folder(),
         editor=os.environ.get("VISUAL") or os.environ.get("EDITOR") or "",
     )
 
 
-def start(plan: ChatPlan, loading: ModelSettings, *, offline: bool, quiet: bool, show_accepted: bool) -> None:
-    """Open the plan's model and talk; `lacli run` without a prompt comes here too."""
+def start(
+    plan: ChatPlan, loading: ModelSettings, decoding: Guessing, *, offline: bool, quiet: bool, show_accepted: bool
+) -> None:
+    """Open the plan's model and talk; `lacli run` without a prompt comes here too.
+
+    decoding: as the command line says it, which for --preset tuned depends on the model.
+    """
     from lacli.chat.product import chat as talk
     from lacli.ui import Screen
 
     screen = Screen(color=plan.color, quiet=quiet, show_accepted=show_accepted)
     path = options.model_path(plan.model or None, screen, offline)
+    if decoding.left_open:
+        adjusted = replace(plan.adjusted, decoding=decoding.of(path, loading, screen))
+        plan = replace(plan, adjusted=adjusted, given=plan.given | decoding.left_open)
     if code := talk(path, plan, loading, screen):
         raise typer.Exit(code)

@@ -9,7 +9,7 @@ import typer
 from lacli import settings
 from lacli.cli import options
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import LOOKAHEAD, lookahead_group
+from lacli.cli.lookahead_options import LOOKAHEAD, Guessing, lookahead_group
 from lacli.cli.options import model_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.sampling import SamplingSettings
@@ -25,7 +25,7 @@ Mode = Annotated[
         "--mode",
         metavar="MODE",
         show_default=False,
-        help="Check one mode: jacobi, lookup or lookahead; plain is checked against itself. (default: these three)",
+        help="Check one mode: jacobi, lookup, lookahead or auto; plain is checked against itself. (default: the four)",
         rich_help_panel=LOOKAHEAD,
     ),
 ]
@@ -58,7 +58,7 @@ def check(
     fail_on_difference: FailOnDifference = False,
     *,
     mode: Mode = None,
-    decoding: DecodeSettings,
+    decoding: Guessing,
     sampling: SamplingSettings,
     loading: ModelSettings,
     offline: options.Offline = False,
@@ -79,6 +79,6 @@ def check(
     path = options.model_path(model, screen, offline)
     own = read_text(file) if file is not None else check_text(prompt or "", "-p")
     plan = Plan(prompts, predict, mode, fail_on_difference, json, verbose, own)
-    code = examine(path, loading, decoding, sampling, plan, screen)
+    code = examine(path, loading, decoding.of(path, loading, screen), sampling, plan, screen)
     if code:
         raise typer.Exit(code)

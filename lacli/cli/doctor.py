@@ -35,6 +35,7 @@ def doctor(
     from lacli.doctor.machine import Terminal, this_machine
     from lacli.doctor.product import examine_machine
     from lacli.doctor.report import as_json, as_lines
+    from lacli.streams import is_terminal
     from lacli.ui import Screen, console
 
     try:
@@ -43,7 +44,8 @@ def doctor(
         raise with_variables(error, context) from error
     screen = Screen(color=color)
     colours = console(sys.stdout, color).color_system is not None
-    terminal = Terminal(sys.stdout.isatty(), colours, sys.stdout.encoding or "", get_terminal_size().columns)
+    encoding = getattr(sys.stdout, "encoding", None) or ""
+    terminal = Terminal(is_terminal(sys.stdout), colours, encoding, get_terminal_size().columns)
     variables = known_variables(getattr((context.parent or context).command, "commands", {}))
     machine = this_machine(os.environ, variables, own_folders(), own_aliases(), terminal)
     findings = examine_machine(machine, None if no_test else threads)

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 import typer
 
 from lacli.errors import UsageError
-
-OURS, THEIRS = "LACLI_", "LLAMA_ARG_"
+from lacli.flags import OURS, THEIRS
 
 DEBUG = "LACLI_DEBUG"
 """Shows tracebacks; `main.py` reads it."""

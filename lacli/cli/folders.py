@@ -12,6 +12,20 @@ def cost_folder() -> Path:
     return user_cache_path("lacli", appauthor=False) / "cost"
 
 
+def store_folder() -> Path:
+    """Where texts are kept between runs, if the user wants it: in the user's cache directory."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("lacli", appauthor=False) / "store"
+
+
+def tuned_folder() -> Path:
+    """What `lacli tune` remembers: the user's configuration."""
+    from platformdirs import user_config_path
+
+    return user_config_path("lacli", appauthor=False) / "tuned"
+
+
 def own_aliases() -> Path:
     """The user's own list of model names."""
     from platformdirs import user_config_path
@@ -28,4 +42,9 @@ def history_file() -> Path:
 
 def own_folders() -> dict[str, Path]:
     """All folders that lacli writes into or reads the user's files from, by what is in them."""
-    return {"measured costs": cost_folder(), "chat history": history_file().parent, "own aliases": own_aliases().parent}
+    return {
+        "measured costs": cost_folder(),
+        "kept texts": store_folder(),
+        "chat history": history_file().parent,
+        "own aliases": own_aliases().parent,
+    }

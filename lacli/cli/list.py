@@ -10,12 +10,9 @@ def list_models(json: options.Json = False) -> None:
 
     On disk are the models of the Hugging Face cache, which llama-cli shares. Nothing is fetched.
     """
-    import sys
-    from shutil import get_terminal_size
-
     from lacli.cli.folders import own_aliases
     from lacli.shelf.listing import list_shelf
+    from lacli.streams import columns
     from lacli.ui import Screen
 
-    width = get_terminal_size().columns if sys.stdout.isatty() else 0
-    list_shelf(own_aliases(), Screen(), width=width, as_json=json)
+    list_shelf(own_aliases(), Screen(), width=columns(), as_json=json)

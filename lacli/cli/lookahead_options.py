@@ -1,28 +1,38 @@
-"""The flags of lookahead and the other modes, and the DecodeSettings they make.
+"""The flags of lookahead and the other modes, and what they make: DecodeSettings, for some presets once a model is known.
 
 Declarations only; ranges are checked by the settings.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from lacli import settings
 from lacli.cli.environment import setting
-from lacli.flags import spellings
-from lacli.settings import DecodeSettings, decode_settings
+from lacli.flags import names_in, spellings
+from lacli.settings import DecodeSettings, ModelSettings, decode_settings
+
+if TYPE_CHECKING:
+    from lacli.ui import Screen
 
 LOOKAHEAD = "Lookahead"
 
 DECODE = DecodeSettings()
 """Where the options' defaults come from."""
 
+ALL_SOURCES = ",".join(DECODE.sources)
+TUNED = "tuned"
+
 Mode = Annotated[
-    settings.Mode,
+    settings.Mode | None,
     setting(
         "--mode",
         metavar="MODE",
-        help="How tokens are guessed: plain (not at all), jacobi, lookup or lookahead.",
+        help="How tokens are guessed: plain (not at all), jacobi, lookup, lookahead, or auto: from several sources, as "
+        f"many as pay here. (default: {DECODE.mode})",
+        show_default=False,
         rich_help_panel=LOOKAHEAD,
     ),
 ]
@@ -32,6 +42,16 @@ Preset = Annotated[
         "--preset",
         metavar="NAME",
         help="W, N and G for a kind of text (code, text, creative) or a size of model (7b, 13b, 34b).",
+        rich_help_panel=LOOKAHEAD,
+    ),
+]
+AnyPreset = Annotated[
+    Literal["code", "text", "creative", "7b", "13b", "34b", "tuned"] | None,
+    setting(
+        "--preset",
+        metavar="NAME",
+        help="W, N and G for a kind of text (code, text, creative) or a size of model (7b, 13b, 34b); or tuned: the "
+        "setting that lacli tune has found for this model here.",
         rich_help_panel=LOOKAHEAD,
     ),
 ]
@@ -81,11 +101,25 @@ JacobiIterations = Annotated[
             help=f"Steps after which jacobi starts a new block. (default: {DECODE.jacobi_iterations})"),
 ]  # fmt: skip
 LookupMatch = Annotated[
-    int, setting("--lookup-match", help="Longest match of mode lookup, in tokens.", rich_help_panel=LOOKAHEAD)
-]
+    int | None,
+    setting("--lookup-match", show_default=False, rich_help_panel=LOOKAHEAD,
+            help=f"Longest match of mode lookup, in tokens. (default: {DECODE.lookup_match})"),
+]  # fmt: skip
 LookupDraft = Annotated[
-    int, setting("--lookup-draft", help="Tokens that mode lookup drafts.", rich_help_panel=LOOKAHEAD)
-]
+    int | None,
+    setting("--lookup-draft", show_default=False, rich_help_panel=LOOKAHEAD,
+            help=f"Tokens that mode lookup drafts. (default: {DECODE.lookup_draft})"),
+]  # fmt: skip
+Sources = Annotated[
+    str | None,
+    setting(*spellings("sources"), metavar="LIST", show_default=False, rich_help_panel=LOOKAHEAD,
+            help=f"Where mode auto takes its guesses from, with commas between. (default: {ALL_SOURCES})"),
+]  # fmt: skip
+AutoRows = Annotated[
+    int,
+    setting(*spellings("auto_rows"), metavar="ROWS", rich_help_panel=LOOKAHEAD,
+            help="Most rows of a step of mode auto."),
+]  # fmt: skip
 
 Strict = Annotated[
     bool,
@@ -98,9 +132,30 @@ Strict = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class Guessing:
+    """How tokens are to be guessed, as the command line says it.
+
+    left_open: the fields that --preset tuned fills in, once the model is known; empty without it.
+    """
+
+    settings: DecodeSettings
+    left_open: frozenset[str] = frozenset()
+
+    def of(self, path: Path, loading: ModelSettings, screen: Screen) -> DecodeSettings:
+        """The settings for a model. Raises UsageError where it was to be tuned, and was not."""
+        if not self.left_open:
+            return self.settings
+        from lacli.cli.folders import tuned_folder
+        from lacli.tune.kept import TunedStore
+        from lacli.tune.preset import tuned_settings
+
+        return tuned_settings(self.settings, self.left_open, path, loading, TunedStore(tuned_folder()), screen.note)
+
+
 def lookahead_group(
-    mode: Mode = DECODE.mode,
-    preset: Preset = None,
+    mode: Mode = None,
+    preset: AnyPreset = None,
     window: Window = None,
     ngram: Ngram = None,
     guesses: Guesses = None,
@@ -110,23 +165,32 @@ def lookahead_group(
     pool_text: PoolText = DECODE.pool_text,
     pool_keys: PoolKeys = DECODE.pool_keys,
     jacobi_iterations: JacobiIterations = None,
-    lookup_match: LookupMatch = DECODE.lookup_match,
-    lookup_draft: LookupDraft = DECODE.lookup_draft,
+    lookup_match: LookupMatch = None,
+    lookup_draft: LookupDraft = None,
+    sources: Sources = None,
+    auto_rows: AutoRows = DECODE.auto_rows,
     strict: Strict = DECODE.strict,
-) -> DecodeSettings:
-    return decode_settings(
-        preset,
-        window=window,
-        ngram=ngram,
-        guesses=guesses,
+) -> Guessing:
+    open_to_tuning = {
+        "mode": mode,
+        "window": window,
+        "ngram": ngram,
+        "guesses": guesses,
+        "lookup_match": lookup_match,
+        "lookup_draft": lookup_draft,
+        "sources": None if sources is None else names_in(sources),
+    }
+    decoding = decode_settings(
+        None if preset == TUNED else preset,
+        **open_to_tuning,
         jacobi_iterations=jacobi_iterations,
-        mode=mode,
         window_init=window_init,
         window_shift=window_shift,
         pool_prompt=pool_prompt,
         pool_text=pool_text,
         pool_keys=pool_keys,
-        lookup_match=lookup_match,
-        lookup_draft=lookup_draft,
+        auto_rows=auto_rows,
         strict=strict,
     )
+    left = frozenset(name for name, value in open_to_tuning.items() if value is None)
+    return Guessing(decoding, left if preset == TUNED else frozenset())

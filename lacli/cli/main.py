@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from lacli import __version__
-from lacli.cli import bench, chat, check, cost, doctor, mask, pull, rm, run, show
+from lacli.cli import bench, chat, check, cost, doctor, mask, pull, rm, run, show, tune
 from lacli.cli import list as list_command
-from lacli.cli.environment import EPILOG, variable_of
+from lacli.cli.environment import DEBUG, EPILOG, variable_of
 from lacli.errors import Interrupted, LacliError, UsageError
 
 NO_SUCH_VALUE = {
@@ -37,6 +37,7 @@ app.command("chat", epilog=EPILOG)(chat.chat)
 app.command("check", epilog=EPILOG)(check.check)
 app.command("bench", epilog=EPILOG)(bench.bench)
 app.command("cost", epilog=EPILOG)(cost.cost)
+app.command("tune", epilog=EPILOG)(tune.tune)
 app.command("mask")(mask.mask)
 app.command("pull", epilog=EPILOG)(pull.pull)
 app.command("list")(list_command.list_models)
@@ -74,7 +75,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(Interrupted.exit_code)
     except (LacliError, TYPER_USAGE_ERROR) as error:
-        if os.environ.get("LACLI_DEBUG") == "1":
+        if os.environ.get(DEBUG) == "1":
             raise
         from lacli.ui import Screen
 
@@ -83,7 +84,7 @@ def main() -> None:
             Screen().error(shown)
         sys.exit(shown.exit_code)
     except (ImportError, OSError, RuntimeError):
-        if os.environ.get("LACLI_DEBUG") == "1" or not (missing := _missing_library()):
+        if os.environ.get(DEBUG) == "1" or not (missing := _missing_library()):
             raise
         from lacli.ui import Screen
 

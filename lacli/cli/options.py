@@ -267,12 +267,24 @@ def model_group(
     )
 
 
+Store = Annotated[
+    bool,
+    setting("--store/--no-store", rich_help_panel=TEXT,
+            help="Keep prompts and answers on this disk, as token ids in lacli/store of the user's cache folder, and "
+            "guess from those of earlier runs (mode auto)."),
+]  # fmt: skip
 ShowAccepted = Annotated[
     bool,
-    setting("--show-accepted", help="Colour the tokens that were accepted in parallel (on a terminal).",
-            rich_help_panel=OUTPUT),
+    setting("--show-accepted", rich_help_panel=OUTPUT,
+            help="Colour the tokens that were accepted in parallel, by where they were guessed (on a terminal)."),
 ]  # fmt: skip
 Stats = Annotated[bool, setting("--stats", help="Print what the answer cost, on stderr.", rich_help_panel=OUTPUT)]
+Explain = Annotated[
+    bool,
+    setting("--explain", rich_help_panel=OUTPUT,
+            help="Print a line a step on stderr: what was guessed, expected and accepted. It comes as the answer does, "
+            "or behind the answer where one terminal shows both."),
+]  # fmt: skip
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object instead of the text.", rich_help_panel=OUTPUT)
 ]

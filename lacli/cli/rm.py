@@ -10,6 +10,7 @@ import typer
 from lacli.cli import options
 from lacli.cli.model_names import complete_stored
 from lacli.errors import UsageError
+from lacli.streams import is_terminal
 
 Names = Annotated[
     list[str] | None,
@@ -28,7 +29,7 @@ Partial = Annotated[
 
 def ask(question: str) -> bool:
     """Whether the user types yes; the question goes to stderr. Raises UsageError where nobody can be asked."""
-    if not sys.stdin.isatty():
+    if not is_terminal(sys.stdin):
         raise UsageError("there is no terminal to ask on", "-y removes without asking")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     try:

@@ -9,11 +9,11 @@ from lacli.cli import options
 from lacli.cli.chat import plan_of, start
 from lacli.cli.environment import setting
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import lookahead_group
+from lacli.cli.lookahead_options import Guessing, lookahead_group
 from lacli.cli.options import Wording, model_group, wording_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.sampling import SamplingSettings
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.settings import ModelSettings
 
 History = Annotated[bool, setting("--history/--no-history", hidden=True)]
 """Of the chat that a run without a prompt is."""
@@ -29,12 +29,14 @@ def run(
     history: History = True,
     *,
     wording: Wording,
-    decoding: DecodeSettings,
+    decoding: Guessing,
     sampling: SamplingSettings,
     loading: ModelSettings,
     offline: options.Offline = False,
+    store: options.Store = False,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = False,
+    explain: options.Explain = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -53,13 +55,18 @@ def run(
         wording.check_raw()
     if prompt is None and file is None and not (from_stdin or raw or json) and on_terminal():
         plan = replace(
-            plan_of(model, wording, decoding, sampling, history=history), color=color, stats=stats, verbose=verbose
+            plan_of(model, wording, decoding.settings, sampling, history=history, store=store),
+            color=color,
+            stats=stats,
+            explain=explain,
+            verbose=verbose,
         )
-        start(plan, loading, offline=offline, quiet=quiet, show_accepted=show_accepted)
+        start(plan, loading, decoding, offline=offline, quiet=quiet, show_accepted=show_accepted)
         return
     text = read_question(prompt, file, stdin=from_stdin)
 
     from lacli.ask import Output, Question, ask
+    from lacli.cli.folders import cost_folder, store_folder
 
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     path = options.model_path(model, screen, offline)
@@ -67,8 +74,10 @@ def run(
         path,
         Question(text, wording.system, raw, wording.limit, wording.stops, wording.template),
         loading,
-        decoding,
+        decoding.of(path, loading, screen),
         sampling,
-        Output(json, stats, verbose),
+        Output(json, stats, verbose, explain),
         screen,
+        store_folder() if store else None,
+        cost_folder(),
     )

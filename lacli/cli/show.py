@@ -34,14 +34,11 @@ def show(
 
     The memory is llama.cpp's own count for -c, -ctk, -ctv and -b, without loading the weights. Nothing is fetched.
     """
-    import sys
-    from shutil import get_terminal_size
-
     from lacli.cli.folders import own_aliases
     from lacli.shelf.show import ShowPlan, show_model
+    from lacli.streams import columns
     from lacli.ui import Screen
 
     decoding = decode_settings(preset, window=window, ngram=ngram, guesses=guesses)
-    width = get_terminal_size().columns if sys.stdout.isatty() else 0
     screen = Screen(color=color, quiet=quiet)
-    show_model(model, own_aliases(), loading, decoding, ShowPlan(width, template, json, verbose), screen)
+    show_model(model, own_aliases(), loading, decoding, ShowPlan(columns(), template, json, verbose), screen)

@@ -6,19 +6,20 @@ For every command that has to know what a step costs here; it prints nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import time
 
 from lacli.backends import CPU, devices
-from lacli.check import PROMPTS
 from lacli.context import LlamaEngine
 from lacli.cores import with_threads
 from lacli.cost.measure import MeasurePlan, engine_settings, measure
 from lacli.cost.staircase import Cost
-from lacli.cost.store import CostKey, CostStore, content_hash
+from lacli.cost.store import CostKey, CostStore, MachineKey, content_hash
 from lacli.ending import ctrl_c_ends_at_once
 from lacli.llama import LlamaModel, offloads, version
+from lacli.session import Session
 from lacli.settings import ModelSettings
 
 Progress = Callable[[str], None]
@@ -41,11 +42,10 @@ def room(plan: MeasurePlan, loading: ModelSettings, default_context: int = 0) ->
     return min(loading.context or default_context or cells, cells), batch
 
 
-def cost_key(path: Path, loading: ModelSettings, plan: MeasurePlan) -> CostKey:
-    """What the cost of a model file with these settings is kept under; no model has to be loaded for it."""
+def machine_key(path: Path, loading: ModelSettings) -> MachineKey:
+    """A model file with these settings on this machine; no model has to be loaded for it."""
     loading = with_threads(loading)
-    cells, batch = room(plan, loading)
-    return CostKey(
+    return MachineKey(
         model=path.name,
         size=path.stat().st_size,
         content=content_hash(path),
@@ -59,6 +59,14 @@ def cost_key(path: Path, loading: ModelSettings, plan: MeasurePlan) -> CostKey:
         cache_type_v=loading.cache_type_v,
         repack=loading.repack,
         tiled=loading.tiled,
+    )
+
+
+def cost_key(path: Path, loading: ModelSettings, plan: MeasurePlan) -> CostKey:
+    """What the cost of a model file with these settings is kept under."""
+    cells, batch = room(plan, loading)
+    return CostKey(
+        **asdict(machine_key(path, loading)),
         contexts=tuple(sorted(set(plan.contexts))),
         rows=plan.sizes,
         cells=cells,
@@ -73,6 +81,9 @@ def measure_cost(
 
     Raises ModelLoadError where there is no memory for it.
     """
+    # Whoever only asks what is known does without the judges.
+    from lacli.check import PROMPTS
+
     loading = with_threads(loading)
     cost = Cost(
         (),
@@ -95,10 +106,35 @@ def measure_cost(
     return replace(cost, staircases=found.staircases, notes=found.notes, chain_only=stuck)
 
 
+def tell(session: Session, store: CostStore) -> list[str]:
+    """Let a session in mode auto know what was measured of its model here, with whatever was asked for then.
+
+    Nothing is measured. Files that hold no cost are removed, and the sentences say so.
+    """
+    # Without a file there is nothing to hash a model for.
+    if session.settings.mode != "auto" or not store.holds(session.model.path.name):
+        return []
+    found = store.richest(machine_key(session.model.path, session.model_settings))
+    if found.cost and found.cost.staircases:
+        session.use_cost(found.cost)
+    for path in found.broken:
+        with suppress(OSError):
+            path.unlink()
+    return [f"{path} holds no measured cost and is removed; lacli cost measures it again" for path in found.broken]
+
+
 def known_cost(key: CostKey, plan: MeasurePlan, store: CostStore) -> Cost | None:
     """What is kept, if it was measured with as much time as the plan gives."""
     cost = store.load(key)
     return cost if cost and cost.budget >= plan.seconds else None
+
+
+def cost_beside(session: Session, seconds: float, store: CostStore, progress: Progress) -> Cost:
+    """What is kept of an open session's model, or measured now, in about so many seconds and a context of its own."""
+    plan = MeasurePlan(seconds=seconds)
+    model, loading = session.model, session.model_settings
+    key = cost_key(model.path, loading, plan)
+    return cost_of(key, plan, store, lambda: measure_cost(model, loading, plan, progress), progress=progress)[0]
 
 
 def keep(key: CostKey, cost: Cost, store: CostStore) -> str:
@@ -121,6 +157,8 @@ def cost_of(
     kept = None if fresh else known_cost(key, plan, store)
     if kept:
         return kept, True
+    if store.broken(key):
+        progress("what was kept of this model's cost cannot be read, so it is measured again")
     cost = measured()
     if failure := keep(key, cost, store):
         progress(failure)

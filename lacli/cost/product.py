@@ -18,7 +18,7 @@ from lacli.cost.measure import MeasurePlan
 from lacli.cost.report import Setup, as_lines
 from lacli.cost.staircase import Cost
 from lacli.cost.store import CostStore
-from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
+from lacli.ending import loading_model
 from lacli.errors import Interrupted
 from lacli.llama import LlamaModel
 from lacli.settings import ModelSettings
@@ -48,8 +48,7 @@ def show_cost(path: Path, loading: ModelSettings, plan: CostPlan, screen: Screen
 
 
 def _measured(path: Path, loading: ModelSettings, plan: CostPlan, screen: Screen) -> Cost:
-    end_when_llama_cpp_aborts(screen)
-    with ctrl_c_ends_at_once():
+    with loading_model(screen):
         model = LlamaModel(path, loading, verbose=plan.verbose)
     with model:
         try:

@@ -11,6 +11,7 @@ from datetime import datetime
 from itertools import groupby, pairwise
 from textwrap import fill
 
+from lacli.amounts import counted
 from lacli.charts import curve
 from lacli.cost.payoff import NGRAMS, Payoff, best, payoff, payoffs
 from lacli.cost.staircase import REACH, Cost, Staircase
@@ -239,12 +240,8 @@ def _part(row: float) -> str:
 def _age(seconds: float) -> str:
     for most, unit, name in ((SHORT, 1, "second"), (SHORT * 60, 60, "minute"), (2 * DAY, HOUR, "hour")):
         if seconds < most:
-            return _counted(seconds // unit, name)
-    return _counted(seconds // DAY, "day")
-
-
-def _counted(count: float, name: str) -> str:
-    return f"{count:.0f} {name}{'' if count == 1 else 's'}"
+            return counted(int(seconds // unit), name)
+    return counted(int(seconds // DAY), "day")
 
 
 def _number(value: float) -> str:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 from lacli.cost.staircase import Cost, Point, Staircase
+from lacli.records import UNREADABLE, read_record, save_record
 
 FORMAT = 1
 """Files of another format are measured again."""
@@ -27,12 +26,11 @@ HASHED = 1 << 20
 
 
 @dataclass(frozen=True)
-class CostKey:
-    """What was measured on what.
+class MachineKey:
+    """What computes what: a model on a machine.
 
-    model: the file's name, size: its bytes, content: a hash of its ends. library, devices: what can compute. contexts,
-    rows: what was asked for; cells, batch: the room that -c and -b leave for it. The others are the settings of a
-    context that change a step's time; which ones, ModelSettings says.
+    model: the file's name, size: its bytes, content: a hash of its ends. library, devices: what can compute. The
+    others are the settings of a context that change a step's time; which ones, ModelSettings says.
     """
 
     model: str
@@ -48,17 +46,31 @@ class CostKey:
     cache_type_v: str
     repack: bool
     tiled: bool
+
+    @property
+    def file_name(self) -> str:
+        """A name that tells the model to a person and the key to the program."""
+        return _file_name(asdict(self))
+
+
+@dataclass(frozen=True)
+class CostKey(MachineKey):
+    """What was measured on what. contexts, rows: what was asked for; cells, batch: the room that -c and -b leave."""
+
     contexts: tuple[int, ...]
     rows: tuple[int, ...]
     cells: int
     batch: int
 
-    @property
-    def file_name(self) -> str:
-        """A name that tells the model to a person and the key to the program."""
-        stem = re.sub(r"[^A-Za-z0-9._-]", "_", self.model.removesuffix(".gguf"))[:60]
-        digest = sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
-        return f"{stem}-{digest[:16]}.json"
+
+def readable(model: str) -> str:
+    """A model's name as the beginning of a file's."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", model.removesuffix(".gguf"))[:60]
+
+
+def digest_of(key: Mapping[str, object]) -> str:
+    """A hash of all that a key says."""
+    return sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
 
 
 def content_hash(path: Path) -> str:
@@ -71,6 +83,13 @@ def content_hash(path: Path) -> str:
     return digest.hexdigest()[:32]
 
 
+class Found(NamedTuple):
+    """What is kept of a model, if anything is, and the files of its name that hold no cost."""
+
+    cost: Cost | None
+    broken: tuple[Path, ...]
+
+
 class CostStore:
     """A folder of measured costs; it is made when the first one is saved."""
 
@@ -80,36 +99,54 @@ class CostStore:
     def load(self, key: CostKey) -> Cost | None:
         """What was measured for this key, or None."""
         try:
-            kept = json.loads((self.folder / key.file_name).read_text("utf-8"))
-            if kept["format"] != FORMAT or kept["key"] != _plain(key):
-                return None
-            return _cost(kept["cost"])
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return _cost(read_record(self.folder / key.file_name, FORMAT, asdict(key), "cost"))
+        except UNREADABLE:
             return None
+
+    def broken(self, key: CostKey) -> bool:
+        """Whether there is a file for a key that holds no cost."""
+        return (self.folder / key.file_name).exists() and self.load(key) is None
+
+    def holds(self, model: str) -> bool:
+        """Whether there is a file of any model of this name."""
+        return bool(self._files(model))
+
+    def richest(self, machine: MachineKey) -> Found:
+        """The cost with the most steps of all that were measured there, whatever was asked for."""
+        costs, broken = [], []
+        for path in self._files(machine.model):
+            try:
+                kept = json.loads(path.read_text("utf-8"))
+                if kept["format"] != FORMAT:
+                    continue
+                if path.name != _file_name(kept["key"]):
+                    raise ValueError("the file of another key")
+                if asdict(machine).items() <= kept["key"].items():
+                    costs.append(_cost(kept["cost"]))
+            except UNREADABLE:
+                broken.append(path)
+        return Found(max(costs, key=_richness, default=None), tuple(broken))
+
+    def _files(self, model: str) -> list[Path]:
+        """The files of all models of a name."""
+        name = re.compile(re.escape(readable(model)) + r"-[0-9a-f]{16}\.json")
+        try:
+            return sorted(path for path in self.folder.iterdir() if name.fullmatch(path.name))
+        except OSError:
+            return []
 
     def save(self, key: CostKey, cost: Cost) -> str:
         """Keep a cost in the place of an older one; the reason where the folder cannot take it, otherwise ''."""
-        kept = {"format": FORMAT, "key": _plain(key), "cost": _plain(cost)}
-        temporary = ""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with NamedTemporaryFile("w", dir=self.folder, suffix=".part", encoding="utf-8", delete=False) as file:
-                temporary = file.name
-                json.dump(kept, file, indent=1)
-                file.write("\n")
-            # Whoever reads meanwhile finds the old file or the new one, never a part.
-            os.replace(temporary, self.folder / key.file_name)
-        except OSError as error:
-            return f"cannot keep it in {self.folder}: {error.strerror or error}"
-        finally:
-            with suppress(OSError):
-                os.unlink(temporary)
-        return ""
+        return save_record(self.folder / key.file_name, FORMAT, asdict(key), "cost", asdict(cost))
 
 
-def _plain(record: CostKey | Cost) -> Any:
-    """The record as JSON gives it back: lists in the place of tuples."""
-    return json.loads(json.dumps(asdict(record)))
+def _file_name(key: Mapping[str, Any]) -> str:
+    return f"{readable(str(key['model']))}-{digest_of(key)[:16]}.json"
+
+
+def _richness(cost: Cost) -> tuple[int, float, float]:
+    """By the steps that were measured, then by how long that took, then the latest."""
+    return sum(len(staircase.points) for staircase in cost.staircases), cost.budget, cost.measured_at
 
 
 def _cost(kept: dict[str, Any]) -> Cost:

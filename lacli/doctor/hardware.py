@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 
+from lacli.amounts import counted
 from lacli.doctor import rebuild
 from lacli.doctor.finding import Finding
 from lacli.doctor.machine import Machine
 from lacli.doctor.versions import device_words, gib
+from lacli.flags import OURS, THEIRS
 
 INSTRUCTIONS = {
     "AVX": "avx",
@@ -129,7 +131,7 @@ def check_threads(machine: Machine) -> Finding:
     """Threads against cores, a container's limit and what else runs: llama.cpp's threads wait for each other."""
     cores, logical = machine.physical_cores(), machine.logical_cores()
     threads, chosen_by = _threads(machine, cores)
-    words = f"{cores} physical core{'s' if cores > 1 else ''}, -t is {threads} {chosen_by}"
+    words = f"{counted(cores, 'physical core')}, -t is {threads} {chosen_by}"
     limit = _cpu_limit(machine)
     facts = {"physical_cores": cores, "logical_cores": logical, "cpu_limit": limit, "threads": threads}
     fewer = threads if limit is None else max(1, math.floor(limit))
@@ -150,7 +152,7 @@ def check_threads(machine: Machine) -> Finding:
 
 def _threads(machine: Machine, cores: int) -> tuple[int, str]:
     """What -t is without the flag, and what it comes from."""
-    names = [name for name in ("LACLI_THREADS", "LLAMA_ARG_THREADS") if machine.environ.get(name)]
+    names = [name for name in (f"{OURS}THREADS", f"{THEIRS}THREADS") if machine.environ.get(name)]
     with suppress(IndexError, ValueError):
         if (threads := int(machine.environ[names[0]])) > 0:
             return threads, f"by {names[0]}"

@@ -17,7 +17,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from lacli.cores import physical_cores
+from lacli.cores import logical_cores, physical_cores
+from lacli.disk import free_disk, nearest_folder
+from lacli.errors import in_one_line
 from lacli.memory import free_memory
 
 if TYPE_CHECKING:
@@ -109,9 +111,9 @@ def this_machine(
         which=shutil.which,
         output=_output,
         writable=lambda path: os.access(nearest_folder(path), os.W_OK),
-        free_disk=lambda path: shutil.disk_usage(nearest_folder(path)).free,
+        free_disk=free_disk,
         load=lambda: os.getloadavg()[0],
-        logical_cores=_logical_cores,
+        logical_cores=logical_cores,
         physical_cores=physical_cores,
         free_memory=free_memory,
         total_memory=lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
@@ -133,22 +135,11 @@ def load_library() -> Library:
 
         return Library(build(), devices())
     except Exception as error:  # a missing driver, a wrong architecture, a package half installed
-        raise LibraryMissing(" ".join(str(error).split()) or type(error).__name__) from error
-
-
-def nearest_folder(path: Path) -> Path:
-    """The folder, or the first above it that exists."""
-    return next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
+        raise LibraryMissing(in_one_line(error)) from error
 
 
 def _output(command: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
-
-
-def _logical_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _requirements() -> list[str]:

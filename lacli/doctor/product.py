@@ -7,6 +7,7 @@ from collections.abc import Callable
 from lacli.doctor import hardware, places, software, surroundings
 from lacli.doctor.finding import Finding
 from lacli.doctor.machine import LibraryMissing, Machine
+from lacli.errors import in_one_line
 
 Check = Callable[[Machine], Finding]
 
@@ -58,4 +59,4 @@ def _guarded(subject: str, check: Check, machine: Machine) -> Finding:
     except LibraryMissing:
         return Finding(subject, "unknown", "known when llama.cpp loads")
     except Exception as error:  # a probe met a system that nobody thought of
-        return Finding(subject, "unknown", f"cannot tell: {' '.join(str(error).split()) or type(error).__name__}")
+        return Finding(subject, "unknown", f"cannot tell: {in_one_line(error)}")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from lacli.doctor.finding import Finding
 from lacli.doctor.machine import Machine
+from lacli.flags import OURS, THEIRS
 from lacli.nearest import nearest, offered
-
-OURS, THEIRS = "LACLI_", "LLAMA_ARG_"
 
 REALLY_NEAR = 0.75
 """How alike a variable is that is offered instead; 1 is the same."""
@@ -30,7 +29,7 @@ def check_variables(machine: Machine) -> Finding:
         parts = [f"unknown: {', '.join(unknown)}", *parts]
         todo = tuple(_meant(name, machine) for name in unknown)
         return Finding("environment", "better", "; ".join(parts), todo, facts)
-    words = "; ".join(parts) or "no LACLI_ or LLAMA_ARG_ variable is set"
+    words = "; ".join(parts) or f"no {OURS} or {THEIRS} variable is set"
     return Finding("environment", "fine", words, facts=facts)
 
 

@@ -37,8 +37,8 @@ PREFIX = "hf:"
 PART = r"\w(?:[\w.-]*\w)?"
 """An owner, a repository's name or a quant, as a pattern."""
 
-REPOSITORY = re.compile(f"{PART}/{PART}")
-ON_THE_HUB = re.compile(rf"{PREFIX}/*{PART}/{PART}(?::{PART}|/[^:]+\.gguf)?")
+REPOSITORY = re.compile(rf"(?P<repository>{PART}/{PART})(?::(?P<quant>{PART}))?")
+FILE = re.compile(rf"(?P<repository>{PART}/{PART})/(?P<file>[^:]+\.gguf)")
 HOW = "a line is: alias repository [quant] [W N G] [words]"
 
 
@@ -58,6 +58,12 @@ class Alias:
     guesses: int = 0
     words: str = ""
     own: bool = False
+
+
+def on_the_hub(text: str) -> re.Match[str] | None:
+    """What a text that begins with `hf:` names: its repository and perhaps a quant, or its repository and a file."""
+    name = text.removeprefix(PREFIX).lstrip("/")
+    return REPOSITORY.fullmatch(name) or FILE.fullmatch(name)
 
 
 def packaged_list() -> Path:
@@ -141,10 +147,10 @@ def _read_line(line: str, folder: Path, *, own: bool) -> Alias:
 
 def _repository(text: str, folder: Path) -> str:
     if text.startswith(PREFIX):
-        if ON_THE_HUB.fullmatch(text):
+        if on_the_hub(text):
             return text
         raise ValueError(f"{text} names no model of the hub")
-    if REPOSITORY.fullmatch(text) and not text.endswith(".gguf"):
+    if ":" not in text and REPOSITORY.fullmatch(text) and not text.endswith(".gguf"):
         return text
     path = Path(os.path.expanduser(text))
     if path.suffix != ".gguf":

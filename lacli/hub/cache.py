@@ -36,6 +36,11 @@ def repository_of(folder: Path) -> str:
     return folder.name.removeprefix(PREFIX).replace("--", "/")
 
 
+def lock_of(folder: Path, blob: str) -> Path:
+    """The lock that the library keeps while it fetches this content of a repository's folder."""
+    return folder.parent / ".locks" / folder.name / f"{blob}.lock"
+
+
 def newest_snapshot(folder: Path) -> Path | None:
     """In a repository's folder, that with the files of the commit that was seen last, if any."""
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lacli.amounts import size_in_words
 from lacli.errors import Interrupted, ModelLoadError
-from lacli.hub.cache import cache_folder, repository_folder
+from lacli.hub.cache import cache_folder, lock_of, repository_folder
 
 PATIENCE = 0.5
 """Seconds until a wait for another program is told."""
@@ -74,7 +74,7 @@ def fetch_content(file: HubFile, listing: Listing, say: Say) -> None:
         for damaged in (_pointer(file, listing), blob):
             damaged.unlink(missing_ok=True)
         return
-    lock = cache_folder() / ".locks" / repository_folder(listing.repository).name / f"{file.blob}.lock"
+    lock = lock_of(repository_folder(listing.repository), file.blob)
     for folder in (blob.parent, lock.parent):
         folder.mkdir(parents=True, exist_ok=True)
     with _alone(lock, say):

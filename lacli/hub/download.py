@@ -6,10 +6,10 @@ the bytes of one file come `content.py`'s.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from lacli.amounts import size_in_words
+from lacli.disk import free_disk
 from lacli.errors import Interrupted, ModelLoadError
 from lacli.hub.cache import cache_folder, find_cached, keep_names, make_newest, whats_here
 from lacli.hub.content import HubFile, Listing, Say, fetch_content, is_there, link, missing_bytes
@@ -121,8 +121,7 @@ def _choose(model: HubModel, listing: Listing) -> list[str]:
 def _check_room(model: HubModel, missing: int) -> None:
     """Raises ModelLoadError where the cache's disk has no room for the bytes that are missing."""
     folder = cache_folder()
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
+    free = free_disk(folder)
     if missing > free:
         raise ModelLoadError(
             f"{model} needs {size_in_words(missing)} more in {folder}, where {size_in_words(free)} are free",

@@ -15,11 +15,9 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote
 
 from lacli.errors import ModelLoadError
-from lacli.hub.aliases import PART, PREFIX, Alias
+from lacli.hub.aliases import PREFIX, REPOSITORY, Alias, on_the_hub
 from lacli.nearest import nearest, offered
 
-REPOSITORY = re.compile(rf"(?P<repository>{PART}/{PART})(?::(?P<quant>{PART}))?")
-FILE = re.compile(rf"(?P<repository>{PART}/{PART})/(?P<file>[^:]+\.gguf)")
 ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/+(?P<name>[^?#]+)\??(?P<query>[^#]*)", re.I)
 PAGE = re.compile(r"(?<=/)(?P<repository>[^/]+)/(?:blob|resolve|raw|tree)/(?P<revision>[^/]+)(?=/|$)")
 """What a page's address has between the owner and the file."""
@@ -139,11 +137,8 @@ def _repository(text: str) -> HubModel | None:
 
 
 def _hub_name(text: str) -> HubModel:
-    name = text.removeprefix(PREFIX).lstrip("/")
-    if model := _repository(name):
-        return model
-    if match := FILE.fullmatch(name):
-        return HubModel(match["repository"], file=match["file"])
+    if match := on_the_hub(text):
+        return HubModel(**match.groupdict(default=""))
     raise ModelLoadError(
         f"{shortened(text)} names no model of the hub", "hf:owner/repo, hf:owner/repo:quant or hf:owner/repo/file.gguf"
     )

@@ -20,7 +20,7 @@ from typing import Any
 from lacli.amounts import size_in_words
 from lacli.errors import LacliError, ModelLoadError, UsageError
 from lacli.hub.aliases import Alias, read_aliases
-from lacli.hub.cache import cache_folder, repository_folder
+from lacli.hub.cache import cache_folder, lock_of, repository_folder
 from lacli.hub.names import HubModel, read_name
 from lacli.shelf.cached import LLAMA_CPPS, Stored, Unfinished, cached_models, matching, unfinished_downloads
 from lacli.ui import Screen
@@ -193,8 +193,7 @@ def _is_fetched(partial: Path) -> bool:
         with suppress(OSError):
             return time() - partial.stat().st_mtime < STILL
         return False
-    folder = partial.parents[1]
-    lock = folder.parent / ".locks" / folder.name / f"{partial.name.partition('.')[0]}.lock"
+    lock = lock_of(partial.parents[1], partial.name.partition(".")[0])
     if not lock.exists():
         return False
     try:

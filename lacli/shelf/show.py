@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from lacli.ending import ctrl_c_ends_at_once, end_when_llama_cpp_aborts
+from lacli.ending import loading_model
 from lacli.errors import LacliError, ModelLoadError
 from lacli.gguf import read_header
 from lacli.hub.aliases import read_aliases
@@ -42,8 +42,7 @@ def show_model(
     if plan.template and not plan.json:
         screen.line(_template(path))
         return
-    end_when_llama_cpp_aborts(screen)
-    with ctrl_c_ends_at_once():
+    with loading_model(screen):
         card = make_card(path, loading, decoding, verbose=plan.verbose)
     if plan.json:
         screen.line(json.dumps(card_json(card, loading, decoding), ensure_ascii=False))

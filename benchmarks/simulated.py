@@ -1,0 +1,105 @@
+"""A machine of another shape: a real model whose steps take as long as a staircase says, on a clock that stands still
+but for them.
+
+What a mode decides by the clock it decides as on that machine. Who is compared there is `auto.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from time import perf_counter
+from unittest.mock import patch
+
+import numpy as np
+
+from lacli.batch import Batch, Ints
+from lacli.cost.measure import ROWS
+from lacli.cost.staircase import Cost, Point, Staircase
+from lacli.engine import Engine, Floats, Successors
+from lacli.errors import UsageError
+from lacli.replay import Recorder
+
+PLAIN_S = 0.01
+"""Seconds of a step of one row."""
+
+SHAPES = {
+    "gpu": "1:1,64:1.3",
+    "q4_0": "1:1,2:1.9,4:2.7,8:4.9,16:7.1,32:14,64:27",
+    "f16": "1:1,2:2.0,4:2.5,8:3.7,16:5.9,32:10,64:19",
+}
+"""What steps cost in steps of one row: where 64 rows are nearly free, and on two AVX-512 cores with a 0.5B model."""
+
+
+class Stairs:
+    """Relative costs of steps by rows: straight lines between the points, and behind them the last slope."""
+
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        self.rows, self.costs = zip(*points, strict=True)
+
+    @classmethod
+    def named(cls, text: str) -> Stairs:
+        """One of SHAPES, or points such as 1:1,8:2.5. Raises UsageError for anything else."""
+        try:
+            points = [tuple(map(float, point.split(":"))) for point in SHAPES.get(text, text).split(",")]
+            return cls([(rows, cost) for rows, cost in points])
+        except ValueError:
+            raise UsageError(f"{text!r} is no staircase", f"one of {', '.join(SHAPES)}, or 1:1,8:2.5") from None
+
+    def __call__(self, rows: int) -> float:
+        if rows <= self.rows[-1] or len(self.rows) == 1:
+            return float(np.interp(rows, self.rows, self.costs))
+        slope = (self.costs[-1] - self.costs[-2]) / (self.rows[-1] - self.rows[-2])
+        return float(self.costs[-1] + slope * (rows - self.rows[-1]))
+
+    def cost(self) -> Cost:
+        """The same as if it had been measured."""
+        points = (Point(rows, seconds, seconds) for rows in ROWS for seconds in [PLAIN_S * self(rows)])
+        return Cost((Staircase(64, tuple(points)),))
+
+
+class SimulatedEngine(Recorder):
+    """An engine whose steps move its clock by a staircase, and nothing else does.
+
+    now: its clock, seconds. spent_s: seconds that its calls really took.
+    """
+
+    def __init__(self, engine: Engine, stairs: Stairs) -> None:
+        super().__init__(engine)
+        self._stairs = stairs
+        self.now = 0.0
+        self.spent_s = 0.0
+
+    def decode(self, batch: Batch) -> bool:
+        with self._spending():
+            fits = self.engine.decode(batch)
+        self.now += PLAIN_S * self._stairs(len(batch))
+        return fits
+
+    def greedy(self) -> Ints:
+        with self._spending():
+            return super().greedy()
+
+    def logits(self) -> Floats:
+        with self._spending():
+            return super().logits()
+
+    def successors(self, most: int) -> Successors:
+        with self._spending():
+            return super().successors(most)
+
+    @contextmanager
+    def clock(self) -> Iterator[None]:
+        """Let every module of lacli that asks for the time read this clock."""
+        with ExitStack() as stack:
+            for name, module in list(sys.modules.items()):
+                if name.startswith("lacli.") and getattr(module, "perf_counter", None) is perf_counter:
+                    stack.enter_context(patch.object(module, "perf_counter", lambda: self.now))
+            yield
+
+    @contextmanager
+    def _spending(self) -> Iterator[None]:
+        begin = perf_counter()
+        yield
+        self.spent_s += perf_counter() - begin

@@ -1,0 +1,34 @@
+"""What guessing may lose: a little at first, a small share of the run, and what it has gained.
+
+In plain steps. It bounds the worst case: a run in which every guess is wrong is hardly longer than a plain one.
+"""
+
+from __future__ import annotations
+
+FIRST = 2.0
+"""Plain steps that may be lost before anything was gained."""
+
+SHARE = 0.01
+"""The part of a run that may be lost besides."""
+
+MOST = 12.0
+"""Gains that are remembered: a run that has gone well for long must not lose it all again."""
+
+
+class Credit:
+    """An account of plain steps: what guesses won and lost."""
+
+    def __init__(self) -> None:
+        self._balance = FIRST
+
+    def covers(self, rows_cost: float) -> bool:
+        """Whether a step that costs so many plain steps may be tried: it brings one token at least."""
+        return rows_cost - 1 <= self._balance
+
+    def book(self, tokens: int, cost: float) -> None:
+        """A step with guesses brought so many tokens and cost so many plain steps."""
+        self._balance = min(self._balance + tokens - cost + SHARE * tokens, MOST)
+
+    def pass_plain(self) -> None:
+        """A plain step."""
+        self._balance = min(self._balance + SHARE, MOST)

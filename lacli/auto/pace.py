@@ -1,0 +1,139 @@
+"""What a step of so many rows costs here and now: t(b), from what was measured before and from the steps themselves.
+
+Seconds and rows only. The measured staircases are `lacli/cost`'s; without one the prompt's own decoding and the first
+steps say how steep it is.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from lacli.cost.staircase import Cost, Staircase
+
+UNKNOWN_ROW = 0.35
+"""Plain steps that a further row is taken to cost, where nothing at all is known of the machine."""
+
+LEAST_PREFILL = 16
+"""Rows of a prompt from which its time says something about rows."""
+
+SMALL_BATCHES = 1.3
+"""How much dearer a row of a small step is than one of a long prompt."""
+
+TRUST = 4
+"""Steps that a measurement made before counts as."""
+
+MEMORY = 12
+"""Steps of a size that decide what it costs."""
+
+JUMP = 1.5
+"""A step counts as at most so much slower or faster than its size was: a busy moment is no new machine."""
+
+CONTEXT_STEP = 128
+"""Tokens after which the staircase of the longer text is asked for."""
+
+
+class Pace:
+    """The seconds of a plain step, and what others cost in plain steps.
+
+    plain: seconds of a step of one row, 0 before the first. relative[b]: plain steps that one of b rows costs, up to
+    `most` rows.
+    """
+
+    def __init__(self, most: int, cost: Cost | None = None) -> None:
+        self._most = most
+        self._cost = cost if cost and cost.staircases else None
+        self._row = UNKNOWN_ROW
+        self._prefilled: tuple[int, float] | None = None
+        self._plain_steps = 0
+        self._known_for = -CONTEXT_STEP
+        self._before: list[float] = []
+        self._seen: dict[int, tuple[float, int]] = {}
+        self.plain = 0.0
+        self.relative: list[float] = []
+        self._slope: list[float] | None = None
+        self.reach(0)
+
+    def reach(self, context: int) -> None:
+        """The text has so many tokens: where they cost something, the staircase there is another one."""
+        if abs(context - self._known_for) >= CONTEXT_STEP:
+            self._known_for = context
+            self._before = self._expected(context)
+            self._update()
+
+    def prefilled(self, rows: int, seconds: float) -> None:
+        """A prompt's rows took so long: without a measured staircase the best hint there is."""
+        if rows >= LEAST_PREFILL and seconds > 0:
+            self._prefilled = rows, seconds
+
+    def saw(self, rows: int, seconds: float) -> None:
+        """A step took so long."""
+        if rows == 1:
+            self._saw_plain(seconds)
+        elif self.plain and rows <= self._most:
+            self._saw_more(rows, seconds / self.plain)
+
+    def _saw_plain(self, seconds: float) -> None:
+        self._plain_steps += 1
+        if self._plain_steps <= 2:
+            # The first step of a context may be slow for reasons of its own.
+            self.plain = min(seconds, self.plain) if self.plain else seconds
+            self._expect_by_prompt()
+        else:
+            near = min(max(seconds, self.plain / JUMP), self.plain * JUMP)
+            self.plain += (near - self.plain) / MEMORY
+
+    def _saw_more(self, rows: int, relative: float) -> None:
+        expected = self.relative[rows]
+        mean, count = self._seen.get(rows, (expected, TRUST if self._cost else 0))
+        if count:
+            relative = min(max(relative, mean / JUMP), mean * JUMP)
+        count = min(count + 1, MEMORY)
+        mean += (max(relative, 0.5) - mean) / count
+        self._seen[rows] = mean, count
+        if abs(mean - expected) > 0.02 * expected:
+            self._update()
+
+    def _expect_by_prompt(self) -> None:
+        if self._prefilled and not self._cost:
+            rows, seconds = self._prefilled
+            self._row = min(SMALL_BATCHES * seconds / rows / self.plain, 1.0)
+            self._before = self._expected(self._known_for)
+            self._update()
+
+    def _expected(self, context: int) -> list[float]:
+        """What was known of each size before its first step here."""
+        stairs: Staircase | None = self._cost.at(context) if self._cost else None
+        if stairs is None or stairs.most_rows == 1:
+            return [1 + (rows - 1) * self._row for rows in range(self._most + 1)]
+        return [1.0, *(stairs.relative(rows) for rows in range(1, self._most + 1))]
+
+    def _update(self) -> None:
+        """Sizes that were seen cost what they did; the others are off as the nearest seen one is."""
+        before, seen = self._before, sorted(self._seen)
+        relative = list(before)
+        for rows in range(2, self._most + 1):
+            if seen:
+                near = min(seen, key=lambda size: abs(size - rows))
+                share = (self._seen[near][0] - 1) / max(before[near] - 1, 1e-9)
+                relative[rows] = max(1 + (before[rows] - 1) * max(share, 0.0), 0.5)
+        self.relative = relative
+        self._slope = None
+
+    @property
+    def slope(self) -> list[float]:
+        """By rows the least that each further row costs, on average, up to any larger size."""
+        if self._slope is None:
+            cost, most = self.relative, self._most
+            self._slope = [inf] * (most + 1)
+            # The lower hull, from the right: sizes above it are never the best ones to go to.
+            hull = [most]
+            for rows in range(most - 1, 0, -1):
+                while len(hull) > 1 and _slope(cost, rows, hull[-2]) <= _slope(cost, rows, hull[-1]):
+                    hull.pop()
+                self._slope[rows] = _slope(cost, rows, hull[-1])
+                hull.append(rows)
+        return self._slope
+
+
+def _slope(cost: list[float], rows: int, more: int) -> float:
+    return (cost[more] - cost[rows]) / (more - rows)

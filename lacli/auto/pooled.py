@@ -1,0 +1,83 @@
+"""The pool as a source: continuations of the text's last token, of those that the text taught or that the window found.
+
+What a pool keeps is `pool.py`; the window's rows in a step are `columns.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lacli.auto.belief import Belief
+from lacli.auto.source import Guess, Source
+from lacli.pool import Continuation, NgramPool
+from lacli.taught import Taught
+from lacli.tree import Origin
+
+RANKS, DEPTHS = 4, 4
+"""Places in a pool that are told apart: by recency, and by depth in the n-gram; the last ones stand for all behind."""
+
+FIRST_EXPECTED = (0.35, 0.15, 0.08, 0.05)
+LATER_EXPECTED = 0.6
+EXPECTED = [
+    FIRST_EXPECTED[rank] if not depth else LATER_EXPECTED for rank in range(RANKS) for depth in range(DEPTHS)
+]
+"""How often a continuation's tokens come true where nothing is known yet: the first by rank, later ones after it."""
+
+DEEPEST = 256
+
+
+class Pooled(Source):
+    """Guesses from a pool. origin: WINDOW takes the n-grams that the text does not hold, POOL those that it taught."""
+
+    def __init__(self, pool: NgramPool, origin: Origin, taught: Taught | None = None) -> None:
+        """taught: learns the text into the pool here, where no one else does."""
+        self.origin = origin
+        self.belief = Belief(EXPECTED)
+        self._pool = pool
+        self._taught = taught
+        self._asked: list[Continuation] = []
+        self._asked_at = 0
+
+    def begin(self, text: Sequence[int]) -> None:
+        self._asked = []
+        if self._taught:
+            self._taught.refresh(text)
+            self._taught.learn(text)
+
+    def truncate(self, text: Sequence[int], length: int) -> None:
+        self._asked = []
+        if self._taught:
+            self._taught.truncate(text, length)
+
+    def extend(self, text: Sequence[int]) -> None:
+        if self._asked:
+            for rank, continuation in enumerate(self._asked):
+                self._score(rank, continuation, text[self._asked_at : self._asked_at + len(continuation)])
+            self._asked = []
+        if self._taught:
+            self._taught.learn(text)
+
+    def first(self, text: Sequence[int]) -> Sequence[Guess]:
+        wanted = self.origin is Origin.POOL
+        entries = self._pool.entries(text[-1])
+        self._asked = [continuation for continuation, occurrences in entries if (occurrences > 0) == wanted]
+        self._asked_at = len(text)
+        return [self._guess(rank, 0) for rank in range(len(self._asked))]
+
+    def after(self, guess: Guess) -> Sequence[Guess]:
+        rank, depth = divmod(guess.place, DEEPEST)
+        return [self._guess(rank, depth)] if depth < len(self._asked[rank]) else ()
+
+    def _guess(self, rank: int, depth: int) -> Guess:
+        chance = self.belief.probability[_kind(rank, depth)]
+        return Guess(self._asked[rank][depth], chance, rank * DEEPEST + depth + 1)
+
+    def _score(self, rank: int, continuation: Continuation, came: Sequence[int]) -> None:
+        for depth, (token, real) in enumerate(zip(continuation, came, strict=False)):
+            self.belief.saw(_kind(rank, depth), token == real)
+            if token != real:
+                return
+
+
+def _kind(rank: int, depth: int) -> int:
+    return min(rank, RANKS - 1) * DEPTHS + min(depth, DEPTHS - 1)

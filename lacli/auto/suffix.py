@@ -1,0 +1,164 @@
+"""The suffix source: what followed the longest match of the text's end, most recent first.
+
+Occurrences of the same two tokens are chained, as compressors of the LZ77 family do it. A match that goes on is
+followed; where it breaks, the latest links of the chain are compared. Both take the same small time at any length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lacli.auto.belief import Belief
+from lacli.auto.source import Guess, Source
+from lacli.tree import Origin
+
+PROBES = 8
+"""Earlier occurrences that are compared when a match breaks."""
+
+LONGEST = 32
+"""Tokens that are compared; a match that is followed may grow longer."""
+
+EXPECTED = (0.5, 0.68, 0.75, 0.82, 0.86, 0.9, 0.92, 0.95, 0.97, 0.985, 0.2)
+"""How often the token after a match of 2, 3, 4, 5-6, 7-8, 9-12, 13-16, 17-24, 25-39 and 40 tokens came true.
+
+The last is that of an older occurrence, where the first one failed. Source: docs/auto.md.
+"""
+
+KINDS = (0, 0, 0, 1, 2, 3, 3, 4, 4, *[5] * 4, *[6] * 4, *[7] * 8, *[8] * 15, 9)
+"""The kind of a match by its length; the last one stands for all longer ones."""
+
+OTHER = len(EXPECTED) - 1
+LAST = len(KINDS) - 1
+LENGTHS = 1 << 16
+"""A guess's place is that of its token in the text, times this, plus the length of its match."""
+
+
+class Suffix(Source):
+    """Guesses from the text itself.
+
+    belief: how often they come true, by the length of the match.
+
+    >>> source = Suffix()
+    >>> source.begin([7, 1, 2, 3, 9, 7, 1, 2])
+    >>> source.first([7, 1, 2, 3, 9, 7, 1, 2])[0].token
+    3
+    """
+
+    origin = Origin.SUFFIX
+
+    def __init__(self, belief: Belief | None = None) -> None:
+        self.belief = belief or Belief(EXPECTED)
+        self._text: Sequence[int] = ()
+        # The end of the latest occurrence of two tokens, and by each token what that was before it.
+        self._latest: dict[tuple[int, int], int] = {}
+        self._earlier: list[int] = []
+        # By length of the text: where its longest match goes on, and how long it is.
+        self._matches: list[tuple[int, int]] = [(0, 0)]
+
+    @property
+    def match(self) -> tuple[int, int]:
+        """Where in the text its longest match goes on, and the match's length; a length of 0: there is none."""
+        return self._matches[-1]
+
+    def begin(self, text: Sequence[int]) -> None:
+        self._take(text, scored=False)
+
+    def extend(self, text: Sequence[int]) -> None:
+        self._take(text, scored=True)
+
+    def truncate(self, text: Sequence[int], length: int) -> None:
+        for place in range(len(self._earlier) - 1, max(length, 0) - 1, -1):
+            if place:
+                pair, before = (text[place - 1], text[place]), self._earlier[place]
+                if before:
+                    self._latest[pair] = before
+                else:
+                    self._latest.pop(pair, None)
+            del self._earlier[place:]
+        del self._matches[length + 1 :]
+
+    def chance(self, length: int) -> float:
+        """The probability of the token after a match of so many tokens."""
+        return self.belief.probability[KINDS[min(length, LAST)]]
+
+    def chain(self, length: int) -> list[int]:
+        """So many tokens that follow the match; where it reaches the text's end, what it repeats goes on."""
+        place = self.match[0]
+        chain = list(self._text[place : place + length])
+        period = len(self._text) - place
+        while len(chain) < length:
+            chain.append(chain[-period])
+        return chain
+
+    def first(self, text: Sequence[int]) -> list[Guess]:
+        place, length = self.match
+        if not length:
+            return []
+        guesses = [self._guess(place, length)]
+        last = len(text) - 1
+        end = self._latest.get((text[last - 1], text[last]), 0) if last else 0
+        end = self._earlier[end - 1] if end > last else end
+        for _ in range(PROBES):
+            if not end or len(guesses) > 2:
+                break
+            if text[end] not in [guess.token for guess in guesses]:
+                left = 1 - sum(guess.probability for guess in guesses)
+                guesses.append(Guess(text[end], left * self.belief.probability[OTHER], end * LENGTHS + LENGTHS + 3))
+            end = self._earlier[end - 1]
+        return guesses
+
+    def after(self, guess: Guess) -> list[Guess]:
+        place, length = divmod(guess.place, LENGTHS)
+        known = len(self._text)
+        if place >= known:
+            period = known - self.match[0]
+            place = known - period + (place - known) % period
+        return [self._guess(place, length)]
+
+    def _guess(self, place: int, length: int) -> Guess:
+        return Guess(self._text[place], self.chance(length), (place + 1) * LENGTHS + min(length + 1, LENGTHS - 1))
+
+    def _take(self, text: Sequence[int], *, scored: bool) -> None:
+        self._text = text
+        matches, earlier, latest = self._matches, self._earlier, self._latest
+        # An interrupt may have come between the entries of a token.
+        del matches[len(earlier) + 1 :]
+        for place in range(len(earlier), len(text)):
+            token = text[place]
+            expected, length = matches[-1]
+            pair = (text[place - 1], token) if place else (-1, token)
+            before = latest.get(pair, 0)
+            hit = length > 0 and text[expected] == token
+            if scored and length:
+                self.belief.saw(KINDS[length] if length < LAST else KINDS[LAST], hit)
+                if not hit and (others := self._others(text, place, expected)):
+                    self.belief.saw(OTHER, token in others)
+            matches.append((expected + 1, length + 1) if hit else self._search(text, place, before))
+            earlier.append(before)
+            latest[pair] = place + 1
+
+    def _search(self, text: Sequence[int], place: int, end: int) -> tuple[int, int]:
+        """The longest match of what ends with the token at `place` among the chained occurrences from `end` on."""
+        found, longest = 0, 1
+        for _ in range(PROBES):
+            if not end:
+                break
+            length, most = 0, min(end, LONGEST)
+            while length < most and text[end - 1 - length] == text[place - length]:
+                length += 1
+            if length > longest:
+                found, longest = end, length
+            end = self._earlier[end - 1]
+        return (found, longest) if found else (0, 0)
+
+    def _others(self, text: Sequence[int], place: int, expected: int) -> set[int]:
+        """What else followed the two tokens before `place`, where the first guess was the token at `expected`."""
+        end = self._earlier[place - 1] if place > 1 else 0
+        others: list[int] = []
+        for _ in range(PROBES):
+            if not end or len(others) > 1:
+                break
+            if text[end] != text[expected] and text[end] not in others:
+                others.append(text[end])
+            end = self._earlier[end - 1]
+        return set(others)

@@ -1,0 +1,180 @@
+"""What a search has found, as tables and sentences for a person; `tune_json.py` is for programs.
+
+Formats results; measures nothing and prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+
+from lacli.amounts import counted
+from lacli.bench.report import interval
+from lacli.bench.results import Result
+from lacli.bench.statistics import Ratio
+from lacli.tables import markdown
+from lacli.tune.candidates import flags, words
+from lacli.tune.confirm import Confirmed
+from lacli.tune.search import Entrant
+from lacli.tune.tuning import Setup, Tuning
+
+WIDTH = 100
+"""Columns of the conclusion."""
+
+SHOWN = 12
+"""Candidates that the search's table shows; the others did worse."""
+
+LEGEND = (
+    "x plain: plain decoding's time a token over the setting's, prompt by prompt, geometric mean; 95%: its interval,\n"
+    "where prompts are enough for one. S: tokens a step. rows: of a step."
+)
+
+
+def as_lines(tuning: Tuning) -> str:
+    """What was tuned, the search, the last round, and what follows."""
+    parts = [_heading(tuning.setup)]
+    if tuning.ranked:
+        parts.append(f"The search: {_search_words(tuning)}\n\n{_search_table(tuning.ranked)}")
+    if tuning.confirmed:
+        parts.append(f"The last round: the best of the search, measured anew\n\n{_last_table(tuning.confirmed)}")
+    if tuning.ranked or tuning.confirmed:
+        parts.append(LEGEND)
+    return "\n\n".join([*parts, fill(conclusion(tuning), WIDTH, break_on_hyphens=False, break_long_words=False)])
+
+
+def conclusion(tuning: Tuning) -> str:
+    """What is best here, how it compares with plain decoding and with auto, and how to use it."""
+    if tuning.best is None:
+        return _so_far(tuning)
+    if tuning.only_plain or not tuning.confirmed:
+        found = f"There is nothing to tune: {tuning.only_plain}."
+    elif tuning.best.mode == "plain":
+        found = _nothing_pays(tuning.confirmed)
+    elif tuning.confirmed.used is tuning.confirmed.auto:
+        found = _auto_pays(tuning.confirmed)
+    else:
+        found = _winner_pays(tuning.confirmed)
+    return f"{found} {_how_to_use(tuning)}"
+
+
+def last_rows(confirmed: Confirmed) -> list[tuple[str, Result]]:
+    """Everyone in the last round, by name."""
+    named = [("plain", confirmed.plain), ("auto", confirmed.auto)]
+    if confirmed.winner and confirmed.tried:
+        named.append((words(confirmed.tried), confirmed.winner))
+    return named
+
+
+def _heading(setup: Setup) -> str:
+    return "\n".join(
+        [
+            f"model     {setup.description}",
+            f"machine   {setup.devices}, {setup.loading.all_thread_words}",
+            f"context   {setup.loading.flags}",
+            f"prompts   {setup.asked}",
+        ]
+    )
+
+
+def _search_words(tuning: Tuning) -> str:
+    rounds = max(each.rounds for each in tuning.ranked)
+    shown = f", the best {SHOWN} of them here" if len(tuning.ranked) > SHOWN else ""
+    lost = f"; {tuning.lost} more cannot pay" if tuning.lost else ""
+    return f"{counted(len(tuning.ranked), 'setting')} in {counted(rounds, 'round')}{shown}{lost}"
+
+
+def _search_table(ranked: Sequence[Entrant]) -> str:
+    header = ("setting", "rounds", "prompts", "x plain", "95%", "S", "rows")
+    rows = [
+        (each.contender.label, str(each.rounds), str(each.result.prompts), *_numbers(each.result))
+        for each in ranked[:SHOWN]
+        if each.result
+    ]
+    return markdown(header, rows)
+
+
+def _last_table(confirmed: Confirmed) -> str:
+    header = ("setting", "prompts", "tokens/s", "x plain", "95%", "S", "rows")
+    rows = []
+    for name, result in last_rows(confirmed):
+        speed = f"{result.speed:.0f}" if result.speed >= 100 else f"{result.speed:.1f}"
+        rows.append((name, str(result.prompts), speed, *_numbers(result, plain=name == "plain")))
+    return markdown(header, rows)
+
+
+def _numbers(result: Result, *, plain: bool = False) -> tuple[str, str, str, str]:
+    ratio = ("1", "") if plain else (f"{result.speedup.value:.2f}", interval(result.speedup))
+    rows = result.rows_per_step
+    return (*ratio, f"{result.compression:.2f}", "" if rows is None else f"{rows:.1f}")
+
+
+def _winner_pays(confirmed: Confirmed) -> str:
+    assert confirmed.tried
+    sure = confirmed.used.speedup.surely_faster
+    sentence = (
+        f"{_capital(words(confirmed.tried))} {'is' if sure else 'looks'} best here: {_times(confirmed.used.speedup)} "
+        f"plain decoding's speed, and {_times(confirmed.used_over_auto)} that of mode auto, which needs no tuning."
+    )
+    return sentence if sure else f"{sentence} A larger --seconds, or more prompts, would make it surer."
+
+
+def _auto_pays(confirmed: Confirmed) -> str:
+    """Auto is what is used where no fixed setting is clearly faster than it."""
+    ratio = confirmed.auto.speedup
+    sentence = (
+        f"Mode auto, which needs no tuning, {'is' if ratio.surely_faster else 'looks'} best here: {_times(ratio)}"
+    )
+    sentence += " plain decoding's speed."
+    if confirmed.tried and (over := confirmed.winner_over_auto):
+        sentence += f" The best other setting, {words(confirmed.tried)}, ran at {_times(over)} auto's speed."
+    return sentence
+
+
+def _nothing_pays(confirmed: Confirmed) -> str:
+    sentence = f"Nothing is clearly faster than plain decoding here: mode auto ran at {_times(confirmed.auto.speedup)} "
+    if not (confirmed.winner and confirmed.tried):
+        return f"{sentence}its speed, and no other setting can pay."
+    best = f"the best other setting, {words(confirmed.tried)}, at {_times(confirmed.winner.speedup)}"
+    return f"{sentence}its speed, and {best}."
+
+
+def _so_far(tuning: Tuning) -> str:
+    """After Ctrl-C, or where the time was too short for anything: what is known, and that nothing is remembered."""
+    why = "Stopped" if tuning.interrupted else "The time was too short to be sure (a larger --seconds helps)"
+    if not tuning.ranked:
+        return f"{why}, before any setting was compared: nothing is remembered."
+    first = tuning.ranked[0]
+    assert first.result and first.contender.point
+    again = tuning.confirmed.winner if tuning.confirmed else None
+    result = again or first.result
+    prompts = counted(result.prompts, "prompt")
+    if result.speedup.value <= 1:
+        return f"{why}, so nothing is remembered. Nothing tried so far beat plain decoding, on {prompts}."
+    luck = "" if again else "; that is partly luck, because it was chosen for it"
+    return (
+        f"{why}, so nothing is remembered. The best so far is {first.contender.label}, {_times(result.speedup)} plain "
+        f"decoding's speed on {prompts}{luck}. To use it: {_typed(tuning.setup, flags(first.contender.point.settings))}"
+    )
+
+
+def _how_to_use(tuning: Tuning) -> str:
+    assert tuning.best
+    by_hand = _typed(tuning.setup, flags(tuning.best))
+    if tuning.trouble:
+        return f"It is not remembered ({tuning.trouble}); to use it: {by_hand}"
+    what = {"plain": "Plain", "auto": "Auto"}.get(tuning.best.mode, "This")
+    preset = _typed(tuning.setup, "--preset tuned")
+    return f"{what} is remembered for this model and machine, for run, chat and bench: {preset}, or by hand {by_hand}"
+
+
+def _typed(setup: Setup, rest: str) -> str:
+    return " ".join(part for part in ("lacli run", setup.model, rest) if part)
+
+
+def _capital(name: str) -> str:
+    return name[:1].upper() + name[1:]
+
+
+def _times(ratio: Ratio) -> str:
+    between = f" (95%: {ratio.low:.2f} to {ratio.high:.2f})" if ratio.low is not None else ""
+    return f"{ratio.value:.2f} times{between}"

@@ -1,0 +1,128 @@
+"""What a run cost, for a person and for a program: where guesses came from, and whether a plan was kept."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from lacli.generation import Answer
+from lacli.pool import NgramPool
+from lacli.report import against_plain, as_json, as_lines, describe
+from lacli.sampling import SamplingSettings
+from lacli.session import Session
+from lacli.settings import DecodeSettings, ModelSettings, SourceName
+from lacli.stats import Plan, RunStatistics, Step
+from lacli.tree import Origin
+
+SUFFIX, POOL, MODEL = Origin.SUFFIX, Origin.POOL, Origin.MODEL
+AUTO = DecodeSettings(mode="auto")
+PLAN = Plan(tokens=2.5, seconds=0.012, plain=0.010, reason="")
+
+
+def session(settings: DecodeSettings = AUTO) -> Session:
+    model = SimpleNamespace(path="m.gguf", description="toy 1M F32", devices="CPU")
+    made = SimpleNamespace(model=model, engine=SimpleNamespace(cells=100), settings=settings, notes=[])
+    return cast(Session, SimpleNamespace(**vars(made), sampling=SamplingSettings(), model_settings=ModelSettings()))
+
+
+def answer(*steps: Step) -> Answer:
+    run = RunStatistics()
+    for step in steps:
+        run.add(step)
+    return Answer("text", tuple(range(run.tokens)), "eog", run, NgramPool(3, 2).statistics())
+
+
+def plain_step(count: int = 1) -> list[Step]:
+    return [Step((1,), (MODEL,), 1, 0, 0.010, 0, 0, 0)] * count
+
+
+def guessed(accepted: tuple[Origin, ...], guesses: tuple[Origin, ...], seconds: float = 0.015) -> Step:
+    origins = (*accepted, MODEL)
+    return Step(
+        tuple(range(len(origins))),
+        origins,
+        1 + len(guesses),
+        len(guesses),
+        seconds,
+        0,
+        0,
+        0,
+        guesses=guesses,
+        plan=PLAN,
+    )
+
+
+def words(lines: str, subject: str) -> str:
+    """A line's words, with one space between them."""
+    [found] = re.findall(rf"^{subject:9} (.*)$", lines, re.MULTILINE)
+    return " ".join(found.split())
+
+
+def test_every_source_has_a_line_with_what_it_tried_and_brought() -> None:
+    lines = as_lines(
+        session(), answer(*plain_step(2), guessed((SUFFIX, SUFFIX, POOL), (SUFFIX,) * 9 + (POOL,) * 2), *plain_step(4))
+    )
+    assert words(lines, "guesses") == "3 accepted of 11 verified"
+    table = [" ".join(line.split()) for line in lines.splitlines() if "of the answer" in line]
+    assert table == ["pool 1 of 2 50%, 10% of the answer", "suffix 2 of 9 22%, 20% of the answer"]
+    assert len({line.index(" of ") for line in lines.splitlines() if "of the answer" in line}) == 1
+
+
+def test_a_run_without_guesses_has_no_lines_about_them() -> None:
+    for settings in (AUTO, DecodeSettings(mode="plain")):
+        lines = as_lines(session(settings), answer(*plain_step(2)))
+        assert not re.search(r"^(guesses|a plan|gain|accepted)", lines, re.MULTILINE)
+    assert as_lines(session(), answer())
+
+
+def test_steps_are_told_by_powers_of_two_of_their_rows() -> None:
+    steps = [guessed((), (POOL,) * guesses) for guesses in (1, 2, 3, 4, 7, 8, 15)]
+    lines = as_lines(session(), answer(*plain_step(3), *steps))
+    assert words(lines, "rows") == "1 in 3 steps, 2 in 1 step, 3-4 in 2 steps, 5-8 in 2 steps, 9-16 in 2 steps"
+    assert "rows  " not in as_lines(session(DecodeSettings()), answer(*plain_step(), *steps))
+
+
+def test_a_plan_is_compared_with_what_came_and_the_gain_is_in_seconds_and_a_factor() -> None:
+    accepted = guessed((SUFFIX, SUFFIX, SUFFIX), (SUFFIX,) * 5)
+    lines = as_lines(session(), answer(*plain_step(2), accepted, guessed((), (POOL,))))
+    assert words(lines, "a plan") == "2.50 tokens in 12.00 ms a step of several rows, 2.50 in 15.00 came"
+    # Seven tokens would have taken 70 ms, and came in 50.
+    assert words(lines, "gain") == (
+        "guesses took 10.0 ms beyond plain steps and saved 30.0: 20.0 ms gained, 1.40 times plain's speed"
+    )
+    lost = as_lines(session(), answer(guessed((), (POOL,), seconds=0.020)))
+    assert words(lost, "gain").endswith("10.0 ms lost, 0.50 times plain's speed")
+
+
+def test_json_has_the_sources_and_the_plan_in_flat_fields() -> None:
+    run = answer(*plain_step(2), guessed((SUFFIX, POOL), (SUFFIX, SUFFIX, POOL)))
+    found = as_json(session(replace(AUTO, sources=("suffix", "pool"), auto_rows=9)), run)
+    assert found["sources"] == {"pool": {"tried": 1, "accepted": 1}, "suffix": {"tried": 2, "accepted": 1}}
+    plan = {name: found[name] for name in ("expected_n", "came_n", "guess_ms", "saved_ms")}
+    assert plan == {"expected_n": 2.5, "came_n": 3, "guess_ms": 5.0, "saved_ms": 20.0}
+    assert (found["auto_sources"], found["auto_rows"]) == (["suffix", "pool"], 9)
+    assert as_json(session(DecodeSettings()), run)["expected_n"] is None
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        (AUTO.sources, "auto, at most 64 rows"),
+        (("pool", "window", "suffix", "recycling"), "auto, at most 64 rows"),
+        (("suffix", "store"), "auto, sources suffix,store, at most 64 rows"),
+        ((), "auto, sources none, at most 64 rows"),
+    ],
+)
+def test_auto_names_its_sources_where_not_all_are_asked(sources: tuple[SourceName, ...], words: str) -> None:
+    assert describe(replace(AUTO, sources=sources)) == words
+
+
+@pytest.mark.parametrize(("plain", "factor"), [(50.0, "2.00"), (200.0, "0.50")])
+def test_of_auto_it_is_said_how_fast_it_was_and_no_other_mode_is_proposed(plain: float, factor: str) -> None:
+    sentence = against_plain(answer(*plain_step(3)), plain, "auto")
+    assert sentence.endswith(f": auto was {factor} times as fast.")
+    assert ("Try --mode plain" in against_plain(answer(*plain_step(3)), plain, "lookahead")) == (plain > 100)
