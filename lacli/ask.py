@@ -58,15 +58,15 @@ def ask(
     sampling: SamplingSettings,
     output: Output,
     screen: Screen,
-    folder: Path | None = None,
+    texts: Path | None = None,
     costs: Path | None = None,
 ) -> None:
-    """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out. folder: of kept texts.
+    """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out.
 
-    costs: the folder of measured costs.
+    texts, costs: the folders of kept texts and of measured costs, None for none.
     """
     with loading_model(screen):
-        store, notes = store_for(path, decode_settings, folder)
+        store, notes = store_for(path, decode_settings, texts)
         opened = Session(
             path,
             model_settings,

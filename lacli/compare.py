@@ -15,6 +15,7 @@ from lacli.engine import Engine
 from lacli.errors import BatchRefused
 from lacli.judge import PLAIN, Difference, Seer, first_difference
 from lacli.modes import Mode
+from lacli.pretended import PretendingDecoder
 from lacli.replay import Recorder
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
@@ -80,7 +81,10 @@ class Comparison(Closing):
 
     def decoder(self, engine: Engine, settings: DecodeSettings, mode: Callable[[], Mode] | None = None) -> Decoder:
         """A decoder that draws as this comparison does. mode: makes a mode that is none of the settings'."""
-        return Decoder(engine, settings, SampleAndMatch(self._sampler) if self._sampler else None, mode=mode)
+        verifier = SampleAndMatch(self._sampler) if self._sampler else None
+        if settings.mode == "auto" and mode is None:
+            return PretendingDecoder(engine, settings, verifier)
+        return Decoder(engine, settings, verifier, mode=mode)
 
     def plain(self, prompt: Sequence[int]) -> list[int]:
         """Plain decoding's tokens; a prompt is decoded once."""

@@ -145,7 +145,7 @@ class LlamaEngine(Closing):
         assert self._batch is not None, "nothing is decoded yet"
         if not self._samplers:
             return self._logits.at(lib.llama_get_logits(self._handle))[: self._batch.wanted]
-        # A sampler that chooses, and one that the device cannot run, leaves the logits as they are; none are copied raw.
+        # A sampler that chooses, or that the device cannot run, leaves the logits as they are; none are copied raw.
         first = int(self._batch.outputs.argmax())
         assert lib.llama_get_sampled_logits_count_ith(self._handle, first) == self.vocabulary, (
             "only candidates are kept"

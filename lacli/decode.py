@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator, Sequence
 from statistics import median
 from time import perf_counter
 
+from lacli.auto.experience import Experience
+from lacli.auto.kept import KeptTexts
 from lacli.auto.mode import Auto
 from lacli.batch import Batch
 from lacli.cache import Cache
@@ -38,11 +40,12 @@ class Decoder:
         verifier: Verifier | None = None,
         *,
         cost: Cost | None = None,
+        kept: KeptTexts | None = None,
         mode: Callable[[], Mode] | None = None,
     ) -> None:
         """verifier: how tokens are sampled, or None to take the most probable ones.
 
-        cost: what steps cost here, where it was measured before. mode: makes a mode that is none of the settings'.
+        cost: what steps cost here, where it was measured before. kept: texts of earlier runs. mode: makes a mode that is none of the settings'.
         """
         assert settings.sequences <= engine.sequences, "the context was made for fewer sequences"
         self.settings = settings
@@ -51,7 +54,7 @@ class Decoder:
         self.reused = 0
         self.prompt_s = 0.0
         self._keep: int | None = None
-        self._cost = cost
+        self._known = cost, kept
         self._other_mode = mode
         self._engine = engine
         self._cache = Cache(engine, settings.sequences)
@@ -192,6 +195,7 @@ class Decoder:
 
     def _learn_anew(self) -> None:
         self.pool = NgramPool(self.settings.ngram, self.settings.guesses, self.settings.pool_keys)
+        self._experience = Experience(self.settings, *self._known)
         self._mode = self._new_mode()
 
     def _new_mode(self) -> Mode:
@@ -207,7 +211,8 @@ class Decoder:
             case "lookahead":
                 return Lookahead(self.settings, self.pool, self._engine.vocabulary, self._engine.is_end)
             case "auto":
-                return Auto(self.settings, self.pool, self._engine.vocabulary, self._engine.is_end, self._cost)
+                ends = self._engine.is_end
+                return Auto(self.settings, self.pool, self._engine.vocabulary, ends, self._experience)
 
     def _step(self, remaining: int | None) -> Step | None:
         """One step of the paper; None when not even one row finds a cell."""
@@ -226,9 +231,7 @@ class Decoder:
 
         self._cache.keep(tree, self._kept(path.nodes), again)
         self.text += path.tokens
-        outcome = Outcome(
-            choices, len(path.tokens), again + len(tree), perf_counter() - begin, self._engine.successors
-        )
+        outcome = Outcome(choices, path.nodes, again + len(tree), perf_counter() - begin, self._engine.successors)
         self._mode.observe(tree, outcome)
 
         cache_s = self._cache.seconds - cache_before

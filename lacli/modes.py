@@ -23,15 +23,20 @@ from lacli.tree import Origin, Tree
 class Outcome(NamedTuple):
     """A verified step.
 
-    choices: the model's choice after each output node. accepted: how many tokens it brought. rows: of the batch.
-    seconds: what it took so far. successors: the most probable tokens after each output node, of at most so many.
+    choices: the most probable token after each output node. nodes: the accepted guesses. rows: of the batch. seconds:
+    what it took so far. successors: the most probable tokens after each output node, of at most so many.
     """
 
     choices: Mapping[int, int]
-    accepted: int
+    nodes: Sequence[int]
     rows: int
     seconds: float
     successors: Callable[[int], Successors]
+
+    @property
+    def accepted(self) -> int:
+        """How many tokens the step brought, the model's own among them."""
+        return 1 + len(self.nodes)
 
 
 class Mode:

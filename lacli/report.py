@@ -106,7 +106,7 @@ def as_lines(session: Session, answer: Answer) -> str:
         ]
     if session.settings.mode == "auto":
         lines += _plans(run)
-    if session.settings.mode == "lookahead" or pool.keys:
+    if session.settings.mode == "lookahead":
         lines.append((
             "pool",
             f"{pool.keys} keys, {pool.ngrams} n-grams, fan-out mean {pool.fan_out_mean:.1f} "

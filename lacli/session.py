@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
+from lacli.auto.kept import KeptTexts
 from lacli.batch import Ints
 from lacli.chain import LlamaSampler
 from lacli.closing import Closing
@@ -57,7 +58,7 @@ class Session(Closing):
         model_settings = with_threads(model_settings)
         self.notes: list[str] = []
         self._cost = cost
-        self._kept = kept
+        self._kept = KeptTexts(kept) if kept else None
         self._schema = ("", "")
         check_rows(decode_settings, model_settings)
         if decode_settings.strict:
@@ -137,7 +138,7 @@ class Session(Closing):
 
     def decoder_in(self, engine: Engine, settings: DecodeSettings, kind: type[Decoder] = Decoder) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model."""
-        return kind(engine, settings, self._verifier(), cost=self._cost)
+        return kind(engine, settings, self._verifier(), cost=self._cost, kept=self._kept)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.

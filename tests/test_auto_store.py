@@ -370,3 +370,5 @@ def test_other_modes_and_no_folder_open_nothing(tmp_path: Path) -> None:
     assert store_for(missing, DecodeSettings(mode="auto"), None) == (None, [])
     store, (note,) = store_for(missing, DecodeSettings(mode="lookup"), tmp_path / "store")
     assert store is None and note == "--store has no effect in mode lookup; --mode auto uses it"
+    store, (note,) = store_for(missing, DecodeSettings(mode="auto", sources=("pool",)), tmp_path / "store")
+    assert store is None and "--sources leaves store out" in note

@@ -12,11 +12,18 @@ from typing import Any
 import pytest
 
 from lacli.bench.tasks import CLASSES
+from lacli.cost.known import cost_key
+from lacli.cost.measure import MeasurePlan
+from lacli.cost.staircase import Cost, Point, Staircase
+from lacli.cost.store import CostStore
 from lacli.errors import LacliError
+from lacli.resolve import demo_model
+from lacli.settings import ModelSettings
 from tests import fake_rivals
 from tests.program import call, finish, on_terminal, start
 from tests.tiny_models import write_mamba
 
+MODES = ["plain", "jacobi", "lookup", "lookahead", "auto"]
 QUICK = ("bench", "-q", "--classes", "edit", "--each", "1", "-r", "1", "-n", "24")
 NAMES = {
     "class", "mode", "window", "ngram", "guesses", "steps", "tokens_per_step", "speedup", "identical", "first_diff",
@@ -27,6 +34,15 @@ NAMES = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What steps of the demo model cost is known, so that nothing has to be measured for mode auto."""
+    cache = tmp_path_factory.mktemp("cache")
+    key = cost_key(demo_model(), ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
+    CostStore(cache / "lacli" / "cost").save(key, COST)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+
 def rows(*arguments: str) -> list[dict[str, Any]]:
     done = call(*arguments, "-o", "json")
     assert done.code == 0, done.err
@@ -35,9 +51,16 @@ def rows(*arguments: str) -> list[dict[str, Any]]:
     return found
 
 
+COST = Cost(
+    (Staircase(64, tuple(Point(rows, rows**0.6, rows**0.6) for rows in (1, 2, 4, 8, 16, 32))),),
+    measured_at=1e9,
+    budget=1e3,
+)
+
+
 def test_json_is_a_list_of_flat_rows_with_the_promised_names() -> None:
     found = rows(*QUICK)
-    assert [row["mode"] for row in found] == ["plain", "jacobi", "lookup", "lookahead"]
+    assert [row["mode"] for row in found] == MODES
     for row in found:
         assert row.keys() >= NAMES
         assert not any(isinstance(value, dict) for value in row.values())
@@ -134,7 +157,7 @@ def test_what_fails_after_the_answers_does_not_lose_them(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("lacli.bench.product.judge", fail)
     done = call(*QUICK, "-o", "json")
-    assert done.code == 0 and len(json.loads(done.out)) == 4
+    assert done.code == 0 and len(json.loads(done.out)) == len(MODES)
     assert "no memory for a context" in done.err
 
 
@@ -175,6 +198,39 @@ def test_a_recurrent_model_is_measured_plainly_and_why_is_said(tmp_path: Path) -
     done = call("bench", str(tmp_path / "mamba.gguf"), *arguments)
     assert done.code == 0 and "only plain decoding is measured: a recurrent model" in done.err
     assert [row["mode"] for row in json.loads(done.out)] == ["plain"]
+
+
+def test_the_ceiling_and_its_share_are_modes_autos(tmp_path: Path) -> None:
+    found = rows(*QUICK, "--modes", "lookup,auto", "--classes", "edit,code")
+    for row in found:
+        assert (row["ceiling_rows"] == 32) is (row["ceiling"] is not None) is (row["mode"] == "auto")
+        if row["mode"] == "auto" and row["ceiling"] > 1:
+            assert row["ceiling_share"] == pytest.approx((row["speedup"] - 1) / (row["ceiling"] - 1), abs=2e-2)
+    done = call(*QUICK, "--modes", "lookup,auto")
+    (table,) = (part for part in done.out.split("\n\n") if "| ceiling |" in part)
+    assert [line.split("|")[1:3] for line in table.splitlines()[2:]] == [[" edit  ", " auto "]]
+    assert "an oracle that drafts plain decoding's own text" in done.out
+
+
+def test_without_mode_auto_or_with_other_draws_no_ceiling_is_looked_for() -> None:
+    loud = [part for part in QUICK if part != "-q"]
+    for arguments in (("--modes", "lookup"), ("--modes", "auto", "--temp", "1", "--verify", "rejection")):
+        done = call(*loud, *arguments, "-o", "json")
+        assert done.code == 0 and "ceiling:" not in done.err
+        assert {row["ceiling"] for row in json.loads(done.out)} == {None}
+
+
+def test_a_sampled_ceiling_is_reached_with_plains_own_text() -> None:
+    found = rows(*QUICK, "--modes", "auto", "--temp", "1", "-s", "3")
+    assert found[1]["ceiling"] > 0 and found[1]["ceiling_rows"] == 32
+
+
+def test_an_unknown_cost_is_measured_before_the_answers(tmp_path: Path) -> None:
+    loud = [part for part in QUICK if part != "-q"]
+    arguments = (*loud, "--modes", "auto", "--minutes", "0.1", "-o", "json")
+    done = call(*arguments, env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert done.code == 0
+    assert 0 <= done.err.find("timing steps of") < done.err.find("warming up")
 
 
 def test_details_show_the_pool_the_matches_and_the_blocks() -> None:
@@ -237,7 +293,7 @@ def test_a_bug_makes_check_exit_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--modes", "plain,fast"), "there is no mode 'fast' (the modes are plain, jacobi, lookup, lookahead)"),
+        (("--modes", "plain,fast"), "there is no mode 'fast' (the modes are plain, jacobi, lookup, lookahead, auto)"),
         (("--classes", "poems"), "there is no prompt class poems (the classes are " + ", ".join(CLASSES)),
         (("--suite", "mmlu"), "mmlu"),
         (("--prompts", "x.jsonl", "--suite", "gsm8k"), "--prompts and --suite are both given"),

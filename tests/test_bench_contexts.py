@@ -33,17 +33,21 @@ def exchange(session: Session) -> Exchange:
     return Exchange(Task((QUESTION,), limit=24), 0, tuple(session.prompt(QUESTION)), 24)
 
 
-def test_a_sweep_shares_one_context_for_trees_one_for_chains_and_plain_has_its_own(session: Session) -> None:
-    chosen, _ = points(["plain", "jacobi", "lookup", "lookahead"], [2, 4], [3], base=session.settings)
+def test_a_sweep_shares_one_context_for_trees_one_for_chains_and_plain_and_auto_have_their_own(
+    session: Session,
+) -> None:
+    chosen, _ = points(["plain", "jacobi", "lookup", "lookahead", "auto"], [2, 4], [3], base=session.settings)
     with Contexts(session, chosen) as contexts:
         engines = [contexts.engine(point) for point in chosen]
         modes = [point.settings.mode for point in chosen]
         by_mode = {mode: {id(e) for e, m in zip(engines, modes, strict=True) if m == mode} for mode in set(modes)}
         assert by_mode["jacobi"] == by_mode["lookup"] and len(by_mode["lookahead"]) == 1
-        assert len({next(iter(ids)) for ids in by_mode.values()}) == 3
+        assert len({next(iter(ids)) for ids in by_mode.values()}) == 4
         assert by_mode["plain"] == {id(session.engine)} and session.engine.sequences == 1
-        widest = max(point.settings.sequences for point in chosen)
-        assert contexts.engine(chosen[-1]).sequences == widest
+        *_, ahead, auto = chosen
+        widest = max(point.settings.sequences for point in chosen if point.settings.mode == "lookahead")
+        assert contexts.engine(ahead).sequences == widest
+        assert contexts.engine(auto).sequences == auto.settings.sequences
 
 
 def test_counts_of_a_benchmark_are_llama_decode_calls(session: Session) -> None:

@@ -83,8 +83,23 @@ def test_a_damaged_file_is_measured_again(cache: dict[str, str]) -> None:
     measured(cache, *FEW)
     (path,) = kept(cache)
     path.write_bytes(path.read_bytes()[:200])
-    assert measured(cache, *FEW)["cached"] is False
+    again = done(cache, *FEW)
+    assert "cannot be read, so it is measured again" in again.err and "best by the paper" in again.out
+    assert "cannot be read" not in done(cache, *FEW).err
     assert measured(cache, *FEW)["cached"] is True
+
+
+@pytest.mark.parametrize("command", [("run", "-p", "Say yes."), ("chat", "-p", "Say yes.")])
+def test_a_damaged_file_is_named_once_where_it_would_be_used(cache: dict[str, str], command: tuple[str, ...]) -> None:
+    measured(cache, *FEW)
+    (path,) = kept(cache)
+    path.write_bytes(path.read_bytes()[:200])
+    first, second, plainly = (
+        call(*command, "-n", "8", "--mode", mode, env=cache) for mode in ("auto", "auto", "plain")
+    )
+    assert (first.code, second.code) == (0, 0) and first.out == second.out == plainly.out
+    assert str(path) in first.err and "lacli cost measures it again" in first.err and not path.exists()
+    assert str(path) not in second.err
 
 
 def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lacli.api import load
 from lacli.backends import Device
-from lacli.cost.known import cost_key, keep, known_cost
+from lacli.cost.known import cost_key, keep, known_cost, machine_key, tell
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.staircase import Cost, Point, Staircase
 from lacli.cost.store import HASHED, CostKey, CostStore, content_hash
-from lacli.settings import ModelSettings
+from lacli.decode import Decoder
+from lacli.session import Session
+from lacli.settings import DecodeSettings, ModelSettings
 
 COST = Cost(
     (
@@ -234,3 +238,112 @@ def test_a_save_that_fails_leaves_the_older_file_alone(
         assert "No space left" in store.save(key, replace(COST, budget=99.0))
     assert store.load(key) == COST
     assert len(list(store.folder.iterdir())) == 1
+
+
+def test_the_richest_is_the_one_with_most_steps_whatever_was_asked_for(
+    store: CostStore, key: CostKey, model: Path
+) -> None:
+    machine = machine_key(model, ModelSettings(threads=2))
+    assert store.richest(machine) == (None, ()) and not store.holds(model.name)
+    poor = replace(COST, staircases=COST.staircases[1:], budget=99.0)
+    store.save(replace(key, contexts=(1000,), rows=(1,), cells=1128), poor)
+    assert store.richest(machine).cost == poor and store.holds(model.name)
+    store.save(key, COST)
+    longer = replace(COST, budget=30.0)
+    assert store.richest(machine).cost == COST
+    store.save(replace(key, batch=100), longer)
+    assert store.richest(machine) == (longer, ())
+
+
+@pytest.mark.parametrize(
+    "change", [{"threads": 3}, {"content": "other"}, {"devices": "another"}, {"cache_type_k": "q8_0"}]
+)
+def test_what_was_measured_elsewhere_is_neither_used_nor_broken(
+    store: CostStore, key: CostKey, model: Path, change: dict[str, Any]
+) -> None:
+    store.save(replace(key, **change), COST)
+    assert store.richest(machine_key(model, ModelSettings(threads=2))) == (None, ())
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "7", '"text"', "{}", "[" * 100_000, '{"format": 1, "key": 7}', '{"format": 1, "key": {"model": 7}}',
+     '{"format": 1, "key": []}'],
+)  # fmt: skip
+def test_a_damaged_file_is_named_and_the_others_are_used(
+    store: CostStore, key: CostKey, model: Path, content: str
+) -> None:
+    store.save(key, COST)
+    damaged = store.folder / "toy-0123456789abcdef.json"
+    damaged.write_text(content)
+    assert store.richest(machine_key(model, ModelSettings(threads=2))) == (COST, (damaged,))
+
+
+def test_a_damaged_cost_under_a_key_of_its_own_is_broken(store: CostStore, key: CostKey, model: Path) -> None:
+    assert not store.broken(key)
+    store.save(key, COST)
+    assert not store.broken(key)
+    kept = json.loads(file_of(store, key).read_text())
+    file_of(store, key).write_text(json.dumps(changed(kept, "cost.staircases", 7)))
+    assert store.broken(key)
+    assert store.richest(machine_key(model, ModelSettings(threads=2))) == (None, (file_of(store, key),))
+
+
+def test_the_file_of_another_key_and_strangers_with_like_names_are_told_apart(
+    store: CostStore, key: CostKey, model: Path
+) -> None:
+    machine = machine_key(model, ModelSettings(threads=2))
+    store.save(key, COST)
+    moved = file_of(store, key).rename(store.folder / "toy-0123456789abcdef.json")
+    for name in ("toy-0123456789abcdef.json.part", "toy-2-0123456789abcdef.json", "toys.json", "toy-0123.json"):
+        (store.folder / name).write_text("no cost")
+    assert store.richest(machine) == (None, (moved,))
+
+
+def test_a_file_of_a_later_format_is_left_alone(store: CostStore, key: CostKey, model: Path) -> None:
+    store.save(key, COST)
+    kept = json.loads(file_of(store, key).read_text())
+    file_of(store, key).write_text(json.dumps(changed(kept, "format", 2)))
+    assert store.richest(machine_key(model, ModelSettings(threads=2))) == (None, ())
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    loading = ModelSettings(context=256, threads=1, threads_batch=1, gpu_layers=0)
+    with load(model_settings=loading, decode_settings=DecodeSettings(mode="auto")) as session:
+        yield session
+
+
+def test_a_session_is_told_what_is_known_and_what_is_damaged_is_removed(session: Session, store: CostStore) -> None:
+    told: list[Cost] = []
+    key = cost_key(session.model.path, session.model_settings, replace(PLAN, rows=(1, 4)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "use_cost", told.append)
+        assert tell(session, store) == [] == told
+        store.save(key, COST)
+        damaged = file_of(store, key).with_name(f"{key.file_name[:-21]}0123456789abcdef.json")
+        damaged.write_text("no cost")
+        (sentence,) = tell(session, store)
+        assert told == [COST] and str(damaged) in sentence and not damaged.exists()
+        assert tell(session, store) == [] and len(told) == 2
+
+
+def test_only_mode_auto_is_told(session: Session, store: CostStore) -> None:
+    store.save(cost_key(session.model.path, session.model_settings, PLAN), COST)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "use_cost", lambda cost: pytest.fail("mode plain asks for no cost"))
+        session.adapt(replace(session.settings, mode="plain"), session.sampling)
+        assert tell(session, store) == []
+
+
+def test_a_session_decodes_with_what_it_was_told(session: Session) -> None:
+    seen: list[Cost | None] = []
+
+    class Watched(Decoder):
+        def _learn_anew(self) -> None:
+            seen.append(self._cost)
+            super()._learn_anew()
+
+    session.use_cost(COST)
+    session.decoder_in(session.engine, session.settings, Watched)
+    assert seen == [COST]

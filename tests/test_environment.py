@@ -200,7 +200,8 @@ def test_the_settings_of_a_run_are_those_of_the_flag(parameter: Any, asked: list
 
 
 def _is_settings(argument: object) -> bool:
-    return type(argument).__name__ in ("Question", "ModelSettings", "DecodeSettings", "SamplingSettings", "Output")
+    names = ("Question", "ModelSettings", "DecodeSettings", "SamplingSettings", "Output")
+    return isinstance(argument, Path) or type(argument).__name__ in names
 
 
 def test_a_window_of_the_environment_counts_as_chosen_beside_a_preset(asked: list[tuple[Any, ...]]) -> None:

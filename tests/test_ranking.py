@@ -74,7 +74,7 @@ def test_where_almost_all_tokens_are_impossible_those_that_are_not_come_first() 
     found = ranked(logits, 8)
     assert found.tokens[:, :2].tolist() == [[4999, 7]] * 4
     assert np.isneginf(found.logits[:, 2:]).all()
-    assert ((0 <= found.tokens) & (found.tokens < 5000)).all()
+    assert ((found.tokens >= 0) & (found.tokens < 5000)).all()
 
 
 @pytest.fixture(scope="module")

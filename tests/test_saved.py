@@ -18,7 +18,7 @@ from lacli.chat.conversation import Message
 from lacli.chat.saved import FORMAT, SavedChat, read_chat, write_chat
 from lacli.errors import LacliError
 from lacli.sampling import HUGE, RANGES, SamplingSettings
-from lacli.settings import DecodeSettings
+from lacli.settings import MODES, SOURCES, DecodeSettings
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 BIAS = st.tuples(st.integers(0, 10**6), st.one_of(st.just(-math.inf), st.floats(-HUGE, HUGE)))
@@ -44,13 +44,15 @@ SAMPLING = st.builds(
 )
 DECODING = st.builds(
     DecodeSettings,
-    mode=st.sampled_from(["plain", "jacobi", "lookup", "lookahead"]),
+    mode=st.sampled_from(MODES),
     window=st.integers(0, 100),
     ngram=st.integers(2, 9),
     guesses=st.integers(0, 100),
     window_init=st.sampled_from(["prompt", "random", "pool"]),
     pool_prompt=st.booleans(),
     pool_keys=st.integers(1, 10**9),
+    sources=st.lists(st.sampled_from(SOURCES), unique=True).map(tuple),
+    auto_rows=st.integers(1, 256),
     strict=st.booleans(),
 )
 CHATS = st.builds(
@@ -197,6 +199,7 @@ BROKEN = {
     "out of range": (changed(settings={"top_p": 7}), "must be from 0 to 1"),
     "a number too large": (changed(settings={"temp": 10**400}), '"temp" is too large'),
     "another mode": (changed(settings={"mode": "fast"}), "\"mode\" is 'fast'"),
+    "another source": (changed(settings={"sources": ["pool", "magic"]}), "there is no source 'magic'"),
     "a text as list": (changed(settings={"stops": "x"}), '"stops" is not a list'),
     "numbers as texts": (changed(settings={"stops": [1]}), '"stops" is not a text'),
     "no biases": (changed(settings={"logit_bias": ["x"]}), "logit-bias"),

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lacli.auto.credit import Credit
-from lacli.auto.pace import Pace
+from lacli.auto.experience import Experience
+from lacli.auto.kept import Kept
 from lacli.auto.planner import Draft, chain_rows, plan
 from lacli.auto.pooled import Pooled
-from lacli.auto.recycling import MOST, Recycling
-from lacli.auto.source import Source
+from lacli.auto.recycling import MOST
+from lacli.auto.source import Matching, Source
 from lacli.auto.suffix import Suffix
 from lacli.columns import Columns
-from lacli.cost.staircase import Cost
 from lacli.engine import Successors
 from lacli.modes import Mode, Outcome
 from lacli.pool import NgramPool
@@ -30,9 +29,15 @@ MARGIN = 1.03
 CHEAP_ROW = 0.15
 """Plain steps that a row may cost where guesses of every kind are looked for; dearer ones only copies repay."""
 
+AVERAGE = 0.9
+"""What a step still counts in the average one step later."""
+
 
 class Auto(Mode):
-    """One tree a step from all sources, as large as pays; where nothing does, a plain step."""
+    """One tree a step from all sources, as large as pays; where nothing does, a plain step.
+
+    Sequence 0 holds the text and a single chain, 1 .. W a window column each, those behind them a branch each.
+    """
 
     def __init__(
         self,
@@ -40,36 +45,40 @@ class Auto(Mode):
         pool: NgramPool,
         vocabulary: int,
         is_end: Callable[[int], bool],
-        cost: Cost | None = None,
+        experience: Experience,
     ) -> None:
         self._settings = settings
-        self._pace = Pace(settings.auto_rows, cost)
-        self._credit = Credit()
-        self._suffix = Suffix()
-        self._recycling = Recycling()
-        taught = Pooled(pool, Origin.POOL, Taught(pool))
-        found = Pooled(pool, Origin.WINDOW)
-        by_name: dict[str, list[Source]] = {
-            "suffix": [self._suffix], "pool": [taught], "window": [found], "recycling": [self._recycling]
-        }  # fmt: skip
-        chosen = settings.sources
-        self._sources = [source for name, sources in by_name.items() if name in chosen for source in sources]
-        self._recycles = "recycling" in chosen
-        self._chains = "suffix" in chosen
+        self._experience = experience
+        self._pace, self._credit = experience.pace, experience.credit
         self._columns = Columns(settings, pool, vocabulary, is_end)
-        self._width = settings.window if "window" in chosen else 0
         self._most = settings.auto_rows if settings.back < 0 else min(settings.auto_rows, settings.back + 1)
-        self._drafted = self._wide = False
+        chosen = settings.sources
+        # Those that are mostly right come first: where two guess differently the first one's word counts.
+        self._chains: list[Matching] = [Suffix(experience.suffix)] if "suffix" in chosen else []
+        if "store" in chosen and experience.kept:
+            self._chains.append(Kept(experience.kept, experience.stored))
+        self._sources: list[Source] = [*self._chains]
+        if "pool" in chosen:
+            self._sources.append(Pooled(pool, Origin.POOL, Taught(pool), experience.taught))
+        if "window" in chosen:
+            self._sources.append(Pooled(pool, Origin.WINDOW, belief=experience.found))
+        self._recycles = "recycling" in chosen
+        if self._recycles:
+            self._sources.append(experience.recycling)
+        self._wide = self._drafted = False
         self._before = -1
+        self._rows, self._tokens = 1.0, 1.0
         self._seen: tuple[list[int], list[int], Successors] | None = None
 
     def begin(self, text: Sequence[int]) -> None:
         self._pace.reach(len(text))
+        self._seen = None
         for source in self._sources:
             source.begin(text)
-        self._columns.open(text, self._width)
+        self._columns.open(text, self._experience.width.columns)
 
     def truncate(self, text: Sequence[int], length: int) -> None:
+        self._seen = None
         for source in self._sources:
             source.truncate(text, length)
 
@@ -83,11 +92,12 @@ class Auto(Mode):
         if self._wide:
             self._learn(text)
             return self._grow_tree(text, min(room, self._most))
-        if not self._chains:
-            return Tree(text[-1])
-        self._suffix.extend(text)
-        length = self._suffix.match[1]
-        return self._grow_chain(text, min(room, self._most), length) if length else Tree(text[-1])
+        tree = Tree(text[-1])
+        for source in self._chains:
+            source.extend(text)
+        if any(source.match[1] for source in self._chains):
+            self._grow_chain(tree, min(room, self._most))
+        return tree
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         if not self._drafted:
@@ -100,31 +110,42 @@ class Auto(Mode):
         if self._wide:
             self._look(tree, outcome)
 
-    def _grow_chain(self, text: Sequence[int], most: int, length: int) -> Tree:
-        """Where rows are dear: one chain, of what followed the longest match."""
-        suffix, relative = self._suffix, self._pace.relative
-        chances = map(suffix.chance, range(length, length + most))
-        rows, tokens = chain_rows(chances, relative, most)
-        tree = Tree(text[-1])
-        if rows > 1 and self._pays(tokens, relative[rows]):
-            tree.add(suffix.chain(rows - 1), 0, Origin.SUFFIX)
-        return tree
+    def _grow_chain(self, tree: Tree, most: int) -> None:
+        """Where rows are dear: what followed the longest match, of the source whose chain is worth most."""
+        pace, best = self._pace, MARGIN
+        for source in self._chains:
+            length = source.match[1]
+            if length:
+                chances = map(source.chance, range(length, length + most))
+                rows, tokens = chain_rows(chances, pace.relative, pace.slope, most)
+                if rows > 1 and tokens > best * pace.relative[rows]:
+                    best = tokens / pace.relative[rows]
+                    found, size, expected = source, rows, tokens
+        if best > MARGIN and self._pays(expected, pace.relative[size], f"a match of {found.match[1]}"):
+            tree.add(found.chain(size - 1), 0, found.origin)
 
     def _grow_tree(self, text: Sequence[int], room: int) -> Tree:
         """Where rows are cheap: the best guesses of all sources, and the window's columns."""
         columns, pace = self._columns, self._pace
-        columns.narrow(room - 1)
+        self._set_width(text, room)
         self._before = text[-2] if len(text) > 1 else -1
         draft = plan(self._sources, text, pace.relative, pace.slope, room - columns.rows, LEAVES, columns.rows)
         rows = 1 + len(draft.nodes) + columns.rows
         tree = Tree(text[-1])
-        if rows > 1 and self._pays(draft.tokens, pace.relative[rows]):
+        if rows > 1 and self._pays(draft.tokens, pace.relative[rows], "the best of all sources"):
             self._plant(tree, draft)
             columns.add(tree)
         return tree
 
+    def _set_width(self, text: Sequence[int], room: int) -> None:
+        width = self._experience.width
+        before = width.columns
+        if width.decide(self._pace.relative, round(self._rows), self._tokens) != before:
+            self._columns.open(text, width.columns)
+        self._columns.narrow(room - 1)
+
     def _plant(self, tree: Tree, draft: Draft) -> None:
-        """Put the draft into the tree: a single chain in sequence 0, branches in sequences of their own."""
+        """Put the draft into the tree, each branch in a sequence of its own."""
         for node in draft.nodes:
             tree.attach(node.parent + 1, node.token, node.origin)
         tree.number(self._settings.window + 1)
@@ -134,7 +155,7 @@ class Auto(Mode):
         for source in self._sources:
             source.extend(text)
         if self._seen:
-            self._recycling.learn(*self._seen)
+            self._experience.recycling.learn(*self._seen)
             self._seen = None
 
     def _look(self, tree: Tree, outcome: Outcome) -> None:
@@ -144,13 +165,20 @@ class Auto(Mode):
             tokens = [tree.tokens[node] for node in nodes]
             befores = [tree.tokens[tree.parents[node]] if node else self._before for node in nodes]
             self._seen = befores, tokens, outcome.successors(MOST)
-        if self._columns.rows and self._drafted:
+        rows = len(tree)
+        if self._drafted and self._columns.rows:
             self._columns.take(tree, outcome.choices, outcome.accepted)
+            found = sum(tree.origins[node] is Origin.WINDOW for node in outcome.nodes)
+            self._experience.width.saw(found)
+            rows -= self._columns.rows
+        self._rows += (1 - AVERAGE) * (rows - self._rows)
+        self._tokens += (1 - AVERAGE) * (outcome.accepted - self._tokens)
 
-    def _pays(self, tokens: float, cost: float) -> bool:
+    def _pays(self, tokens: float, cost: float, reason: str) -> bool:
+        """Whether a step that costs so many plain ones is taken; it is the plan then."""
         plain = self._pace.plain
         if not plain or tokens < MARGIN * cost or not self._credit.covers(cost):
             return False
         self._drafted = True
-        self.plan = Plan(tokens, cost * plain, plain, "")
+        self.plan = Plan(tokens, cost * plain, plain, reason)
         return True

@@ -6,6 +6,7 @@ steps say how steep it is.
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
 
 from lacli.cost.staircase import Cost, Staircase
@@ -22,6 +23,9 @@ SMALL_BATCHES = 1.3
 TRUST = 4
 """Steps that a measurement made before counts as."""
 
+PLAIN_STEPS = 9
+"""The latest plain steps, whose median is what one costs."""
+
 MEMORY = 12
 """Steps of a size that decide what it costs."""
 
@@ -35,8 +39,7 @@ CONTEXT_STEP = 128
 class Pace:
     """The seconds of a plain step, and what others cost in plain steps.
 
-    plain: seconds of a step of one row, 0 before the first. relative[b]: plain steps that one of b rows costs, up to
-    `most` rows.
+    relative[b]: plain steps that one of b rows costs, up to `most` rows.
     """
 
     def __init__(self, most: int, cost: Cost | None = None) -> None:
@@ -44,11 +47,10 @@ class Pace:
         self._cost = cost if cost and cost.staircases else None
         self._row = UNKNOWN_ROW
         self._prefilled: tuple[int, float] | None = None
-        self._plain_steps = 0
+        self._plain_steps: deque[float] = deque(maxlen=PLAIN_STEPS)
         self._known_for = -CONTEXT_STEP
         self._before: list[float] = []
         self._seen: dict[int, tuple[float, int]] = {}
-        self.plain = 0.0
         self.relative: list[float] = []
         self._slope: list[float] | None = None
         self.reach(0)
@@ -62,25 +64,24 @@ class Pace:
 
     def prefilled(self, rows: int, seconds: float) -> None:
         """A prompt's rows took so long: without a measured staircase the best hint there is."""
-        if rows >= LEAST_PREFILL and seconds > 0:
+        if rows >= LEAST_PREFILL and seconds > 0 and not self._cost:
             self._prefilled = rows, seconds
 
     def saw(self, rows: int, seconds: float) -> None:
         """A step took so long."""
         if rows == 1:
-            self._saw_plain(seconds)
+            self._plain_steps.append(seconds)
+            if self._prefilled and len(self._plain_steps) > 1:
+                self._expect_by_prompt(*self._prefilled)
         elif self.plain and rows <= self._most:
             self._saw_more(rows, seconds / self.plain)
 
-    def _saw_plain(self, seconds: float) -> None:
-        self._plain_steps += 1
-        if self._plain_steps <= 2:
-            # The first step of a context may be slow for reasons of its own.
-            self.plain = min(seconds, self.plain) if self.plain else seconds
-            self._expect_by_prompt()
-        else:
-            near = min(max(seconds, self.plain / JUMP), self.plain * JUMP)
-            self.plain += (near - self.plain) / MEMORY
+    @property
+    def plain(self) -> float:
+        """Seconds of a step of one row, 0 before the first."""
+        # A median, since one of a few steps may meet a busy moment, or be the first of a context and slow for that.
+        steps = sorted(self._plain_steps)
+        return steps[(len(steps) - 1) // 2] if steps else 0.0
 
     def _saw_more(self, rows: int, relative: float) -> None:
         expected = self.relative[rows]
@@ -88,17 +89,16 @@ class Pace:
         if count:
             relative = min(max(relative, mean / JUMP), mean * JUMP)
         count = min(count + 1, MEMORY)
-        mean += (max(relative, 0.5) - mean) / count
+        mean += (max(relative, 1.0) - mean) / count
         self._seen[rows] = mean, count
         if abs(mean - expected) > 0.02 * expected:
             self._update()
 
-    def _expect_by_prompt(self) -> None:
-        if self._prefilled and not self._cost:
-            rows, seconds = self._prefilled
-            self._row = min(SMALL_BATCHES * seconds / rows / self.plain, 1.0)
-            self._before = self._expected(self._known_for)
-            self._update()
+    def _expect_by_prompt(self, rows: int, seconds: float) -> None:
+        self._prefilled = None
+        self._row = min(SMALL_BATCHES * seconds / rows / self.plain, 1.0)
+        self._before = self._expected(self._known_for)
+        self._update()
 
     def _expected(self, context: int) -> list[float]:
         """What was known of each size before its first step here."""
@@ -115,7 +115,7 @@ class Pace:
             if seen:
                 near = min(seen, key=lambda size: abs(size - rows))
                 share = (self._seen[near][0] - 1) / max(before[near] - 1, 1e-9)
-                relative[rows] = max(1 + (before[rows] - 1) * max(share, 0.0), 0.5)
+                relative[rows] = 1 + (before[rows] - 1) * max(share, 0.0)
         self.relative = relative
         self._slope = None
 

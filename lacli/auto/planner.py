@@ -35,18 +35,20 @@ class Draft(NamedTuple):
     tokens: float
 
 
-def chain_rows(chances: Iterable[float], relative: Sequence[float], most: int) -> tuple[int, float]:
+def chain_rows(
+    chances: Iterable[float], relative: Sequence[float], slope: Sequence[float], most: int
+) -> tuple[int, float]:
     """How many rows of a chain pay best, the input among them, and the tokens that they are expected to bring.
 
-    chances: of each guess, where those above it came true. relative: plain steps that so many rows cost.
+    chances: of each guess, where those above it came true. relative, slope, most: as `plan` takes them.
     """
     reach = tokens = best_value = best_tokens = 1.0
     rows = best = 1
     for chance in chances:
         reach *= chance
-        rows += 1
-        if rows > most or reach < LEAST_CHANCE:
+        if rows == most or reach <= best_value * slope[rows]:
             break
+        rows += 1
         tokens += reach
         if tokens > best_value * relative[rows]:
             best, best_tokens, best_value = rows, tokens, tokens / relative[rows]

@@ -29,10 +29,14 @@ DEEPEST = 256
 class Pooled(Source):
     """Guesses from a pool. origin: WINDOW takes the n-grams that the text does not hold, POOL those that it taught."""
 
-    def __init__(self, pool: NgramPool, origin: Origin, taught: Taught | None = None) -> None:
+    expected = EXPECTED
+
+    def __init__(
+        self, pool: NgramPool, origin: Origin, taught: Taught | None = None, belief: Belief | None = None
+    ) -> None:
         """taught: learns the text into the pool here, where no one else does."""
         self.origin = origin
-        self.belief = Belief(EXPECTED)
+        self.belief = belief or Belief(EXPECTED)
         self._pool = pool
         self._taught = taught
         self._asked: list[Continuation] = []

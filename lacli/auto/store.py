@@ -197,6 +197,8 @@ def store_for(path: Path, settings: DecodeSettings, folder: Path | None) -> tupl
         return None, []
     if settings.mode != "auto":
         return None, [f"--store has no effect in mode {settings.mode}; --mode auto uses it"]
+    if "store" not in settings.sources:
+        return None, ["--store has no effect where --sources leaves store out"]
     return open_store(folder, store_key(path))
 
 

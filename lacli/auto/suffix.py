@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lacli.auto.belief import Belief
-from lacli.auto.source import Guess, Source
+from lacli.auto.source import Guess, Matching
 from lacli.tree import Origin
 
 PROBES = 8
@@ -33,7 +33,7 @@ LENGTHS = 1 << 16
 """A guess's place is that of its token in the text, times this, plus the length of its match."""
 
 
-class Suffix(Source):
+class Suffix(Matching):
     """Guesses from the text itself.
 
     belief: how often they come true, by the length of the match.
@@ -45,6 +45,7 @@ class Suffix(Source):
     """
 
     origin = Origin.SUFFIX
+    expected = EXPECTED
 
     def __init__(self, belief: Belief | None = None) -> None:
         self.belief = belief or Belief(EXPECTED)

@@ -27,7 +27,7 @@ from lacli.bench.results import Result, results
 from lacli.bench.rounds import Contender, Rounds
 from lacli.bench.rows import Machine, Row, as_rows, as_text
 from lacli.bench.scores import save_samples, scores
-from lacli.bench.staging import Request, asker_of, planned, points_of
+from lacli.bench.staging import Request, asker_of, planned, points_of, prompts_of
 from lacli.check import fixed_seed, refuse_other_draws
 from lacli.cost.known import cost_key, cost_of, measure_cost
 from lacli.cost.measure import MeasurePlan
@@ -121,12 +121,14 @@ def _measured(session: Session, request: Request, screen: Screen) -> Outcome:
             contexts = stack.enter_context(Contexts(session, chosen))
         competing = [*contenders(session, contexts, chosen), *rivals(session, request.rivals, stack)]
         asker = asker_of(session)
+        prompts = prompts_of(asker, request)
         cost = None
         try:
             if any(point.settings.mode == "auto" for point in chosen):
                 cost = _cost(session, request, screen)
-                session.use_cost(cost)
-            competing, plan = planned(competing, asker, request, screen)
+                if cost.staircases:
+                    session.use_cost(cost)
+            competing, plan = planned(competing, prompts, asker.cells, request, screen)
         except KeyboardInterrupt:
             raise Interrupted("") from None
         rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)

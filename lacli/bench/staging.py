@@ -5,7 +5,7 @@ Notes go to the screen; the answers are `rounds.py`, what becomes of them `produ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -89,17 +89,38 @@ def asker_of(session: Session) -> Asker:
     return Asker(prompt, session.engine.cells)
 
 
-def planned(competing: list[Contender], asker: Asker, request: Request, screen: Screen) -> tuple[list[Contender], Plan]:
-    """Who takes part, and how much of the tasks is done in the time there is; those too slow for it are left out."""
+@dataclass(frozen=True)
+class Prompts:
+    """What is asked here. sizes: tokens of each task's first prompt. shortest: the exchange that warms up."""
+
+    sizes: Mapping[Task, int]
+    shortest: Exchange
+
+
+def prompts_of(asker: Asker, request: Request) -> Prompts:
+    """The prompts of a request; raises LacliError where none fits into the context."""
     sizes = {task: len(asker.prompt(task, [])) for task in request.tasks}
-    exchange = asker.exchange(replace(min(sizes, key=sizes.__getitem__), limit=request.wish.limit or TOKENS), [])
-    if exchange is None:
+    shortest = asker.exchange(replace(min(sizes, key=sizes.__getitem__), limit=request.wish.limit or TOKENS), [])
+    if shortest is None:
         raise LacliError("no prompt fits into the context", f"-c {min(sizes.values()) + 512} for example")
+    return Prompts(sizes, shortest)
+
+
+def planned(
+    competing: list[Contender], prompts: Prompts, cells: int, request: Request, screen: Screen
+) -> tuple[list[Contender], Plan]:
+    """Who takes part, and how much of the tasks is done in the time there is; those too slow for it are left out.
+
+    cells: of the context.
+    """
     screen.note("warming up")
-    competing, speeds = _warm(competing, exchange, screen)
+    competing, speeds = _warm(competing, prompts.shortest, screen)
 
     def plan_for(kept: Sequence[int]) -> Plan:
-        return choose(request.tasks, request.wish, [speeds[number] for number in kept], sizes, asker.cells)
+        timed = [speeds[number] for number in kept]
+        # The oracle beside mode auto takes hardly longer than another plain decoding would.
+        oracle = [speeds[competing[number].baseline] for number in kept if competing[number].mode == "auto"]
+        return choose(request.tasks, request.wish, [*timed, *oracle], prompts.sizes, cells)
 
     kept = list(range(len(competing)))
     plan = plan_for(kept)

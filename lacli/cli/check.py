@@ -13,7 +13,7 @@ from lacli.cli.lookahead_options import LOOKAHEAD, Guessing, lookahead_group
 from lacli.cli.options import model_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.sampling import SamplingSettings
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.settings import ModelSettings
 
 CHECK = "Check"
 PROMPTS = 8

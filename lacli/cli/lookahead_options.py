@@ -1,4 +1,4 @@
-"""The flags of lookahead and the other modes, and what they make: DecodeSettings, for some presets once a model is known.
+"""The flags of lookahead and the other modes, and the DecodeSettings they make; of --preset tuned, for a model.
 
 Declarations only; ranges are checked by the settings.
 """

@@ -28,9 +28,7 @@ Classes = Annotated[
     typer.Option("--classes", metavar="CLASS,...", show_default=False, rich_help_panel=TUNING,
                  help="Some classes of the prompts: code,edit for example."),
 ]  # fmt: skip
-Seconds = Annotated[
-    float, typer.Option("--seconds", min=1, help="About how long it may take.", rich_help_panel=TUNING)
-]
+Seconds = Annotated[float, typer.Option("--seconds", min=1, help="About how long it may take.", rich_help_panel=TUNING)]
 Predict = Annotated[
     int | None,
     typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, show_default=False,

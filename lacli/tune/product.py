@@ -27,6 +27,7 @@ from lacli.cost.staircase import Staircase
 from lacli.cost.store import CostStore
 from lacli.ending import ctrl_c_ends_at_once, loading_model
 from lacli.errors import Interrupted
+from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
@@ -89,7 +90,14 @@ def forget(path: Path, loading: ModelSettings, folder: Path, screen: Screen) -> 
 
 def _tuned(session: Session, plan: TunePlan, screen: Screen) -> Tuning:
     begin, model, loading = perf_counter(), session.model, session.model_settings
-    setup = Setup(plan.model, model.description, device_names(offloaded=model.offloaded), loading, plan.asked)
+    setup = Setup(
+        model=plan.model,
+        description=model.description,
+        devices=device_names(offloaded=model.offloaded),
+        loading=loading,
+        asked=plan.asked,
+        sampling=describe_sampling(session.sampling),
+    )
     back = most_back(model, loading) if model.chain_only else -1
     if not back:
         return Tuning(setup, only_plain=model.chain_only)
@@ -102,8 +110,7 @@ def _tuned(session: Session, plan: TunePlan, screen: Screen) -> Tuning:
     found, lost = candidates(staircase, loading, back)
     if lost:
         screen.note(f"{counted(len(lost), 'setting')} cannot pay here: a step costs more than it can bring")
-    screen.note(f"comparing {counted(len(found), 'setting')} with plain decoding on {counted(len(tasks), 'prompt')}")
-    tuner = Tuner(_field(session), asker, tasks, found, begin + plan.seconds, screen, back, plan.limit)
+    tuner = Tuner(_field(session), asker, tasks, found, begin + plan.seconds, screen, back, plan.limit, perf_counter)
     tuner.run()
     return Tuning(
         setup,

@@ -6,6 +6,7 @@ Formats results; measures nothing and prints nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from textwrap import fill
 
 from lacli.amounts import counted
@@ -71,6 +72,7 @@ def _heading(setup: Setup) -> str:
             f"model     {setup.description}",
             f"machine   {setup.devices}, {setup.loading.all_thread_words}",
             f"context   {setup.loading.flags}",
+            f"sampling  {setup.sampling}",
             f"prompts   {setup.asked}",
         ]
     )
@@ -168,7 +170,7 @@ def _how_to_use(tuning: Tuning) -> str:
 
 
 def _typed(setup: Setup, rest: str) -> str:
-    return " ".join(part for part in ("lacli run", setup.model, rest) if part)
+    return " ".join(["lacli run", *([quote(setup.model)] if setup.model else []), rest])
 
 
 def _capital(name: str) -> str:

@@ -97,8 +97,7 @@ class Search:
     @property
     def best(self) -> Entrant | None:
         """The candidate that did best among those that got furthest; None where none has answered."""
-        tried = [each for each in self.entrants if each.answered]
-        return max(tried, key=lambda each: (each.rounds, each.value), default=None)
+        return next(iter(self.ranked), None)
 
     @property
     def ranked(self) -> list[Entrant]:
@@ -173,7 +172,7 @@ class Search:
 
     def _seconds(self, entrants: Sequence[Entrant], limit: int) -> float:
         """How long one prompt of ordinary length takes, with everyone's answers."""
-        size = sum(self._sizes.values()) / self._count
+        size = sum(self._sizes.values()) / len(self._sizes)
         tokens = self._pace.token_s * (1 + sum(1 / (each.value or each.expected) for each in entrants))
         return tokens * limit + self._pace.prompt_s * size * (1 + len(entrants))
 

@@ -20,6 +20,7 @@ def as_json(tuning: Tuning) -> dict[str, Any]:
         "description": setup.description,
         "devices": setup.devices,
         **setup.loading.by_name,
+        "sampling": setup.sampling,
         "prompts": setup.asked,
         "seconds": round(tuning.seconds, 1),
         "interrupted": tuning.interrupted,

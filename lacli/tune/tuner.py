@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 from time import perf_counter
 
@@ -67,6 +68,8 @@ class Tuner:
         with self.field(settings) as (plain, *others):
             pace = self._warm(plain, others)
             entrants = [Entrant(one, each.expected) for one, each in zip(others, self.found, strict=True)]
+            prompts = counted(len(self.tasks), "prompt")
+            self.screen.note(f"comparing {counted(len(entrants), 'setting')} with plain decoding, on up to {prompts}")
             now = self.clock()
             end = now + SEARCH_SHARE * (self.end - now)
             self.search = Search(plain, entrants, self.tasks, self.asker, pace, end, limit=self.limit, clock=self.clock)
@@ -106,7 +109,7 @@ class Tuner:
             each.answer(replace(self.exchange, limit=1))
         return speed_of(plain, self.exchange)
 
-    @property
+    @cached_property
     def exchange(self) -> Exchange:
         """A short question, to warm up with."""
         shortest = min(self.tasks, key=lambda task: len(self.asker.prompt(task, [])))

@@ -13,13 +13,14 @@ from lacli.tune.search import Entrant
 
 @dataclass(frozen=True)
 class Setup:
-    """What was tuned. model: as it was typed, '' for none. asked: where the prompts come from, in words."""
+    """What was tuned. model: as it was typed, '' for none. asked, sampling: prompts and sampling in words."""
 
     model: str
     description: str
     devices: str
     loading: ModelSettings
     asked: str
+    sampling: str
 
 
 @dataclass(frozen=True)

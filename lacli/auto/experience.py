@@ -1,0 +1,33 @@
+"""What mode auto has learned of a machine and a model, beside any text: it goes on from one answer to the next.
+
+How long steps take, how often guesses come true, what the model held probable, what a window was worth.
+"""
+
+from __future__ import annotations
+
+from lacli.auto.belief import Belief
+from lacli.auto.credit import Credit
+from lacli.auto.kept import Kept, KeptTexts
+from lacli.auto.pace import Pace
+from lacli.auto.pooled import Pooled
+from lacli.auto.recycling import Recycling
+from lacli.auto.suffix import Suffix
+from lacli.auto.width import Width
+from lacli.cost.staircase import Cost
+from lacli.settings import DecodeSettings
+
+
+class Experience:
+    """The parts of it, one for each part of the mode that learns."""
+
+    def __init__(self, settings: DecodeSettings, cost: Cost | None = None, kept: KeptTexts | None = None) -> None:
+        """cost: the staircases measured before. kept: texts of earlier runs."""
+        self.pace = Pace(settings.most_rows, cost)
+        self.credit = Credit()
+        self.width = Width(settings.window if "window" in settings.sources else 0, settings.ngram)
+        self.recycling = Recycling()
+        self.suffix = Belief(Suffix.expected)
+        self.taught = Belief(Pooled.expected)
+        self.found = Belief(Pooled.expected)
+        self.kept = kept
+        self.stored = Belief(Kept.expected)

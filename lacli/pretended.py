@@ -1,0 +1,57 @@
+"""Mode auto where it is to be checked: as on a machine whose rows are nearly free, whatever they cost here.
+
+It takes its largest steps then, and the same ones each time. Where guessing does not pay it would take plain steps, and
+a check of those would say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lacli.cost.staircase import Cost, Point, Staircase
+from lacli.decode import Decoder
+from lacli.engine import Engine
+from lacli.modes import Mode, Outcome
+from lacli.settings import DecodeSettings
+from lacli.tree import Tree
+from lacli.verify import Verifier
+
+PLAIN_S, ROW_S = 1e-2, 5e-5
+"""Seconds of a step of one row, and of each further one."""
+
+
+def pretended(rows: int) -> float:
+    """Seconds of a step of so many rows."""
+    return PLAIN_S + ROW_S * (rows - 1)
+
+
+COST = Cost((Staircase(0, tuple(Point(rows, pretended(rows), pretended(rows)) for rows in (1, 64))),))
+
+
+class PretendingDecoder(Decoder):
+    """A decoder whose mode is told other times than its steps took."""
+
+    def __init__(self, engine: Engine, settings: DecodeSettings, verifier: Verifier | None = None) -> None:
+        super().__init__(engine, settings, verifier, cost=COST)
+
+    def _new_mode(self) -> Mode:
+        return Pretended(super()._new_mode())
+
+
+class Pretended(Mode):
+    """Another mode, which hears nothing of the clock."""
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+
+    def begin(self, text: Sequence[int]) -> None:
+        self._mode.begin(text)
+
+    def truncate(self, text: Sequence[int], length: int) -> None:
+        self._mode.truncate(text, length)
+
+    def grow(self, text: Sequence[int], room: int) -> Tree:
+        return self._mode.grow(text, room)
+
+    def observe(self, tree: Tree, outcome: Outcome) -> None:
+        self._mode.observe(tree, outcome._replace(seconds=pretended(outcome.rows)))
