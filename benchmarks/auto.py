@@ -73,7 +73,7 @@ class Bench:
         self.session = Session(arguments.model, loading, DecodeSettings(mode="plain"), sampling, cost=cost)
         capacity = Capacity.of([DecodeSettings(mode="plain"), *self.contenders.values()])
         opened = LlamaEngine(self.session.model, self.session.model_settings, capacity, backend_greedy=False)
-        self.engine = SimulatedEngine(opened, self.stairs)
+        self.engine = SimulatedEngine(opened, self.stairs, arguments.noise)
 
     def answer(self, settings: DecodeSettings, task: Task) -> Run:
         """One task's first turn, answered by a new decoder."""
@@ -217,6 +217,9 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(CONTENDERS), help="some contenders, with commas")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of DecodeSettings")
     parser.add_argument("--learn", action="store_true", help="the staircase is learned while running, not given")
+    parser.add_argument(
+        "--noise", type=float, default=0.0, help="how much equal steps differ: 0.1 is 10%%"
+    )
     parser.add_argument("--temp", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--context", type=int, default=4096)

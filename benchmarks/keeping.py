@@ -5,12 +5,14 @@ Only `chat.py` beside this measures with them. They decide speed, never text, as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lacli.decode import Decoder
 from lacli.modes import Lookahead, Lookup, Mode
+from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.suffixes import SuffixIndex
+from lacli.taught import Taught
 from lacli.tree import Origin, Tree
 
 
@@ -44,8 +46,18 @@ class Unforgetting(Decoder):
 class UnforgettingLookahead(Lookahead):
     """Leaves the n-grams of a text that is taken back in the pool."""
 
+    def __init__(
+        self, settings: DecodeSettings, pool: NgramPool, vocabulary: int, is_end: Callable[[int], bool]
+    ) -> None:
+        super().__init__(settings, pool, vocabulary, is_end)
+        self._taught = Lasting(pool)
+
+
+class Lasting(Taught):
+    """Takes nothing back of what it has taught."""
+
     def truncate(self, text: Sequence[int], length: int) -> None:
-        self._next = min(self._next, max(length - self._settings.ngram + 1, 0))
+        self._next = min(self._next, max(length - self._pool.ngram + 1, 0))
         self._spans = [(begin, min(end, self._next)) for begin, end in self._spans if begin < self._next]
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from math import exp
+from random import Random
 from time import perf_counter
 from unittest.mock import patch
 
@@ -23,6 +25,8 @@ from lacli.replay import Recorder
 
 PLAIN_S = 0.01
 """Seconds of a step of one row."""
+
+NOISE_SEED = 2402
 
 SHAPES = {
     "gpu": "1:1,64:1.3",
@@ -65,16 +69,19 @@ class SimulatedEngine(Recorder):
     now: its clock, seconds. spent_s: seconds that its calls really took.
     """
 
-    def __init__(self, engine: Engine, stairs: Stairs) -> None:
+    def __init__(self, engine: Engine, stairs: Stairs, noise: float = 0.0) -> None:
+        """noise: how much steps of one size differ on the clock, the standard deviation of their times' logarithm."""
         super().__init__(engine)
         self._stairs = stairs
+        self._noise = noise
+        self._random = Random(NOISE_SEED)
         self.now = 0.0
         self.spent_s = 0.0
 
     def decode(self, batch: Batch) -> bool:
         with self._spending():
             fits = self.engine.decode(batch)
-        self.now += PLAIN_S * self._stairs(len(batch))
+        self.now += PLAIN_S * self._stairs(len(batch)) * exp(self._random.gauss(0, self._noise))
         return fits
 
     def greedy(self) -> Ints:

@@ -101,7 +101,8 @@ class LlamaEngine(Closing):
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """Whether these settings can decode in this context. raw_logits: they sample from them."""
         fits = bool(self._handle) and decode.sequences <= self.sequences and decode.most_outputs <= self._most_outputs
-        return fits and decode.back <= self.back and not (raw_logits and self._samplers)
+        fits = fits and (self.back < 0 or decode.back <= self.back)
+        return fits and not (raw_logits and self._samplers)
 
     def decode(self, batch: Batch) -> bool:
         rows = batch.rows

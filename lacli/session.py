@@ -257,8 +257,8 @@ class Session(Closing):
         if not self.model.chain_only:
             return settings
         drafts = settings.mode != "plain"
-        if drafts and not settings.strict and self._most_back:
-            return self._chained(settings, self._most_back)
+        if drafts and not settings.strict and self.most_back:
+            return self._chained(settings, self.most_back)
         if drafts:
             why = "--strict has no rule for a recurrent state" if settings.strict else self.model.chain_only
             self.notes.append(f"decoding plainly: {why}")
@@ -276,7 +276,8 @@ class Session(Closing):
         return chained
 
     @cached_property
-    def _most_back(self) -> int:
+    def most_back(self) -> int:
+        """Guesses that the model can take back after a step: -1 for any number and trees."""
         return most_back(self.model, self.model_settings)
 
     def _completed(self, sampling: SamplingSettings) -> SamplingSettings:

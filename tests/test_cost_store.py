@@ -339,11 +339,12 @@ def test_only_mode_auto_is_told(session: Session, store: CostStore) -> None:
 def test_a_session_decodes_with_what_it_was_told(session: Session) -> None:
     seen: list[Cost | None] = []
 
-    class Watched(Decoder):
-        def _learn_anew(self) -> None:
-            seen.append(self._cost)
-            super()._learn_anew()
+    class Told(Decoder):
+        def __init__(self, *given: Any, cost: Cost | None = None, **more: Any) -> None:
+            seen.append(cost)
+            super().__init__(*given, cost=cost, **more)
 
+    before = session.decoder
     session.use_cost(COST)
-    session.decoder_in(session.engine, session.settings, Watched)
-    assert seen == [COST]
+    session.decoder_in(session.engine, session.settings, Told)
+    assert seen == [COST] and session.decoder is not before

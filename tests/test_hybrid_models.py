@@ -74,7 +74,8 @@ def test_every_drafting_mode_of_a_hybrid_model_equals_plain_but_for_rounding(
     chosen = DecodeSettings(mode=mode, window=6, back=MOST_BACK)  # type: ignore[arg-type]
     runs = (sampled if drawn else comparison).run(chosen, asked)
     assert bugs(runs) == []
-    assert any(step.drafted for run in runs for step in run.steps), "nothing was ever to be taken back"
+    accepted = {len(step.tokens) - 1 for run in runs for step in run.steps if step.drafted}
+    assert {0, 1} <= accepted, "hardly a chain was taken back"
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -15,7 +15,7 @@ from lacli.bench.rounds import Contender, Exchange, Trial
 from lacli.bench.tasks import Task
 from lacli.errors import LacliError
 from lacli.settings import DecodeSettings, ModelSettings
-from lacli.tune.candidates import Candidate, words
+from lacli.tune.candidates import Candidate, flags, words
 from lacli.tune.report import as_lines, conclusion
 from lacli.tune.search import LEAST, Entrant, Round, Search
 from lacli.tune.tune_json import as_json
@@ -116,7 +116,8 @@ def test_the_search_finds_the_best_of_a_known_landscape(clock: FakeClock, cost: 
     assert found.best and found.confirmed
     assert known[found.best] == pytest.approx(max(known.values())) and known[found.best] > 1.02
     assert found.confirmed.used.speedup.value == pytest.approx(known[found.best])
-    assert words(found.best) in as_lines(found) and "--preset tuned" in conclusion(found)
+    assert words(found.best) in as_lines(found)
+    assert f"  lacli run toy.gguf {flags(found.best)}   (the same)" in as_lines(found).splitlines()
 
 
 def test_where_nothing_pays_plain_is_the_result(clock: FakeClock) -> None:

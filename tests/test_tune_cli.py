@@ -26,7 +26,7 @@ READERS = (
     *("lacli.bench.rounds", "lacli.bench.warm_up", "lacli.decode", "lacli.cache", "lacli.tune.product"),
     *("lacli.tune.search", "lacli.tune.confirm"),
 )
-SECONDS = "12"
+SECONDS = "5"
 
 
 @pytest.fixture
@@ -41,6 +41,14 @@ def prompts(tmp_path: Path) -> str:
     rows = [{"prompt": "def area(width, height):\n    return width * height\n" * times} for times in (1, 2, 3)]
     path.write_text("\n".join(map(json.dumps, rows)))
     return str(path)
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small field of candidates."""
+    fields = {"WINDOWS": (0, 1), "NGRAMS": (3,), "GUESSES": (1, 2), "DRAFTS": (2, 4), "MATCHES": (2,)}
+    for name, values in fields.items():
+        monkeypatch.setattr(f"lacli.tune.candidates.{name}", values)
 
 
 @pytest.fixture(autouse=True)
@@ -89,10 +97,11 @@ def test_what_is_found_is_shown_remembered_and_used(home: dict[str, str], prompt
         "| plain ",
     ):
         assert part in finished.out
-    assert "about 12 seconds" in finished.err and "comparing" in finished.err
+    assert "about 5 seconds" in finished.err and "comparing" in finished.err
     (path,) = kept(home)
     mode = json.loads(path.read_text())["tuned"]["settings"]["mode"]
-    assert "--preset tuned" in finished.out and f"--mode {mode}" in finished.out
+    preset, by_hand = finished.out.splitlines()[-2:]
+    assert preset == "  lacli run --preset tuned" and by_hand.startswith(f"  lacli run --mode {mode}")
     assert answered(home, "--preset", "tuned")["mode"] == mode
     said = call("run", "-p", "hi", "-n", "1", "--preset", "tuned", env=home).err
     assert "--preset tuned: " in said and "when it was tuned just now" in said
@@ -175,8 +184,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_result_is_shown(
     home["XDG_CONFIG_HOME"] = str(tmp_path / "file")
     data = found(home, "--prompts", prompts)
     assert data["remembered"] is False and "cannot keep it" in data["trouble"]
-    assert "It is not remembered (cannot keep it in " in data["summary"]
-    assert data["summary"].endswith(f"to use it: lacli run {data['flags']}")
+    assert "It is not remembered: cannot keep it in " in data["summary"] and data["flags"]
 
 
 def test_a_recurrent_model_that_takes_nothing_back_is_remembered_as_plain(

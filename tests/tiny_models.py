@@ -78,10 +78,14 @@ class _Builder:
         """Add a bias, or a norm weight where `centre` is not zero."""
         self.put(name, centre + spread * self.normal(length))
 
-    def tokens_matrix(self, name: str, gain: float) -> None:
-        """Add an embedding or output matrix, vocabulary x width; rows of special tokens are a tenth of the others."""
+    def tokens_matrix(self, name: str, gain: float, likely: int = len(TOKENS)) -> None:
+        """Add an embedding or output matrix, vocabulary x width.
+
+        Rows of special tokens, and of those behind the first `likely`, are a tenth of the others.
+        """
         values = gain * self.normal(len(TOKENS), _WIDTH)
         values[: len(SPECIAL_TOKENS)] *= 0.1
+        values[likely:] *= 0.1
         self.put(name, values)
 
     def save(self) -> None:
@@ -278,14 +282,17 @@ def write_hybrid(path: Path) -> None:
 
 
 def write_lfm2(path: Path) -> None:
-    """Write an lfm2 model: a hybrid of short convolutions and attention, whose state llama.cpp can take back."""
+    """Write an lfm2 model: a hybrid of short convolutions and attention, whose state llama.cpp can take back.
+
+    Its texts are made of few tokens, so that they repeat themselves and guesses come true.
+    """
     kinds = (0, _KEY_VALUE_HEADS, 0)
     builder = _start(path, "lfm2", key_value_heads=kinds, layers=len(kinds))
     builder.writer.add_shortconv_l_cache(_CONVOLVED)
     builder.writer.add_rope_freq_base(10000.0)
     builder.tokens_matrix("token_embd.weight", 1.0)
     builder.vector("token_embd_norm.weight", _WIDTH, centre=1.0)  # the norm before the output has this name here
-    builder.tokens_matrix("output.weight", _LOGIT_SCALE / np.sqrt(_WIDTH))
+    builder.tokens_matrix("output.weight", _LOGIT_SCALE / np.sqrt(_WIDTH), likely=11)
     for layer, heads in enumerate(kinds):
         block = f"blk.{layer}"
         builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)

@@ -143,7 +143,7 @@ def _merged(found: Followers) -> list[tuple[float, Guess, Followers]]:
         if known is None:
             merged[guess.token] = guess.probability, guess, [(source, guess)]
         else:
-            chance = 1 - (1 - known[0]) * (1 - guess.probability)
+            chance = max(known[0], guess.probability)
             merged[guess.token] = chance, known[1], [*known[2], (source, guess)]
     if not merged:
         return []

@@ -62,10 +62,13 @@ class Request:
 def points_of(session: Session, axes: Axes, screen: Screen) -> list[Point]:
     """What is compared, plain decoding first; what cannot run is said and left out."""
     modes: Sequence[Mode] = axes.modes
-    if why := session.model.chain_only:
-        screen.note(f"only plain decoding is measured: {why}")
-        modes = ["plain"]
     base = session.settings
+    if why := session.model.chain_only:
+        back = 0 if base.strict else session.most_back
+        only = f"chains of at most {back} guesses are" if back else "plain decoding is"
+        screen.note(f"only {only} measured: {why}")
+        modes = [mode for mode in modes if mode != "lookahead"] if back else ["plain"]
+        base = replace(base, back=back)
     sizes = (axes.windows, axes.ngrams, axes.guesses, axes.flash_attentions)
     if axes.ablation and not why:
         found, skipped = ablation(base, session.model_settings)

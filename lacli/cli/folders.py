@@ -46,5 +46,6 @@ def own_folders() -> dict[str, Path]:
         "measured costs": cost_folder(),
         "kept texts": store_folder(),
         "chat history": history_file().parent,
+        "tuned settings": tuned_folder(),
         "own aliases": own_aliases().parent,
     }

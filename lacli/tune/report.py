@@ -40,11 +40,13 @@ def as_lines(tuning: Tuning) -> str:
         parts.append(f"The last round: the best of the search, measured anew\n\n{_last_table(tuning.confirmed)}")
     if tuning.ranked or tuning.confirmed:
         parts.append(LEGEND)
-    return "\n\n".join([*parts, fill(conclusion(tuning), WIDTH, break_on_hyphens=False, break_long_words=False)])
+    parts.append(fill(conclusion(tuning), WIDTH, break_on_hyphens=False, break_long_words=False))
+    # Not filled: a command has to stay one line to be copied.
+    return "\n\n".join([*parts, *(["\n".join(f"  {line}" for line in lines)] if (lines := _commands(tuning)) else [])])
 
 
 def conclusion(tuning: Tuning) -> str:
-    """What is best here, how it compares with plain decoding and with auto, and how to use it."""
+    """What is best here, how it compares with plain decoding and with auto, and whether it is remembered."""
     if tuning.best is None:
         return _so_far(tuning)
     if tuning.only_plain or not tuning.confirmed:
@@ -55,7 +57,10 @@ def conclusion(tuning: Tuning) -> str:
         found = _auto_pays(tuning.confirmed)
     else:
         found = _winner_pays(tuning.confirmed)
-    return f"{found} {_how_to_use(tuning)}"
+    if tuning.trouble:
+        return f"{found} It is not remembered: {tuning.trouble}."
+    what = {"plain": "Plain", "auto": "Auto"}.get(tuning.best.mode, "This")
+    return f"{found} {what} is remembered for this model and machine, for run, chat and bench."
 
 
 def last_rows(confirmed: Confirmed) -> list[tuple[str, Result]]:
@@ -155,18 +160,19 @@ def _so_far(tuning: Tuning) -> str:
     luck = "" if again else "; that is partly luck, because it was chosen for it"
     return (
         f"{why}, so nothing is remembered. The best so far is {first.contender.label}, {_times(result.speedup)} plain "
-        f"decoding's speed on {prompts}{luck}. To use it: {_typed(tuning.setup, flags(first.contender.point.settings))}"
+        f"decoding's speed on {prompts}{luck}."
     )
 
 
-def _how_to_use(tuning: Tuning) -> str:
-    assert tuning.best
-    by_hand = _typed(tuning.setup, flags(tuning.best))
-    if tuning.trouble:
-        return f"It is not remembered ({tuning.trouble}); to use it: {by_hand}"
-    what = {"plain": "Plain", "auto": "Auto"}.get(tuning.best.mode, "This")
-    preset = _typed(tuning.setup, "--preset tuned")
-    return f"{what} is remembered for this model and machine, for run, chat and bench: {preset}, or by hand {by_hand}"
+def _commands(tuning: Tuning) -> list[str]:
+    """How to use what was found, as it is typed."""
+    if tuning.best:
+        by_hand = _typed(tuning.setup, flags(tuning.best))
+        return [by_hand] if tuning.trouble else [_typed(tuning.setup, "--preset tuned"), f"{by_hand}   (the same)"]
+    first = next(iter(tuning.ranked), None)
+    if first and first.value > 1 and first.contender.point:
+        return [_typed(tuning.setup, flags(first.contender.point.settings))]
+    return []
 
 
 def _typed(setup: Setup, rest: str) -> str:

@@ -23,6 +23,9 @@ LADDER = ((8, 128), (6, 96), (4, 64), (3, 48), (2, 32), (1, 32), (1, 16))
 FIRST = 0.4
 """The part of the time that the first round may take, where everyone answers."""
 
+LATE = 1.25
+"""Times what a round should take, after which it has no further prompt."""
+
 LEAST = 2
 """Candidates that are compared however little time there is."""
 
@@ -49,12 +52,13 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Round:
-    """One round: who answers which tasks. number: from 1; of: with those that follow."""
+    """One round: who answers which tasks. number: from 1; of: with those that follow. end: when it has taken too long."""
 
     number: int
     of: int
     entrants: tuple[Entrant, ...]
     tasks: tuple[Task, ...]
+    end: float
 
     @property
     def answers(self) -> int:
@@ -119,7 +123,8 @@ class Search:
         for each in self._alive:
             each.rounds = self._rounds
         tasks = [self._limited(task, limit) for task in islice(self._tasks, prompts)]
-        return Round(self._rounds, self._rounds + left - 1, self._alive, tuple(tasks))
+        end = min(now + LATE * share, self._end)
+        return Round(self._rounds, self._rounds + left - 1, self._alive, tuple(tasks), end)
 
     def play(self, current: Round) -> Iterator[None]:
         """Let the round's entrants answer, an answer at a time; what an interrupt leaves counts too.
@@ -128,7 +133,7 @@ class Search:
         """
         for turn, task in enumerate(current.tasks):
             yield from self._answers(task, turn)
-            if self._clock() >= self._end:
+            if self._clock() >= current.end:
                 break
         self._alive = tuple(
             sorted(self._alive, key=lambda each: each.value, reverse=True)[: ceil(len(self._alive) / 2)]
