@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import overload
 
+from lacli.cost.staircase import Cost
 from lacli.generation import Answer
 from lacli.resolve import find_model
 from lacli.sampling import SamplingSettings
@@ -23,11 +24,13 @@ def load(
     decode_settings: DecodeSettings | None = None,
     sampling: SamplingSettings | None = None,
     template: str | None = "",
+    cost: Cost | None = None,
 ) -> Session:
     """Open a model (a path or a name, as MODEL is; None: the bundled demo model) for `generate`.
 
     A model of the hub is fetched where the cache lacks it.
     template: a bundled chat template's name, a file or a Jinja text; empty: the model's own; None: none at all.
+    cost: what steps cost here, where it was measured before; mode auto learns it otherwise.
     Raises ModelLoadError when there is no such model or its kind cannot be used, UsageError when the settings cannot.
     """
     return Session(
@@ -36,6 +39,7 @@ def load(
         decode_settings or DecodeSettings(),
         sampling or SamplingSettings(),
         template=template,
+        cost=cost,
     )
 
 

@@ -180,7 +180,7 @@ class LlamaModel(Closing):
 
     @property
     def chain_only(self) -> str:
-        """Why this model takes no trees, and no chains either where it cannot go back (`most_back`), or an empty string."""
+        """Why this model takes no trees, and only chains that it can go back by (`most_back`), or an empty string."""
         if lib.llama_model_is_recurrent(self.handle):
             return "a recurrent model keeps one state and cannot forget a wrong guess"
         if lib.llama_model_is_hybrid(self.handle):

@@ -21,7 +21,7 @@ from lacli.resolve import demo_model
 from lacli.settings import ModelSettings
 from tests import fake_rivals
 from tests.program import call, finish, on_terminal, start
-from tests.tiny_models import write_mamba
+from tests.tiny_models import write_lfm2, write_mamba
 
 MODES = ["plain", "jacobi", "lookup", "lookahead", "auto"]
 QUICK = ("bench", "-q", "--classes", "edit", "--each", "1", "-r", "1", "-n", "24")
@@ -233,6 +233,18 @@ def test_an_unknown_cost_is_measured_before_the_answers(tmp_path: Path) -> None:
     assert 0 <= done.err.find("timing steps of") < done.err.find("warming up")
 
 
+def test_a_hybrid_models_chains_are_measured_and_what_is_not_is_said(tmp_path: Path) -> None:
+    write_lfm2(tmp_path / "hybrid.gguf")
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "one two one two one two"}\n')
+    arguments = ("--prompts", str(file), "-n", "24", "-r", "1", "-o", "json", "--check", "--minutes", "0.1")
+    done = call("bench", str(tmp_path / "hybrid.gguf"), *arguments)
+    assert done.code == 0 and "guesses are measured: a hybrid model" in done.err
+    found = json.loads(done.out)
+    assert [row["mode"] for row in found] == ["plain", "jacobi", "lookup", "auto"]
+    assert all(row["identical"] or row["verdict"] == "rounding" for row in found)
+
+
 def test_details_show_the_pool_the_matches_and_the_blocks() -> None:
     found = rows(*QUICK, "--details")
     jacobi, lookahead = found[1], found[3]
@@ -362,6 +374,28 @@ def test_ctrl_c_while_warming_up_is_no_traceback() -> None:
         out, err = process.communicate()
     assert process.returncode == 130
     assert b"Traceback" not in err
+
+
+def test_ctrl_c_while_the_oracle_answers_keeps_the_answers() -> None:
+    terminal = on_terminal("bench", "--classes", "edit", "--each", "8", "-r", "1", "-n", "128", "--modes", "auto")
+    terminal.expect("looking for the ceiling")
+    terminal.expect(r" [2-9]\d*/\d+")
+    terminal.sendintr()
+    done = finish(terminal)
+    assert done.code == 130
+    assert "| edit" in done.out and "stopped" in done.out and "| ceiling |" in done.out
+
+
+def test_ctrl_c_while_the_cost_of_rows_is_measured_is_no_traceback(tmp_path: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    with start("bench", "--classes", "edit", "--modes", "auto", env=cache) as process:
+        assert process.stderr
+        while b"timing steps" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 130 and out == b""
+    assert b"Traceback" not in err and not list(tmp_path.rglob("*.json"))
 
 
 def test_the_picture_is_written_and_what_cannot_be_is_said_before(tmp_path: Path) -> None:

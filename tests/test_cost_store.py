@@ -348,3 +348,6 @@ def test_a_session_decodes_with_what_it_was_told(session: Session) -> None:
     session.use_cost(COST)
     session.decoder_in(session.engine, session.settings, Told)
     assert seen == [COST] and session.decoder is not before
+    with load(model_settings=session.model_settings, decode_settings=session.settings, cost=COST) as other:
+        other.decoder_in(other.engine, other.settings, Told)
+    assert seen == [COST, COST]

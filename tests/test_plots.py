@@ -147,6 +147,15 @@ def test_speedups_without_intervals_have_none(axes: Axes) -> None:
     assert len(axes.containers) == 1
 
 
+def test_ceilings_are_marked_and_what_is_far_away_does_not_make_the_bars_small(axes: Axes) -> None:
+    near, far = Speedup("a", "auto", 1.2, ceiling=2.3), Speedup("b", "auto", 1.5, 0.1, 900.0, ceiling=80.0)
+    speedups(axes, [near, Speedup("a", "lookup", 0.9), far])
+    limit = axes.get_xlim()[1]
+    marks = [(line.get_marker(), place[0]) for line in axes.get_lines() for place in places(line)]
+    assert ("D", 2.3) in marks and (">", limit) in marks and "ceiling" in legend(axes)
+    assert 2.3 < limit < 10
+
+
 def test_bars_of_a_class_do_not_overlap(axes: Axes) -> None:
     speedups(axes, RESULTS)
     boxes = sorted(

@@ -16,10 +16,11 @@ from lacli.bench.tasks import Task
 from lacli.errors import LacliError
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.tune.candidates import Candidate, flags, words
+from lacli.tune.field import Field
 from lacli.tune.report import as_lines, conclusion
 from lacli.tune.search import LEAST, Entrant, Round, Search
 from lacli.tune.tune_json import as_json
-from lacli.tune.tuner import AUTO, PLAIN, Field, Tuner, fitting
+from lacli.tune.tuner import AUTO, PLAIN, Tuner, fitting
 from lacli.tune.tuning import Setup, Tuning
 from lacli.ui import Screen
 from tests.bench_field import asker, contender, task
@@ -76,9 +77,8 @@ def named(settings: DecodeSettings, clock: FakeClock, cost: Cost, decodes: Decod
 
 def tuner(clock: FakeClock, cost: Cost, seconds: float = 1e6, autos: DecodeSettings = PLAIN) -> Tuner:
     found = [Candidate(each) for each in FIELD]
-    return Tuner(
-        field_on(clock, cost, autos), asker(), TASKS, found, clock.now + seconds, Screen(quiet=True), clock=clock
-    )
+    field = field_on(clock, cost, autos)
+    return Tuner(field, field, asker(), TASKS, found, clock.now + seconds, Screen(quiet=True), clock=clock)
 
 
 def outcome(done: Tuner) -> Tuning:
@@ -201,7 +201,7 @@ def test_too_little_time_remembers_nothing(clock: FakeClock) -> None:
 @pytest.mark.parametrize("answers", [0, 2, 5, 40, 85])
 def test_ctrl_c_shows_what_was_measured_so_far_and_remembers_nothing(clock: FakeClock, answers: int) -> None:
     done = tuner(clock, flat)
-    done.field = interrupted_after(done.field, answers)
+    done.field = done.quick = interrupted_after(done.field, answers)
     done.run()
     found = outcome(done)
     assert found.interrupted and found.best is None and found.remembered(0.0) is None

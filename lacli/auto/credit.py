@@ -21,9 +21,10 @@ class Credit:
     def __init__(self) -> None:
         self._balance = FIRST
 
-    def covers(self, rows_cost: float) -> bool:
-        """Whether a step that costs so many plain steps may be tried: it brings one token at least."""
-        return rows_cost - 1 <= self._balance
+    @property
+    def dearest(self) -> float:
+        """Plain steps that a step may cost: it brings one token at least."""
+        return 1 + self._balance
 
     def book(self, tokens: int, cost: float) -> None:
         """A step with guesses brought so many tokens and cost so many plain steps."""

@@ -117,7 +117,7 @@ class Auto(Mode):
             length = source.match[1]
             if length:
                 chances = map(source.chance, range(length, length + most))
-                rows, tokens = chain_rows(chances, pace.relative, pace.slope, most)
+                rows, tokens = chain_rows(chances, pace.relative, pace.slope, most, self._credit.dearest)
                 if rows > 1 and tokens > best * pace.relative[rows]:
                     best = tokens / pace.relative[rows]
                     found, size, expected = source, rows, tokens
@@ -129,7 +129,16 @@ class Auto(Mode):
         columns, pace = self._columns, self._pace
         self._set_width(text, room)
         self._before = text[-2] if len(text) > 1 else -1
-        draft = plan(self._sources, text, pace.relative, pace.slope, room - columns.rows, LEAVES, columns.rows)
+        draft = plan(
+            self._sources,
+            text,
+            pace.relative,
+            pace.slope,
+            room - columns.rows,
+            self._credit.dearest,
+            LEAVES,
+            columns.rows,
+        )
         rows = 1 + len(draft.nodes) + columns.rows
         tree = Tree(text[-1])
         if rows > 1 and self._pays(draft.tokens, pace.relative[rows], "the best of all sources"):
@@ -177,7 +186,7 @@ class Auto(Mode):
     def _pays(self, tokens: float, cost: float, reason: str) -> bool:
         """Whether a step that costs so many plain ones is taken; it is the plan then."""
         plain = self._pace.plain
-        if not plain or tokens < MARGIN * cost or not self._credit.covers(cost):
+        if not plain or tokens < MARGIN * cost:
             return False
         self._drafted = True
         self.plan = Plan(tokens, cost * plain, plain, reason)

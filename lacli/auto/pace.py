@@ -32,6 +32,8 @@ MEMORY = 12
 JUMP = 1.5
 """A step counts as at most so much slower or faster than its size was: a busy moment is no new machine."""
 
+TINY = 1e-3
+
 CONTEXT_STEP = 128
 """Tokens after which the staircase of the longer text is asked for."""
 
@@ -108,15 +110,14 @@ class Pace:
         return [1.0, *(stairs.relative(rows) for rows in range(1, self._most + 1))]
 
     def _update(self) -> None:
-        """Sizes that were seen cost what they did; the others are off as the nearest seen one is."""
-        before, seen = self._before, sorted(self._seen)
-        relative = list(before)
-        for rows in range(2, self._most + 1):
-            if seen:
-                near = min(seen, key=lambda size: abs(size - rows))
-                share = (self._seen[near][0] - 1) / max(before[near] - 1, 1e-9)
-                relative[rows] = 1 + (before[rows] - 1) * max(share, 0.0)
-        self.relative = relative
+        """Sizes that were seen cost what they did; the others are off as the nearest seen one is, the less the farther."""
+        before = self._before
+        shares = {rows: (mean - 1) / max(before[rows] - 1, TINY) for rows, (mean, _) in self._seen.items()}
+        self.relative = list(before)
+        for rows in range(2, self._most + 1) if shares else ():
+            near = min(shares, key=lambda seen: max(seen, rows) / min(seen, rows))
+            alike = min(near, rows) / max(near, rows)
+            self.relative[rows] = 1 + (before[rows] - 1) * max(shares[near], TINY) ** alike
         self._slope = None
 
     @property

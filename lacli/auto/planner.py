@@ -36,11 +36,11 @@ class Draft(NamedTuple):
 
 
 def chain_rows(
-    chances: Iterable[float], relative: Sequence[float], slope: Sequence[float], most: int
+    chances: Iterable[float], relative: Sequence[float], slope: Sequence[float], most: int, dearest: float
 ) -> tuple[int, float]:
     """How many rows of a chain pay best, the input among them, and the tokens that they are expected to bring.
 
-    chances: of each guess, where those above it came true. relative, slope, most: as `plan` takes them.
+    chances: of each guess, where those above it came true. relative, slope, most, dearest: as `plan` takes them.
     """
     reach = tokens = best_value = best_tokens = 1.0
     rows = best = 1
@@ -50,7 +50,7 @@ def chain_rows(
             break
         rows += 1
         tokens += reach
-        if tokens > best_value * relative[rows]:
+        if tokens > best_value * relative[rows] and relative[rows] <= dearest:
             best, best_tokens, best_value = rows, tokens, tokens / relative[rows]
     return best, best_tokens
 
@@ -61,13 +61,14 @@ def plan(
     relative: Sequence[float],
     slope: Sequence[float],
     most: int,
+    dearest: float,
     leaves: int,
     beside: int = 0,
 ) -> Draft:
     """The draft with the most expected tokens a second, of at most `most` rows, the input among them.
 
-    relative: plain steps that so many rows cost; slope: the least that each further row costs, by rows. leaves: most
-    branches. beside: rows that the step has anyway, the window's.
+    relative: plain steps that so many rows cost; slope: the least that each further row costs, by rows. dearest: plain
+    steps that it may cost. leaves: most branches. beside: rows that the step has anyway, the window's.
     """
     planner = _Planner(sources, leaves)
     planner.ask_first(text)
@@ -80,7 +81,7 @@ def plan(
         tokens += chance
         rows = 1 + beside + len(planner.nodes)
         value = tokens / relative[rows]
-        if value > best_value:
+        if value > best_value and relative[rows] <= dearest:
             best, best_tokens, best_value = len(planner.nodes), tokens, value
         elif chance <= best_value * slope[rows]:
             # No further node is more probable, and even rows at their cheapest would cost more than they bring.

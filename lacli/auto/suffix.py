@@ -69,14 +69,13 @@ class Suffix(Matching):
 
     def truncate(self, text: Sequence[int], length: int) -> None:
         for place in range(len(self._earlier) - 1, max(length, 0) - 1, -1):
-            if place:
-                pair, before = (text[place - 1], text[place]), self._earlier[place]
-                if before:
-                    self._latest[pair] = before
-                else:
-                    self._latest.pop(pair, None)
+            pair, before = self._pair(text, place), self._earlier[place]
+            if before:
+                self._latest[pair] = before
+            else:
+                self._latest.pop(pair, None)
             del self._earlier[place:]
-        del self._matches[length + 1 :]
+        del self._matches[max(length, 0) + 1 :]
 
     def chance(self, length: int) -> float:
         """The probability of the token after a match of so many tokens."""
@@ -127,7 +126,7 @@ class Suffix(Matching):
         for place in range(len(earlier), len(text)):
             token = text[place]
             expected, length = matches[-1]
-            pair = (text[place - 1], token) if place else (-1, token)
+            pair = self._pair(text, place)
             before = latest.get(pair, 0)
             hit = length > 0 and text[expected] == token
             if scored and length:
@@ -137,6 +136,11 @@ class Suffix(Matching):
             matches.append((expected + 1, length + 1) if hit else self._search(text, place, before))
             earlier.append(before)
             latest[pair] = place + 1
+
+    @staticmethod
+    def _pair(text: Sequence[int], place: int) -> tuple[int, int]:
+        """The two tokens that end at a place."""
+        return (text[place - 1], text[place]) if place else (-1, text[0])
 
     def _search(self, text: Sequence[int], place: int, end: int) -> tuple[int, int]:
         """The longest match of what ends with the token at `place` among the chained occurrences from `end` on."""

@@ -36,9 +36,13 @@ def with_plain(points: Sequence[Point]) -> list[Point]:
     """The points with plain decoding in front for each choice of flash attention: what all others are measured by."""
     switches = dict.fromkeys(point.flash_attention for point in points)
     plain = {point.flash_attention: point for point in points if point.settings.mode == "plain"}
-    base = points[0].settings
-    ahead = [plain.get(switch) or Point(replace(base, mode="plain"), switch) for switch in switches]
+    ahead = [_plainly(plain.get(switch) or Point(points[0].settings, switch)) for switch in switches]
     return [*ahead, *(point for point in points if point.settings.mode != "plain")]
+
+
+def _plainly(point: Point) -> Point:
+    """Plain decoding needs no way back, which would cost it something."""
+    return replace(point, settings=replace(point.settings, mode="plain", back=-1))
 
 
 def rivals(session: Session, found: Sequence[Rival], stack: ExitStack) -> list[Contender]:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from lacli import charts, plots
+from lacli.bench.ceiling import Ceilings
 from lacli.bench.results import Result, overall
 from lacli.bench.rounds import Contender
 from lacli.cost.staircase import Cost
@@ -43,17 +44,25 @@ def _tied(points: Sequence[plots.CompressionPoint]) -> list[Measured]:
     return [(each.ngram - 1, each.window, each.compression) for each in points if 0 < each.window == each.guesses]
 
 
-def speedups(found: Sequence[Result], contenders: Sequence[Contender]) -> list[plots.Speedup]:
+def speedups(
+    found: Sequence[Result], contenders: Sequence[Contender], ceilings: Ceilings | None = None
+) -> list[plots.Speedup]:
     """The speed-up of everyone but plain decoding, class by class; of a sweep's many only over all classes."""
     guessing = [result for result in found if contenders[result.contender].mode != "plain"]
     if len({result.contender for result in guessing}) <= MOST_BY_CLASS:
-        return [_speedup(result, result.kind, contenders[result.contender].label) for result in guessing]
+        return [
+            _speedup(result, result.kind, contenders[result.contender].label, ceilings or {}) for result in guessing
+        ]
     whole = overall(guessing)
-    return [_speedup(result, contenders[result.contender].label, f"prompts: {result.kind}") for result in whole]
+    return [
+        _speedup(result, contenders[result.contender].label, f"prompts: {result.kind}", ceilings or {})
+        for result in whole
+    ]
 
 
-def _speedup(result: Result, group: str, name: str) -> plots.Speedup:
-    return plots.Speedup(group, name, result.speedup.value, result.speedup.low, result.speedup.high)
+def _speedup(result: Result, group: str, name: str, ceilings: Ceilings) -> plots.Speedup:
+    ratio, ceiling = result.speedup, ceilings.get((result.contender, result.kind))
+    return plots.Speedup(group, name, ratio.value, ratio.low, ratio.high, ceiling.ratio.value if ceiling else None)
 
 
 def staircases(cost: Cost | None) -> list[plots.Staircase]:
@@ -68,10 +77,17 @@ def staircases(cost: Cost | None) -> list[plots.Staircase]:
 
 
 def save(
-    path: Path, found: Sequence[Result], contenders: Sequence[Contender], cost: Cost | None, title: str, caption: str
+    path: Path,
+    found: Sequence[Result],
+    contenders: Sequence[Contender],
+    cost: Cost | None,
+    title: str,
+    caption: str,
+    ceilings: Ceilings | None = None,
 ) -> bool:
     """Write the picture; it has the panels for which there is something to draw, and without any there is none."""
-    points, ratios, stairs = compression_points(found, contenders), speedups(found, contenders), staircases(cost)
+    points, ratios = compression_points(found, contenders), speedups(found, contenders, ceilings)
+    stairs = staircases(cost)
     panels: list[plots.Panel] = []
     if len(points) >= LEAST_FOR_A_CURVE:
         panels.append(partial(plots.compression, points=points, law=law_of(points)))

@@ -272,12 +272,12 @@ def _show(outcome: Outcome, request: Request, screen: Screen) -> None:
         parts += [score_table(outcome.scores, competing)] if outcome.scores else []
         parts += [law_sentence(compression_points(found, competing))]
         parts += [as_charts(found, competing, outcome.cost)] if request.charts else []
-        screen.line("\n\n".join(part for part in [*parts, conclusion(found, competing)] if part))
+        screen.line("\n\n".join(part for part in [*parts, conclusion(found, competing, outcome.ceilings)] if part))
     else:
         screen.line(as_text(outcome.rows, request.form))
-        screen.note(conclusion(found, competing))
+        screen.note(conclusion(found, competing, outcome.ceilings))
     if request.plot:
         title = f"lacli bench: {outcome.machine.description}"
         caption = f"{outcome.machine.where}; {outcome.machine.backends}, {outcome.machine.loading.thread_words}"
-        drawn = save(request.plot, found, competing, outcome.cost, title, caption)
+        drawn = save(request.plot, found, competing, outcome.cost, title, caption, outcome.ceilings)
         screen.note(f"the picture is in {request.plot}" if drawn else "there is nothing to draw a picture of")

@@ -171,7 +171,7 @@ def partings(found: Sequence[Result], contenders: Sequence[Contender], judged: J
     return markdown(header, rows, left=3)
 
 
-def conclusion(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
+def conclusion(found: Sequence[Result], contenders: Sequence[Contender], ceilings: Ceilings | None = None) -> str:
     """Which setting pays on this machine, or that none does, in plain words.
 
     What is measured by is the fastest plain decoding, where several were (with and without flash attention).
@@ -202,9 +202,18 @@ def conclusion(found: Sequence[Result], contenders: Sequence[Contender]) -> str:
         sentence = f"{label} is the best of {len(rivals)} settings: {speed}; {alone}."
     else:
         sentence = f"{label} pays on this machine: {speed}."
-    return fill(
-        " ".join(part for part in (sentence, _by_class(found, contenders), _smaller(found, contenders)) if part), WIDTH
-    )
+    parts = sentence, _by_class(found, contenders), _reached(whole, ceilings or {}), _smaller(found, contenders)
+    return fill(" ".join(part for part in parts if part), WIDTH)
+
+
+def _reached(whole: Sequence[Result], ceilings: Ceilings) -> str:
+    """What there was to win, and how much of it mode auto has."""
+    for result in whole:
+        ceiling = ceilings.get((result.contender, result.kind))
+        share = ceiling.share(result.speedup.value) if ceiling else None
+        if ceiling and share is not None:
+            return f"The ceiling here is {ceiling.ratio.value:.2f}, and auto's share of it {share:.0%}."
+    return ""
 
 
 def _by_class(found: Sequence[Result], contenders: Sequence[Contender]) -> str:

@@ -32,6 +32,10 @@ BAR = 0.21
 LEGEND_LINE = 15
 """Points that a line of a legend takes."""
 
+CEILING = "D"
+MOST_BESIDE = 3
+"""Times the longest bar that the axis of speed-ups reaches at most."""
+
 MOST_SIZES = 6
 """Points of a line up to which its name lists them."""
 
@@ -49,13 +53,17 @@ class CompressionPoint:
 
 @dataclass(frozen=True)
 class Speedup:
-    """How many times as fast as plain decoding a mode was on a class; low, high: its confidence interval."""
+    """How many times as fast as plain decoding a mode was on a class.
+
+    low, high: its confidence interval. ceiling: the most that it could have been.
+    """
 
     prompt_class: str
     mode: str
     ratio: float
     low: float | None = None
     high: float | None = None
+    ceiling: float | None = None
 
 
 @dataclass(frozen=True)
@@ -96,17 +104,21 @@ def speedups(axes: Axes, results: Sequence[Speedup]) -> float:
     classes = list(dict.fromkeys(result.prompt_class for result in results))
     modes = list(dict.fromkeys(result.mode for result in results))
     thickness = 0.84 / len(modes)
+    limit = _speed_limit(results)
     for index, mode in enumerate(modes):
         own = [result for result in results if result.mode == mode]
         places = [classes.index(result.prompt_class) + (index - (len(modes) - 1) / 2) * thickness for result in own]
         ratios = [result.ratio for result in own]
         axes.barh(places, ratios, thickness * 0.92, color=COLORS[index % len(COLORS)], label=mode)
         for place, result in zip(places, own, strict=True):
-            _interval(axes, place, result)
+            _interval(axes, place, result, limit)
+            _ceiling(axes, place, result, limit)
     axes.axvline(1, color="black", linewidth=1, label="plain decoding")
+    if any(result.ceiling for result in results):
+        axes.plot([], [], color=QUIET, marker=CEILING, linestyle="none", label="ceiling")
     axes.set_yticks(range(len(classes)), classes, parse_math=False)
     axes.set_ylim(len(classes) - 0.5, -0.5)
-    axes.set_xlim(0, 1.1 * max(1.0, *(result.high or result.ratio for result in results)))
+    axes.set_xlim(0, limit)
     axes.set_xlabel("times as fast as plain decoding")
     _finish(axes, "Speed-up over plain decoding, by class", columns=4)
     axes.grid(visible=False, axis="y")
@@ -159,8 +171,22 @@ def _law_curve(points: Sequence[CompressionPoint], law: Law) -> tuple[list[float
     return rows.tolist(), [law.compression(tied[0].ngram - 1, 2.0**log) for log in dense.tolist()]
 
 
-def _interval(axes: Axes, place: float, result: Speedup) -> None:
-    low, high = result.low or result.ratio, result.high or result.ratio
+def _speed_limit(results: Sequence[Speedup]) -> float:
+    """Where the axis ends: the bars should be seen beside a wide interval or a ceiling that is far away."""
+    highest = max(1.0, *(result.ratio for result in results))
+    reached = max(1.0, *(max(result.high or result.ratio, result.ceiling or 0.0) for result in results))
+    return 1.1 * min(reached, MOST_BESIDE * highest)
+
+
+def _ceiling(axes: Axes, place: float, result: Speedup, limit: float) -> None:
+    """A mark at the ceiling, or an arrow where that is out of the picture."""
+    if result.ceiling:
+        seen = result.ceiling < limit
+        axes.plot(min(result.ceiling, limit), place, color=QUIET, marker=CEILING if seen else ">", clip_on=False)
+
+
+def _interval(axes: Axes, place: float, result: Speedup, limit: float) -> None:
+    low, high = result.low or result.ratio, min(result.high or result.ratio, limit / 1.1)
     if low < high:
         axes.errorbar(result.ratio, place, xerr=[[result.ratio - low], [high - result.ratio]], color="black",
                       linewidth=1, capsize=2)  # fmt: skip

@@ -6,36 +6,33 @@ Takes settings; flags are read before, terminals are `ui.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter, time
 
 from lacli.amounts import counted
-from lacli.bench.contenders import contenders
-from lacli.bench.contexts import Contexts
-from lacli.bench.rounds import Asker, Contender
+from lacli.bench.rounds import Asker
 from lacli.bench.staging import asker_of
 from lacli.bench.statistics import median
-from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
 from lacli.check import fixed_seed
 from lacli.context import most_back
 from lacli.cost.known import cost_beside, device_names, machine_key
 from lacli.cost.staircase import Staircase
 from lacli.cost.store import CostStore
-from lacli.ending import ctrl_c_ends_at_once, loading_model
+from lacli.ending import loading_model
 from lacli.errors import Interrupted
 from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
-from lacli.tune.candidates import candidates, words
+from lacli.settings import ModelSettings
+from lacli.tune.candidates import candidates
+from lacli.tune.field import quick, usual
 from lacli.tune.kept import TunedStore
 from lacli.tune.report import as_lines
 from lacli.tune.tune_json import as_json
-from lacli.tune.tuner import PLAIN, Field, Tuner, fitting
+from lacli.tune.tuner import PLAIN, Tuner, fitting
 from lacli.tune.tuning import Setup, Tuning
 from lacli.ui import Screen
 
@@ -110,7 +107,18 @@ def _tuned(session: Session, plan: TunePlan, screen: Screen) -> Tuning:
     found, lost = candidates(staircase, loading, back)
     if lost:
         screen.note(f"{counted(len(lost), 'setting')} cannot pay here: a step costs more than it can bring")
-    tuner = Tuner(_field(session), asker, tasks, found, begin + plan.seconds, screen, back, plan.limit, perf_counter)
+    tuner = Tuner(
+        field=usual(session),
+        quick=quick(session),
+        asker=asker,
+        tasks=tasks,
+        found=found,
+        end=begin + plan.seconds,
+        screen=screen,
+        back=back,
+        limit=plan.limit,
+        clock=perf_counter,
+    )
     tuner.run()
     return Tuning(
         setup,
@@ -132,18 +140,3 @@ def _staircase(
         return None
     session.use_cost(cost)
     return cost.at(round(median([len(asker.prompt(task, [])) for task in tasks])))
-
-
-def _field(session: Session) -> Field:
-    """Opens contexts for settings, as few as there can be."""
-
-    @contextmanager
-    def field(settings: Sequence[DecodeSettings]) -> Iterator[Sequence[Contender]]:
-        points = [Point(each) for each in settings]
-        with ctrl_c_ends_at_once():
-            contexts = Contexts(session, points)
-        with contexts:
-            competing = contenders(session, contexts, points)
-            yield [replace(each, label=words(each.point.settings)) for each in competing if each.point]
-
-    return field

@@ -91,7 +91,7 @@ def _search_words(tuning: Tuning) -> str:
 
 
 def _search_table(ranked: Sequence[Entrant]) -> str:
-    header = ("setting", "rounds", "prompts", "x plain", "95%", "S", "rows")
+    header = ("setting", "rounds", "answers", "x plain", "95%", "S", "rows")
     rows = [
         (each.contender.label, str(each.rounds), str(each.result.prompts), *_numbers(each.result))
         for each in ranked[:SHOWN]
@@ -154,13 +154,13 @@ def _so_far(tuning: Tuning) -> str:
     assert first.result and first.contender.point
     again = tuning.confirmed.winner if tuning.confirmed else None
     result = again or first.result
-    prompts = counted(result.prompts, "prompt")
+    answers = counted(len(result.trials), "answer")
     if result.speedup.value <= 1:
-        return f"{why}, so nothing is remembered. Nothing tried so far beat plain decoding, on {prompts}."
+        return f"{why}, so nothing is remembered. Nothing tried so far beat plain decoding, in {answers}."
     luck = "" if again else "; that is partly luck, because it was chosen for it"
     return (
         f"{why}, so nothing is remembered. The best so far is {first.contender.label}, {_times(result.speedup)} plain "
-        f"decoding's speed on {prompts}{luck}."
+        f"decoding's speed in {answers}{luck}."
     )
 
 

@@ -52,7 +52,7 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Round:
-    """One round: who answers which tasks. number: from 1; of: with those that follow. end: when it has taken too long."""
+    """One round: who answers which tasks. number: from 1; of: with those that follow. end: when it has to be over."""
 
     number: int
     of: int
@@ -176,10 +176,10 @@ class Search:
         return self._alive[:most]
 
     def _seconds(self, entrants: Sequence[Entrant], limit: int) -> float:
-        """How long one prompt of ordinary length takes, with everyone's answers."""
+        """How long one prompt of ordinary length takes, read once a mode and answered by everyone."""
         size = sum(self._sizes.values()) / len(self._sizes)
         tokens = self._pace.token_s * (1 + sum(1 / (each.value or each.expected) for each in entrants))
-        return tokens * limit + self._pace.prompt_s * size * (1 + len(entrants))
+        return tokens * limit + self._pace.prompt_s * size * len({each.contender.mode for each in entrants} | {"plain"})
 
     def _limited(self, task: Task, limit: int) -> Task:
         room = max(self._asker.cells - self._sizes[task], 1)

@@ -49,7 +49,7 @@ def _row(name: str, result: Result) -> dict[str, Any]:
         "tokens_per_second": round(result.speed, 2),
         "tokens_per_step": round(result.compression, 4),
         "rows_per_step": None if rows is None else round(rows, 4),
-        "prompts": result.prompts,
+        "answers": len(result.trials),
     }
 
 

@@ -6,7 +6,6 @@ Gets contenders from whoever can open them, so that no model is known here; what
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -21,6 +20,7 @@ from lacli.errors import LacliError
 from lacli.settings import DecodeSettings
 from lacli.tune.candidates import Candidate
 from lacli.tune.confirm import LastRound
+from lacli.tune.field import Field
 from lacli.tune.search import Entrant, Search
 from lacli.ui import Screen
 
@@ -29,19 +29,18 @@ SEARCH_SHARE = 0.6
 
 PLAIN, AUTO = DecodeSettings(mode="plain"), DecodeSettings(mode="auto")
 
-Field = Callable[[Sequence[DecodeSettings]], AbstractContextManager[Sequence[Contender]]]
-"""Opens what these settings need and gives them as contenders, in their order."""
-
 
 @dataclass
 class Tuner:
     """A search and what it has done so far; `run` it.
 
-    found: the candidates, the most promising first. back: guesses that the model can take back. end: when the clock
-    says that it is over. limit: tokens of an answer, None: as time allows. interrupted: Ctrl-C ended it.
+    field, quick: contenders for the last round and for the search, where a prompt may be read once for several. found:
+    the candidates, the most promising first. back: guesses that the model can take back. end: when the clock says that
+    it is over. limit: tokens of an answer, None: as time allows. interrupted: Ctrl-C ended it.
     """
 
     field: Field
+    quick: Field
     asker: Asker
     tasks: Sequence[Task]
     found: Sequence[Candidate]
@@ -65,7 +64,7 @@ class Tuner:
     def _searched(self) -> DecodeSettings | None:
         """The setting that did best, if any has answered."""
         settings = [PLAIN, *(each.settings for each in self.found)]
-        with self.field(settings) as (plain, *others):
+        with self.quick(settings) as (plain, *others):
             pace = self._warm(plain, others)
             entrants = [Entrant(one, each.expected) for one, each in zip(others, self.found, strict=True)]
             prompts = counted(len(self.tasks), "prompt")
@@ -104,10 +103,10 @@ class Tuner:
 
     def _warm(self, plain: Contender, others: Sequence[Contender]) -> Speed:
         """Plain decoding's pace. Of every mode one answers a little, for what is loaded and made late."""
-        firsts = {each.mode: each for each in others}
-        for each in firsts.values():
-            each.answer(replace(self.exchange, limit=1))
-        return speed_of(plain, self.exchange)
+        read = [each.answer(replace(self.exchange, limit=1)) for each in {each.mode: each for each in others}.values()]
+        # Plain's own second reading may find the prompt read.
+        prompt_s = min(trial.prompt_s for trial in read) / len(self.exchange.prompt)
+        return replace(speed_of(plain, self.exchange), prompt_s=prompt_s)
 
     @cached_property
     def exchange(self) -> Exchange:
