@@ -11,11 +11,12 @@ is the most that any guesses could reach. Nothing depends on how busy this machi
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 from benchmarks.simulated import SHAPES, SimulatedEngine, Stairs
@@ -31,6 +32,7 @@ from lacli.session import Session
 from lacli.settings import Capacity, DecodeSettings, ModelSettings, SourceName, decode_settings
 from lacli.stats import Step
 from lacli.tables import markdown
+from lacli.tree import Origin
 
 SOURCES: tuple[SourceName, ...] = ("suffix", "recycling", "pool", "window")
 ALONE = ("auto:suffix", "auto:recycling", "auto:pool", "auto:pool+window")
@@ -89,10 +91,10 @@ class Bench:
         return self.session.prompt(task.turns[0], task.system, raw=task.raw)
 
     def _run(self, decoder: Decoder, prompt: Sequence[int]) -> Run:
-        begin, engine_s = perf_counter(), self.engine.spent_s
+        begin, engine_s = thread_time(), self.engine.spent_s
         with self.engine.clock():
             steps = tuple(decoder.generate(prompt, self.limit))
-        own_s = perf_counter() - begin - (self.engine.spent_s - engine_s)
+        own_s = thread_time() - begin - (self.engine.spent_s - engine_s)
         units = sum(self.stairs(step.rows) for step in steps)
         return Run(tuple(token for step in steps for token in step.tokens), steps, units, own_s)
 
@@ -127,6 +129,15 @@ class Total:
     @property
     def identical(self) -> int:
         return sum(run.ids == plain.ids for run, plain in zip(self.runs, self.plain, strict=True))
+
+    @property
+    def sources(self) -> str:
+        """Accepted guesses over tried ones, by where they came from."""
+        tried, accepted = Counter[Origin](), Counter[Origin]()
+        for step in self.steps:
+            tried.update(step.guesses)
+            accepted.update(step.origins[:-1])
+        return ", ".join(f"{origin.value} {accepted[origin]}/{tried[origin]}" for origin in Origin if tried[origin])
 
     @property
     def own_ms(self) -> float:
@@ -190,11 +201,11 @@ def tables(found: dict[str, dict[str, Total]]) -> str:
         runs = [run for total in totals.values() for run in total.runs]
         plain = [run for total in totals.values() for run in total.plain]
         whole = Total(runs, plain)
-        rest.append([name, f"{whole.identical} of {len(runs)}", f"{whole.own_ms:.3f}"])
+        rest.append([name, whole.sources, f"{whole.identical} of {len(runs)}", f"{whole.own_ms:.3f}"])
     return "\n\n".join([
         markdown(["tokens a unit / plain's", *kinds, "geometric mean", "worst prompt"], rows),
         markdown(["S (rows a step)", *kinds], sizes),
-        markdown(["", "plain's texts", "own ms a step"], rest),
+        markdown(["", "accepted/tried guesses", "plain's texts", "own ms a step"], rest, left=2),
     ])  # fmt: skip
 
 
@@ -217,9 +228,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(CONTENDERS), help="some contenders, with commas")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of DecodeSettings")
     parser.add_argument("--learn", action="store_true", help="the staircase is learned while running, not given")
-    parser.add_argument(
-        "--noise", type=float, default=0.0, help="how much equal steps differ: 0.1 is 10%%"
-    )
+    parser.add_argument("--noise", type=float, default=0.0, help="how much equal steps differ: 0.1 is 10%%")
     parser.add_argument("--temp", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--context", type=int, default=4096)

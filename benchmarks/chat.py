@@ -28,7 +28,8 @@ from lacli.chat.prompts import Prompts
 from lacli.chat.talk import Chat
 from lacli.decode import Decoder
 from lacli.generation import Answer
-from lacli.modes import Lookahead, Lookup, Mode
+from lacli.mode import Mode
+from lacli.modes import Lookahead, Lookup
 from lacli.pool import NgramPool
 from lacli.resolve import find_model
 from lacli.sampling import SamplingSettings

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lacli.decode import Decoder
-from lacli.modes import Lookahead, Lookup, Mode
+from lacli.mode import Mode
+from lacli.modes import Lookahead, Lookup
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.suffixes import SuffixIndex
@@ -50,11 +51,11 @@ class UnforgettingLookahead(Lookahead):
         self, settings: DecodeSettings, pool: NgramPool, vocabulary: int, is_end: Callable[[int], bool]
     ) -> None:
         super().__init__(settings, pool, vocabulary, is_end)
-        self._taught = Lasting(pool)
+        self._taught = TaughtForGood(pool)
 
 
-class Lasting(Taught):
-    """Takes nothing back of what it has taught."""
+class TaughtForGood(Taught):
+    """Learns what comes instead of a text that is taken back, and forgets nothing."""
 
     def truncate(self, text: Sequence[int], length: int) -> None:
         self._next = min(self._next, max(length - self._pool.ngram + 1, 0))

@@ -14,7 +14,7 @@ from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import BatchRefused
 from lacli.judge import PLAIN, Difference, Seer, first_difference
-from lacli.modes import Mode
+from lacli.mode import Mode
 from lacli.pretended import PretendingDecoder
 from lacli.replay import Recorder
 from lacli.settings import DecodeSettings

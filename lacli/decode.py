@@ -11,13 +11,13 @@ from time import perf_counter
 
 from lacli.auto.experience import Experience
 from lacli.auto.kept import KeptTexts
-from lacli.auto.mode import Auto
 from lacli.batch import Batch
 from lacli.cache import Cache
 from lacli.cost.staircase import Cost
 from lacli.engine import Engine
 from lacli.errors import PromptError
-from lacli.modes import Jacobi, Lookahead, Lookup, Mode, Outcome, Plain
+from lacli.mode import Mode, Outcome
+from lacli.modes import new_mode
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
@@ -45,7 +45,8 @@ class Decoder:
     ) -> None:
         """verifier: how tokens are sampled, or None to take the most probable ones.
 
-        cost: what steps cost here, where it was measured before. kept: texts of earlier runs. mode: makes a mode that is none of the settings'.
+        cost: what steps cost here, where it was measured before. kept: texts of earlier runs, for mode auto. mode:
+        makes a mode that is none of the settings'.
         """
         assert settings.sequences <= engine.sequences, "the context was made for fewer sequences"
         self.settings = settings
@@ -195,24 +196,13 @@ class Decoder:
 
     def _learn_anew(self) -> None:
         self.pool = NgramPool(self.settings.ngram, self.settings.guesses, self.settings.pool_keys)
-        self._experience = Experience(self.settings, *self._known)
+        self._experience = Experience(self.settings, *self._known) if self.settings.mode == "auto" else None
         self._mode = self._new_mode()
 
     def _new_mode(self) -> Mode:
         if self._other_mode:
             return self._other_mode()
-        match self.settings.mode:
-            case "plain":
-                return Plain()
-            case "lookup":
-                return Lookup(self.settings)
-            case "jacobi":
-                return Jacobi(self.settings)
-            case "lookahead":
-                return Lookahead(self.settings, self.pool, self._engine.vocabulary, self._engine.is_end)
-            case "auto":
-                ends = self._engine.is_end
-                return Auto(self.settings, self.pool, self._engine.vocabulary, ends, self._experience)
+        return new_mode(self.settings, self.pool, self._engine, self._experience)
 
     def _step(self, remaining: int | None) -> Step | None:
         """One step of the paper; None when not even one row finds a cell."""

@@ -99,7 +99,7 @@ class NgramPool:
         return reversed(bucket)
 
     def entries(self, key: int) -> list[tuple[Continuation, int]]:
-        """The continuations of a token, most recent first, each with its occurrences in the text (0: found elsewhere)."""
+        """The continuations of a token, most recent first, each with its occurrences in the text, 0 for a find."""
         return list(reversed(self._by_key.get(key, {}).items()))
 
     def chain(self, token: int, length: int) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from lacli.cost.staircase import Cost, Point, Staircase
 from lacli.decode import Decoder
 from lacli.engine import Engine
-from lacli.modes import Mode, Outcome
+from lacli.mode import Mode, Outcome
 from lacli.settings import DecodeSettings
 from lacli.tree import Tree
 from lacli.verify import Verifier

@@ -16,7 +16,7 @@ from lacli.bench.rows import verdict
 from lacli.bench.sweep import Point
 from lacli.compare import OpenEngine
 from lacli.decode import Decoder
-from lacli.modes import Mode
+from lacli.mode import Mode
 from lacli.replay import Recorder
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree

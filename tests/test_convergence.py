@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.bench.convergence import Block, Convergence, convergence
-from lacli.decode import Decoder
 from lacli.columns import WINDOW_SEED
+from lacli.decode import Decoder
 from lacli.replay import Recorder
 from lacli.settings import DecodeSettings
 from tests.fake_engine import FakeEngine

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lacli.decode import Decoder
 from lacli.judge import PLAIN
-from lacli.modes import Mode
+from lacli.mode import Mode
 from lacli.pretended import PretendingDecoder
 from lacli.settings import Capacity, DecodeSettings
 from lacli.tree import Origin, Tree

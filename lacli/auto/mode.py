@@ -16,7 +16,7 @@ from lacli.auto.source import Matching, Source
 from lacli.auto.suffix import Suffix
 from lacli.columns import Columns
 from lacli.engine import Successors
-from lacli.modes import Mode, Outcome
+from lacli.mode import Mode, Outcome
 from lacli.pool import NgramPool
 from lacli.settings import LEAVES, DecodeSettings
 from lacli.stats import Plan
@@ -88,6 +88,7 @@ class Auto(Mode):
     def grow(self, text: Sequence[int], room: int) -> Tree:
         self._drafted = False
         self.plan = None
+        self._pace.reach(len(text))
         self._wide = self._settings.back < 0 and self._pace.slope[1] <= CHEAP_ROW
         if self._wide:
             self._learn(text)

@@ -110,7 +110,7 @@ class Pace:
         return [1.0, *(stairs.relative(rows) for rows in range(1, self._most + 1))]
 
     def _update(self) -> None:
-        """Sizes that were seen cost what they did; the others are off as the nearest seen one is, the less the farther."""
+        """Sizes that were seen cost what they did; others are off as the nearest seen one is, the less the farther."""
         before = self._before
         shares = {rows: (mean - 1) / max(before[rows] - 1, TINY) for rows, (mean, _) in self._seen.items()}
         self.relative = list(before)

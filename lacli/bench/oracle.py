@@ -12,7 +12,7 @@ import numpy as np
 from lacli.batch import Batch, Ints
 from lacli.decode import Decoder
 from lacli.engine import Engine, Floats, Sampler
-from lacli.modes import Mode
+from lacli.mode import Mode
 from lacli.replay import Recorder
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
