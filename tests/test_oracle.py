@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from lacli.batch import Batch
 from lacli.bench.ceiling import Asking, Ceiling, Oracles, best_rows, chain, of_results, oracles
 from lacli.bench.oracle import oracle_in
-from lacli.bench.results import ALL
+from lacli.bench.report import ceiling_table, conclusion
+from lacli.bench.results import ALL, results
 from lacli.bench.rounds import Rounds
+from lacli.bench.rows import as_rows
 from lacli.bench.statistics import Ratio
 from lacli.bench.sweep import Point
 from lacli.cost.staircase import Cost, Staircase
@@ -25,6 +27,7 @@ from tests.bench_field import LOOKUP, PLAIN, asker, contender, task, words
 from tests.fake_clock import ClockedEngine, FakeClock
 from tests.fake_engine import FakeEngine
 from tests.fake_sampler import FakeSampler
+from tests.test_bench_results import MACHINE
 
 TASKS = (task("1 2 3 1 2", kind="code"), task("4 5 6 4 5 6 4", kind="edit"), task("7 8 7 8", kind="edit"))
 prompts = st.lists(st.integers(0, 11), min_size=1, max_size=20)
@@ -163,6 +166,22 @@ def test_the_oracle_answers_beside_plain_and_twice_where_there_is_time(clock: Fa
     assert [len(each) for each in twice.rounds.trials.values()] == [2] * 6
     assert all(trial.ids == twice.rounds.of(0, exchange)[0].ids
                for (_, exchange), each in twice.rounds.trials.items() for trial in each)  # fmt: skip
+
+
+def test_tables_rows_and_the_conclusion_say_the_ceiling_and_the_share(clock: FakeClock) -> None:
+    rounds, found = reached(clock)
+    shown, ceilings = results(rounds), of_results({1: found})
+    ceiling = 20 * 2.5 / (2 * 7.0)
+    table = ceiling_table(shown, rounds.contenders, ceilings)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:5]]
+    rows = [row for row in as_rows(shown, rounds.contenders, MACHINE, {}, ceilings) if row["mode"] == "lookup"]
+    for line, row, result in zip(lines, rows, shown[1::2], strict=True):
+        share = (result.speedup.value - 1) / (ceiling - 1)
+        assert (line[0], line[2], line[4], line[6]) == (result.kind, f"{ceiling:.2f}", "10", f"{share:.0%}")
+        assert (row["ceiling"], row["ceiling_rows"]) == (round(ceiling, 4), 10)
+        assert row["ceiling_share"] == pytest.approx(share, abs=1e-4)
+    assert f"The ceiling here is {ceiling:.2f}" in " ".join(conclusion(shown, rounds.contenders, ceilings).split())
+    assert "ceiling" not in conclusion(shown, rounds.contenders)
 
 
 def test_what_was_answered_before_an_interrupt_is_shown(clock: FakeClock) -> None:

@@ -50,6 +50,17 @@ def test_what_is_ruled_out_would_lose_though_all_its_guesses_came_true(row: floa
         assert each.settings.mode == "auto" or most <= each.settings.most_tokens
 
 
+def test_steps_larger_than_any_that_was_measured_cost_no_less_than_those() -> None:
+    short = Staircase(64, stairs(1.2).points[:3])
+    left, lost = candidates(short, LOADING)
+    assert short.relative(4) == pytest.approx(4.6)
+    assert DecodeSettings(window=0, ngram=5, guesses=15) in [each.settings for each in left]
+    assert DecodeSettings(window=0, ngram=3, guesses=15) in lost
+    small, large = (DecodeSettings(window=width, ngram=7, guesses=width) for width in (2, 15))
+    expected = {each.settings: each.expected for each in left}
+    assert expected[large] < expected[small] < 1
+
+
 def test_auto_with_fewer_sources_comes_first_and_then_what_the_law_expects_most_of() -> None:
     every, _ = candidates(stairs(0.05), LOADING)
     autos = [each for each in every if each.settings.mode == "auto"]

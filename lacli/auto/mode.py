@@ -93,10 +93,11 @@ class Auto(Mode):
         if self._wide:
             self._learn(text)
             return self._grow_tree(text, min(room, self._most))
-        tree = Tree(text[-1])
+        tree, matched = Tree(text[-1]), False
         for source in self._chains:
             source.extend(text)
-        if any(source.match[1] for source in self._chains):
+            matched = matched or source.match[1] > 0
+        if matched:
             self._grow_chain(tree, min(room, self._most))
         return tree
 

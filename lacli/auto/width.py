@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from lacli.settings import window_rows
 
-POSSIBLE = 0.12
+POSSIBLE = 0.08
 """The part of a step's time that a window could repay at most; where it costs more it is never tried."""
 
-FIRST, LONGEST = 32, 2048
+FIRST, LONGEST = 64, 4096
 """Steps before the first trial, and the most between two."""
 
-TRIAL = 24
+TRIAL = 16
 """Steps of a trial: the first ones find what the later ones accept."""
 
 DECAY = 0.96

@@ -118,16 +118,17 @@ def _fits(settings: DecodeSettings, loading: ModelSettings) -> bool:
 
 def _hopeless(staircase: Staircase, settings: DecodeSettings) -> bool:
     """Whether a full step costs more plain ones than the tokens that it can bring; auto's are full where that pays."""
-    needed = staircase.break_even(settings)
-    return settings.mode != "auto" and needed is not None and needed > settings.most_tokens
+    # More rows than were measured cost no less than the most that were.
+    needed = staircase.break_even(settings) or staircase.relative(staircase.most_rows)
+    return settings.mode != "auto" and needed > settings.most_tokens
 
 
 def _expected(staircase: Staircase | None, settings: DecodeSettings) -> float:
     """It only orders what is tried, and says about how long that takes: the text decides what a guess is worth."""
-    needed = staircase.break_even(settings) if staircase else None
-    if settings.mode == "auto" or needed is None:
+    if settings.mode == "auto" or not staircase:
         return 1.0
     gamma, sequences = (
         (settings.lookup_draft, 1) if settings.mode == "lookup" else (settings.ngram - 1, settings.guesses)
     )
-    return PAPER.compression(gamma, sequences) / needed
+    rows = settings.most_rows
+    return PAPER.compression(gamma, sequences) / staircase.relative(rows, min(settings.most_outputs, rows))

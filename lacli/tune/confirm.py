@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from time import perf_counter
 
-from lacli.bench.plan import Speed, Wish, choose
+from lacli.bench.plan import Speed
 from lacli.bench.results import Result, overall, results
 from lacli.bench.rounds import Asker, Contender, Rounds
 from lacli.bench.statistics import Ratio
@@ -20,8 +21,20 @@ CLEARLY = 1.02
 """Times as fast, from which on one thing is called faster than another: less is what machines differ by from run to
 run."""
 
+LADDER = (
+    *((0, 5, 128), (0, 3, 128), (0, 2, 128), (0, 1, 128), (0, 1, 96), (40, 1, 96), (24, 1, 96), (16, 1, 96)),
+    *((12, 1, 96), (8, 1, 96), (8, 1, 64), (6, 1, 64), (5, 1, 48), (4, 1, 48), (4, 1, 32), (3, 1, 32), (3, 1, 16)),
+)
+"""(prompts, repetitions, tokens of an answer), from what is wanted down to the least; 0: all prompts.
+
+Prompts say more than repetitions, and of fewer than three there is no interval.
+"""
+
 ENOUGH = 5
 """Answers of each that say something where they are too few prompts for an interval."""
+
+LEAST = 3
+"""Prompts of which there is an interval."""
 
 PLAIN, AUTO, WINNER = 0, 1, 2
 
@@ -79,11 +92,9 @@ class LastRound:
         limit: int | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        sizes = {task: len(asker.prompt(task, [])) for task in tasks}
-        wish = Wish(limit=limit, seconds=max(end - clock(), 0.0))
-        plan = choose(tasks, wish, speeds, sizes, asker.cells)
+        chosen, repetitions = _affordable(tasks, asker, speeds, limit, end - clock())
         field = [replace(each, baseline=PLAIN) for each in contenders]
-        self.rounds = Rounds(field, plan.tasks, plan.repetitions, asker)
+        self.rounds = Rounds(field, chosen, repetitions, asker)
         self._end = end
         self._clock = clock
 
@@ -103,6 +114,31 @@ class LastRound:
         plain, auto, winner = found[PLAIN], found[AUTO], found.get(WINNER)
         tried = settings[WINNER] if winner else None
         return Confirmed(settings[_best(auto, winner)], plain, auto, tried, winner)
+
+
+def _affordable(
+    tasks: Sequence[Task], asker: Asker, speeds: Sequence[Speed], limit: int | None, seconds: float
+) -> tuple[list[Task], int]:
+    """The tasks with the lengths of their answers, and repetitions, for which so many seconds are enough."""
+    sizes = [len(asker.prompt(task, [])) for task in tasks]
+    chosen: list[Task] = []
+    repetitions = 1
+    for prompts, repetitions, most in LADDER:
+        count = min(prompts or len(tasks), len(tasks))
+        repetitions = max(repetitions, ceil(ENOUGH / count)) if count < LEAST else repetitions
+        chosen = [
+            replace(task, limit=min(limit or task.limit or most, limit or most, max(asker.cells - size, 1)))
+            for task, size in zip(tasks[:count], sizes, strict=False)
+        ]
+        once = sum(_seconds(task, size, speeds) for task, size in zip(chosen, sizes, strict=False))
+        if repetitions * once <= seconds:
+            break
+    return chosen, repetitions
+
+
+def _seconds(task: Task, size: int, speeds: Sequence[Speed]) -> float:
+    """How long everyone takes to answer a task once; a turn's prompt is taken to be as long as the first one's."""
+    return len(task.turns) * sum(each.prompt_s * size + each.token_s * task.limit + each.start_s for each in speeds)
 
 
 def _best(auto: Result, winner: Result | None) -> int:

@@ -36,7 +36,7 @@ from lacli.tune.tuner import PLAIN, Tuner, fitting
 from lacli.tune.tuning import Setup, Tuning
 from lacli.ui import Screen
 
-COST_S, COST_SHARE = 6.0, 0.1
+COST_S, COST_SHARE = 20.0, 0.1
 """Seconds for the cost of rows where it is not known, and the part of the time that it may take."""
 
 

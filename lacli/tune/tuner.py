@@ -24,7 +24,7 @@ from lacli.tune.field import Field
 from lacli.tune.search import Entrant, Search
 from lacli.ui import Screen
 
-SEARCH_SHARE = 0.6
+SEARCH_SHARE = 0.5
 """The part of the time that the search gets; the rest is the last round's."""
 
 PLAIN, AUTO = DecodeSettings(mode="plain"), DecodeSettings(mode="auto")
