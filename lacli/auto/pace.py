@@ -7,7 +7,9 @@ steps say how steep it is.
 from __future__ import annotations
 
 from collections import deque
-from math import inf
+
+import numpy as np
+import numpy.typing as npt
 
 from lacli.cost.staircase import Cost, Staircase
 
@@ -34,14 +36,15 @@ JUMP = 1.5
 
 TINY = 1e-3
 
-CONTEXT_STEP = 128
+CONTEXT_STEP = 256
 """Tokens after which the staircase of the longer text is asked for."""
 
 
 class Pace:
     """The seconds of a plain step, and what others cost in plain steps.
 
-    relative[b]: plain steps that one of b rows costs, up to `most` rows.
+    relative[b]: plain steps that one of b rows costs, up to `most` rows. slope[b]: the least that each further row
+    costs from there on, on average up to any larger size.
     """
 
     def __init__(self, most: int, cost: Cost | None = None) -> None:
@@ -53,8 +56,6 @@ class Pace:
         self._known_for = -CONTEXT_STEP
         self._before: list[float] = []
         self._seen: dict[int, tuple[float, int]] = {}
-        self.relative: list[float] = []
-        self._slope: list[float] | None = None
         self.reach(0)
 
     def reach(self, context: int) -> None:
@@ -111,30 +112,24 @@ class Pace:
 
     def _update(self) -> None:
         """Sizes that were seen cost what they did; others are off as the nearest seen one is, the less the farther."""
-        before = self._before
-        shares = {rows: (mean - 1) / max(before[rows] - 1, TINY) for rows, (mean, _) in self._seen.items()}
-        self.relative = list(before)
-        for rows in range(2, self._most + 1) if shares else ():
-            near = min(shares, key=lambda seen: max(seen, rows) / min(seen, rows))
-            alike = min(near, rows) / max(near, rows)
-            self.relative[rows] = 1 + (before[rows] - 1) * max(shares[near], TINY) ** alike
-        self._slope = None
-
-    @property
-    def slope(self) -> list[float]:
-        """By rows the least that each further row costs, on average, up to any larger size."""
-        if self._slope is None:
-            cost, most = self.relative, self._most
-            self._slope = [inf] * (most + 1)
-            # The lower hull, from the right: sizes above it are never the best ones to go to.
-            hull = [most]
-            for rows in range(most - 1, 0, -1):
-                while len(hull) > 1 and _slope(cost, rows, hull[-2]) <= _slope(cost, rows, hull[-1]):
-                    hull.pop()
-                self._slope[rows] = _slope(cost, rows, hull[-1])
-                hull.append(rows)
-        return self._slope
+        relative = np.array(self._before)
+        if self._seen:
+            sizes = np.array(sorted(self._seen))
+            means = np.array([self._seen[size][0] for size in sizes.tolist()])
+            shares = np.maximum((means - 1) / np.maximum(relative[sizes] - 1, TINY), TINY)
+            rows = np.arange(2, self._most + 1)
+            apart = np.abs(np.log(rows)[:, None] - np.log(sizes))
+            near = apart.argmin(axis=1)
+            relative[2:] = 1 + (relative[2:] - 1) * shares[near] ** np.exp(-apart.min(axis=1))
+        self.relative: list[float] = relative.tolist()
+        self.slope: list[float] = _slopes(relative)
 
 
-def _slope(cost: list[float], rows: int, more: int) -> float:
-    return (cost[more] - cost[rows]) / (more - rows)
+def _slopes(cost: npt.NDArray[np.float64]) -> list[float]:
+    """By rows the least that each further row costs, on average, up to any larger size."""
+    rows = np.arange(len(cost))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slopes = (cost - cost[:, None]) / (rows - rows[:, None])
+    slopes[rows[:, None] >= rows] = np.inf
+    least: list[float] = slopes.min(axis=1).tolist()
+    return least
