@@ -216,6 +216,21 @@ def test_ctrl_c_shows_what_was_measured_so_far_and_remembers_nothing(clock: Fake
     assert len(data["search"]) == len(found.ranked)
 
 
+def test_ctrl_c_before_the_very_last_answer_remembers_nothing_either(clock: FakeClock) -> None:
+    whole = tuner(clock, flat)
+    given = count()
+    whole.field = whole.quick = interrupted_after(whole.field, -1, given)
+    whole.run()
+    assert outcome(whole).best
+    done = tuner(clock, flat)
+    done.field = done.quick = interrupted_after(done.field, next(given) - 1)
+    done.run()
+    found = outcome(done)
+    assert found.confirmed and found.confirmed.enough and found.interrupted
+    assert found.best is None and found.remembered(0.0) is None
+    assert "partly luck" not in conclusion(found)
+
+
 def test_without_candidates_auto_is_compared_with_plain(clock: FakeClock) -> None:
     done = tuner(clock, flat, autos=LOOKUPS[3])
     done.found = []
@@ -256,9 +271,9 @@ def searched(clock: FakeClock, cost: Cost, seconds: float) -> tuple[Search, list
     return search, rounds
 
 
-def interrupted_after(field: Field, answers: int) -> Field:
-    """The field, whose contenders give so many answers together before somebody presses Ctrl-C."""
-    given = count()
+def interrupted_after(field: Field, answers: int, given: Iterator[int] | None = None) -> Field:
+    """The field, whose contenders give so many answers together before somebody presses Ctrl-C; given: counts them."""
+    given = given or count()
 
     def interrupting(one: Contender) -> Contender:
         def answer(exchange: Exchange) -> Trial:

@@ -20,7 +20,7 @@ from lacli.settings import DecodeSettings, ModelSettings
 from lacli.tune.kept import Tuned, TunedStore
 from lacli.tune.search import Search
 from tests.program import Done, call, start
-from tests.tiny_models import write_mamba
+from tests.tiny_models import write_lfm2, write_mamba
 
 READERS = (
     *("lacli.bench.rounds", "lacli.bench.warm_up", "lacli.decode", "lacli.cache", "lacli.tune.product"),
@@ -187,14 +187,18 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_result_is_shown(
     assert "It is not remembered: cannot keep it in " in data["summary"] and data["flags"]
 
 
-def test_a_recurrent_model_that_takes_nothing_back_is_remembered_as_plain(
-    home: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recurrent_model_that_takes_nothing_back_is_remembered_as_plain(home: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "tiny-mamba.gguf"
     write_mamba(path)
-    monkeypatch.setattr("lacli.tune.product.most_back", lambda *_: 0)
     assert "There is nothing to tune: a recurrent model" in tuned(home, str(path)).out
     assert answered(home, str(path), "--preset", "tuned")["mode"] == "plain"
+
+
+def test_a_hybrid_models_candidates_are_chains(home: dict[str, str], tmp_path: Path, prompts: str) -> None:
+    path = tmp_path / "tiny-lfm2.gguf"
+    write_lfm2(path)
+    data = found(home, str(path), "--prompts", prompts)
+    assert {row["setting"].split()[0] for row in data["search"]} == {"auto", "lookup"}
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,9 @@ MARGIN = 1.03
 CHEAP_ROW = 0.15
 """Plain steps that a row may cost where guesses of every kind are looked for; dearer ones only copies repay."""
 
+REST = 8
+"""Steps in which a match of a length that did not pay is not looked at again: what it is worth changes slowly."""
+
 AVERAGE = 0.9
 """What a step still counts in the average one step later."""
 
@@ -57,6 +60,9 @@ class Auto(Mode):
         self._chains: list[Matching] = [Suffix(experience.suffix)] if "suffix" in chosen else []
         if "store" in chosen and experience.kept:
             self._chains.append(Kept(experience.kept, experience.stored))
+        # By source the lengths of matches that did not pay, and until which step nobody asks again.
+        self._resting: list[dict[int, int]] = [{} for _ in self._chains]
+        self._step = 0
         self._sources: list[Source] = [*self._chains]
         if "pool" in chosen:
             self._sources.append(Pooled(pool, Origin.POOL, Taught(pool), experience.taught))
@@ -88,6 +94,7 @@ class Auto(Mode):
     def grow(self, text: Sequence[int], room: int) -> Tree:
         self._drafted = False
         self.plan = None
+        self._step += 1
         self._pace.reach(len(text))
         self._wide = self._settings.back < 0 and self._pace.slope[1] <= CHEAP_ROW
         if self._wide:
@@ -115,14 +122,17 @@ class Auto(Mode):
     def _grow_chain(self, tree: Tree, most: int) -> None:
         """Where rows are dear: what followed the longest match, of the source whose chain is worth most."""
         pace, best = self._pace, MARGIN
-        for source in self._chains:
+        for source, resting in zip(self._chains, self._resting, strict=True):
             length = source.match[1]
-            if length:
-                chances = map(source.chance, range(length, length + most))
-                rows, tokens = chain_rows(chances, pace.relative, pace.slope, most, self._credit.dearest)
-                if rows > 1 and tokens > best * pace.relative[rows]:
-                    best = tokens / pace.relative[rows]
-                    found, size, expected = source, rows, tokens
+            if not length or self._step < resting.get(length, 0):
+                continue
+            chances = map(source.chance, range(length, length + most))
+            rows, tokens = chain_rows(chances, pace.relative, pace.slope, most, self._credit.dearest)
+            if tokens > best * pace.relative[rows]:
+                best = tokens / pace.relative[rows]
+                found, size, expected = source, rows, tokens
+            else:
+                resting[length] = self._step + REST
         if best > MARGIN and self._pays(expected, pace.relative[size], f"a match of {found.match[1]}"):
             tree.add(found.chain(size - 1), 0, found.origin)
 

@@ -15,6 +15,7 @@ from lacli.tree import Origin
 PROBES = 8
 """Earlier occurrences that are compared when a match breaks."""
 
+SHORTEST = 2
 LONGEST = 32
 """Tokens that are compared; a match that is followed may grow longer."""
 
@@ -28,6 +29,10 @@ KINDS = (0, 0, 0, 1, 2, 3, 3, 4, 4, *[5] * 4, *[6] * 4, *[7] * 8, *[8] * 15, 9)
 """The kind of a match by its length; the last one stands for all longer ones."""
 
 OTHER = len(EXPECTED) - 1
+MOST_OTHERS = 2
+NONE = (0, 0)
+"""No match."""
+
 LAST = len(KINDS) - 1
 LENGTHS = 1 << 16
 """A guess's place is that of its token in the text, times this, plus the length of its match."""
@@ -54,7 +59,9 @@ class Suffix(Matching):
         self._latest: dict[tuple[int, int], int] = {}
         self._earlier: list[int] = []
         # By length of the text: where its longest match goes on, and how long it is.
-        self._matches: list[tuple[int, int]] = [(0, 0)]
+        self._matches: list[tuple[int, int]] = [NONE]
+        # The length of the text when guesses beside the first one were given, and their tokens.
+        self._offered: tuple[int, list[int]] = (0, [])
 
     @property
     def match(self) -> tuple[int, int]:
@@ -69,7 +76,7 @@ class Suffix(Matching):
 
     def truncate(self, text: Sequence[int], length: int) -> None:
         for place in range(len(self._earlier) - 1, max(length, 0) - 1, -1):
-            pair, before = self._pair(text, place), self._earlier[place]
+            pair, before = (text[place - 1] if place else -1, text[place]), self._earlier[place]
             if before:
                 self._latest[pair] = before
             else:
@@ -95,16 +102,13 @@ class Suffix(Matching):
         if not length:
             return []
         guesses = [self._guess(place, length)]
-        last = len(text) - 1
-        end = self._latest.get((text[last - 1], text[last]), 0) if last else 0
-        end = self._earlier[end - 1] if end > last else end
-        for _ in range(PROBES):
-            if not end or len(guesses) > 2:
-                break
-            if text[end] not in [guess.token for guess in guesses]:
-                left = 1 - sum(guess.probability for guess in guesses)
-                guesses.append(Guess(text[end], left * self.belief.probability[OTHER], end * LENGTHS + LENGTHS + 3))
-            end = self._earlier[end - 1]
+        others = self._others(len(text) - 1, text[place])
+        self._offered = len(text), [text[other] for other in others]
+        left = 1 - guesses[0].probability
+        for other in others:
+            chance = left * self.belief.probability[OTHER]
+            guesses.append(Guess(text[other], chance, (other + 1) * LENGTHS + SHORTEST + 1))
+            left -= chance
         return guesses
 
     def after(self, guess: Guess) -> list[Guess]:
@@ -120,27 +124,30 @@ class Suffix(Matching):
 
     def _take(self, text: Sequence[int], *, scored: bool) -> None:
         self._text = text
-        matches, earlier, latest = self._matches, self._earlier, self._latest
-        # An interrupt may have come between the entries of a token.
-        del matches[len(earlier) + 1 :]
-        for place in range(len(earlier), len(text)):
+        matches, earlier = self._matches, self._earlier
+        known = len(earlier)
+        if len(matches) > known + 1:
+            # An interrupt came between the entries of a token.
+            del matches[known + 1 :]
+        for place in range(known, len(text)):
             token = text[place]
             expected, length = matches[-1]
-            pair = self._pair(text, place)
-            before = latest.get(pair, 0)
+            pair = (text[place - 1] if place else -1, token)
+            before = self._latest.get(pair, 0)
             hit = length > 0 and text[expected] == token
             if scored and length:
-                self.belief.saw(KINDS[length] if length < LAST else KINDS[LAST], hit)
-                if not hit and (others := self._others(text, place, expected)):
-                    self.belief.saw(OTHER, token in others)
-            matches.append((expected + 1, length + 1) if hit else self._search(text, place, before))
+                self._score(place, token, length, hit)
+            if hit:
+                matches.append((expected + 1, length + 1))
+            else:
+                matches.append(self._search(text, place, before) if before else NONE)
             earlier.append(before)
-            latest[pair] = place + 1
+            self._latest[pair] = place + 1
 
-    @staticmethod
-    def _pair(text: Sequence[int], place: int) -> tuple[int, int]:
-        """The two tokens that end at a place."""
-        return (text[place - 1], text[place]) if place else (-1, text[0])
+    def _score(self, place: int, token: int, length: int, hit: bool) -> None:
+        self.belief.saw(KINDS[length] if length < LAST else KINDS[LAST], hit)
+        if not hit and self._offered[0] == place and self._offered[1]:
+            self.belief.saw(OTHER, token in self._offered[1])
 
     def _search(self, text: Sequence[int], place: int, end: int) -> tuple[int, int]:
         """The longest match of what ends with the token at `place` among the chained occurrences from `end` on."""
@@ -154,16 +161,17 @@ class Suffix(Matching):
             if length > longest:
                 found, longest = end, length
             end = self._earlier[end - 1]
-        return (found, longest) if found else (0, 0)
+        return (found, longest) if found else NONE
 
-    def _others(self, text: Sequence[int], place: int, expected: int) -> set[int]:
-        """What else followed the two tokens before `place`, where the first guess was the token at `expected`."""
-        end = self._earlier[place - 1] if place > 1 else 0
-        others: list[int] = []
+    def _others(self, last: int, first: int) -> list[int]:
+        """Where other tokens than the first guess followed the two tokens that end at `last`, each token once."""
+        text, others, seen = self._text, list[int](), {first}
+        end = self._earlier[last]
         for _ in range(PROBES):
-            if not end or len(others) > 1:
+            if not end or len(others) == MOST_OTHERS:
                 break
-            if text[end] != text[expected] and text[end] not in others:
-                others.append(text[end])
+            if text[end] not in seen:
+                others.append(end)
+                seen.add(text[end])
             end = self._earlier[end - 1]
-        return set(others)
+        return others

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from lacli.backends import devices
@@ -29,8 +29,7 @@ from lacli.bench.rows import Machine, Row, as_rows, as_text
 from lacli.bench.scores import save_samples, scores
 from lacli.bench.staging import Request, asker_of, planned, points_of, prompts_of
 from lacli.check import fixed_seed, refuse_other_draws
-from lacli.cost.known import cost_key, cost_of, measure_cost
-from lacli.cost.measure import MeasurePlan
+from lacli.cost.known import cost_beside
 from lacli.cost.staircase import Cost
 from lacli.cost.store import CostStore
 from lacli.ending import ctrl_c_ends_at_once, loading_model
@@ -231,11 +230,7 @@ def _judged(outcome: Outcome, contexts: Contexts, session: Session, request: Req
 def _cost(session: Session, request: Request, screen: Screen) -> Cost:
     """What is known of the cost of rows, or a quick measurement; in no more than a tenth of the time there is."""
     seconds = COST_S if request.wish.seconds is None else min(COST_S, request.wish.seconds / 10)
-    plan = MeasurePlan(seconds=seconds)
-    model, loading = session.model, session.model_settings
-    measured = partial(measure_cost, model, loading, plan, screen.note)
-    key = cost_key(model.path, loading, plan)
-    return cost_of(key, plan, CostStore(request.costs), measured, progress=screen.note)[0]
+    return cost_beside(session, seconds, CostStore(request.costs), screen.note)
 
 
 def _machine(session: Session, request: Request) -> Machine:
