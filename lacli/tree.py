@@ -73,10 +73,11 @@ class Tree:
         return node
 
     def number(self, first: int) -> None:
-        """Give each leaf of the attached nodes a sequence id of its own, from `first` on."""
+        """Give each leaf of the attached nodes a sequence id of its own, from `first` on (0: all run in sequence 0)."""
         for node in range(1, len(self.tokens)):
             if not self._children[node]:
-                self.sequences[ROOT].append(first)
+                if first:
+                    self.sequences[ROOT].append(first)
                 below = node
                 while below:
                     self.sequences[below].append(first)

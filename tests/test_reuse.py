@@ -166,7 +166,7 @@ class Recurrent(FakeEngine):
         return super().remove(sequence, start, end)
 
 
-WATCHED = ("cache", "decode", "modes", "pool", "suffixes")
+WATCHED = ("auto/mode", "auto/pooled", "auto/recycling", "auto/suffix", "cache", "columns", "decode", "modes", "pool", "suffixes", "taught")
 
 
 @dataclass

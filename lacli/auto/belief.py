@@ -14,6 +14,10 @@ PRIOR_TRIES = 6.0
 """Tries that an expectation counts as, beside those that are seen; it fades with them."""
 
 
+SUREST = 0.999
+"""Nothing is certain: a kind that has always come true does not rule out all others."""
+
+
 class Belief:
     """Hits over tries of some kinds of guesses, each try worth a little less than the one after it.
 
@@ -27,7 +31,7 @@ class Belief:
 
     def __init__(self, expected: Sequence[float], decay: float = DECAY) -> None:
         """expected: the probability of each kind before any was tried."""
-        self.probability = list(expected)
+        self.probability = [min(chance, SUREST) for chance in expected]
         self._decay = decay
         self._hits = [PRIOR_TRIES * chance for chance in expected]
         self._tries = [PRIOR_TRIES] * len(expected)
@@ -36,4 +40,4 @@ class Belief:
         """A guess of this kind was tried: whether it came true."""
         hits = self._hits[kind] = self._hits[kind] * self._decay + hit
         tries = self._tries[kind] = self._tries[kind] * self._decay + 1.0
-        self.probability[kind] = hits / tries
+        self.probability[kind] = min(hits / tries, SUREST)

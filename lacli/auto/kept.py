@@ -133,6 +133,9 @@ class Kept(Matching):
         chain: list[int] = self._kept.tokens[place : place + length].tolist()
         return chain[: chain.index(GAP)] if GAP in chain else chain
 
+    def ahead(self, most: int) -> int:
+        return len(self.chain(most))
+
     def first(self, text: Sequence[int]) -> list[Guess]:
         return self._guess(*self.match)
 

@@ -126,7 +126,7 @@ class Auto(Mode):
             length = source.match[1]
             if not length or self._step < resting.get(length, 0):
                 continue
-            chances = map(source.chance, range(length, length + most))
+            chances = map(source.chance, range(length, length + source.ahead(most - 1)))
             rows, tokens = chain_rows(chances, pace.relative, pace.slope, most, self._credit.dearest)
             if tokens > best * pace.relative[rows]:
                 best = tokens / pace.relative[rows]
@@ -166,10 +166,11 @@ class Auto(Mode):
         self._columns.narrow(room - 1)
 
     def _plant(self, tree: Tree, draft: Draft) -> None:
-        """Put the draft into the tree, each branch in a sequence of its own."""
+        """Put the draft into the tree: a single chain in sequence 0, branches in sequences of their own."""
         for node in draft.nodes:
             tree.attach(node.parent + 1, node.token, node.origin)
-        tree.number(self._settings.window + 1)
+        chain = all(node.parent == place for place, node in enumerate(draft.nodes, start=-1))
+        tree.number(0 if chain and not self._columns.rows else self._settings.window + 1)
 
     def _learn(self, text: Sequence[int]) -> None:
         """What the text has become, and then what the rows said: guesses are scored before they are mended."""
@@ -182,23 +183,25 @@ class Auto(Mode):
     def _look(self, tree: Tree, outcome: Outcome) -> None:
         """Take from a decoded step what its rows say about other texts."""
         if self._recycles:
-            nodes = tree.outputs()
+            # A padding row is the last one, and its token does not follow the one above it.
+            nodes = [node for node in tree.outputs() if tree.origins[node] is not Origin.CHAIN]
             tokens = [tree.tokens[node] for node in nodes]
             befores = [tree.tokens[tree.parents[node]] if node else self._before for node in nodes]
-            self._seen = befores, tokens, outcome.successors(MOST)
+            found = outcome.successors(MOST)
+            self._seen = befores, tokens, Successors(found.tokens[: len(nodes)], found.logits[: len(nodes)])
         rows = len(tree)
         if self._drafted and self._columns.rows:
             self._columns.take(tree, outcome.choices, outcome.accepted)
-            found = sum(tree.origins[node] is Origin.WINDOW for node in outcome.nodes)
-            self._experience.width.saw(found)
-            rows -= self._columns.rows
+            found_here = sum(tree.origins[node] is Origin.WINDOW for node in outcome.nodes)
+            self._experience.width.saw(found_here)
+            rows = max(rows - self._columns.rows, 1)
         self._rows += (1 - AVERAGE) * (rows - self._rows)
         self._tokens += (1 - AVERAGE) * (outcome.accepted - self._tokens)
 
     def _pays(self, tokens: float, cost: float, reason: str) -> bool:
         """Whether a step that costs so many plain ones is taken; it is the plan then."""
         plain = self._pace.plain
-        if not plain or tokens < MARGIN * cost:
+        if self._pace.doubtful or tokens < MARGIN * cost:
             return False
         self._drafted = True
         self.plan = Plan(tokens, cost * plain, plain, reason)

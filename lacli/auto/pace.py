@@ -28,6 +28,9 @@ TRUST = 4
 PLAIN_STEPS = 9
 """The latest plain steps, whose median is what one costs."""
 
+PATIENCE = 8
+"""Steps with guesses after which a plain one is timed again, at first; then twice as many each time."""
+
 MEMORY = 12
 """Steps of a size that decide what it costs."""
 
@@ -53,6 +56,8 @@ class Pace:
         self._row = UNKNOWN_ROW
         self._prefilled: tuple[int, float] | None = None
         self._plain_steps: deque[float] = deque(maxlen=PLAIN_STEPS)
+        self._since = 0
+        self._patience = PATIENCE
         self._known_for = -CONTEXT_STEP
         self._before: list[float] = []
         self._seen: dict[int, tuple[float, int]] = {}
@@ -74,10 +79,20 @@ class Pace:
         """A step took so long."""
         if rows == 1:
             self._plain_steps.append(seconds)
+            self._since = 0
             if self._prefilled and len(self._plain_steps) > 1:
                 self._expect_by_prompt(*self._prefilled)
         elif self.plain and rows <= self._most:
+            self._since += 1
             self._saw_more(rows, seconds / self.plain)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a plain step has to be timed before others can be compared with it: at first, and now and then."""
+        if self._since < self._patience:
+            return not self._plain_steps
+        self._patience *= 2
+        return True
 
     @property
     def plain(self) -> float:
@@ -108,7 +123,8 @@ class Pace:
         stairs: Staircase | None = self._cost.at(context) if self._cost else None
         if stairs is None or stairs.most_rows == 1:
             return [1 + (rows - 1) * self._row for rows in range(self._most + 1)]
-        return [1.0, *(stairs.relative(rows) for rows in range(1, self._most + 1))]
+        # Where a size was measured as no dearer than one row, what is seen of it later must still make a difference.
+        return [1.0, *(max(stairs.relative(rows), 1 + (rows - 1) * TINY) for rows in range(1, self._most + 1))]
 
     def _update(self) -> None:
         """Sizes that were seen cost what they did; others are off as the nearest seen one is, the less the farther."""

@@ -95,7 +95,7 @@ class _Planner:
     def __init__(self, sources: Sequence[Source], leaves: int) -> None:
         self._sources = sources
         self._everywhere = [source for source in sources if source.everywhere]
-        self._leaves = leaves
+        self._branches = leaves - 1
         self._parents: set[int] = set()
         self._count = 0
         self.nodes: list[Node] = []
@@ -110,9 +110,9 @@ class _Planner:
         """Choose the most probable node that waits; its probability, 0 where there is no branch left for it."""
         negative, _, node, previous, followers = heappop(self.waiting)
         if node.parent in self._parents or (node.parent < 0 and self.nodes):
-            if not self._leaves:
+            if not self._branches:
                 return 0.0
-            self._leaves -= 1
+            self._branches -= 1
         self._parents.add(node.parent)
         self.nodes.append(node)
         found = [(source, guess) for source, before in followers for guess in source.after(before)]

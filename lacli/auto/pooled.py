@@ -24,7 +24,7 @@ EXPECTED = (
 )
 """How often a continuation's tokens came true, by rank and depth. Source: docs/auto.md."""
 
-DEEPEST = 256
+DEEPEST = 1 << 16
 
 
 class Pooled(Source):

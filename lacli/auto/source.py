@@ -70,3 +70,7 @@ class Matching(Source):
     def chain(self, length: int) -> list[int]:
         """The tokens that follow the match: so many of them, or fewer where its text ends."""
         raise NotImplementedError
+
+    def ahead(self, most: int) -> int:
+        """How many tokens follow the match, up to `most`."""
+        return most

@@ -58,8 +58,7 @@ def tune(
 ) -> None:
     """Search the fixed setting that is fastest for a model on your prompts, and remember it for --preset tuned.
 
-    Mode auto needs no tuning, and is compared with what is found; a setting that never changes is for those who want
-    one. It is remembered for the model's content, this machine and the flags that change what a step costs.
+    Mode auto, which needs no tuning, is compared with it. What is remembered holds for this machine and these flags.
     """
     from lacli.amounts import counted
     from lacli.tune.product import TunePlan

@@ -1,0 +1,130 @@
+"""What a text teaches a pool: every n-gram once, and taken back with the text."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import count
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lacli.pool import NgramPool
+from lacli.taught import Taught
+from tests.test_reuse import ctrl_c_at_line
+
+TOKENS = 4
+texts = st.lists(st.integers(0, TOKENS - 1), max_size=25)
+sizes = st.integers(2, 5)
+
+Known = dict[int, dict[tuple[int, ...], int]]
+
+
+def knowledge(pool: NgramPool) -> Known:
+    """Each key's n-grams and how often the text has them."""
+    return {key: dict(pool.entries(key)) for key in range(TOKENS)}
+
+
+def ngrams(text: list[int], ngram: int) -> Known:
+    """The same by definition."""
+    known: Known = {key: {} for key in range(TOKENS)}
+    for first in range(len(text) - ngram + 1):
+        bucket, found = known[text[first]], tuple(text[first + 1 : first + ngram])
+        bucket[found] = bucket.get(found, 0) + 1
+    return known
+
+
+@given(texts, sizes, st.lists(st.integers(0, 25), max_size=4))
+def test_each_ngram_is_learned_once_in_whatever_pieces(text: list[int], ngram: int, cuts: list[int]) -> None:
+    pool = NgramPool(ngram, 100)
+    taught = Taught(pool)
+    for cut in sorted(cuts):
+        taught.learn(text[:cut])
+    taught.learn(text)
+    taught.learn(text)
+    assert knowledge(pool) == ngrams(text, ngram)
+
+
+@given(texts, sizes, st.integers(0, 25), texts)
+@settings(max_examples=60)
+def test_a_text_cut_back_at_any_length_leaves_what_the_shorter_one_teaches(
+    text: list[int], ngram: int, begin: int, more: list[int]
+) -> None:
+    for length in range(len(text) + 1):
+        pool = NgramPool(ngram, 100)
+        taught = Taught(pool)
+        taught.learn(text[:begin])
+        taught.learn(text)
+        taught.truncate(text, length)
+        assert knowledge(pool) == ngrams(text[:length], ngram)
+        now = [*text[:length], *more]
+        taught.refresh(now)
+        taught.learn(now)
+        assert knowledge(pool) == ngrams(now, ngram)
+
+
+@given(texts, sizes, st.lists(st.integers(0, 25), max_size=5), texts)
+def test_it_may_be_cut_back_again_and_again(text: list[int], ngram: int, cuts: list[int], more: list[int]) -> None:
+    pool = NgramPool(ngram, 100)
+    taught = Taught(pool)
+    for cut in cuts:
+        taught.learn(text)
+        taught.truncate(text, cut)
+        text = [*text[:cut], *more]
+    taught.learn(text)
+    assert knowledge(pool) == ngrams(text, ngram)
+
+
+@given(texts, texts, sizes)
+def test_what_is_skipped_is_never_learned_and_never_taken_back(prompt: list[int], text: list[int], ngram: int) -> None:
+    pool = NgramPool(ngram, 100)
+    pool.insert(0, (0,) * (ngram - 1))
+    before = knowledge(pool)
+    taught = Taught(pool)
+    taught.skip(prompt)
+    taught.learn(prompt)
+    assert knowledge(pool) == before
+    taught.learn([*prompt, *text])
+    begun = sum(len(bucket) for bucket in knowledge(pool).values())
+    assert begun <= 1 + len(text)
+    taught.truncate([*prompt, *text], 0)
+    assert knowledge(pool) == before
+
+
+def test_refreshing_makes_the_text_s_ngrams_the_most_recent_ones_and_counts_them_once() -> None:
+    pool = NgramPool(3, 5)
+    taught = Taught(pool)
+    taught.learn([1, 2, 3, 0])
+    pool.insert(1, (0, 0))
+    assert pool.entries(1) == [((0, 0), 0), ((2, 3), 1)]
+    taught.refresh([1, 2, 3, 0])
+    assert pool.entries(1) == [((2, 3), 1), ((0, 0), 0)]
+
+
+def test_what_the_window_found_too_stays_when_the_text_goes() -> None:
+    pool = NgramPool(3, 5)
+    taught = Taught(pool)
+    pool.insert(1, (0, 0))
+    taught.learn([1, 2, 3])
+    taught.truncate([1, 2, 3], 0)
+    assert pool.entries(1) == [((0, 0), 0)]
+
+
+def test_an_interrupt_at_any_line_leaves_nothing_that_is_never_taken_back() -> None:
+    text = [1, 2, 3, 1, 2, 3, 1, 2]
+    for line in count(1):
+        pool = NgramPool(3, 5)
+        taught = Taught(pool)
+        taught.learn(text[:5])
+        with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
+            taught.learn(text)
+            taught.truncate(text, 4)
+            taught.learn(text)
+        taught.truncate(text, 0)
+        left = sum(occurrences for key in range(TOKENS) for _, occurrences in pool.entries(key))
+        # The n-grams of the call in which it came may stay, as those that a window found do.
+        assert left <= len(text)
+        taught.learn(text)
+        assert all(set(found) <= set(knowledge(pool)[key]) for key, found in ngrams(text, 3).items())
+        if not lines.reached:
+            assert left == 0
+            return
