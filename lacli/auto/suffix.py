@@ -69,6 +69,9 @@ class Suffix(Matching):
         return self._matches[-1]
 
     def begin(self, text: Sequence[int]) -> None:
+        if last := len(self._earlier):
+            # An interrupt may have come before the last token's occurrence was entered, or after it was taken back.
+            self._latest[self._pair(text, last - 1)] = last
         self._take(text, scored=False)
 
     def extend(self, text: Sequence[int]) -> None:
@@ -76,7 +79,7 @@ class Suffix(Matching):
 
     def truncate(self, text: Sequence[int], length: int) -> None:
         for place in range(len(self._earlier) - 1, max(length, 0) - 1, -1):
-            pair, before = (text[place - 1] if place else -1, text[place]), self._earlier[place]
+            pair, before = self._pair(text, place), self._earlier[place]
             if before:
                 self._latest[pair] = before
             else:
@@ -148,6 +151,10 @@ class Suffix(Matching):
         self.belief.saw(KINDS[length] if length < LAST else KINDS[LAST], hit)
         if not hit and self._offered[0] == place and self._offered[1]:
             self.belief.saw(OTHER, token in self._offered[1])
+
+    def _pair(self, text: Sequence[int], place: int) -> tuple[int, int]:
+        """The two tokens that end at a place."""
+        return (text[place - 1] if place else -1, text[place])
 
     def _search(self, text: Sequence[int], place: int, end: int) -> tuple[int, int]:
         """The longest match of what ends with the token at `place` among the chained occurrences from `end` on."""
