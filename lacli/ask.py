@@ -77,12 +77,15 @@ def ask(
             verbose=output.verbose,
         )
     with opened as session:
-        notes += tell(session, CostStore(costs)) if costs else []
-        for note in [*notes, *session.notes]:
+        if costs and session.settings.mode == "auto":
+            notes += tell(session, CostStore(costs))
+        session.notes[:0] = notes
+        for note in session.notes:
             screen.note(note)
         prompt = session.prompt(question.text, question.system, raw=question.raw)
         generation = _answer(session, prompt, question, output, screen)
         if store and (trouble := store.add([*prompt, *generation.answer().tokens])):
+            session.notes.append(trouble)
             screen.note(trouble)
         _conclude(session, generation, question, output, screen)
 

@@ -25,12 +25,10 @@ class Cache:
 
     past: tokens held; the next input goes to this position. seconds: time spent in sequence calls. After the
     prefill a sequence is brought up to date when a tree next uses it, not before: idle ones cost nothing.
-    sequences: how many of the engine's are in use.
     """
 
-    def __init__(self, engine: Engine, sequences: int | None = None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.sequences = engine.sequences if sequences is None else sequences
         self.past = 0
         self.seconds = 0.0
         self._shared = [0] * engine.sequences
@@ -43,14 +41,13 @@ class Cache:
         return min(self._engine.cells - self.past, self._engine.batch_rows)
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        """Decode tokens in batches, without logits, and let every sequence own them."""
+        """Decode tokens in batches, without logits."""
         rows = min(self._engine.batch_rows, PREFILL_ROWS)
         for first in range(0, len(tokens), rows):
             piece = tokens[first : first + rows]
             fits = self._engine.decode(from_tokens(piece, self.past))
             assert fits, "the caller checks the prompt against the context"
             self.past += len(piece)
-        self._share(range(1, self.sequences))
 
     def share(self, tree: Tree) -> None:
         """Give every sequence of a tree what sequence 0 holds, before the tree is decoded."""

@@ -58,7 +58,7 @@ class Decoder:
         self._known = cost, kept
         self._other_mode = mode
         self._engine = engine
-        self._cache = Cache(engine, settings.sequences)
+        self._cache = Cache(engine)
         self._batch = Batch(engine.batch_rows)
         self._learn_anew()
 
@@ -68,7 +68,6 @@ class Decoder:
         self._verifier = verifier
         if settings != self.settings:
             self.settings = settings
-            self._cache.sequences = settings.sequences
             self._learn_anew()
 
     def generate(
@@ -212,6 +211,8 @@ class Decoder:
         if decoded is None:
             return None
         tree, again, decode_s = decoded
+        # Sequences that catch up with a long text do so once: no step costs that again.
+        shared_s = self._cache.seconds - cache_before
 
         chosen_at = perf_counter()
         choices = dict(zip(tree.outputs(), self._engine.greedy().tolist(), strict=True))
@@ -221,7 +222,8 @@ class Decoder:
 
         self._cache.keep(tree, self._kept(path.nodes), again)
         self.text += path.tokens
-        outcome = Outcome(choices, path.nodes, again + len(tree), perf_counter() - begin, self._engine.successors)
+        seconds = perf_counter() - begin - shared_s
+        outcome = Outcome(choices, path.nodes, again + len(tree), seconds, self._engine.successors)
         self._mode.observe(tree, outcome)
 
         cache_s = self._cache.seconds - cache_before

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def nearest_folder(path: Path) -> Path:
-    """The folder, or the first above it that exists."""
+    """The folder, or the first above it that exists; where a file lies in the place of one, that file."""
     return next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
 
 

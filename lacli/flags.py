@@ -40,6 +40,9 @@ DECODING: dict[str, tuple[str, ...]] = {
 }
 """Fields of DecodeSettings and SamplingSettings, and the file of one."""
 
+NOTHING = ("none", "off")
+"""What stands for an empty list, where names are expected."""
+
 
 def spellings(name: str) -> tuple[str, ...]:
     """The flags of a setting, by its field's name; one that is in no table has its own name."""
@@ -52,3 +55,8 @@ def spellings(name: str) -> tuple[str, ...]:
 def names_in(text: str) -> tuple[str, ...]:
     """The names of a list with commas or spaces between them, each once."""
     return tuple(dict.fromkeys(text.lower().replace(",", " ").split()))
+
+
+def names_or_none(text: str) -> tuple[str, ...]:
+    """The same of a list that may be empty, which `none` says."""
+    return () if text.strip().lower() in NOTHING else names_in(text)

@@ -71,9 +71,14 @@ class NgramPool:
         bucket[continuation] = occurrences
 
     def learn(self, tokens: Sequence[int], start: int = 0, *, again: bool = False) -> None:
-        """Insert every n-gram of a text that begins at index `start` or later; again: they are known, and fresh now."""
+        """Insert every n-gram of a text that begins at index `start` or later.
+
+        again: they were learned before and are fresh now; only those that were pushed out since are counted anew.
+        """
         for first in range(start, len(tokens) - self.ngram + 1):
-            self.insert(tokens[first], tuple(tokens[first + 1 : first + self.ngram]), 0 if again else 1)
+            key, continuation = tokens[first], tuple(tokens[first + 1 : first + self.ngram])
+            counted = again and continuation in self._by_key.get(key, ())
+            self.insert(key, continuation, 0 if counted else 1)
 
     def forget(self, tokens: Sequence[int], start: int = 0) -> None:
         """Take back what `learn` did with the same text from the same index on, as far as it is still here."""

@@ -42,7 +42,9 @@ def save_record(path: Path, form: int, key: Any, name: str, record: Any) -> str:
         # Whoever reads meanwhile finds the old file or the new one, never a part.
         os.replace(temporary, path)
     except OSError as error:
-        return f"cannot keep it in {path.parent}: {reason_of(error)}"
+        # What the system says of a file in a folder's place differs from one depth to another.
+        in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
+        return f"cannot keep it in {path.parent}: {'it is no folder' if in_the_way else reason_of(error)}"
     finally:
         with suppress(OSError):
             os.unlink(temporary)

@@ -15,7 +15,7 @@ from lacli.auto.kept import KeptTexts
 from lacli.batch import Ints
 from lacli.chain import LlamaSampler
 from lacli.closing import Closing
-from lacli.context import CONTEXT_PAD, LlamaEngine, most_back
+from lacli.context import LlamaEngine, most_back
 from lacli.cores import with_threads
 from lacli.cost.staircase import Cost
 from lacli.decode import Decoder
@@ -23,9 +23,10 @@ from lacli.engine import Engine
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.generation import Generation
 from lacli.llama import LlamaModel, offloads, schema_grammar
+from lacli.notes import asked_sources, context_notes, idle_notes, source_notes
 from lacli.sampling import SamplingSettings, new_seed
 from lacli.schema import grammar_of
-from lacli.settings import DecodeSettings, ModelSettings, check_rows
+from lacli.settings import DecodeSettings, ModelSettings, SourceName, check_rows
 from lacli.stats import Step
 from lacli.strict import strict_settings
 from lacli.template import ChatTemplate, as_messages, chatml, choose_template, with_one_bos
@@ -71,19 +72,25 @@ class Session(Closing):
             self.use_template(chosen)
             decode_settings = self._possible(decode_settings)
             check_rows(decode_settings, model_settings)
-            self._note_idle(sampling)
+            self.notes += source_notes(decode_settings, texts=self._kept is not None)
+            self.notes += idle_notes(sampling)
             self.sampling = self._completed(sampling)
             self.sampler = self._new_sampler(self.sampling)
             stack.callback(self._close_sampler)
             self.engine = self._new_engine(decode_settings)
             stack.pop_all()
-        self._note_context()
+        self.notes += context_notes(self.model_settings.context, self.engine.cells, self.model)
         self.decoder = self.decoder_in(self.engine, decode_settings)
 
     @property
     def settings(self) -> DecodeSettings:
         """How this session decodes, after what the model made impossible."""
         return self.decoder.settings
+
+    @property
+    def sources(self) -> tuple[SourceName, ...]:
+        """Where mode auto can take guesses from, of the sources that were chosen."""
+        return asked_sources(self.settings, texts=self._kept is not None)
 
     @property
     def turn_ends(self) -> tuple[str, ...]:
@@ -151,6 +158,8 @@ class Session(Closing):
             replace(decode_settings, strict=strict.strict, ordered=strict.ordered, least_outputs=strict.least_outputs)
         )
         check_rows(decode_settings, self.model_settings)
+        if (decode_settings.mode, decode_settings.sources) != (self.settings.mode, self.settings.sources):
+            self.notes += source_notes(decode_settings, texts=self._kept is not None)
         if decode_settings.strict:
             _check_strict(sampling)
         sampling = self._completed(sampling)
@@ -237,21 +246,6 @@ class Session(Closing):
         cells = f"-ctk {loading.cache_type_k} -ctv {loading.cache_type_v}"
         self.notes.append(f"--strict decodes with -fa on {cells}")
         return loading, decoding
-
-    def _note_idle(self, sampling: SamplingSettings) -> None:
-        if sampling.idle:
-            verb = "have" if len(sampling.idle) > 1 else "has"
-            self.notes.append(f"{' and '.join(sampling.idle)} {verb} no effect at temperature 0; --temp sets it")
-
-    def _note_context(self) -> None:
-        """Say where the context is another one than was asked for, or than the model's own."""
-        asked, whole, cut = self.model_settings.context, self.model.context, self.model.default_context
-        if not asked and cut < whole:
-            self.notes.append(f"the context is cut to {cut} of the model's {whole} tokens; -c sets it")
-        if asked > whole:
-            self.notes.append(f"the model was trained with {whole} tokens; behind them its text may fall apart")
-        if 0 < asked < min(self.engine.cells, CONTEXT_PAD):
-            self.notes.append(f"llama.cpp makes no context smaller than {self.engine.cells} tokens")
 
     def _possible(self, settings: DecodeSettings) -> DecodeSettings:
         if not self.model.chain_only:

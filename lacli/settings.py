@@ -69,11 +69,14 @@ class DecodeSettings:
                 label = FLAG[name]
                 raise UsageError(f"{label} is {getattr(self, name)}", f"{label} must be at least {least}")
         if unknown := [name for name in self.sources if name not in SOURCES]:
-            raise UsageError(f"there is no source {unknown[0]!r}", "some of " + ", ".join(SOURCES))
-        if self.mode == "lookahead" and self.window + self.guesses + 1 > MAX_SEQUENCES:
+            raise UsageError(f"--sources: there is no source {unknown[0]!r}", f"some of {', '.join(SOURCES)}, or none")
+        if self.mode == "auto" and self.sequences > MAX_SEQUENCES:
+            many = f"-W {self.window} takes {self.sequences} sequences in mode auto, and llama.cpp has {MAX_SEQUENCES}"
+            raise UsageError(many, f"-W of at most {MAX_SEQUENCES - LEAVES - 1} fits")
+        if self.mode == "lookahead" and self.sequences > MAX_SEQUENCES:
             fits = MAX_SEQUENCES - 1
             raise UsageError(
-                f"W + G + 1 = {self.window + self.guesses + 1} sequences, and llama.cpp has {MAX_SEQUENCES}",
+                f"W + G + 1 = {self.sequences} sequences, and llama.cpp has {MAX_SEQUENCES}",
                 f"W + G of at most {fits} fits, for example -W {fits // 2} -G {fits - fits // 2}",
             )
 

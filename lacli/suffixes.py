@@ -1,6 +1,9 @@
 """Where the end of a text has occurred before: an index of short runs of tokens that grows and shrinks with the text.
 
-Token ids only. What is drafted from an earlier occurrence is the mode's affair (`modes.py`).
+Token ids only. What is drafted from an earlier occurrence is the mode's affair (`modes.py`). Mode auto has an index of
+its own (`auto/suffix.py`): it follows one match of any length in the same small time a token. This one is mode
+lookup's, whose fixed rule is the paper's baseline and transformers' prompt lookup, and is exact about its longest match
+up to a bound.
 """
 
 from __future__ import annotations

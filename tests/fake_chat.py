@@ -47,6 +47,7 @@ class FakeChat:
             engine=ENGINE,
             template=TEMPLATE,
             settings=self.settings,
+            sources=self.settings.sources,
             sampling=self.sampling,
             model_settings=ModelSettings(),
         )

@@ -131,7 +131,7 @@ def test_settings_stand_in_columns_on_a_screen_of_any_width(width: int) -> None:
 @pytest.mark.parametrize("width", [12, 20, 30])
 def test_settings_are_broken_between_words_on_a_narrow_screen(width: int) -> None:
     now = Adjusted(stops=("a text that is longer than a row",))
-    allowed = {"answer", "lookahead", "sampling", "*"}
+    allowed = {"answer", "guessing", "sampling", "*"}
     for _, name, value, _ in settings_by_name(now):
         parts = re.findall(r".+?-|.+", name)
         allowed |= {"".join(parts[i:j]) for i in range(len(parts)) for j in range(i, len(parts) + 1)}

@@ -134,7 +134,7 @@ def test_what_only_mode_auto_looks_at_has_no_effect_elsewhere() -> None:
     for key, value in (("sources", "pool"), ("auto-rows", "9")):
         assert f"{key} has no effect in mode lookahead, but in auto" in adjust(Adjusted(), key, value)[1]
         assert "no effect" not in adjust(auto, key, value)[1]
-    for key, value in (("lookup-draft", "3"), ("window-shift", "refill")):
+    for key, value in (("lookup-draft", "3"), ("pool-text", "off")):
         assert "no effect in mode auto" in adjust(auto, key, value)[1]
 
 
@@ -257,6 +257,7 @@ WRONG = [
     ("pool-text", "maybe", "on or off"),
     ("sources", "sufix", "did you mean suffix"),
     ("sources", "suffix,magic", "there is no source 'magic'"),
+    ("sources", "magic", "some of suffix, recycling, pool, window, store, or none"),
     ("auto-rows", "0", "--auto-rows must be at least 1"),
     ("back", "3", "no setting"),
     ("logit-bias", "x", "15043-1"),

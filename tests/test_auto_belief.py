@@ -18,7 +18,9 @@ def test_before_any_try_a_kind_is_as_probable_as_expected(expected: list[float])
 
 
 @given(chances, tries)
-def test_the_probability_is_hits_over_tries_each_a_little_older_than_the_next(expected: float, seen: list[bool]) -> None:
+def test_the_probability_is_hits_over_tries_each_a_little_older_than_the_next(
+    expected: float, seen: list[bool]
+) -> None:
     belief = Belief([expected])
     for hit in seen:
         belief.saw(0, hit)

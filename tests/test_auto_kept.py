@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from lacli.auto import kept
 from lacli.auto.belief import Belief
 from lacli.auto.kept import EXPECTED, RUN, Kept, KeptTexts
-from lacli.auto.suffix import KINDS, LAST, LONGEST
+from lacli.auto.matching import KINDS, LAST
+from lacli.auto.suffix import LONGEST
 from tests.test_reuse import ctrl_c_at_line
 
 few = st.lists(st.integers(0, 2), max_size=20)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from lacli.auto.belief import SUREST
 from lacli.auto.planner import LEAST_CHANCE, Draft, Node, _merged, chain_rows, plan
 from lacli.auto.source import Guess, Source
 from lacli.settings import LEAVES, DecodeSettings
@@ -75,9 +76,7 @@ def spelled(sources: Sequence[Source], text: Sequence[int], deepest: int) -> lis
             places.append(Place(parent, here, reach * chance))
             below = [(source, after) for source, before in followers for after in source.after(before)]
             last = [*text, *here][-2:]
-            below += [
-                (source, after) for source in sources if source.everywhere for after in source.anywhere(*last)
-            ]
+            below += [(source, after) for source in sources if source.everywhere for after in source.anywhere(*last)]
             put(mine, here, reach * chance, below)
 
     put(-1, (), 1.0, [(source, guess) for source in sources for guess in source.first(text)])
@@ -285,7 +284,12 @@ def test_merged_guesses_are_probabilities_and_the_surest_of_a_token_bounds_it(ch
     )
 
 
-def test_two_sources_that_are_certain_of_different_tokens_break_nothing() -> None:
-    one, other = Spelled({0: [Guess(5, 1.0, 1)]}), Spelled({0: [Guess(6, 1.0, 1)]}, Origin.POOL)
+def test_of_two_sources_that_are_as_sure_as_can_be_of_different_tokens_the_first_one_counts() -> None:
+    one, other = Spelled({0: [Guess(5, SUREST, 1)]}), Spelled({0: [Guess(6, SUREST, 1)]}, Origin.POOL)
     free = [1.0] * 9
     assert plan([one, other], TEXT, free, slopes(free), 8, 9.0, MANY).nodes[0].token == 5
+    assert [
+        guess.token
+        for chance, guess, _ in _merged([(one, Guess(5, SUREST, 1)), (other, Guess(6, SUREST, 1))])
+        if chance > 0.6
+    ] == [5]

@@ -13,11 +13,9 @@ from lacli.engine import Successors
 from tests.recorded_belief import Recorded
 
 PAIR_KINDS = len(EXPECTED_AFTER_PAIR)
-rows = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 3), st.permutations(range(4)), st.lists(st.floats(0, 9), min_size=4, max_size=4)),
-    min_size=1,
-    max_size=8,
-)  # fmt: skip
+four_logits = st.lists(st.floats(0, 9), min_size=4, max_size=4)
+row = st.tuples(st.integers(0, 3), st.integers(0, 3), st.permutations(range(4)), four_logits)
+rows = st.lists(row, min_size=1, max_size=8)
 """Each: the token before, the token, its successors, and their logits in any order."""
 
 Rows = list[tuple[int, int, list[int], list[float]]]

@@ -133,7 +133,14 @@ def test_a_damaged_text_leaves_the_others(tmp_path: Path) -> None:
     file_in(tmp_path).write_bytes(damaged)
     store, notes = open_store(tmp_path, KEY)
     assert [text.tolist() for text in store.texts] == [TEXTS[0], TEXTS[2]]
-    assert notes == [f"the store {file_in(tmp_path)} is damaged: 2 of its texts are left"]
+    assert notes == [f"the store {file_in(tmp_path)} is damaged: 2 texts are left"]
+
+
+def test_a_single_text_is_left_and_not_are(tmp_path: Path) -> None:
+    damaged = bytearray(filled(tmp_path))
+    damaged[HEADER.size + RECORD.size + 4 * len(TEXTS[0])] ^= 1
+    file_in(tmp_path).write_bytes(damaged)
+    assert open_store(tmp_path, KEY)[1][0].endswith(": 1 text is left")
 
 
 @given(st.binary(max_size=200), st.integers(0, 60))
@@ -372,3 +379,20 @@ def test_other_modes_and_no_folder_open_nothing(tmp_path: Path) -> None:
     assert store is None and note == "--store has no effect in mode lookup; --mode auto uses it"
     store, (note,) = store_for(missing, DecodeSettings(mode="auto", sources=("pool",)), tmp_path / "store")
     assert store is None and "--sources leaves store out" in note
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (DecodeSettings(mode="lookup"), "in mode lookup; --mode auto uses it"),
+        (DecodeSettings(mode="auto", sources=("pool",)), "where --sources leaves store out"),
+    ],
+)
+def test_where_settings_may_change_the_texts_are_opened_in_every_mode(
+    tmp_path: Path, settings: DecodeSettings, why: str
+) -> None:
+    store, (note,) = store_for(find_model(None), settings, tmp_path, changing=True)
+    assert store and store.add([1, 2, 3]) == ""
+    assert note == f"--store keeps what is said, and nothing is guessed from it {why}"
+    store, notes = store_for(find_model(None), DecodeSettings(mode="auto"), tmp_path, changing=True)
+    assert store and [text.tolist() for text in store.texts] == [[1, 2, 3]] and notes == []

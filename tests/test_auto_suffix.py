@@ -10,13 +10,16 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lacli.auto.suffix import EXPECTED, KINDS, LAST, OTHER, PROBES, Suffix
+from lacli.auto.matching import KINDS, LAST
+from lacli.auto.suffix import EXPECTED, OTHER, PROBES, Suffix
 from tests.recorded_belief import Recorded
 from tests.test_reuse import ctrl_c_at_line
 
 few_tokens = st.integers(0, 3)
 texts = st.lists(few_tokens, min_size=1, max_size=40)
-copying = st.tuples(st.lists(few_tokens, min_size=2, max_size=12), st.integers(2, 6)).map(lambda each: each[0] * each[1])
+copying = st.tuples(st.lists(few_tokens, min_size=2, max_size=12), st.integers(2, 6)).map(
+    lambda each: each[0] * each[1]
+)
 any_text = st.one_of(texts, copying)
 
 

@@ -262,6 +262,8 @@ def test_sources_are_named_with_commas_and_an_unknown_one_is_refused(tiny: str) 
     assert (found["auto_sources"], found["auto_rows"]) == (["pool", "suffix"], 9)
     refused = call("run", tiny, "--sources", "suffix,magic", "-p", "hi")
     assert refused.code == 2 and "magic" in refused.err and "recycling" in refused.err
+    refused = call("run", tiny, "-p", "hi", env={"LACLI_SOURCES": "magic"})
+    assert refused.code == 2 and "LACLI_SOURCES sets --sources" in refused.err
     refused = call("run", tiny, "--auto-rows", "0", "-p", "hi")
     assert refused.code == 2 and "--auto-rows" in refused.err
 

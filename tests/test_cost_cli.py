@@ -13,7 +13,7 @@ import pytest
 
 from lacli.cost.measure import measure
 from tests.program import Done, call, start
-from tests.tiny_models import write_llama, write_mamba
+from tests.tiny_models import write_lfm2, write_llama, write_mamba
 
 FEW = ("--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2")
 
@@ -102,6 +102,14 @@ def test_a_damaged_file_is_named_once_where_it_would_be_used(cache: dict[str, st
     assert str(path) not in second.err
 
 
+def test_a_chat_looks_for_costs_in_every_mode_since_auto_may_come_later(cache: dict[str, str]) -> None:
+    measured(cache, *FEW)
+    (path,) = kept(cache)
+    path.write_bytes(path.read_bytes()[:200])
+    assert str(path) not in call("run", "-p", "Say yes.", "-n", "1", "--mode", "plain", env=cache).err
+    assert str(path) in call("chat", "-n", "1", "--mode", "plain", stdin=b"/mode auto\n", env=cache).err
+
+
 def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     finished = done({"XDG_CACHE_HOME": str(tmp_path / "file")}, *FEW)
@@ -111,8 +119,29 @@ def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
 def test_a_recurrent_model_has_nothing_to_choose(cache: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "tiny-mamba.gguf"
     write_mamba(path)
-    assert "There is nothing to choose: a recurrent model" in done(cache, str(path), *FEW).out
+    said = " ".join(done(cache, str(path), *FEW).out.split())
+    # It goes back along no chain either.
+    assert "There is nothing to choose: a recurrent model" in said and "chain" not in said
     assert "recurrent" in measured(cache, str(path), *FEW)["chain_only"]
+
+
+def test_of_a_hybrid_model_it_is_said_who_times_its_chains(cache: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "tiny-lfm2.gguf"
+    write_lfm2(path)
+    said = " ".join(done(cache, str(path), *FEW).out.split())
+    assert "There is nothing to choose: a hybrid model" in said
+    assert "mode auto times them while it runs" in said
+    assert measured(cache, str(path), *FEW)["staircases"] == []
+
+
+def test_a_kept_file_without_steps_or_a_reason_is_measured_again(cache: dict[str, str]) -> None:
+    measured(cache, *FEW)
+    (path,) = kept(cache)
+    content = json.loads(path.read_text())
+    content["cost"]["staircases"] = []
+    path.write_text(json.dumps(content))
+    again = done(cache, *FEW)
+    assert "cannot be read, so it is measured again" in again.err and "nothing to choose" not in again.out
 
 
 def test_a_small_context_and_batch_bound_what_is_measured(cache: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lacli.api import load
+from lacli.auto.experience import Experience
 from lacli.backends import Device
 from lacli.cost.known import cost_key, keep, known_cost, machine_key, tell
 from lacli.cost.measure import MeasurePlan
@@ -328,12 +329,59 @@ def test_a_session_is_told_what_is_known_and_what_is_damaged_is_removed(session:
         assert tell(session, store) == [] and len(told) == 2
 
 
-def test_only_mode_auto_is_told(session: Session, store: CostStore) -> None:
-    store.save(cost_key(session.model.path, session.model_settings, PLAN), COST)
+def test_a_file_that_cannot_be_read_now_is_not_called_damaged_and_stays(session: Session, store: CostStore) -> None:
+    key = cost_key(session.model.path, session.model_settings, PLAN)
+    store.save(key, COST)
+    path = file_of(store, key)
+
+    def refused(self: Path, *given: Any, **more: Any) -> str:
+        raise PermissionError(13, "Permission denied")
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "use_cost", lambda cost: pytest.fail("mode plain asks for no cost"))
-        session.adapt(replace(session.settings, mode="plain"), session.sampling)
+        patch.setattr(Path, "read_text", refused)
         assert tell(session, store) == []
+    assert store.load(key) == COST
+    path.unlink()
+    path.mkdir()
+    assert tell(session, store) == [] and path.is_dir()
+
+
+def test_a_damaged_file_that_stays_is_not_called_removed(session: Session, store: CostStore) -> None:
+    key = cost_key(session.model.path, session.model_settings, PLAN)
+    store.save(key, COST)
+    file_of(store, key).write_text("no cost")
+
+    def refused(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "unlink", refused)
+        (sentence,) = tell(session, store)
+    assert sentence == f"{file_of(store, key)} holds no measured cost and cannot be removed: Permission denied"
+
+
+@pytest.mark.parametrize(("reason", "damaged"), [("", True), ("it keeps one state", False)])
+def test_without_staircases_a_cost_needs_a_reason(store: CostStore, key: CostKey, reason: str, damaged: bool) -> None:
+    store.save(key, replace(COST, staircases=(), chain_only=reason))
+    assert store.broken(key) is damaged
+    assert (store.load(key) is None) is damaged
+
+
+def test_a_mode_that_comes_later_knows_what_was_told_before(session: Session, store: CostStore) -> None:
+    store.save(cost_key(session.model.path, session.model_settings, PLAN), COST)
+    session.adapt(replace(session.settings, mode="plain"), session.sampling)
+    seen: list[Cost | None] = []
+
+    class Seeing(Experience):
+        def __init__(self, settings: DecodeSettings, cost: Cost | None = None, *more: Any) -> None:
+            seen.append(cost)
+            super().__init__(settings, cost, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lacli.decode.Experience", Seeing)
+        assert tell(session, store) == [] == seen
+        session.adapt(replace(session.settings, mode="auto"), session.sampling)
+    assert seen == [COST]
 
 
 def test_a_session_decodes_with_what_it_was_told(session: Session) -> None:

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from lacli import decode
 from lacli.batch import Batch, Ints
-from lacli.decode import Decoder
 from lacli.errors import PromptError
-from lacli.settings import MODES, DecodeSettings, Mode
+
+# Where rows cost next to nothing mode auto guesses all it can.
+from lacli.pretended import PretendingDecoder as Decoder
+from lacli.settings import MODES, SOURCES, DecodeSettings, Mode
 from lacli.stats import Step
 from lacli.tree import Origin
 from tests.fake_engine import FakeEngine, RuleBroken
@@ -35,6 +38,8 @@ any_settings = st.builds(
     jacobi_iterations=st.integers(1, 6),
     lookup_match=st.integers(1, 3),
     lookup_draft=st.integers(1, 6),
+    sources=st.lists(st.sampled_from(SOURCES), unique=True).map(tuple),
+    auto_rows=st.integers(1, 70),
     ordered=st.booleans(),
     least_outputs=st.sampled_from([1, 2]),
 )
@@ -62,10 +67,10 @@ def tokens_of(steps: list[Step]) -> list[int]:
     return [token for step in steps for token in step.tokens]
 
 
-def holds_its_text(decoder: Decoder, engine: FakeEngine) -> bool:
+def holds_its_text(decoder: decode.Decoder, engine: FakeEngine) -> bool:
     """The cache holds all of the text but its last token, and in order of the text perhaps a step's tokens less."""
     held, text = engine.held(), decoder.text
-    least = len(text) - 1 - (decoder.settings.deepest if decoder.settings.ordered else 0)
+    least = len(text) - (decoder.settings.most_tokens if decoder.settings.ordered else 1)
     return held == text[: len(held)] and least <= len(held) < len(text)
 
 
@@ -131,7 +136,7 @@ def test_a_second_prompt_is_answered_as_by_a_fresh_decoder(
 def test_a_cache_that_refuses_large_batches_gets_smaller_ones(
     chosen: DecodeSettings, prompt: list[int], largest: int
 ) -> None:
-    assume(largest > chosen.least_outputs + (chosen.deepest if chosen.ordered else 0))
+    assume(largest >= chosen.least_outputs + (chosen.most_tokens if chosen.ordered else 1))
     engine = engine_for(chosen, rows=largest)
     decoder = Decoder(engine, chosen)
     generation = decoder.generate(prompt, 40)

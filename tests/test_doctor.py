@@ -14,7 +14,7 @@ from lacli.cli.main import app
 from lacli.disk import nearest_folder
 from lacli.doctor import rebuild
 from lacli.doctor.finding import Finding, usable
-from lacli.doctor.machine import Library, LibraryMissing, Machine, Terminal
+from lacli.doctor.machine import Library, LibraryMissing, Machine, Terminal, this_machine
 from lacli.doctor.product import CHECKS, examine_machine
 from lacli.doctor.report import as_json, as_lines
 from lacli.doctor.self_test import SelfTest
@@ -50,6 +50,16 @@ def test_a_full_disk_is_said_with_two_ways_out() -> None:
 def test_a_large_cache_is_not_counted_for_long_and_a_closed_one_is_said() -> None:
     assert "more than can be counted" in finding("model cache", machine(folder_size=lambda path: None)).words
     assert "not writable" in finding("model cache", machine(writable=lambda path: False)).words
+
+
+def test_a_folder_with_a_file_in_its_place_or_above_it_is_not_writable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    here = this_machine({}, {}, {}, tmp_path, Terminal(False, False, "utf-8", 80))
+    assert here.writable(tmp_path) and here.writable(tmp_path / "new" / "below")
+    assert not here.writable(tmp_path / "file") and not here.writable(tmp_path / "file" / "below")
+    folders = {"measured costs": tmp_path / "file", "chat history": tmp_path / "file" / "lacli", "others": tmp_path}
+    words = finding("own folders", machine(folders=folders, writable=here.writable)).words
+    assert "measured costs" in words and "chat history" in words and "others" not in words
 
 
 def test_closed_folders_are_named() -> None:

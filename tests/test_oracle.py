@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
@@ -117,7 +118,7 @@ def test_the_best_rows_bring_most_tokens_a_second_and_no_more_than_can_be_taken_
 
 def test_the_share_of_a_ceiling_counts_from_plain_decoding() -> None:
     ceiling = Ceiling(16, Ratio(3.0))
-    assert [ceiling.share(speedup) for speedup in (1.0, 2.0, 3.0, 0.5)] == [0.0, 0.5, 1.0, -0.25]
+    assert [ceiling.share(speedup) for speedup in (1.0, 2.0, 3.0, 0.5)] == [0.0, 0.5, 1.0, 0.0]
     assert Ceiling(1, Ratio(1.0)).share(1.2) is None
 
 
@@ -133,14 +134,19 @@ def dear(rows: int, outputs: int) -> float:
     return 2 + rows / 2
 
 
-def reached(clock: FakeClock, repetitions: int = 1, sampler: FakeSampler | None = None) -> tuple[Rounds, Oracles]:
-    """A benchmark of plain and lookup, and the oracle of lookup."""
-    rounds = Rounds([contender(each, clock, dear)[0] for each in (PLAIN, LOOKUP)], TASKS, repetitions, asker())
+def reached(
+    clock: FakeClock,
+    repetitions: int = 1,
+    sampler: FakeSampler | None = None,
+    costs: Callable[[int, int], float] = dear,
+) -> tuple[Rounds, Oracles]:
+    """A benchmark of plain and lookup, and the oracle of lookup. costs: seconds of its steps and outputs."""
+    rounds = Rounds([contender(each, clock, costs)[0] for each in (PLAIN, LOOKUP)], TASKS, repetitions, asker())
     for _ in rounds:
         pass
 
     def open_engine(point: Point) -> AbstractContextManager[Engine]:
-        engine = ClockedEngine(clock=clock, cost=dear, most_outputs=point.settings.most_outputs)
+        engine = ClockedEngine(clock=clock, cost=costs, most_outputs=point.settings.most_outputs)
         return nullcontext(engine)
 
     cost = Cost((stairs(4, (1, 2.5), (4, 4.0), (10, 7.0), (12, 12.0)),))
@@ -176,12 +182,21 @@ def test_tables_rows_and_the_conclusion_say_the_ceiling_and_the_share(clock: Fak
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:5]]
     rows = [row for row in as_rows(shown, rounds.contenders, MACHINE, {}, ceilings) if row["mode"] == "lookup"]
     for line, row, result in zip(lines, rows, shown[1::2], strict=True):
-        share = (result.speedup.value - 1) / (ceiling - 1)
-        assert (line[0], line[2], line[4], line[6]) == (result.kind, f"{ceiling:.2f}", "10", f"{share:.0%}")
+        share = max(result.speedup.value - 1, 0.0) / (ceiling - 1)
+        named = f"{share:.0%}" if share else "none"
+        assert (line[0], line[2], line[4], line[6]) == (result.kind, f"{ceiling:.2f}", "10", named)
         assert (row["ceiling"], row["ceiling_rows"]) == (round(ceiling, 4), 10)
         assert row["ceiling_share"] == pytest.approx(share, abs=1e-4)
-    assert f"The ceiling here is {ceiling:.2f}" in " ".join(conclusion(shown, rounds.contenders, ceilings).split())
+    sentence = " ".join(conclusion(shown, rounds.contenders, ceilings).split())
+    assert f"The ceiling here is {ceiling:.2f}, and auto reaches nothing of it." in sentence
     assert "ceiling" not in conclusion(shown, rounds.contenders)
+
+
+def test_an_oracle_slower_than_plain_leaves_the_ceiling_at_plains_speed(clock: FakeClock) -> None:
+    # Ten rows look cheap in what was measured, and cost twenty plain steps.
+    rounds, found = reached(clock, costs=lambda rows, outputs: 2.5 if rows == 1 else 50.0)
+    assert set(found.ceilings.values()) == {Ceiling(1, Ratio(1.0))}
+    assert "The ceiling" not in conclusion(results(rounds), rounds.contenders, of_results({1: found}))
 
 
 def test_what_was_answered_before_an_interrupt_is_shown(clock: FakeClock) -> None:

@@ -115,3 +115,24 @@ def test_forgetting_leaves_what_the_window_found() -> None:
     pool.forget([9, 2, 2])
     pool.forget([9, 1, 1])
     assert held(pool, 9) == [(1, 1)]
+
+
+def test_entries_are_the_most_recent_first_with_their_occurrences_in_the_text() -> None:
+    pool = NgramPool(3, 5)
+    pool.insert(1, (7, 7))
+    pool.learn([1, 2, 3, 1, 2, 3, 1, 4, 4])
+    assert pool.entries(1) == [((4, 4), 1), ((2, 3), 2), ((7, 7), 0)]
+    assert pool.entries(5) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.tuples(st.integers(0, 3)), st.integers(0, 1)), max_size=20))
+def test_asking_for_entries_changes_nothing(inserts: list[tuple[int, tuple[int, ...], int]]) -> None:
+    asked, other = (NgramPool(2, 3, keys=3) for _ in range(2))
+    for key, continuation, occurrences in inserts:
+        asked.insert(key, continuation, occurrences)
+        other.insert(key, continuation, occurrences)
+        for each in range(4):
+            asked.entries(each)
+    assert asked.statistics() == other.statistics()
+    for key in range(4):
+        assert [continuation for continuation, _ in asked.entries(key)] == held(other, key)

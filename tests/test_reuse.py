@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import lacli
 from lacli.batch import Batch
-from lacli.decode import Decoder
 from lacli.judge import PLAIN
+from lacli.pretended import PretendingDecoder as Decoder
 from lacli.settings import DecodeSettings
 from lacli.verify import SampleAndMatch
 from tests.fake_engine import FakeEngine
@@ -91,11 +91,13 @@ def knowledge(decoder: Decoder) -> Any:
     """All that a mode has learned of a text."""
     pool = decoder.pool
     known = {key: set(pool.lookup(key)) for key in range(VOCABULARY)}
-    index = getattr(decoder._mode, "_index", None)
-    return known, vars(index) if index else None, getattr(decoder._mode, "_learned", 0)
+    mode: Any = decoder._mode
+    index = getattr(mode._mode, "_index", None)
+    matching = [(each._latest, each._earlier, each._matches) for each in getattr(mode._mode, "_chains", ())]
+    return known, vars(index) if index else None, matching
 
 
-@pytest.mark.parametrize("mode", ["lookup", "lookahead"])
+@pytest.mark.parametrize("mode", ["lookup", "lookahead", "auto"])
 @given(prompts, st.integers(0, 60), few)
 @settings(max_examples=100, deadline=None)
 def test_what_was_learned_follows_the_text(mode: Any, prompt: list[int], length: int, more: list[int]) -> None:
@@ -166,7 +168,19 @@ class Recurrent(FakeEngine):
         return super().remove(sequence, start, end)
 
 
-WATCHED = ("auto/mode", "auto/pooled", "auto/recycling", "auto/suffix", "cache", "columns", "decode", "modes", "pool", "suffixes", "taught")
+WATCHED = (
+    "auto/mode",
+    "auto/pooled",
+    "auto/recycling",
+    "auto/suffix",
+    "cache",
+    "columns",
+    "decode",
+    "modes",
+    "pool",
+    "suffixes",
+    "taught",
+)
 
 
 @dataclass
@@ -205,10 +219,13 @@ TINY = DecodeSettings(window=2, ngram=3, guesses=2)
 
 @pytest.mark.parametrize("keep", [None, 2])
 @pytest.mark.parametrize(
-    "chosen", [PLAIN, DecodeSettings(mode="lookup"), replace(TINY, mode="jacobi"), TINY], ids=lambda each: each.mode
+    "chosen",
+    [PLAIN, DecodeSettings(mode="lookup"), replace(TINY, mode="jacobi"), TINY, replace(TINY, mode="auto", auto_rows=5)],
+    ids=lambda each: each.mode,
 )
 def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings, keep: int | None) -> None:
-    for line in count(1):
+    # The lines of mode auto's sources are gone through one by one in their own tests.
+    for line in count(1, 7 if chosen.mode == "auto" else 1):
         engine = FakeEngine(24, 24, chosen.sequences, VOCABULARY)
         decoder = Decoder(engine, chosen)
         list(decoder.generate([1, 2, 3, 4, 5, 6], 5))

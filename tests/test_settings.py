@@ -18,6 +18,22 @@ def test_too_many_sequences_are_refused_with_the_limit_and_what_fits() -> None:
     assert DecodeSettings(window=127, guesses=128).sequences == 256
 
 
+def test_a_window_that_leaves_mode_auto_no_branches_is_refused_with_what_fits() -> None:
+    with pytest.raises(UsageError, match="256") as caught:
+        DecodeSettings(mode="auto", window=250)
+    assert "-W of at most 207 fits" in str(caught.value)
+    assert DecodeSettings(mode="auto", window=207).sequences == 256
+    # Where a model takes chains only the window has no sequences.
+    assert DecodeSettings(mode="auto", window=250, back=7).sequences == 1
+
+
+def test_an_unknown_source_names_its_flag_and_what_there_is() -> None:
+    with pytest.raises(UsageError, match=r"^--sources: there is no source 'magic'.*, or none") as caught:
+        decode_settings(sources=("suffix", "magic"))
+    assert caught.value.exit_code == 2
+    assert DecodeSettings(sources=()).sources == ()
+
+
 OUT_OF_RANGE = [
     ("-W", lambda: DecodeSettings(window=-1)),
     ("-N", lambda: DecodeSettings(ngram=1)),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from lacli.auto.store import open_store, store_key
 from lacli.resolve import find_model
@@ -57,6 +60,45 @@ def test_an_environment_variable_opens_the_store_too(tmp_path: Path) -> None:
 def test_a_store_in_another_mode_is_one_note_and_keeps_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, "--store", mode="plain")
     assert done.err.count("--store has no effect in mode plain") == 1 and not list(tmp_path.iterdir())
+
+
+def test_json_has_the_notes_on_the_store_and_no_source_that_is_not_there(tmp_path: Path) -> None:
+    found = json.loads(run(tmp_path, "--json").out)
+    assert found["auto_sources"] == ["suffix", "recycling", "pool", "window"] and found["notes"] == []
+    plain = json.loads(run(tmp_path, "--json", "--store", mode="plain").out)
+    assert plain["notes"] == ["--store has no effect in mode plain; --mode auto uses it"]
+    run(tmp_path, "--store", prompt="two")
+    assert "store" in json.loads(run(tmp_path, "--json", "--store").out)["auto_sources"]
+    (file,) = (tmp_path / "lacli" / "store").glob("*.texts")
+    file.write_bytes(file.read_bytes()[:-1] + b"\xff")
+    (note,) = json.loads(run(tmp_path, "--json", "--store").out)["notes"]
+    assert "is damaged" in note
+
+
+def test_a_chat_keeps_its_turns_also_where_another_mode_begins(tmp_path: Path) -> None:
+    chat = ("chat", "-n", "4", "--mode", "plain", "--store")
+    done = call(*chat, stdin=b"one\n/mode auto\ntwo\n", env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert done.code == 0 and done.err.count("nothing is guessed from it in mode plain") == 1
+    assert len(kept_of_demo(tmp_path)) == 2
+    again = call(*chat, stdin=b"/set sources\n/mode auto\n/set sources\n", env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert again.err.count("sources is suffix recycling pool window store (the default)") == 2
+
+
+@pytest.mark.parametrize("flags", [("--sources", "none"), ("--sources", ""), ("--sources", "store")])
+def test_without_a_source_one_note_says_that_auto_decodes_plainly(tmp_path: Path, flags: tuple[str, str]) -> None:
+    done = run(tmp_path, *flags)
+    assert done.err.count("no source is left, so auto decodes plainly") == 1
+    assert done.out == run(tmp_path, mode="plain").out
+    assert "no source is left" not in run(tmp_path, *flags, mode="lookup").err
+
+
+def test_a_chat_says_once_that_no_source_is_left_and_shows_those_in_use(tmp_path: Path) -> None:
+    lines = b"/set sources\n/set\n/set sources none\n/set temp 0.5\n/set sources store\n"
+    done = call("chat", "--mode", "auto", stdin=lines, env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert done.err.count("no source is left, so auto decodes plainly") == 2
+    assert "sources is suffix recycling pool window (the default)" in done.err
+    assert "sources suffix recycling pool window " in " ".join(done.err.split())
+    assert "guessing" in done.err.splitlines()
 
 
 def test_a_run_goes_on_where_nothing_can_be_kept(tmp_path: Path) -> None:

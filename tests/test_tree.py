@@ -112,6 +112,62 @@ def test_reachable_counts_what_some_text_would_accept(verified: list[list[int]],
     assert sorted(map(str, tree.reachable())) == sorted(str(tree.origins[node]) for node in reached)
 
 
+attached = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=8)
+"""Each: a node above, taken modulo those that are there, and a token."""
+
+
+def attach_all(nodes: list[tuple[int, int]]) -> Tree:
+    tree = Tree(9)
+    for above, token in nodes:
+        parent = above % len(tree)
+        if token not in tree.guesses(parent):
+            tree.attach(parent, token, Origin.SUFFIX)
+    return tree
+
+
+@given(attached, st.integers(1, 20))
+def test_of_attached_nodes_each_leaf_gets_a_sequence_and_the_nodes_above_it_too(
+    nodes: list[tuple[int, int]], first: int
+) -> None:
+    tree = attach_all(nodes)
+    tree.number(first)
+    leaves = [node for node in range(1, len(tree)) if node not in tree.parents[1:]]
+    assert tree.sequences[ROOT] == [0, *range(first, first + len(leaves))]
+    for sequence, leaf in enumerate(leaves, start=first):
+        owned = [node for node in range(len(tree)) if sequence in tree.sequences[node]]
+        above = [leaf]
+        while above[0]:
+            above.insert(0, tree.parents[above[0]])
+        assert owned == above
+    assert all(tree.sequences[node] for node in range(len(tree)))
+
+
+@given(attached)
+def test_attached_nodes_are_where_added_paths_would_be(nodes: list[tuple[int, int]]) -> None:
+    tree, added = attach_all(nodes), Tree(9)
+    for node in range(1, len(tree)):
+        path, above = [tree.tokens[node]], tree.parents[node]
+        while above:
+            path.insert(0, tree.tokens[above])
+            above = tree.parents[above]
+        added.add(path, node, Origin.SUFFIX)
+    for name in ("tokens", "parents", "depths", "origins", "verified"):
+        assert getattr(tree, name) == getattr(added, name)
+    for node in range(len(tree)):
+        assert tree.guesses(node) == added.guesses(node)
+        assert [tree.child(node, token) for token in range(4)] == [added.child(node, token) for token in range(4)]
+
+
+def test_a_path_is_merged_with_attached_nodes_and_keeps_its_own_sequence() -> None:
+    tree = Tree(9)
+    tree.attach(tree.attach(ROOT, 1, Origin.SUFFIX), 2, Origin.POOL)
+    tree.number(5)
+    tree.add([1, 3], 1, Origin.WINDOW, verify=False)
+    assert tree.tokens == [9, 1, 2, 3]
+    assert tree.sequences == [[0, 5, 1], [5, 1], [5], [1]]
+    assert tree.origins[1:] == [Origin.SUFFIX, Origin.POOL, Origin.WINDOW]
+
+
 def test_a_shared_node_is_verified_if_any_path_wants_it() -> None:
     tree = Tree(9)
     tree.add([1, 2], 1, Origin.WINDOW, verify=False)

@@ -17,8 +17,8 @@ from lacli.cost.known import machine_key
 from lacli.cost.measure import measure
 from lacli.resolve import find_model
 from lacli.settings import DecodeSettings, ModelSettings
-from lacli.tune.kept import Tuned, TunedStore
 from lacli.tune.search import Search
+from lacli.tune.store import Tuned, TunedStore
 from tests.program import Done, call, start
 from tests.tiny_models import write_lfm2, write_mamba
 
@@ -91,7 +91,7 @@ def test_what_is_found_is_shown_remembered_and_used(home: dict[str, str], prompt
     finished = tuned(home, "--prompts", prompts)
     for part in (
         "model     llama 7.3M Q8_0",
-        "prompts   3 prompts of ",
+        "prompts   3 prompts of",
         "The search: ",
         "The last round: ",
         "| plain ",
@@ -101,7 +101,9 @@ def test_what_is_found_is_shown_remembered_and_used(home: dict[str, str], prompt
     (path,) = kept(home)
     mode = json.loads(path.read_text())["tuned"]["settings"]["mode"]
     preset, by_hand = finished.out.splitlines()[-2:]
-    assert preset == "  lacli run --preset tuned" and by_hand.startswith(f"  lacli run --mode {mode}")
+    typed = preset.split()
+    assert typed[:4] == ["lacli", "run", "--preset", "tuned"] and by_hand.startswith(f"  lacli run --mode {mode}")
+    assert answered(home, *typed[2:])["mode"] == mode
     assert answered(home, "--preset", "tuned")["mode"] == mode
     said = call("run", "-p", "hi", "-n", "1", "--preset", "tuned", env=home).err
     assert "--preset tuned: " in said and "when it was tuned just now" in said
@@ -167,6 +169,52 @@ def test_the_preset_without_a_result_is_one_line(home: dict[str, str], command: 
 def test_a_result_for_other_flags_is_told_apart(home: dict[str, str], lookup: None) -> None:
     done = call("run", "-p", "hi", "--preset", "tuned", "-t", "2", env=home)
     assert done.code == 2 and "only with 1 thread" in done.err
+
+
+def test_the_printed_command_finds_the_result_of_other_flags(home: dict[str, str], prompts: str) -> None:
+    shown = tuned(home, "--prompts", prompts, "-t", "2", "-ctk", "q8_0", "-fa", "on").out
+    preset, by_hand = (line.removesuffix("   (the same)").split()[2:] for line in shown.splitlines()[-2:])
+    assert preset[:2] == ["--preset", "tuned"] and {"-t", "-ctk", "-fa"} < set(preset)
+    assert answered(home, *preset)["mode"] == answered(home, *by_hand)["mode"]
+    assert call("run", "-p", "hi", *preset[:2], env=home).code == 2
+
+
+def test_a_flag_beside_the_preset_is_said_without_a_number(home: dict[str, str], lookup: None) -> None:
+    asked = ("run", "-p", "hi", "-n", "1", "--preset", "tuned")
+    said = call(*asked, "--lookup-draft", "7", env=home).err
+    assert "--preset tuned: lookup match 3 draft 4, but with --lookup-draft 7\n" in said
+    said = call(*asked, "--mode", "auto", env=home).err
+    assert "--preset tuned: lookup match 3 draft 4 is not used, because of --mode auto\n" in said
+
+
+def test_a_renamed_copy_finds_and_forgets_what_the_other_has_found(
+    home: dict[str, str], tmp_path: Path, lookup: None
+) -> None:
+    copy = tmp_path / "renamed.gguf"
+    copy.write_bytes(find_model(None).read_bytes())
+    assert answered(home, str(copy), "--preset", "tuned")["mode"] == "lookup"
+    assert json.loads(call("tune", "--forget", "--json", str(copy), env=home).out) == {
+        "model": "renamed.gguf",
+        "forgotten": 1,
+    }
+    assert call("run", "-p", "hi", "--preset", "tuned", env=home).code == 2
+
+
+def test_a_file_in_the_folders_place_points_to_where_the_folders_are_shown(home: dict[str, str]) -> None:
+    folder = Path(home["XDG_CONFIG_HOME"]) / "lacli" / "tuned"
+    folder.parent.mkdir(parents=True)
+    folder.write_text("in the way")
+    done = call("run", "-p", "hi", "--preset", "tuned", env=home)
+    assert done.code == 2 and f"--preset tuned: {folder} is no folder (lacli doctor shows the folders)" in done.err
+    assert str(folder) in call("doctor", env=home).out
+
+
+def test_a_setting_of_small_batches_can_be_typed_again(home: dict[str, str], prompts: str) -> None:
+    shown = tuned(home, "--prompts", prompts, "-b", "8").out
+    preset, by_hand = (line.removesuffix("   (the same)").split()[2:] for line in shown.splitlines()[-2:])
+    for flags in (preset, by_hand):
+        answered(home, *flags)
+        answered(home, *flags, "-b", "8")
 
 
 def test_forgetting(home: dict[str, str], lookup: None) -> None:

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.decode import Decoder
 from lacli.engine import Distribution, Floats
-from lacli.settings import DecodeSettings, Mode
+from lacli.pretended import PretendingDecoder as Decoder
+from lacli.settings import MODES, DecodeSettings, Mode
 from lacli.tree import Origin, Tree
 from lacli.verify import Rejection, SampleAndMatch, Verifier, walk
 from tests.fake_engine import FakeEngine
@@ -179,7 +179,7 @@ def test_a_seed_gives_the_same_text_in_every_mode(
     assert sampler._seen == prompt + alone
 
 
-@pytest.mark.parametrize("mode", ["plain", "jacobi", "lookup", "lookahead"])
+@pytest.mark.parametrize("mode", MODES)
 def test_rejection_in_the_loop_keeps_the_distribution(mode: Mode) -> None:
     chosen = DecodeSettings(mode=mode, window=2, ngram=3, guesses=3, lookup_draft=3)
     prompt = [1, 2, 3, 1, 2, 0, 1, 2]

@@ -11,8 +11,8 @@ FIRST = 2.0
 SHARE = 0.01
 """The part of a run that may be lost besides."""
 
-MOST = 12.0
-"""Gains that are remembered: a run that has gone well for long must not lose it all again."""
+MOST, LEAST = 12.0, -4.0
+"""Gains and debts that are remembered: a run that went well must not lose it all, and one that went badly may recover."""
 
 
 class Credit:
@@ -28,7 +28,7 @@ class Credit:
 
     def book(self, tokens: int, cost: float) -> None:
         """A step with guesses brought so many tokens and cost so many plain steps."""
-        self._balance = min(self._balance + tokens - cost + SHARE * tokens, MOST)
+        self._balance = min(max(self._balance + tokens - cost + SHARE * tokens, LEAST), MOST)
 
     def pass_plain(self) -> None:
         """A plain step."""

@@ -24,10 +24,11 @@ class Experience:
         """cost: the staircases measured before. kept: texts of earlier runs."""
         self.pace = Pace(settings.most_rows, cost)
         self.credit = Credit()
-        self.width = Width(settings.window if "window" in settings.sources else 0, settings.ngram)
+        columns = settings.window if "window" in settings.sources else 0
+        self.width = Width(columns, settings.ngram, settings.auto_rows)
         self.recycling = Recycling()
-        self.suffix = Belief(Suffix.expected)
-        self.taught = Belief(Pooled.expected)
-        self.found = Belief(Pooled.expected)
+        self.suffix_belief = Belief(Suffix.expected)
+        self.taught_belief = Belief(Pooled.expected)
+        self.found_belief = Belief(Pooled.expected)
         self.kept = kept
-        self.stored = Belief(Kept.expected)
+        self.kept_belief = Belief(Kept.expected)

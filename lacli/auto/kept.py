@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.auto.belief import Belief
-from lacli.auto.source import Guess, Matching
-from lacli.auto.suffix import KINDS, LAST, LENGTHS, LONGEST
+from lacli.auto.matching import KINDS, LAST, LENGTHS, NONE, Matching
+from lacli.auto.source import Guess
+from lacli.auto.suffix import LONGEST
 from lacli.batch import Ints
 from lacli.tree import Origin
 
@@ -67,13 +68,13 @@ class KeptTexts:
         The most recent of the longest ones; (0, 0) where none has enough tokens.
         """
         if length < RUN:
-            return 0, 0
+            return NONE
         run = text[length - RUN : length]
         hashed = sum(token * factor for token, factor in zip(reversed(run), FACTORS, strict=True)) & MASK
         first = np.uint64(hashed & ~self._places)
         begin = int(self._runs.searchsorted(first))
         if begin == len(self._runs) or int(self._runs[begin]) & ~self._places != int(first):
-            return 0, 0
+            return NONE
         end = int(self._runs.searchsorted(np.uint64(hashed | self._places), "right"))
         found = (self._runs[max(begin, end - PROBES) : end] & np.uint64(self._places)).astype(np.intp)
         return self._best(found[::-1], text[max(length - LONGEST, 0) : length])
@@ -86,7 +87,7 @@ class KeptTexts:
         same = self.tokens[ends[:, None] - np.arange(1, LONGEST + 2)] == wanted
         lengths = same.argmin(axis=1)
         best = int(lengths.argmax())
-        return (int(ends[best]), int(lengths[best])) if lengths[best] >= RUN else (0, 0)
+        return (int(ends[best]), int(lengths[best])) if lengths[best] >= RUN else NONE
 
 
 class Kept(Matching):
@@ -104,28 +105,11 @@ class Kept(Matching):
     expected = EXPECTED
 
     def __init__(self, kept: KeptTexts, belief: Belief | None = None) -> None:
-        self.belief = belief or Belief(EXPECTED)
+        super().__init__(belief or Belief(EXPECTED))
         self._kept = kept
-        # By length of the text: where in the kept ones its longest match goes on, and how long it is; 0 is in a gap.
-        self._matches: list[tuple[int, int]] = [(0, 0)]
-
-    @property
-    def match(self) -> tuple[int, int]:
-        """Where in the kept texts the longest match goes on, and its length; a length of 0: there is none."""
-        return self._matches[-1]
-
-    def begin(self, text: Sequence[int]) -> None:
-        self._take(text, scored=False)
-
-    def extend(self, text: Sequence[int]) -> None:
-        self._take(text, scored=True)
 
     def truncate(self, text: Sequence[int], length: int) -> None:
         del self._matches[max(length, 0) + 1 :]
-
-    def chance(self, length: int) -> float:
-        """The probability of the token after a match of so many tokens."""
-        return self.belief.probability[KINDS[min(length, LAST)]]
 
     def chain(self, length: int) -> list[int]:
         """The tokens that follow the match, so many of them where its text has as many."""

@@ -6,13 +6,15 @@ What a source knows, what rows cost and which of them pay live beside it; here t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 
 from lacli.auto.experience import Experience
 from lacli.auto.kept import Kept
+from lacli.auto.matching import Matching
 from lacli.auto.planner import Draft, chain_rows, plan
 from lacli.auto.pooled import Pooled
 from lacli.auto.recycling import MOST
-from lacli.auto.source import Matching, Source
+from lacli.auto.source import Source
 from lacli.auto.suffix import Suffix
 from lacli.columns import Columns
 from lacli.engine import Successors
@@ -54,23 +56,24 @@ class Auto(Mode):
         self._experience = experience
         self._pace, self._credit = experience.pace, experience.credit
         self._columns = Columns(settings, pool, vocabulary, is_end)
-        self._most = settings.auto_rows if settings.back < 0 else min(settings.auto_rows, settings.back + 1)
+        self._most = settings.most_tokens
         chosen = settings.sources
         # Those that are mostly right come first: where two guess differently the first one's word counts.
-        self._chains: list[Matching] = [Suffix(experience.suffix)] if "suffix" in chosen else []
+        self._chains: list[Matching] = [Suffix(experience.suffix_belief)] if "suffix" in chosen else []
         if "store" in chosen and experience.kept:
-            self._chains.append(Kept(experience.kept, experience.stored))
+            self._chains.append(Kept(experience.kept, experience.kept_belief))
         # By source the lengths of matches that did not pay, and until which step nobody asks again.
         self._resting: list[dict[int, int]] = [{} for _ in self._chains]
         self._step = 0
         self._sources: list[Source] = [*self._chains]
         if "pool" in chosen:
-            self._sources.append(Pooled(pool, Origin.POOL, Taught(pool), experience.taught))
-        if "window" in chosen:
-            self._sources.append(Pooled(pool, Origin.WINDOW, belief=experience.found))
+            self._sources.append(Pooled(pool, Origin.POOL, Taught(pool), experience.taught_belief))
         self._recycles = "recycling" in chosen
         if self._recycles:
             self._sources.append(experience.recycling)
+        if "window" in chosen:
+            # The last one: what others guess too is not the window's gain.
+            self._sources.append(Pooled(pool, Origin.WINDOW, belief=experience.found_belief))
         self._wide = self._drafted = False
         self._before = -1
         self._rows, self._tokens = 1.0, 1.0
@@ -109,15 +112,18 @@ class Auto(Mode):
         return tree
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
-        if not self._drafted:
-            self._pace.saw(1, outcome.seconds)
-            self._credit.pass_plain()
-        else:
-            if self._pace.plain:
-                self._credit.book(outcome.accepted, outcome.seconds / self._pace.plain)
-            self._pace.saw(outcome.rows, outcome.seconds)
+        seconds = outcome.seconds
         if self._wide:
+            # What is learned from rows takes its time by their number too.
+            begin = perf_counter()
             self._look(tree, outcome)
+            seconds += perf_counter() - begin
+        if self._drafted:
+            self._credit.book(outcome.accepted, self._pace.saw(outcome.rows, seconds))
+        else:
+            if outcome.rows <= self._settings.least_outputs:
+                self._pace.saw(1, seconds)
+            self._credit.pass_plain()
 
     def _grow_chain(self, tree: Tree, most: int) -> None:
         """Where rows are dear: what followed the longest match, of the source whose chain is worth most."""

@@ -19,8 +19,14 @@ UNKNOWN_ROW = 0.35
 LEAST_PREFILL = 16
 """Rows of a prompt from which its time says something about rows."""
 
+DEAREST_ROW = 0.5
+"""Plain steps that a row costs at most as far as a prompt's time is believed."""
+
 SMALL_BATCHES = 1.3
 """How much dearer a row of a small step is than one of a long prompt."""
+
+QUIET = 32
+"""Steps after one that seemed to be held up in which no other is taken for such."""
 
 TRUST = 4
 """Steps that a measurement made before counts as."""
@@ -28,14 +34,17 @@ TRUST = 4
 PLAIN_STEPS = 9
 """The latest plain steps, whose median is what one costs."""
 
-PATIENCE = 8
+LEAST_PLAIN = 2
+"""Plain steps that are timed before others are compared with them."""
+
+PATIENCE, MOST_PATIENCE = 8, 64
 """Steps with guesses after which a plain one is timed again, at first; then twice as many each time."""
 
 MEMORY = 12
 """Steps of a size that decide what it costs."""
 
-JUMP = 1.5
-"""A step counts as at most so much slower or faster than its size was: a busy moment is no new machine."""
+JUMP, FIRST_JUMP = 1.5, 2.0
+"""Times as slow as its size was that a step is believed at once, of known sizes and of new ones."""
 
 TINY = 1e-3
 
@@ -60,13 +69,19 @@ class Pace:
         self._patience = PATIENCE
         self._known_for = -CONTEXT_STEP
         self._before: list[float] = []
+        # By size how many times as much its further rows cost as expected, and how many steps say so.
         self._seen: dict[int, tuple[float, int]] = {}
+        self._lately: set[int] = set()
+        self._quiet = QUIET
         self.reach(0)
 
     def reach(self, context: int) -> None:
         """The text has so many tokens: where they cost something, the staircase there is another one."""
         if abs(context - self._known_for) >= CONTEXT_STEP:
             self._known_for = context
+            # What looked too dear to be taken again would never be looked at again.
+            self._seen = {rows: seen for rows, seen in self._seen.items() if rows in self._lately}
+            self._lately = set()
             self._before = self._expected(context)
             self._update()
 
@@ -75,24 +90,49 @@ class Pace:
         if rows >= LEAST_PREFILL and seconds > 0 and not self._cost:
             self._prefilled = rows, seconds
 
-    def saw(self, rows: int, seconds: float) -> None:
-        """A step took so long."""
+    def saw(self, rows: int, seconds: float) -> float:
+        """A step took so long; what that is in plain steps, as far as it is believed."""
         if rows == 1:
-            self._plain_steps.append(seconds)
-            self._since = 0
-            if self._prefilled and len(self._plain_steps) > 1:
-                self._expect_by_prompt(*self._prefilled)
-        elif self.plain and rows <= self._most:
-            self._since += 1
-            self._saw_more(rows, seconds / self.plain)
+            self._saw_plain(seconds)
+        if rows == 1 or not self.plain or rows > self._most:
+            return 1.0
+        self._since += 1
+        relative, expected = seconds / self.plain, self.relative[rows]
+        unit = max(self._before[rows] - 1, TINY)
+        share, count = self._seen.get(rows, ((expected - 1) / unit, TRUST if self._cost else 0))
+        most, booked = expected * (JUMP if count else FIRST_JUMP), relative
+        self._quiet += 1
+        if relative <= most:
+            relative = booked = max(relative, expected / JUMP if count else 1.0, 1.0)
+        elif self._quiet >= QUIET:
+            # It may have been held up by something else. Where another one soon is so slow too, it was not.
+            relative = booked = most
+            self._quiet = 0
+        else:
+            count = 0
+        count = min(count + 1, MEMORY)
+        share += ((relative - 1) / unit - share) / count
+        self._seen[rows] = share, count
+        self._lately.add(rows)
+        if abs(1 + unit * share - expected) > 0.02 * expected:
+            self._update()
+        return booked
+
+    def _saw_plain(self, seconds: float) -> None:
+        if self._since and not self.plain / JUMP < seconds < self.plain * JUMP:
+            # What plain steps cost long ago says nothing any more.
+            self._plain_steps.clear()
+        self._plain_steps.append(seconds)
+        if self._since >= self._patience:
+            self._patience = min(2 * self._patience, MOST_PATIENCE)
+        self._since = 0
+        if self._prefilled and len(self._plain_steps) >= LEAST_PLAIN:
+            self._expect_by_prompt(*self._prefilled)
 
     @property
     def doubtful(self) -> bool:
         """Whether a plain step has to be timed before others can be compared with it: at first, and now and then."""
-        if self._since < self._patience:
-            return not self._plain_steps
-        self._patience *= 2
-        return True
+        return self._since >= self._patience or len(self._plain_steps) < LEAST_PLAIN
 
     @property
     def plain(self) -> float:
@@ -101,20 +141,10 @@ class Pace:
         steps = sorted(self._plain_steps)
         return steps[(len(steps) - 1) // 2] if steps else 0.0
 
-    def _saw_more(self, rows: int, relative: float) -> None:
-        expected = self.relative[rows]
-        mean, count = self._seen.get(rows, (expected, TRUST if self._cost else 0))
-        if count:
-            relative = min(max(relative, mean / JUMP), mean * JUMP)
-        count = min(count + 1, MEMORY)
-        mean += (max(relative, 1.0) - mean) / count
-        self._seen[rows] = mean, count
-        if abs(mean - expected) > 0.02 * expected:
-            self._update()
-
     def _expect_by_prompt(self, rows: int, seconds: float) -> None:
         self._prefilled = None
-        self._row = min(SMALL_BATCHES * seconds / rows / self.plain, 1.0)
+        # A prompt may be slow because the weights come from disk; then the first guesses have to find out.
+        self._row = min(SMALL_BATCHES * seconds / rows / self.plain, DEAREST_ROW)
         self._before = self._expected(self._known_for)
         self._update()
 
@@ -131,8 +161,7 @@ class Pace:
         relative = np.array(self._before)
         if self._seen:
             sizes = np.array(sorted(self._seen))
-            means = np.array([self._seen[size][0] for size in sizes.tolist()])
-            shares = np.maximum((means - 1) / np.maximum(relative[sizes] - 1, TINY), TINY)
+            shares = np.maximum([self._seen[size][0] for size in sizes.tolist()], TINY)
             rows = np.arange(2, self._most + 1)
             apart = np.abs(np.log(rows)[:, None] - np.log(sizes))
             near = apart.argmin(axis=1)

@@ -133,8 +133,8 @@ class _Planner:
 def _merged(found: Followers) -> list[tuple[float, Guess, Followers]]:
     """Guesses of one place by token: each token's probability, a guess of it, and all who guessed it.
 
-    Two that agree are more often right than either. Of two that differ at most one comes true, so each is worth the
-    less the surer the other is.
+    Two that agree are as probable as the surer one. Of two that differ at most one comes true, so the other is worth
+    the less the surer that one is.
     """
     if len(found) == 1:
         return [(found[0][1].probability, found[0][1], found)]

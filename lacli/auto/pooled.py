@@ -42,12 +42,11 @@ class Pooled(Source):
         self._taught = taught
         self._asked: list[Continuation] = []
         self._asked_at = 0
+        self._fresh = False
 
     def begin(self, text: Sequence[int]) -> None:
         self._asked = []
-        if self._taught:
-            self._taught.refresh(text)
-            self._taught.learn(text)
+        self._fresh = False
 
     def truncate(self, text: Sequence[int], length: int) -> None:
         self._asked = []
@@ -55,19 +54,26 @@ class Pooled(Source):
             self._taught.truncate(text, length)
 
     def extend(self, text: Sequence[int]) -> None:
-        if self._asked:
-            for rank, continuation in enumerate(self._asked):
-                self._score(rank, continuation, text[self._asked_at : self._asked_at + len(continuation)])
-            self._asked = []
-        if self._taught:
-            self._taught.learn(text)
+        for rank, continuation in enumerate(self._asked):
+            self._score(rank, continuation, text[self._asked_at : self._asked_at + len(continuation)])
+        self._asked = []
+        self._teach(text)
 
     def first(self, text: Sequence[int]) -> Sequence[Guess]:
+        self._teach(text)
         wanted = self.origin is Origin.POOL
         entries = self._pool.entries(text[-1])
         self._asked = [continuation for continuation, occurrences in entries if (occurrences > 0) == wanted]
         self._asked_at = len(text)
         return [self._guess(rank, 0) for rank in range(len(self._asked))]
+
+    def _teach(self, text: Sequence[int]) -> None:
+        """Let the pool learn the text, not before somebody asks: where rows are dear nobody does."""
+        if self._taught:
+            if not self._fresh:
+                self._taught.refresh(text)
+                self._fresh = True
+            self._taught.learn(text)
 
     def after(self, guess: Guess) -> Sequence[Guess]:
         rank, depth = divmod(guess.place, DEEPEST)

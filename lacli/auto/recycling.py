@@ -21,7 +21,7 @@ Key = TypeVar("Key", int, tuple[int, int])
 MOST = 6
 """Successors that are kept of a row."""
 
-KEYS = 20_000
+KEYS = 12_000
 """Pairs of tokens, and single tokens, that are remembered; the oldest are forgotten first."""
 
 BOUNDS = (0.03, 0.08, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99)

@@ -53,24 +53,3 @@ class Source:
     def anywhere(self, previous: int, token: int) -> Sequence[Guess]:
         """What may follow a token and the one before it, whoever guessed them, best first."""
         return ()
-
-
-class Matching(Source):
-    """A source that follows one text: what comes behind the longest match of the end of another."""
-
-    @property
-    def match(self) -> tuple[int, int]:
-        """Where the longest match goes on, and its length; a length of 0: there is none."""
-        raise NotImplementedError
-
-    def chance(self, length: int) -> float:
-        """The probability of the token after a match of so many tokens."""
-        raise NotImplementedError
-
-    def chain(self, length: int) -> list[int]:
-        """The tokens that follow the match: so many of them, or fewer where its text ends."""
-        raise NotImplementedError
-
-    def ahead(self, most: int) -> int:
-        """How many tokens follow the match, up to `most`."""
-        return most

@@ -21,6 +21,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from lacli.amounts import counted
 from lacli.cost.store import content_hash, digest_of, readable
 from lacli.decode import common_prefix
 from lacli.errors import reason_of
@@ -108,7 +109,8 @@ class TextStore:
             self.texts = contents.texts
             if not contents.trouble:
                 return []
-            kept = f"{len(self.texts)} of its texts are left" if self.texts else "it begins anew"
+            left = f"{counted(len(self.texts), 'text')} {'is' if len(self.texts) == 1 else 'are'} left"
+            kept = left if self.texts else "it begins anew"
             note = f"the store {self._path} {contents.trouble}: {kept}"
             with self._alone():
                 # Another process may have mended it, or added to it.
@@ -191,15 +193,27 @@ def open_store(folder: Path, key: StoreKey, most: int = MOST) -> tuple[TextStore
     return store, store.open()
 
 
-def store_for(path: Path, settings: DecodeSettings, folder: Path | None) -> tuple[TextStore | None, list[str]]:
-    """A model's texts where they are asked for (folder) and used, and sentences about them."""
+def store_for(
+    path: Path, settings: DecodeSettings, folder: Path | None, *, changing: bool = False
+) -> tuple[TextStore | None, list[str]]:
+    """A model's texts where they are asked for (folder) and used, and sentences about them.
+
+    changing: the settings may become others, as in a chat, so that the texts are opened in any case.
+    """
     if folder is None:
         return None, []
+    idle = _idle(settings)
+    if idle and not changing:
+        return None, [f"--store has no effect {idle}"]
+    store, notes = open_store(folder, store_key(path))
+    return store, [*notes, *([f"--store keeps what is said, and nothing is guessed from it {idle}"] if idle else [])]
+
+
+def _idle(settings: DecodeSettings) -> str:
+    """Where nothing is guessed from kept texts, in words; '' where something is."""
     if settings.mode != "auto":
-        return None, [f"--store has no effect in mode {settings.mode}; --mode auto uses it"]
-    if "store" not in settings.sources:
-        return None, ["--store has no effect where --sources leaves store out"]
-    return open_store(folder, store_key(path))
+        return f"in mode {settings.mode}; --mode auto uses it"
+    return "" if "store" in settings.sources else "where --sources leaves store out"
 
 
 def contents_of(raw: bytes, key: StoreKey) -> Contents:

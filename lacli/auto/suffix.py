@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lacli.auto.belief import Belief
-from lacli.auto.source import Guess, Matching
+from lacli.auto.matching import KINDS, LAST, LENGTHS, NONE, Matching
+from lacli.auto.source import Guess
 from lacli.tree import Origin
 
 PROBES = 8
@@ -25,17 +26,8 @@ EXPECTED = (0.55, 0.72, 0.76, 0.83, 0.85, 0.89, 0.9, 0.94, 0.965, 0.985, 0.55)
 The last: how often older occurrences had it right, where that one failed. Source: docs/auto.md.
 """
 
-KINDS = (0, 0, 0, 1, 2, 3, 3, 4, 4, *[5] * 4, *[6] * 4, *[7] * 8, *[8] * 15, 9)
-"""The kind of a match by its length; the last one stands for all longer ones."""
-
 OTHER = len(EXPECTED) - 1
 MOST_OTHERS = 2
-NONE = (0, 0)
-"""No match."""
-
-LAST = len(KINDS) - 1
-LENGTHS = 1 << 16
-"""A guess's place is that of its token in the text, times this, plus the length of its match."""
 
 
 class Suffix(Matching):
@@ -53,29 +45,19 @@ class Suffix(Matching):
     expected = EXPECTED
 
     def __init__(self, belief: Belief | None = None) -> None:
-        self.belief = belief or Belief(EXPECTED)
+        super().__init__(belief or Belief(EXPECTED))
         self._text: Sequence[int] = ()
         # The end of the latest occurrence of two tokens, and by each token what that was before it.
         self._latest: dict[tuple[int, int], int] = {}
         self._earlier: list[int] = []
-        # By length of the text: where its longest match goes on, and how long it is.
-        self._matches: list[tuple[int, int]] = [NONE]
         # The length of the text when guesses beside the first one were given, and their tokens.
         self._offered: tuple[int, list[int]] = (0, [])
-
-    @property
-    def match(self) -> tuple[int, int]:
-        """Where in the text its longest match goes on, and the match's length; a length of 0: there is none."""
-        return self._matches[-1]
 
     def begin(self, text: Sequence[int]) -> None:
         if last := len(self._earlier):
             # An interrupt may have come before the last token's occurrence was entered, or after it was taken back.
             self._latest[self._pair(text, last - 1)] = last
-        self._take(text, scored=False)
-
-    def extend(self, text: Sequence[int]) -> None:
-        self._take(text, scored=True)
+        super().begin(text)
 
     def truncate(self, text: Sequence[int], length: int) -> None:
         for place in range(len(self._earlier) - 1, max(length, 0) - 1, -1):
@@ -86,10 +68,6 @@ class Suffix(Matching):
                 self._latest.pop(pair, None)
             del self._earlier[place:]
         del self._matches[max(length, 0) + 1 :]
-
-    def chance(self, length: int) -> float:
-        """The probability of the token after a match of so many tokens."""
-        return self.belief.probability[KINDS[min(length, LAST)]]
 
     def chain(self, length: int) -> list[int]:
         """So many tokens that follow the match; where it reaches the text's end, what it repeats goes on."""

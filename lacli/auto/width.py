@@ -26,8 +26,10 @@ DECAY = 0.96
 class Width:
     """The window's columns, decided anew from time to time. columns: now."""
 
-    def __init__(self, most: int, ngram: int) -> None:
-        self._widths = sorted({width for width in (most // 5, most // 2, most) if width})
+    def __init__(self, most: int, ngram: int, rows: int) -> None:
+        """most: columns that are allowed. rows: of a step, of which the window must leave half to other guesses."""
+        widths = {width for width in (most // 5, most // 2, most) if width}
+        self._widths = sorted(width for width in widths if window_rows(width, ngram) <= rows // 2)
         self._ngram = ngram
         self._wait = self._until = FIRST
         self._place = 0

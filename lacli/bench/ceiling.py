@@ -25,16 +25,25 @@ MANY = 4
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What an oracle reached in one class. rows: of its steps. ratio: its speed over plain decoding's."""
+    """The most that guesses could reach in one class. rows: of such steps. ratio: the speed over plain decoding's.
+
+    It is what an oracle reached, and at least 1: plain steps are always possible.
+    """
 
     rows: int
     ratio: Ratio
 
     def share(self, speedup: float) -> float | None:
-        """The part that a speed-up is of what can be won: 0 is plain's speed and 1 the ceiling, None where that is no
-        higher."""
+        """The part that a speed-up is of what can be won: 0 is plain's speed or less and 1 the ceiling.
+
+        None where nothing can be won.
+        """
         above = self.ratio.value - 1
-        return (speedup - 1) / above if above > 0 else None
+        return max(speedup - 1, 0.0) / above if above > 0 else None
+
+
+PLAIN = Ceiling(1, Ratio(1.0))
+"""Where not even guesses that all come true are worth their rows."""
 
 
 Ceilings = Mapping[tuple[int, str], Ceiling]
@@ -65,6 +74,8 @@ class Oracles:
         """By class, of what has been answered."""
         return {
             result.kind: Ceiling(mode(self.rows[each.exchange] for each in result.answered), result.speedup)
+            if result.speedup.value > 1
+            else PLAIN
             for result in results(self.rounds)
             if result.contender
         }

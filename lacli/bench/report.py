@@ -23,7 +23,8 @@ LEGEND = (
 
 CEILING_LEGEND = (
     "ceiling: x plain of an oracle that drafts plain decoding's own text in steps of so many rows, the most that any\n"
-    "guesses could reach here. share: of what lies above plain, (x plain - 1) / (ceiling - 1)."
+    "guesses could reach here, or 1 where plain is faster. share: of what lies above plain, (x plain - 1) /\n"
+    "(ceiling - 1)."
 )
 
 WIDTH = 100
@@ -118,7 +119,7 @@ def ceiling_table(found: Sequence[Result], contenders: Sequence[Contender], ceil
                 interval(ceiling.ratio),
                 str(ceiling.rows),
                 f"{result.speedup.value:.2f}",
-                "" if share is None else f"{share:.0%}",
+                "" if share is None else f"{share:.0%}" if share else "none",
             ))  # fmt: skip
     return f"{markdown(header, rows, left=2)}\n\n{CEILING_LEGEND}"
 
@@ -212,7 +213,8 @@ def _reached(whole: Sequence[Result], ceilings: Ceilings) -> str:
         ceiling = ceilings.get((result.contender, result.kind))
         share = ceiling.share(result.speedup.value) if ceiling else None
         if ceiling and share is not None:
-            return f"The ceiling here is {ceiling.ratio.value:.2f}, and auto's share of it {share:.0%}."
+            reached = f"auto's share of it {share:.0%}" if share else "auto reaches nothing of it"
+            return f"The ceiling here is {ceiling.ratio.value:.2f}, and {reached}."
     return ""
 
 

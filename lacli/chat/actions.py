@@ -20,6 +20,7 @@ from lacli.chat.shown import (
     adjusted_of,
     all_settings,
     context_used,
+    in_use_of,
     numbers,
     oldest,
     one_setting,
@@ -150,12 +151,12 @@ class Actions:
 
     def _set(self, argument: str, width: int) -> Outcome:
         if not argument:
-            return Outcome(all_settings(adjusted_of(self._chat), width))
+            return Outcome(all_settings(adjusted_of(self._chat), width, in_use_of(self._chat)))
         key, value = key_and_value(argument)
         name = plain_name(key).lower()
         resets = name in (DEFAULT, PRESET, *FILES) or name.startswith(NO)
         if not value and not resets:
-            return Outcome(one_setting(adjusted_of(self._chat), find_key(key)))
+            return Outcome(one_setting(adjusted_of(self._chat), find_key(key), in_use_of(self._chat)))
         return self._adjust(key, value)
 
     def _mode(self, argument: str) -> Outcome:

@@ -32,7 +32,7 @@ UNUSED: dict[Mode, tuple[str, ...]] = {
     "jacobi": (*WINDOW[1:], *LOOKUP, *AUTO),
     "lookup": (*WINDOW, *AUTO, "jacobi_iterations"),
     "lookahead": (*LOOKUP, *AUTO, "jacobi_iterations"),
-    "auto": (*LOOKUP, "window_init", "window_shift", "jacobi_iterations"),
+    "auto": (*LOOKUP, "pool_prompt", "pool_text", "jacobi_iterations"),
 }
 """What a mode does not look at."""
 
@@ -75,12 +75,14 @@ def key_and_value(argument: str) -> tuple[str, str]:
     return (found["key"], found["value"]) if found else (argument, "")
 
 
-def settings_by_name(now: Adjusted) -> list[tuple[Group, str, str, bool]]:
-    """Every setting for a person: its group, its name, its value, and whether that is the default."""
+def settings_by_name(now: Adjusted, in_use: Adjusted | None = None) -> list[tuple[Group, str, str, bool]]:
+    """Every setting for a person: its group, its name, its value, and whether that is the default.
+
+    in_use: the settings whose values are shown, where something makes them others.
+    """
     return [
-        (key.group, key.name, show_value(key, value), value == key.default)
+        (key.group, key.name, show_value(key, value_of(in_use or now, key)), value_of(now, key) == key.default)
         for key in ALL.values()
-        for value in [value_of(now, key)]
     ]
 
 
@@ -97,17 +99,17 @@ def choices(key: str) -> tuple[str, ...]:
 
 def value_of(now: Adjusted, key: Key) -> Value:
     """What a key is set to."""
-    home = {"lookahead": now.decoding, "sampling": now.sampling, "answer": now}[key.group]
+    home = {"guessing": now.decoding, "sampling": now.sampling, "answer": now}[key.group]
     value: Value = getattr(home, key.field)
     return value
 
 
 def with_values(now: Adjusted, changes: Mapping[str, Value]) -> Adjusted:
     """The settings with these fields changed, all at once. Raises UsageError where they leave their ranges."""
-    parts: dict[Group, dict[str, Any]] = {"lookahead": {}, "sampling": {}, "answer": {}}
+    parts: dict[Group, dict[str, Any]] = {"guessing": {}, "sampling": {}, "answer": {}}
     for field, value in changes.items():
         parts[ALL[field].group][field] = value
-    decoding = replace(now.decoding, **parts["lookahead"])
+    decoding = replace(now.decoding, **parts["guessing"])
     sampling = replace(now.sampling, **parts["sampling"])
     return replace(now, decoding=decoding, sampling=sampling, **parts["answer"])
 

@@ -15,7 +15,7 @@ from lacli.nearest import did_you_mean
 from lacli.sampling import SamplingSettings
 from lacli.settings import FLAG, DecodeSettings
 
-Group = Literal["answer", "lookahead", "sampling"]
+Group = Literal["answer", "guessing", "sampling"]
 Kind = Literal["switch", "whole", "number", "choice", "choices", "text", "texts", "biases"]
 Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ...]
 
@@ -75,7 +75,7 @@ ALL: dict[str, Key] = {
     for key in (
         Key("limit", "answer", "whole", -1),
         Key("stops", "answer", "texts", ()),
-        *_keys("lookahead", DecodeSettings),
+        *_keys("guessing", DecodeSettings),
         *_keys("sampling", SamplingSettings),
     )
 }

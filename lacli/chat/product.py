@@ -72,7 +72,7 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
     with ExitStack() as stack:
         transcript = stack.enter_context(Transcript(plan.log, _now)) if plan.log else None
         with loading_model(screen):
-            store, notes = store_for(path, plan.adjusted.decoding, plan.store)
+            store, notes = store_for(path, plan.adjusted.decoding, plan.store, changing=True)
             opened = Session(
                 path,
                 loading,
@@ -83,6 +83,7 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
                 verbose=plan.verbose,
             )
         session = stack.enter_context(opened)
+        # Also where another mode begins: /mode may change it.
         notes += tell(session, CostStore(plan.costs)) if plan.costs else []
         messages = plan.saved.messages if plan.saved else ()
         talk = Chat(

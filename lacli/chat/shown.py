@@ -87,20 +87,26 @@ def adjusted_of(chat: ChatLike) -> Adjusted:
     return Adjusted(chat.settings, chat.sampling, chat.limit, chat.stops)
 
 
-def all_settings(now: Adjusted, width: int = 80) -> str:
-    """Every setting under its group, those that are changed with a star."""
+def in_use_of(chat: ChatLike) -> Adjusted:
+    """The same, with those sources alone that can guess anything."""
+    now = adjusted_of(chat)
+    return replace(now, decoding=replace(now.decoding, sources=chat.session.sources))
+
+
+def all_settings(now: Adjusted, width: int = 80, in_use: Adjusted | None = None) -> str:
+    """Every setting under its group, those that are changed with a star. in_use: as `settings_by_name` takes it."""
     lines = []
-    for group, settings in groupby(settings_by_name(now), key=lambda setting: setting[0]):
+    for group, settings in groupby(settings_by_name(now, in_use), key=lambda setting: setting[0]):
         lines.append(group)
         lines += _grid([f"{name} {value}{'' if default else ' *'}" for _, name, value, default in settings], width)
     return "\n".join([*lines, "* is not lacli's default; /set KEY VALUE changes, /set KEY default resets"])
 
 
-def one_setting(now: Adjusted, key: Key) -> str:
-    """A setting's value, its default and what it may be."""
+def one_setting(now: Adjusted, key: Key, in_use: Adjusted | None = None) -> str:
+    """A setting's value, its default and what it may be. in_use: as `settings_by_name` takes it."""
     value = value_of(now, key)
     default = "the default" if value == key.default else f"{show_value(key, key.default)} is the default"
-    return f"{key.name} is {show_value(key, value)} ({default}); write {usage(key)}"
+    return f"{key.name} is {show_value(key, value_of(in_use or now, key))} ({default}); write {usage(key)}"
 
 
 def overview(chat: ChatLike, model: str) -> str:

@@ -9,15 +9,12 @@ import re
 
 from lacli.chat.keys import Key, Value
 from lacli.errors import UsageError
-from lacli.flags import names_in
+from lacli.flags import NOTHING, names_or_none
 from lacli.nearest import did_you_mean
 from lacli.question import check_text
 from lacli.sampling import bias_words, token_bias
 
 SWITCHES = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
-NOTHING = ("none", "off")
-"""What clears a text, a list of texts or the biases."""
-
 EMPTY = ('""', "''")
 
 WORD = re.compile(r"""(?P<double>"(?:\\.|[^"\\])*")|(?P<single>'[^']*')|(?P<bare>\S+)""", re.DOTALL)
@@ -39,8 +36,7 @@ def read_value(key: Key, text: str) -> Value:
         case "text":
             return "" if text.lower() in NOTHING else unquoted(text)
         case "choices":
-            names = () if text.lower() in NOTHING else names_in(text)
-            return tuple(_choice(key, name, key.name.removesuffix("s")) for name in names)
+            return tuple(_choice(key, name, key.name.removesuffix("s")) for name in names_or_none(text))
         case "texts":
             return () if text.lower() in (*NOTHING, *EMPTY) else _texts(key, text)
         case "biases":
@@ -112,7 +108,8 @@ def _number(key: Key, text: str) -> float:
 def _choice(key: Key, text: str, noun: str) -> str:
     wanted = unquoted(text).lower()
     if wanted not in key.choices:
-        hint = did_you_mean(wanted, key.choices, "one of " + ", ".join(key.choices))
+        several = key.kind == "choices"
+        hint = did_you_mean(wanted, key.choices, usage(key) if several else "one of " + ", ".join(key.choices))
         raise UsageError(f"there is no {noun} {text!r}", hint)
     return wanted
 

@@ -13,7 +13,7 @@ from lacli.cli import options
 from lacli.cli.environment import setting
 from lacli.cli.folders import cost_folder
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import DECODE, LOOKAHEAD, Guessing, lookahead_group
+from lacli.cli.lookahead_options import DECODE, GUESSING, Guessing, lookahead_group
 from lacli.cli.options import LOADING, MODEL, OUTPUT, model_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.errors import UsageError
@@ -37,17 +37,17 @@ Modes = Annotated[
 ]  # fmt: skip
 Window = Annotated[
     str | None,
-    setting("-W", "--window", metavar="RANGE", show_default=False, rich_help_panel=LOOKAHEAD,
+    setting("-W", "--window", metavar="RANGE", show_default=False, rich_help_panel=GUESSING,
             help=f"Columns of the lookahead window: 5, 1,5,15, 10-30+10 or 1-16*2. (default: {DECODE.window})"),
 ]  # fmt: skip
 Ngram = Annotated[
     str | None,
-    setting("-N", "--ngram", metavar="RANGE", show_default=False, rich_help_panel=LOOKAHEAD,
+    setting("-N", "--ngram", metavar="RANGE", show_default=False, rich_help_panel=GUESSING,
             help=f"Tokens of an n-gram, in the same ways. (default: {DECODE.ngram})"),
 ]  # fmt: skip
 Guesses = Annotated[
     str | None,
-    setting("-G", "--guesses", metavar="RANGE|W", show_default=False, rich_help_panel=LOOKAHEAD,
+    setting("-G", "--guesses", metavar="RANGE|W", show_default=False, rich_help_panel=GUESSING,
             help=f"Most n-grams verified a step; W ties it to -W. (default: {DECODE.guesses}, or W where -W has "
             "several values)"),
 ]  # fmt: skip

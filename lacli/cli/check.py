@@ -9,7 +9,7 @@ import typer
 from lacli import settings
 from lacli.cli import options
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import LOOKAHEAD, Guessing, lookahead_group
+from lacli.cli.lookahead_options import GUESSING, Guessing, lookahead_group
 from lacli.cli.options import model_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.sampling import SamplingSettings
@@ -26,7 +26,7 @@ Mode = Annotated[
         metavar="MODE",
         show_default=False,
         help="Check one mode: jacobi, lookup, lookahead or auto; plain is checked against itself. (default: the four)",
-        rich_help_panel=LOOKAHEAD,
+        rich_help_panel=GUESSING,
     ),
 ]
 Prompts = Annotated[

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from lacli import settings
 from lacli.cli.environment import setting
-from lacli.flags import names_in, spellings
+from lacli.flags import names_or_none, spellings
 from lacli.settings import DecodeSettings, ModelSettings, decode_settings
 
 if TYPE_CHECKING:
     from lacli.ui import Screen
 
-LOOKAHEAD = "Lookahead"
+GUESSING = "Guessing"
 
 DECODE = DecodeSettings()
 """Where the options' defaults come from."""
@@ -33,7 +33,7 @@ Mode = Annotated[
         help="How tokens are guessed: plain (not at all), jacobi, lookup, lookahead, or auto: from several sources, as "
         f"many as pay here. (default: {DECODE.mode})",
         show_default=False,
-        rich_help_panel=LOOKAHEAD,
+        rich_help_panel=GUESSING,
     ),
 ]
 Preset = Annotated[
@@ -42,7 +42,7 @@ Preset = Annotated[
         "--preset",
         metavar="NAME",
         help="W, N and G for a kind of text (code, text, creative) or a size of model (7b, 13b, 34b).",
-        rich_help_panel=LOOKAHEAD,
+        rich_help_panel=GUESSING,
     ),
 ]
 AnyPreset = Annotated[
@@ -52,72 +52,72 @@ AnyPreset = Annotated[
         metavar="NAME",
         help="W, N and G for a kind of text (code, text, creative) or a size of model (7b, 13b, 34b); or tuned: the "
         "setting that lacli tune has found for this model here.",
-        rich_help_panel=LOOKAHEAD,
+        rich_help_panel=GUESSING,
     ),
 ]
 Window = Annotated[
     int | None,
     setting(*spellings("window"), help=f"Columns of the lookahead window; jacobi's block. (default: {DECODE.window})",
-            show_default=False, rich_help_panel=LOOKAHEAD),
+            show_default=False, rich_help_panel=GUESSING),
 ]  # fmt: skip
 Ngram = Annotated[
     int | None,
     setting(*spellings("ngram"), help=f"Tokens of an n-gram. (default: {DECODE.ngram})", show_default=False,
-            rich_help_panel=LOOKAHEAD),
+            rich_help_panel=GUESSING),
 ]  # fmt: skip
 Guesses = Annotated[
     int | None,
     setting(*spellings("guesses"), help=f"Most n-grams verified a step. (default: {DECODE.guesses})",
-            show_default=False, rich_help_panel=LOOKAHEAD),
+            show_default=False, rich_help_panel=GUESSING),
 ]  # fmt: skip
 WindowInit = Annotated[
     settings.WindowInit,
-    setting("--window-init", help="What the window starts from.", rich_help_panel=LOOKAHEAD),
+    setting("--window-init", help="What the window starts from.", rich_help_panel=GUESSING),
 ]
 WindowShift = Annotated[
     settings.WindowShift,
     setting(
         "--window-shift",
         help="After accepted tokens: slide the window once, or drop their columns and refill it.",
-        rich_help_panel=LOOKAHEAD,
+        rich_help_panel=GUESSING,
     ),
 ]
 PoolPrompt = Annotated[
     bool,
-    setting("--pool-prompt/--no-pool-prompt", help="N-grams of the prompt enter the pool.",
-            rich_help_panel=LOOKAHEAD),
+    setting("--pool-prompt/--no-pool-prompt", help="N-grams of the prompt enter the pool (lookahead).",
+            rich_help_panel=GUESSING),
 ]  # fmt: skip
 PoolText = Annotated[
     bool,
-    setting("--pool-text/--no-pool-text", help="N-grams of the generated text enter the pool.",
-            rich_help_panel=LOOKAHEAD),
+    setting("--pool-text/--no-pool-text", help="N-grams of the generated text enter the pool (lookahead).",
+            rich_help_panel=GUESSING),
 ]  # fmt: skip
 PoolKeys = Annotated[
-    int, setting("--pool-keys", help="Most first tokens the pool keeps n-grams for.", rich_help_panel=LOOKAHEAD)
+    int, setting("--pool-keys", help="Most first tokens the pool keeps n-grams for.", rich_help_panel=GUESSING)
 ]
 JacobiIterations = Annotated[
     int | None,
-    setting("--jacobi-iterations", show_default=False, rich_help_panel=LOOKAHEAD,
+    setting("--jacobi-iterations", show_default=False, rich_help_panel=GUESSING,
             help=f"Steps after which jacobi starts a new block. (default: {DECODE.jacobi_iterations})"),
 ]  # fmt: skip
 LookupMatch = Annotated[
     int | None,
-    setting("--lookup-match", show_default=False, rich_help_panel=LOOKAHEAD,
+    setting("--lookup-match", show_default=False, rich_help_panel=GUESSING,
             help=f"Longest match of mode lookup, in tokens. (default: {DECODE.lookup_match})"),
 ]  # fmt: skip
 LookupDraft = Annotated[
     int | None,
-    setting("--lookup-draft", show_default=False, rich_help_panel=LOOKAHEAD,
+    setting("--lookup-draft", show_default=False, rich_help_panel=GUESSING,
             help=f"Tokens that mode lookup drafts. (default: {DECODE.lookup_draft})"),
 ]  # fmt: skip
 Sources = Annotated[
     str | None,
-    setting(*spellings("sources"), metavar="LIST", show_default=False, rich_help_panel=LOOKAHEAD,
-            help=f"Where mode auto takes its guesses from, with commas between. (default: {ALL_SOURCES})"),
+    setting(*spellings("sources"), metavar="LIST", show_default=False, rich_help_panel=GUESSING,
+            help=f"Where mode auto takes its guesses from, with commas between, or none. (default: {ALL_SOURCES})"),
 ]  # fmt: skip
 AutoRows = Annotated[
     int,
-    setting(*spellings("auto_rows"), metavar="ROWS", rich_help_panel=LOOKAHEAD,
+    setting(*spellings("auto_rows"), metavar="ROWS", rich_help_panel=GUESSING,
             help="Most rows of a step of mode auto."),
 ]  # fmt: skip
 
@@ -127,7 +127,7 @@ Strict = Annotated[
         "--strict",
         help="Bit for bit the same text in every mode and with every -W, -N and -G; slower, CPU only. "
         "lacli check --strict shows whether it holds for a model.",
-        rich_help_panel=LOOKAHEAD,
+        rich_help_panel=GUESSING,
     ),
 ]
 
@@ -147,8 +147,8 @@ class Guessing:
         if not self.left_open:
             return self.settings
         from lacli.cli.folders import tuned_folder
-        from lacli.tune.kept import TunedStore
         from lacli.tune.preset import tuned_settings
+        from lacli.tune.store import TunedStore
 
         return tuned_settings(self.settings, self.left_open, path, loading, TunedStore(tuned_folder()), screen.note)
 
@@ -178,7 +178,7 @@ def lookahead_group(
         "guesses": guesses,
         "lookup_match": lookup_match,
         "lookup_draft": lookup_draft,
-        "sources": None if sources is None else names_in(sources),
+        "sources": None if sources is None else names_or_none(sources),
     }
     decoding = decode_settings(
         None if preset == TUNED else preset,

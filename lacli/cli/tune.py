@@ -35,7 +35,7 @@ Predict = Annotated[
                  help="Tokens of an answer at most. (default: up to 128, as time allows)", rich_help_panel=TUNING),
 ]  # fmt: skip
 Forget = Annotated[
-    bool, typer.Option("--forget", help="Forget what is remembered of MODEL, and stop.", rich_help_panel=TUNING)
+    bool, typer.Option("--forget", help="Forget all that is remembered of MODEL, and stop.", rich_help_panel=TUNING)
 ]
 
 
@@ -58,7 +58,9 @@ def tune(
 ) -> None:
     """Search the fixed setting that is fastest for a model on your prompts, and remember it for --preset tuned.
 
-    Mode auto, which needs no tuning, is compared with it. What is remembered holds for this machine and these flags.
+    Mode auto, which needs no tuning, is compared with it. What is remembered holds for this machine, this content of
+    the model file and these -t, -tb, -ngl, -fa, -ctk and -ctv. Greedy and sampled answers have different winners: tune
+    with the sampling that you use; the last result is the one that is remembered.
     """
     from lacli.amounts import counted
     from lacli.tune.product import TunePlan
@@ -68,7 +70,8 @@ def tune(
 
     screen = Screen(color=color, quiet=quiet)
     if forget:
-        forget_model(options.model_path(model, screen, offline=True), loading, tuned_folder(), screen)
+        path = options.model_path(model, screen, offline=True)
+        forget_model(path, loading, tuned_folder(), screen, as_object=json)
         return
     tasks = tasks_of(classes, prompts, None, offline, screen)
     asked = f"{counted(len(tasks), 'prompt')} {f'of {prompts}' if prompts else 'that come with lacli'}"

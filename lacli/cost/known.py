@@ -6,23 +6,26 @@ For every command that has to know what a step costs here; it prints nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import time
 
 from lacli.backends import CPU, devices
-from lacli.context import LlamaEngine
+from lacli.context import LlamaEngine, most_back
 from lacli.cores import with_threads
 from lacli.cost.measure import MeasurePlan, engine_settings, measure
 from lacli.cost.staircase import Cost
 from lacli.cost.store import CostKey, CostStore, MachineKey, content_hash
 from lacli.ending import ctrl_c_ends_at_once
+from lacli.errors import reason_of
 from lacli.llama import LlamaModel, offloads, version
 from lacli.session import Session
 from lacli.settings import ModelSettings
 
 Progress = Callable[[str], None]
+
+CHAINS = "steps along a chain of guesses are not measured; mode auto times them while it runs"
+"""A note about models that can go back along one, and along nothing else."""
 
 
 def device_names(*, offloaded: bool) -> str:
@@ -94,7 +97,7 @@ def measure_cost(
         budget=plan.seconds,
     )
     if cost.chain_only:
-        return cost
+        return replace(cost, notes=(CHAINS,)) if most_back(model, loading) else cost
     # A step's time depends on the cells in use, not on those that are there.
     cells, batch = room(plan, loading, model.default_context)
     largest = max(size for size in plan.sizes if size <= batch)
@@ -107,20 +110,26 @@ def measure_cost(
 
 
 def tell(session: Session, store: CostStore) -> list[str]:
-    """Let a session in mode auto know what was measured of its model here, with whatever was asked for then.
+    """Let a session know, for mode auto, what was measured of its model here, with whatever was asked for then.
 
     Nothing is measured. Files that hold no cost are removed, and the sentences say so.
     """
     # Without a file there is nothing to hash a model for.
-    if session.settings.mode != "auto" or not store.holds(session.model.path.name):
+    if not store.holds(session.model.path.name):
         return []
     found = store.richest(machine_key(session.model.path, session.model_settings))
     if found.cost and found.cost.staircases:
         session.use_cost(found.cost)
-    for path in found.broken:
-        with suppress(OSError):
-            path.unlink()
-    return [f"{path} holds no measured cost and is removed; lacli cost measures it again" for path in found.broken]
+    return [f"{path} holds no measured cost and {_removed(path)}" for path in found.broken]
+
+
+def _removed(path: Path) -> str:
+    """Remove a file; words on that, or on why it stays."""
+    try:
+        path.unlink()
+    except OSError as error:
+        return f"cannot be removed: {reason_of(error)}"
+    return "is removed; lacli cost measures it again"
 
 
 def known_cost(key: CostKey, plan: MeasurePlan, store: CostStore) -> Cost | None:

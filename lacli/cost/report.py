@@ -50,10 +50,7 @@ def as_lines(setup: Setup, cost: Cost) -> str:
 def conclusion(cost: Cost) -> str:
     """What a row costs here, whether the default settings pay, and which could, in plain words."""
     if not cost.staircases:
-        return (
-            f"There is nothing to choose: {cost.chain_only}. "
-            "Where it goes back along a chain of guesses, mode auto times that while it runs."
-        )
+        return f"There is nothing to choose: {cost.chain_only}."
     if not (wide := _wide(cost)):
         return "Only steps of a single row were measured, which says nothing about larger ones."
     first, *others = wide

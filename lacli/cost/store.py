@@ -84,7 +84,7 @@ def content_hash(path: Path) -> str:
 
 
 class Found(NamedTuple):
-    """What is kept of a model, if anything is, and the files of its name that hold no cost."""
+    """What is kept of a model, if anything is, and the files of its name that can be read and hold no cost."""
 
     cost: Cost | None
     broken: tuple[Path, ...]
@@ -123,6 +123,9 @@ class CostStore:
                     raise ValueError("the file of another key")
                 if asdict(machine).items() <= kept["key"].items():
                     costs.append(_cost(kept["cost"]))
+            except OSError:
+                # It may be well, and be read another time.
+                continue
             except UNREADABLE:
                 broken.append(path)
         return Found(max(costs, key=_richness, default=None), tuple(broken))
@@ -151,6 +154,8 @@ def _richness(cost: Cost) -> tuple[int, float, float]:
 
 def _cost(kept: dict[str, Any]) -> Cost:
     """A cost as it was saved; raises ValueError, LookupError or TypeError for anything else."""
+    if not kept["staircases"] and not kept["chain_only"]:
+        raise ValueError("nothing was measured, and no reason is given")
     return Cost(
         tuple(map(_staircase, kept["staircases"])),
         description=str(kept["description"]),

@@ -110,7 +110,7 @@ def this_machine(
         exists=os.path.exists,
         which=shutil.which,
         output=_output,
-        writable=lambda path: os.access(nearest_folder(path), os.W_OK),
+        writable=_writable,
         free_disk=free_disk,
         load=lambda: os.getloadavg()[0],
         logical_cores=logical_cores,
@@ -136,6 +136,12 @@ def load_library() -> Library:
         return Library(build(), devices())
     except Exception as error:  # a missing driver, a wrong architecture, a package half installed
         raise LibraryMissing(in_one_line(error)) from error
+
+
+def _writable(path: Path) -> bool:
+    """Whether a folder is there and can be written, or can be made; a file in its place is neither."""
+    found = nearest_folder(path)
+    return found.is_dir() and os.access(found, os.W_OK | os.X_OK)
 
 
 def _output(command: Sequence[str]) -> str:

@@ -5,12 +5,13 @@ Settings and numbers only; nothing is decoded here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 
 from lacli.cost.staircase import Staircase
+from lacli.cost.store import MachineKey
 from lacli.errors import UsageError
-from lacli.flags import spellings
+from lacli.flags import LOADING, spellings
 from lacli.law import PAPER
 from lacli.settings import DecodeSettings, Mode, ModelSettings, SourceName, check_rows
 
@@ -19,6 +20,8 @@ NGRAMS = (3, 5, 7)
 GUESSES = (1, 2, 5, 10, 15)
 DRAFTS = (2, 3, 4, 7, 10, 16)
 MATCHES = (2, 3)
+
+ALL = DecodeSettings().sources
 
 FEWER: tuple[tuple[SourceName, ...], ...] = (
     ("suffix",),
@@ -67,7 +70,7 @@ def words(settings: DecodeSettings) -> str:
             return f"lookahead W={settings.window} N={settings.ngram} G={settings.guesses}"
         case "lookup":
             return f"lookup match {settings.lookup_match} draft {settings.lookup_draft}"
-        case "auto" if settings.sources != DecodeSettings().sources:
+        case "auto" if settings.sources != ALL:
             return f"auto {','.join(settings.sources)}"
         case mode:
             return mode
@@ -75,14 +78,24 @@ def words(settings: DecodeSettings) -> str:
 
 def flags(settings: DecodeSettings) -> str:
     """The same as it is typed."""
-    parts = [f"--mode {settings.mode}"]
-    for name in SEARCHED[settings.mode]:
-        value = getattr(settings, name)
-        if name != "sources":
-            parts.append(f"{spellings(name)[0]} {value}")
-        elif value != DecodeSettings().sources:
-            parts.append(f"{spellings(name)[0]} {','.join(value)}")
-    return " ".join(parts)
+    names = [name for name in SEARCHED[settings.mode] if name != "sources" or settings.sources != ALL]
+    return " ".join(typed(settings, name) for name in ("mode", *names))
+
+
+def loading_flags(loading: ModelSettings) -> str:
+    """The flags of a model without which a result is not found, as they are typed; '' where all are the defaults."""
+    kept = {each.name for each in fields(MachineKey)}
+    usual = ModelSettings()
+    changed = [name for name in LOADING if name in kept and getattr(loading, name) != getattr(usual, name)]
+    return " ".join(typed(loading, name) for name in changed)
+
+
+def typed(settings: DecodeSettings | ModelSettings, name: str) -> str:
+    """One field of settings as a flag."""
+    flag, value = spellings(name)[0], getattr(settings, name)
+    if isinstance(value, bool):
+        return flag if value else f"--no-{flag.removeprefix('--')}"
+    return f"{flag} {','.join(value) if isinstance(value, tuple) else value}"
 
 
 def _sensible(back: int) -> list[DecodeSettings]:

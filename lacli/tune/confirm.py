@@ -55,7 +55,7 @@ class Confirmed:
     @property
     def enough(self) -> bool:
         """Whether there are answers enough to go by."""
-        return self.auto.speedup.low is not None or len(self.auto.trials) >= ENOUGH
+        return says_something(self.auto)
 
     @property
     def used(self) -> Result:
@@ -70,9 +70,21 @@ class Confirmed:
         return self.used.measured_by(self.auto).speedup
 
     @property
+    def unsure(self) -> bool:
+        """Whether the search's winner looks faster than all others and is not used."""
+        over = self.winner_over_auto
+        looks = self.winner and over and min(self.winner.speedup.value, over.value) >= CLEARLY
+        return bool(looks) and self.best != self.tried
+
+    @property
     def winner_over_auto(self) -> Ratio | None:
         """The search's winner against auto, whichever of them is used."""
         return self.winner.measured_by(self.auto).speedup if self.winner else None
+
+
+def says_something(result: Result) -> bool:
+    """Whether its answers are enough to say how fast it is."""
+    return result.speedup.low is not None or len(result.trials) >= ENOUGH
 
 
 class LastRound:
@@ -142,13 +154,14 @@ def _seconds(task: Task, size: int, speeds: Sequence[Speed]) -> float:
 
 
 def _best(auto: Result, winner: Result | None) -> int:
-    """Who is to be used. Plain where nothing is clearly faster; auto where the winner is not clearly faster than it.
+    """Who is to be used: the winner where it is clearly and surely faster than both, else auto, unless it is slower.
 
-    Auto goes on to adapt itself to what it is asked, which a setting does not.
+    Auto goes on to adapt itself to what it is asked, which a setting does not: one that only looks faster is left.
     """
-    pays = winner is not None and winner.speedup.value >= CLEARLY
-    if winner and pays and winner.measured_by(auto).speedup.value >= CLEARLY:
+    if winner and _surely(winner.speedup) and _surely(winner.measured_by(auto).speedup):
         return WINNER
-    if auto.speedup.value >= CLEARLY:
-        return AUTO
-    return WINNER if pays else PLAIN
+    return AUTO if auto.speedup.value >= 1 else PLAIN
+
+
+def _surely(ratio: Ratio) -> bool:
+    return ratio.value >= CLEARLY and ratio.low is not None and ratio.low >= 1

@@ -27,10 +27,10 @@ from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import ModelSettings
-from lacli.tune.candidates import candidates
+from lacli.tune.candidates import candidates, loading_flags
 from lacli.tune.field import quick, usual
-from lacli.tune.kept import TunedStore
 from lacli.tune.report import as_lines
+from lacli.tune.store import TunedStore
 from lacli.tune.tune_json import as_json
 from lacli.tune.tuner import PLAIN, Tuner, fitting
 from lacli.tune.tuning import Setup, Tuning
@@ -70,7 +70,7 @@ def tune(path: Path, loading: ModelSettings, sampling: SamplingSettings, plan: T
     with opened as session:
         for note in session.notes:
             screen.note(note)
-        tuning = _tuned(session, plan, screen)
+        tuning = _tuned(session, loading_flags(loading), plan, screen)
     if found := tuning.remembered(time()):
         tuning = replace(tuning, trouble=TunedStore(plan.folder).save(machine_key(path, loading), found))
     screen.line(json.dumps(as_json(tuning), ensure_ascii=False) if plan.json else as_lines(tuning))
@@ -78,14 +78,20 @@ def tune(path: Path, loading: ModelSettings, sampling: SamplingSettings, plan: T
         raise Interrupted("")
 
 
-def forget(path: Path, loading: ModelSettings, folder: Path, screen: Screen) -> None:
-    """Forget what is remembered of a model, whatever it was tuned with. Raises LacliError where that is impossible."""
+def forget(path: Path, loading: ModelSettings, folder: Path, screen: Screen, *, as_object: bool = False) -> None:
+    """Forget what is remembered of a model's content, whatever it was tuned with, and say how much that was.
+
+    as_object: as JSON. Raises LacliError where it cannot be removed.
+    """
     count = TunedStore(folder).forget(machine_key(path, loading))
+    if as_object:
+        screen.line(json.dumps({"model": path.name, "forgotten": count}, ensure_ascii=False))
+        return
     known = f"forgot {counted(count, 'tuned setting')}" if count else "there is no tuned setting"
     screen.note(f"{known} of {path.name}")
 
 
-def _tuned(session: Session, plan: TunePlan, screen: Screen) -> Tuning:
+def _tuned(session: Session, flags: str, plan: TunePlan, screen: Screen) -> Tuning:
     begin, model, loading = perf_counter(), session.model, session.model_settings
     setup = Setup(
         model=plan.model,
@@ -94,6 +100,8 @@ def _tuned(session: Session, plan: TunePlan, screen: Screen) -> Tuning:
         loading=loading,
         asked=plan.asked,
         sampling=describe_sampling(session.sampling),
+        flags=flags,
+        temp=session.sampling.temp,
     )
     back = most_back(model, loading) if model.chain_only else -1
     if not back:

@@ -13,22 +13,25 @@ from lacli.amounts import counted
 from lacli.bench.report import interval
 from lacli.bench.results import Result
 from lacli.bench.statistics import Ratio
+from lacli.settings import DecodeSettings
 from lacli.tables import markdown
-from lacli.tune.candidates import flags, words
-from lacli.tune.confirm import Confirmed
+from lacli.tune.candidates import ALL, flags, words
+from lacli.tune.confirm import Confirmed, says_something
 from lacli.tune.search import Entrant
 from lacli.tune.tuning import Setup, Tuning
 
-WIDTH = 100
-"""Columns of the conclusion."""
+WIDTH = 80
+"""Columns of all but commands, which have to stay one line to be copied."""
 
 SHOWN = 12
 """Candidates that the search's table shows; the others did worse."""
 
 LEGEND = (
-    "x plain: plain decoding's time a token over the setting's, prompt by prompt, geometric mean; 95%: its interval,\n"
+    "x plain: plain decoding's time a token over the setting's, prompt by prompt, geometric mean; 95%: its interval, "
     "where prompts are enough for one. S: tokens a step. rows: of a step."
 )
+
+SURER = "a larger --seconds, or more prompts, would make it surer"
 
 
 def as_lines(tuning: Tuning) -> str:
@@ -37,11 +40,10 @@ def as_lines(tuning: Tuning) -> str:
     if tuning.ranked:
         parts.append(f"The search: {_search_words(tuning)}\n\n{_search_table(tuning.ranked)}")
     if tuning.confirmed:
-        parts.append(f"The last round: the best of the search, measured anew\n\n{_last_table(tuning.confirmed)}")
+        parts.append(f"The last round: {_last_words(tuning.confirmed)}\n\n{_last_table(tuning.confirmed)}")
     if tuning.ranked or tuning.confirmed:
-        parts.append(LEGEND)
-    parts.append(fill(conclusion(tuning), WIDTH, break_on_hyphens=False, break_long_words=False))
-    # Not filled: a command has to stay one line to be copied.
+        parts.append(_filled(LEGEND))
+    parts.append(_filled(conclusion(tuning)))
     return "\n\n".join([*parts, *(["\n".join(f"  {line}" for line in lines)] if (lines := _commands(tuning)) else [])])
 
 
@@ -59,8 +61,7 @@ def conclusion(tuning: Tuning) -> str:
         found = _winner_pays(tuning.confirmed)
     if tuning.trouble:
         return f"{found} It is not remembered: {tuning.trouble}."
-    what = {"plain": "Plain", "auto": "Auto"}.get(tuning.best.mode, "This")
-    return f"{found} {what} is remembered for this model and machine, for run, chat and bench."
+    return f"{found} {_name(tuning.best)} is remembered for this model and machine, for run, chat and bench."
 
 
 def last_rows(confirmed: Confirmed) -> list[tuple[str, Result]]:
@@ -72,15 +73,14 @@ def last_rows(confirmed: Confirmed) -> list[tuple[str, Result]]:
 
 
 def _heading(setup: Setup) -> str:
-    return "\n".join(
-        [
-            f"model     {setup.description}",
-            f"machine   {setup.devices}, {setup.loading.all_thread_words}",
-            f"context   {setup.loading.flags}",
-            f"sampling  {setup.sampling}",
-            f"prompts   {setup.asked}",
-        ]
-    )
+    lines = {
+        "model": setup.description,
+        "machine": f"{setup.devices}, {setup.loading.all_thread_words}",
+        "context": setup.loading.flags,
+        "sampling": setup.sampling,
+        "prompts": setup.asked,
+    }
+    return "\n".join(_filled(f"{name:9} {text}", indent=10) for name, text in lines.items())
 
 
 def _search_words(tuning: Tuning) -> str:
@@ -91,21 +91,26 @@ def _search_words(tuning: Tuning) -> str:
 
 
 def _search_table(ranked: Sequence[Entrant]) -> str:
-    header = ("setting", "rounds", "answers", "x plain", "95%", "S", "rows")
+    header = ("setting", "answers", "x plain", "95%", "S", "rows")
     rows = [
-        (each.contender.label, str(each.rounds), str(each.result.prompts), *_numbers(each.result))
+        (each.contender.label, str(each.result.prompts), *_numbers(each.result))
         for each in ranked[:SHOWN]
         if each.result
     ]
     return markdown(header, rows)
 
 
+def _last_words(confirmed: Confirmed) -> str:
+    measured = "the best of the search, measured anew" if confirmed.winner else "plain decoding and mode auto"
+    return f"{measured}, {counted(confirmed.plain.prompts, 'prompt')}"
+
+
 def _last_table(confirmed: Confirmed) -> str:
-    header = ("setting", "prompts", "tokens/s", "x plain", "95%", "S", "rows")
+    header = ("setting", "tokens/s", "x plain", "95%", "S", "rows")
     rows = []
     for name, result in last_rows(confirmed):
         speed = f"{result.speed:.0f}" if result.speed >= 100 else f"{result.speed:.1f}"
-        rows.append((name, str(result.prompts), speed, *_numbers(result, plain=name == "plain")))
+        rows.append((name, speed, *_numbers(result, plain=name == "plain")))
     return markdown(header, rows)
 
 
@@ -117,32 +122,41 @@ def _numbers(result: Result, *, plain: bool = False) -> tuple[str, str, str, str
 
 def _winner_pays(confirmed: Confirmed) -> str:
     assert confirmed.tried
-    sure = confirmed.used.speedup.surely_faster
-    sentence = (
-        f"{_capital(words(confirmed.tried))} {'is' if sure else 'looks'} best here: {_times(confirmed.used.speedup)} "
-        f"plain decoding's speed, and {_times(confirmed.used_over_auto)} that of mode auto, which needs no tuning."
+    return (
+        f"{_capital(words(confirmed.tried))} is best here: {_times(confirmed.used.speedup)} plain decoding's speed, "
+        f"and {_times(confirmed.used_over_auto)} that of mode auto, which needs no tuning."
     )
-    return sentence if sure else f"{sentence} A larger --seconds, or more prompts, would make it surer."
 
 
 def _auto_pays(confirmed: Confirmed) -> str:
-    """Auto is what is used where no fixed setting is clearly faster than it."""
+    """Auto is what is used where no other setting is surely faster than it."""
     ratio = confirmed.auto.speedup
-    sentence = (
-        f"Mode auto, which needs no tuning, {'is' if ratio.surely_faster else 'looks'} best here: {_times(ratio)}"
-    )
-    sentence += " plain decoding's speed."
-    if confirmed.tried and (over := confirmed.winner_over_auto):
-        sentence += f" The best other setting, {words(confirmed.tried)}, ran at {_times(over)} auto's speed."
-    return sentence
+    judged = "is best here" if ratio.surely_faster and not confirmed.unsure else "is the choice here"
+    sentence = f"Mode auto, which needs no tuning, {judged}: {_times(ratio)} plain decoding's speed."
+    if not (confirmed.tried and (over := confirmed.winner_over_auto)):
+        return sentence
+    other = f"The best other setting, {words(confirmed.tried)}, ran at {_times(over)} auto's speed"
+    return f"{sentence} {other}{_why_not(confirmed)}."
 
 
 def _nothing_pays(confirmed: Confirmed) -> str:
-    sentence = f"Nothing is clearly faster than plain decoding here: mode auto ran at {_times(confirmed.auto.speedup)} "
+    auto = f"mode auto ran at {_times(confirmed.auto.speedup)} plain's speed"
     if not (confirmed.winner and confirmed.tried):
-        return f"{sentence}its speed, and no other setting can pay."
+        return f"Nothing is surely faster than plain decoding here: {auto}, and no other setting can pay."
     best = f"the best other setting, {words(confirmed.tried)}, at {_times(confirmed.winner.speedup)}"
-    return f"{sentence}its speed, and {best}."
+    return f"No setting is surely faster than plain decoding and auto here: {auto}, and {best}{_why_not(confirmed)}."
+
+
+def _why_not(confirmed: Confirmed) -> str:
+    """Why the winner of the search is not used though its number is the best."""
+    return f", which is not sure enough to be remembered ({SURER})" if confirmed.unsure else ""
+
+
+def _name(settings: DecodeSettings) -> str:
+    """What is remembered, as a sentence begins; auto is mode auto as it is without any flag."""
+    if settings.mode == "plain":
+        return "Plain"
+    return "Auto" if settings.mode == "auto" and settings.sources == ALL else "This setting"
 
 
 def _so_far(tuning: Tuning) -> str:
@@ -155,6 +169,9 @@ def _so_far(tuning: Tuning) -> str:
     again = tuning.confirmed.winner if tuning.confirmed else None
     result = again or first.result
     answers = counted(len(result.trials), "answer")
+    if not says_something(result):
+        few = f"{answers} {'is' if len(result.trials) == 1 else 'are'} too few to say how fast it is"
+        return f"{why}, so nothing is remembered. The best so far is {first.contender.label}; {few}."
     if result.speedup.value <= 1:
         return f"{why}, so nothing is remembered. Nothing tried so far beat plain decoding, in {answers}."
     luck = "" if again else "; that is partly luck, because it was chosen for it"
@@ -170,13 +187,18 @@ def _commands(tuning: Tuning) -> list[str]:
         by_hand = _typed(tuning.setup, flags(tuning.best))
         return [by_hand] if tuning.trouble else [_typed(tuning.setup, "--preset tuned"), f"{by_hand}   (the same)"]
     first = next(iter(tuning.ranked), None)
-    if first and first.value > 1 and first.contender.point:
+    if first and first.result and says_something(first.result) and first.value > 1 and first.contender.point:
         return [_typed(tuning.setup, flags(first.contender.point.settings))]
     return []
 
 
 def _typed(setup: Setup, rest: str) -> str:
-    return " ".join(["lacli run", *([quote(setup.model)] if setup.model else []), rest])
+    model = quote(setup.model) if setup.model else ""
+    return " ".join(part for part in ("lacli run", model, rest, setup.flags) if part)
+
+
+def _filled(text: str, indent: int = 0) -> str:
+    return fill(text, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)
 
 
 def _capital(name: str) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 from lacli.bench.results import Result
 from lacli.bench.statistics import Ratio
 from lacli.tune.candidates import flags
-from lacli.tune.kept import chosen
 from lacli.tune.report import conclusion, last_rows
+from lacli.tune.store import chosen
 from lacli.tune.tuning import Tuning
 
 

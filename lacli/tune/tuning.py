@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.tune.confirm import Confirmed
-from lacli.tune.kept import Tuned
 from lacli.tune.search import Entrant
+from lacli.tune.store import Tuned
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What was tuned. model: as it was typed, '' for none. asked, sampling: prompts and sampling in words."""
+    """What was tuned. model: as it was typed, '' for none. asked, sampling: prompts and sampling in words.
+
+    flags: of the model, those of them without which a result is not found. temp: the answers' temperature.
+    """
 
     model: str
     description: str
@@ -21,6 +24,8 @@ class Setup:
     loading: ModelSettings
     asked: str
     sampling: str
+    flags: str = ""
+    temp: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Tuning:
         if not self.best:
             return None
         if not self.confirmed:
-            return Tuned(self.best, 1.0, None, None, 1.0, 0, now)
+            return Tuned(self.best, 1.0, None, None, 1.0, 0, now, self.setup.temp)
         ratio = self.confirmed.used.speedup
         return Tuned(
             settings=self.best,
@@ -64,4 +69,5 @@ class Tuning:
             over_auto=self.confirmed.used_over_auto.value,
             prompts=self.confirmed.plain.prompts,
             tuned_at=now,
+            temp=self.setup.temp,
         )

@@ -13,10 +13,10 @@ import pytest
 from lacli.cost.known import machine_key
 from lacli.cost.store import HASHED, MachineKey
 from lacli.errors import LacliError, UsageError
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.settings import DecodeSettings, Mode, ModelSettings
 from lacli.tune.candidates import SEARCHED
-from lacli.tune.kept import Tuned, TunedStore
 from lacli.tune.preset import tuned_settings
+from lacli.tune.store import Tuned, TunedStore
 
 LOADING = ModelSettings(threads=2, threads_batch=2)
 LOOKUP = DecodeSettings(mode="lookup", lookup_match=3, lookup_draft=4)
@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> TunedStore:
 
 
 def file_of(store: TunedStore, key: MachineKey) -> Path:
-    return store.folder / key.file_name
+    return store.path_of(key)
 
 
 @pytest.mark.parametrize(
@@ -56,21 +56,22 @@ def file_of(store: TunedStore, key: MachineKey) -> Path:
     ],
 )
 def test_what_is_saved_comes_back(store: TunedStore, key: MachineKey, settings: DecodeSettings) -> None:
-    assert store.load(key) == (None, "")
+    assert store.load(key) is None
     tuned = replace(TUNED, settings=settings, low=None, high=None)
     assert store.save(key, TUNED) == store.save(key, tuned) == ""
-    assert store.load(key) == (tuned, "")
+    assert store.load(key) == tuned
     assert len(list(store.folder.iterdir())) == 1
 
 
-def test_a_torn_file_is_as_good_as_none_and_said(store: TunedStore, key: MachineKey) -> None:
+def test_a_torn_file_is_said(store: TunedStore, key: MachineKey) -> None:
     store.save(key, TUNED)
     path = file_of(store, key)
     whole = path.read_bytes()
     for length in range(0, len(whole) - 2, 11):
         path.write_bytes(whole[:length])
-        tuned, trouble = store.load(key)
-        assert tuned is None and trouble.startswith(f"{path} cannot be read:") and "\n" not in trouble
+        with pytest.raises(LacliError, match=r"cannot be read: .* \(lacli tune MODEL makes a new one\)") as raised:
+            store.load(key)
+        assert raised.value.what.startswith(str(path)) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +92,7 @@ def test_a_torn_file_is_as_good_as_none_and_said(store: TunedStore, key: Machine
         ("tuned.tuned_at", None),
     ],
 )
-def test_a_file_with_anything_else_in_it_is_as_good_as_none(
-    store: TunedStore, key: MachineKey, path: str, value: Any
-) -> None:
+def test_a_file_with_anything_else_in_it_is_said(store: TunedStore, key: MachineKey, path: str, value: Any) -> None:
     store.save(key, TUNED)
     kept = json.loads(file_of(store, key).read_text())
     at = kept
@@ -102,23 +101,50 @@ def test_a_file_with_anything_else_in_it_is_as_good_as_none(
         at = at[step]
     at[last] = value
     file_of(store, key).write_text(json.dumps(kept))
-    tuned, trouble = store.load(key)
-    assert tuned is None and "damaged, or not of this lacli" in trouble
+    with pytest.raises(LacliError, match="damaged, or not of this lacli"):
+        store.load(key)
 
 
 @pytest.mark.parametrize("foreign", ["", "[]", "7", "null", "{}", "[" * 100_000])
-def test_a_foreign_file_is_as_good_as_none(store: TunedStore, key: MachineKey, foreign: str) -> None:
+def test_a_foreign_file_is_said(store: TunedStore, key: MachineKey, foreign: str) -> None:
     store.save(key, TUNED)
     file_of(store, key).write_text(foreign)
-    assert store.load(key)[0] is None
+    with pytest.raises(LacliError, match="damaged"):
+        store.load(key)
     assert store.otherwise(replace(key, threads=1)) == ""
 
 
 def test_a_folder_that_cannot_be_written_is_a_reason_and_no_error(tmp_path: Path, key: MachineKey) -> None:
     (tmp_path / "file").write_text("in the way")
-    store = TunedStore(tmp_path / "file" / "tuned")
-    assert "cannot keep it in" in store.save(key, TUNED)
-    assert store.load(key)[0] is None and store.forget(key) == 0
+    for folder in (tmp_path / "file", tmp_path / "file" / "tuned"):
+        store = TunedStore(folder)
+        assert store.save(key, TUNED) == f"cannot keep it in {folder}: it is no folder"
+        with pytest.raises(LacliError, match=r"file(/tuned)? is no folder \(lacli doctor shows the folders\)"):
+            store.load(key)
+        assert store.forget(key) == 0
+
+
+def test_a_result_belongs_to_the_content_whatever_the_file_is_called(
+    store: TunedStore, key: MachineKey, model: Path
+) -> None:
+    store.save(key, TUNED)
+    renamed = machine_key(model.rename(model.with_name("copy of [it].gguf")), LOADING)
+    assert renamed != key and store.load(renamed) == TUNED
+    later = replace(TUNED, tuned_at=2e9)
+    assert store.save(renamed, later) == "" and store.load(key) == later
+    assert [path.name.startswith("toy-") for path in store.folder.iterdir()] == [True]
+    assert store.forget(renamed) == 1 and store.load(key) is None
+    store.save(renamed, TUNED)
+    assert [path.name.startswith("copy_of__it_-") for path in store.folder.iterdir()] == [True]
+
+
+def test_another_content_of_the_same_name_has_its_own_result(store: TunedStore, key: MachineKey, model: Path) -> None:
+    store.save(key, TUNED)
+    model.write_bytes(b"GGUF" + bytes(3 * HASHED - 1) + b"1")
+    other = machine_key(model, LOADING)
+    assert other.model == key.model and store.load(other) is None
+    store.save(other, replace(TUNED, speedup=2.0))
+    assert store.forget(other) == 1 and store.load(key) == TUNED
 
 
 def test_forgetting_takes_all_of_a_model_and_nothing_of_others(
@@ -132,13 +158,13 @@ def test_forgetting_takes_all_of_a_model_and_nothing_of_others(
     (store.folder / "mine.json").write_text("not lacli's")
     assert store.forget(key) == 3
     assert store.forget(key) == 0
-    assert sorted(path.name for path in store.folder.iterdir()) == sorted([others.file_name, "mine.json"])
+    assert sorted(store.folder.iterdir()) == sorted([file_of(store, others), store.folder / "mine.json"])
 
 
 def test_a_damaged_file_is_forgotten_too(store: TunedStore, key: MachineKey) -> None:
     store.save(key, TUNED)
     file_of(store, key).write_text("torn")
-    assert store.forget(key) == 1 and store.load(key) == (None, "")
+    assert store.forget(key) == 1 and store.load(key) is None
 
 
 def test_a_file_that_cannot_be_removed_is_one_line(store: TunedStore, key: MachineKey) -> None:
@@ -155,19 +181,41 @@ def settled(
 
 
 def test_the_preset_fills_in_what_was_left_open_and_no_more(store: TunedStore, key: MachineKey, model: Path) -> None:
-    store.save(key, replace(TUNED, tuned_at=time() - 3 * 86400))
-    chosen = DecodeSettings(strict=True, pool_keys=7)
-    found, said = settled(store, model, chosen, EVERYTHING)
-    assert found == replace(chosen, mode="lookup", lookup_match=3, lookup_draft=4)
+    store.save(key, replace(TUNED, tuned_at=time() - 3 * 86400, temp=0.8))
+    found, said = settled(store, model, DecodeSettings(), EVERYTHING)
+    assert found == LOOKUP
     assert said == [
-        "--preset tuned: lookup match 3 draft 4, 1.25 times plain decoding's speed when it was tuned 3 days ago"
+        "--preset tuned: lookup match 3 draft 4, 1.25 times plain decoding's speed when it was tuned 3 days ago at "
+        "temperature 0.8"
     ]
-    mine = replace(chosen, lookup_draft=9)
-    assert settled(store, model, mine, EVERYTHING - {"lookup_draft"})[0] == replace(
-        chosen, mode="lookup", lookup_match=3, lookup_draft=9
+    same = replace(DecodeSettings(), lookup_draft=4)
+    assert settled(store, model, same, EVERYTHING - {"lookup_draft"}) == (found, said)
+
+
+def test_flags_beside_the_preset_win_and_are_said_and_the_speed_is_not(
+    store: TunedStore, key: MachineKey, model: Path
+) -> None:
+    store.save(key, TUNED)
+    mine = DecodeSettings(lookup_draft=9)
+    found, said = settled(store, model, mine, EVERYTHING - {"lookup_draft"})
+    assert found == replace(LOOKUP, lookup_draft=9)
+    assert said == ["--preset tuned: lookup match 3 draft 4, but with --lookup-draft 9"]
+    mine = DecodeSettings(strict=True, pool_text=False, pool_keys=7)
+    found, said = settled(store, model, mine, EVERYTHING)
+    assert found == replace(mine, mode="lookup", lookup_match=3, lookup_draft=4)
+    assert said == ["--preset tuned: lookup match 3 draft 4, but with --no-pool-text --pool-keys 7 --strict"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "plain", "jacobi"])
+def test_another_mode_beside_the_preset_takes_nothing_of_it(
+    store: TunedStore, key: MachineKey, model: Path, mode: Mode
+) -> None:
+    store.save(key, replace(TUNED, settings=DecodeSettings(window=2, ngram=3, guesses=2)))
+    mine = DecodeSettings(mode=mode)
+    assert settled(store, model, mine, EVERYTHING - {"mode"}) == (
+        mine,
+        [f"--preset tuned: lookahead W=2 N=3 G=2 is not used, because of --mode {mode}"],
     )
-    plainly = replace(chosen, mode="plain")
-    assert settled(store, model, plainly, EVERYTHING - {"mode"})[0].mode == "plain"
 
 
 def test_plain_is_remembered_as_what_nothing_beat(store: TunedStore, key: MachineKey, model: Path) -> None:

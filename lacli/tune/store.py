@@ -1,6 +1,7 @@
 """The result of a search in a file of its model and machine, where `--preset tuned` finds it.
 
-What cannot be read is as good as absent, and said. The folder is the caller's choice.
+A model is known by its content: a file's name is for people, and a renamed copy finds what the other has found. The
+folder is the caller's choice.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lacli.amounts import counted
-from lacli.cost.store import MachineKey
+from lacli.cost.store import MachineKey, digest_of, readable
 from lacli.errors import LacliError, reason_of
 from lacli.records import UNREADABLE, read_record, save_record
 from lacli.settings import MODES, DecodeSettings
@@ -35,13 +36,16 @@ WORDS = {
 }
 """What of a key was different, for a person; threads are said by their number."""
 
+FOLDERS = "lacli doctor shows the folders"
+
 
 @dataclass(frozen=True)
 class Tuned:
     """What a search has found. settings: of them a search chooses those of its mode, the others are the defaults.
 
     speedup, low, high: against plain decoding with its 95% interval, where there is one, both 1 for plain itself.
-    over_auto: against mode auto. prompts: how many it was confirmed on. tuned_at: seconds since 1970.
+    over_auto: against mode auto. prompts: how many it was confirmed on. tuned_at: seconds since 1970. temp: the
+    temperature of the answers.
     """
 
     settings: DecodeSettings
@@ -51,6 +55,7 @@ class Tuned:
     over_auto: float
     prompts: int
     tuned_at: float
+    temp: float = 0.0
 
 
 class TunedStore:
@@ -59,20 +64,28 @@ class TunedStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def load(self, key: MachineKey) -> tuple[Tuned | None, str]:
-        """What was found for this model on this machine, or None; and why a file that is there cannot be read."""
-        path = self.folder / key.file_name
+    def load(self, key: MachineKey) -> Tuned | None:
+        """What was found for this model on this machine. Raises LacliError where it is there and cannot be read."""
+        path = self.path_of(key)
         try:
-            return _tuned(read_record(path, FORMAT, asdict(key), NAME)), ""
+            return _tuned(read_record(path, FORMAT, _apart_from_name(key), NAME))
         except FileNotFoundError:
-            return None, ""
+            return None
+        except NotADirectoryError as error:
+            raise LacliError(f"{self.folder} is no folder", FOLDERS) from error
+        except OSError as error:
+            raise LacliError(f"{path} cannot be read: {reason_of(error)}", FOLDERS) from error
         except (*UNREADABLE, LacliError) as error:
-            why = reason_of(error) if isinstance(error, OSError) else "it is damaged, or not of this lacli"
-            return None, f"{path} cannot be read: {why}"
+            what = f"{path} cannot be read: it is damaged, or not of this lacli"
+            raise LacliError(what, "lacli tune MODEL makes a new one") from error
 
     def save(self, key: MachineKey, tuned: Tuned) -> str:
         """Keep a result in the place of an older one; the reason where the folder cannot take it, otherwise ''."""
-        return save_record(self.folder / key.file_name, FORMAT, asdict(key), NAME, as_plain(tuned))
+        return save_record(self.path_of(key), FORMAT, _apart_from_name(key), NAME, as_plain(tuned))
+
+    def path_of(self, key: MachineKey) -> Path:
+        """The file of a key, which has the name of the model that was tuned first."""
+        return next(iter(self._exact(key)), self.folder / f"{readable(key.model)}-{_digest(key)}.json")
 
     def otherwise(self, key: MachineKey) -> str:
         """With what else this model was tuned, in words; '' where it was not."""
@@ -86,15 +99,17 @@ class TunedStore:
 
     def forget(self, key: MachineKey) -> int:
         """Remove all results of this model, whatever they were found with; how many. Raises LacliError."""
-        found = {path for path, _ in self._of(key)}
-        exact = self.folder / key.file_name
-        found |= {exact} if exact.exists() else set()
+        found = {path for path, _ in self._of(key)} | set(self._exact(key))
         try:
             for path in found:
                 path.unlink()
         except OSError as error:
             raise LacliError(f"cannot remove {path}: {reason_of(error)}", "remove it by hand") from error
         return len(found)
+
+    def _exact(self, key: MachineKey) -> list[Path]:
+        """The files of a key, whatever is in them."""
+        return sorted(self.folder.glob(f"*-{_digest(key)}.json"))
 
     def _of(self, key: MachineKey) -> Iterator[tuple[Path, Mapping[str, Any]]]:
         """The files of this model with their keys, and no others."""
@@ -117,6 +132,14 @@ def as_plain(tuned: Tuned) -> dict[str, Any]:
     return {"settings": chosen(tuned.settings), **rest}
 
 
+def _apart_from_name(key: MachineKey) -> dict[str, Any]:
+    return {name: value for name, value in asdict(key).items() if name != "model"}
+
+
+def _digest(key: MachineKey) -> str:
+    return digest_of(_apart_from_name(key))[:16]
+
+
 def _tuned(kept: Mapping[str, Any]) -> Tuned:
     """A result as it was saved; raises one of UNREADABLE, or UsageError, for anything else."""
     return Tuned(
@@ -127,6 +150,7 @@ def _tuned(kept: Mapping[str, Any]) -> Tuned:
         over_auto=float(kept["over_auto"]),
         prompts=int(kept["prompts"]),
         tuned_at=float(kept["tuned_at"]),
+        temp=float(kept["temp"]),
     )
 
 
