@@ -246,6 +246,17 @@ def test_rows_up_to_the_next_edge_are_free_and_taken() -> None:
     assert len(plan([chain], TEXT, relative, slopes(relative), 6, 9.0, MANY).nodes) == 3
 
 
+def test_a_climb_that_pays_in_the_end_is_not_given_up_half_way() -> None:
+    # Two rows bring 1.9 tokens at the price of one, and a third is dear; from there on each brings a little more.
+    relative = [1.0, 1.0, 1.0, *(2 + 0.38 * more for more in range(30))]
+    chances = [0.9, 0.8 / 0.9, *[1.0] * 28]
+    best = max(range(1, 32), key=lambda rows: (1 + 0.9 * (rows > 1) + 0.8 * max(rows - 2, 0)) / relative[rows])
+    assert best == 31
+    assert chain_rows(chances, relative, slopes(relative), 31, 99.0)[0] == best
+    chain = Spelled({place: [Guess(place, chance, place + 1)] for place, chance in enumerate(chances)})
+    assert len(plan([chain], TEXT, relative, slopes(relative), 31, 99.0, MANY).nodes) == best - 1
+
+
 def test_without_guesses_or_where_rows_are_too_dear_there_is_no_draft() -> None:
     relative = [1 + max(rows - 1, 0) for rows in range(9)]
     nothing = plan([Spelled({})], TEXT, [1.0] * 9, slopes([1.0] * 9), 8, 9.0, MANY)

@@ -203,9 +203,11 @@ def test_a_recurrent_model_is_measured_plainly_and_why_is_said(tmp_path: Path) -
 def test_the_ceiling_and_its_share_are_modes_autos(tmp_path: Path) -> None:
     found = rows(*QUICK, "--modes", "lookup,auto", "--classes", "edit,code")
     for row in found:
-        assert (row["ceiling_rows"] == 32) is (row["ceiling"] is not None) is (row["mode"] == "auto")
+        assert (row["ceiling_rows"] is not None) is (row["ceiling"] is not None) is (row["mode"] == "auto")
         if row["mode"] == "auto" and row["ceiling"] > 1:
-            assert row["ceiling_share"] == pytest.approx((row["speedup"] - 1) / (row["ceiling"] - 1), abs=2e-2)
+            assert row["ceiling_rows"] == 32
+            share = max(row["speedup"] - 1, 0) / (row["ceiling"] - 1)
+            assert row["ceiling_share"] == pytest.approx(share, abs=2e-2)
     done = call(*QUICK, "--modes", "lookup,auto")
     (table,) = (part for part in done.out.split("\n\n") if "| ceiling |" in part)
     assert [line.split("|")[1:3] for line in table.splitlines()[2:]] == [[" edit  ", " auto "]]
@@ -222,7 +224,7 @@ def test_without_mode_auto_or_with_other_draws_no_ceiling_is_looked_for() -> Non
 
 def test_a_sampled_ceiling_is_reached_with_plains_own_text() -> None:
     found = rows(*QUICK, "--modes", "auto", "--temp", "1", "-s", "3")
-    assert found[1]["ceiling"] > 0 and found[1]["ceiling_rows"] == 32
+    assert found[1]["ceiling"] >= 1 and found[1]["ceiling_rows"] == (32 if found[1]["ceiling"] > 1 else 1)
 
 
 def test_an_unknown_cost_is_measured_before_the_answers(tmp_path: Path) -> None:

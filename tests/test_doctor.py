@@ -54,6 +54,7 @@ def test_a_large_cache_is_not_counted_for_long_and_a_closed_one_is_said() -> Non
 
 def test_a_folder_with_a_file_in_its_place_or_above_it_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").chmod(0o755)
     here = this_machine({}, {}, {}, tmp_path, Terminal(False, False, "utf-8", 80))
     assert here.writable(tmp_path) and here.writable(tmp_path / "new" / "below")
     assert not here.writable(tmp_path / "file") and not here.writable(tmp_path / "file" / "below")
