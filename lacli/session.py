@@ -25,7 +25,7 @@ from lacli.generation import Generation
 from lacli.llama import LlamaModel, offloads, schema_grammar
 from lacli.sampling import SamplingSettings, new_seed
 from lacli.schema import grammar_of
-from lacli.settings import DecodeSettings, ModelSettings, check_rows
+from lacli.settings import DecodeSettings, ModelSettings, check_rows, fitted
 from lacli.stats import Step
 from lacli.strict import strict_settings
 from lacli.template import ChatTemplate, as_messages, chatml, choose_template, with_one_bos
@@ -60,7 +60,7 @@ class Session(Closing):
         self._cost = cost
         self._kept = KeptTexts(kept) if kept else None
         self._schema = ("", "")
-        check_rows(decode_settings, model_settings)
+        check_rows(fitted(decode_settings, model_settings), model_settings)
         if decode_settings.strict:
             model_settings, decode_settings = self._strict(path, model_settings, decode_settings, sampling)
         self.model_settings = model_settings
@@ -69,7 +69,7 @@ class Session(Closing):
             chosen, notes = choose_template(template, self.model) if template is not None else (None, [])
             self.notes += notes
             self.use_template(chosen)
-            decode_settings = self._possible(decode_settings)
+            decode_settings = fitted(self._possible(decode_settings), model_settings)
             check_rows(decode_settings, model_settings)
             self._note_idle(sampling)
             self.sampling = self._completed(sampling)
@@ -150,6 +150,7 @@ class Session(Closing):
         decode_settings = self._possible(
             replace(decode_settings, strict=strict.strict, ordered=strict.ordered, least_outputs=strict.least_outputs)
         )
+        decode_settings = fitted(decode_settings, self.model_settings)
         check_rows(decode_settings, self.model_settings)
         if decode_settings.strict:
             _check_strict(sampling)

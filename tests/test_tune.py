@@ -29,7 +29,9 @@ from tests.fake_clock import FakeClock
 LOOKUPS = [
     DecodeSettings(mode="lookup", lookup_match=match, lookup_draft=draft) for match in (1, 2) for draft in (2, 3, 7, 16)
 ]
-TREES = [DecodeSettings(window=0, ngram=ngram, guesses=guesses) for ngram in (3, 5) for guesses in (1, 2)]
+TREES = [
+    DecodeSettings(mode="lookahead", window=0, ngram=ngram, guesses=guesses) for ngram in (3, 5) for guesses in (1, 2)
+]
 FIELD = [*LOOKUPS, *TREES]
 TASKS = [task(" ".join(map(str, [*cycle, *cycle, *cycle])), limit=24) for cycle in ((1, 2, 3), (4, 5), (7, 8, 9, 2))]
 SETUP = Setup("toy.gguf", "toy 1M", "A processor", ModelSettings(threads=1, threads_batch=1), "3 prompts", "none")
