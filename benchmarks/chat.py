@@ -37,8 +37,8 @@ from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.text import Piece
 
-LARGE = DecodeSettings()
-SMALL = DecodeSettings(window=5, ngram=5, guesses=5)
+LARGE = DecodeSettings(mode="lookahead")
+SMALL = DecodeSettings(mode="lookahead", window=5, ngram=5, guesses=5)
 GREEDY = SamplingSettings()
 MODES = {
     "plain": DecodeSettings(mode="plain"),

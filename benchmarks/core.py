@@ -149,7 +149,7 @@ def intervals(times: Sequence[float]) -> list[float]:
 def overhead(bench: Bench) -> Iterator[list[str]]:
     """Where a step's time goes as the context grows, W=15 N=5 G=15."""
     yield ["context", "rows", "decode ms", "choose ms", "cache ms", "Python ms", "cache + Python ms"]
-    settings = DecodeSettings()
+    settings = DecodeSettings(mode="lookahead")
     with bench.engine(settings) as engine:
         for tokens in (200, 1000, 4000):
             prompt = bench.prompt(bench.long_question(tokens - 20))
@@ -164,7 +164,7 @@ def overhead(bench: Bench) -> Iterator[list[str]]:
 def choose(bench: Bench) -> Iterator[list[str]]:
     """Reading 76 rows' choices from the whole vocabulary: decode, choose and their sum, the two ways in turns."""
     yield ["way", "decode ms", "choose ms", "sum ms"]
-    settings = DecodeSettings()
+    settings = DecodeSettings(mode="lookahead")
     tree = Tree(5)
     for path, sequence in enumerate(range(settings.window + 1, settings.sequences)):
         tree.add([path * 4 + depth + 10 for depth in range(settings.ngram - 1)], sequence, Origin.POOL)
@@ -191,15 +191,15 @@ def choose(bench: Bench) -> Iterator[list[str]]:
 def window(bench: Bench) -> Iterator[list[str]]:
     """What the window starts from and how it moves: S, rows a step, tokens/s, by class."""
     variants = {
-        "pool, once": DecodeSettings(),
-        "pool, refill": DecodeSettings(window_shift="refill"),
-        "prompt, once": DecodeSettings(window_init="prompt"),
-        "prompt, refill": DecodeSettings(window_init="prompt", window_shift="refill"),
-        "random, once": DecodeSettings(window_init="random"),
-        "no window": DecodeSettings(window=0),
-        "no pool from the prompt": DecodeSettings(pool_prompt=False),
-        "no pool from the text": DecodeSettings(pool_text=False),
-        "pool from the window alone": DecodeSettings(pool_prompt=False, pool_text=False),
+        "pool, once": DecodeSettings(mode="lookahead"),
+        "pool, refill": DecodeSettings(mode="lookahead", window_shift="refill"),
+        "prompt, once": DecodeSettings(mode="lookahead", window_init="prompt"),
+        "prompt, refill": DecodeSettings(mode="lookahead", window_init="prompt", window_shift="refill"),
+        "random, once": DecodeSettings(mode="lookahead", window_init="random"),
+        "no window": DecodeSettings(mode="lookahead", window=0),
+        "no pool from the prompt": DecodeSettings(mode="lookahead", pool_prompt=False),
+        "no pool from the text": DecodeSettings(mode="lookahead", pool_text=False),
+        "pool from the window alone": DecodeSettings(mode="lookahead", pool_prompt=False, pool_text=False),
     }
     yield ["variant", *(f"{name}: S, rows, tokens/s" for name in bench.questions)]
     for name, settings in variants.items():
@@ -215,7 +215,7 @@ def window(bench: Bench) -> Iterator[list[str]]:
 def reference(bench: Bench, binary: str) -> Iterator[list[str]]:
     """Against llama.cpp's example at W=15 N=5 G=15: same model, prompts, threads, in turns."""
     yield ["prompts", "its S", "S", "S ratio", "its tokens/s", "tokens/s", "speed ratio", "plain tokens/s"]
-    settings = DecodeSettings()
+    settings = DecodeSettings(mode="lookahead")
     sets = {**bench.questions}
     sets |= {f"one of {size} tokens": [bench.long_question(size)] for size in (1000, 3000)}
     s_ratios, speed_ratios = [], []

@@ -50,7 +50,7 @@ MODES = {
     "plain": DecodeSettings(mode="plain"),
     "lookup": DecodeSettings(mode="lookup"),
     "jacobi": DecodeSettings(mode="jacobi", window=6),
-    "lookahead 5/4/5": DecodeSettings(window=5, ngram=4, guesses=5),
+    "lookahead 5/4/5": DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=5),
 }
 TEMPERATURES = (0.0, 0.8)
 
@@ -114,7 +114,7 @@ def judge(arguments: argparse.Namespace) -> None:
     ]
     questions = (question.format(name) for name in names for question in ASKED)
     loading = ModelSettings(context=1024, gpu_layers=0, threads=arguments.threads)
-    lookahead = DecodeSettings()
+    lookahead = DecodeSettings(mode="lookahead")
     if arguments.strict:
         types = weight_types(demo_model())
         loading, lookahead = strict_settings(loading, lookahead, types, on_gpu=False)
@@ -148,7 +148,7 @@ def cost(arguments: argparse.Namespace) -> None:
     questions = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()]
     prompts = {"short": questions[0], "1,000 tokens": "\n\n".join(questions) + "\n\n" + questions[0]}
     modes = {"plain": ["--mode", "plain"], "lookup": ["--mode", "lookup"], "5/4/5": ["-W", "5", "-N", "4", "-G", "5"]}
-    modes["15/5/15"] = []
+    modes["15/5/15"] = ["--mode", "lookahead"]
     print("| type | context | " + " | ".join(modes) + " |\n" + "|---" * (2 + len(modes)) + "|")
     with TemporaryDirectory() as folder:
         for name in arguments.types:

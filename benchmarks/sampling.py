@@ -62,7 +62,7 @@ def share(bench: Bench) -> None:
     prompt = bench.prompt(next(iter(bench.questions.values()))[0])
     print("| flags | mode | draws a token | ms a draw | ms a step | share |\n|---|---|---|---|---|---|")
     for name, sampling in CHAINS.items():
-        for decode in (PLAIN, DecodeSettings(window=5, ngram=4, guesses=5)):
+        for decode in (PLAIN, DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=5)):
             with (
                 LlamaEngine(bench.model, bench.settings, decode, backend_greedy=False) as engine,
                 TimedSampler(bench.model, sampling) as sampler,
@@ -80,7 +80,7 @@ def share(bench: Bench) -> None:
 
 def acceptance(bench: Bench) -> None:
     """S for temperature and verifier: every prompt is answered with several seeds; 95% intervals over the seeds."""
-    decode = DecodeSettings()
+    decode = DecodeSettings(mode="lookahead")
     ways: list[Verify] = ["match", "rejection"]
     print("| class | " + " | ".join(f"T={temp}, {way}" for temp in (0.0, 0.5, 1.0) for way in ways) + " |")
     print("|---" * (1 + 3 * len(ways)) + "|")

@@ -161,7 +161,7 @@ def check(
         advice = _tried(alternative, tokens)
     found = []
     if modes:
-        plain = replace(modes[0], mode="plain")
+        plain = replace(modes[0], mode="plain", back=-1)
         with Comparison(open_engine, limit, plain, sampler) as comparison:
             count = "1 answer" if len(prompts) == 1 else f"{len(prompts)} answers"
             progress(f"plain: {count} of at most {limit} tokens")

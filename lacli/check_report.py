@@ -84,7 +84,7 @@ def _on_sizes(result: Result) -> str:
     tried = result.advice
     if all(probe.exact for probe in result.probes):
         sentence = f"{_sizes(result.probes)} gave the same logits bit for bit"
-        if result.rounding == sum(mode.rounding for mode in result.modes if mode.settings.mode in TREES) > 0:
+        if result.rounding == sum(mode.rounding for mode in result.modes if _grows_trees(mode.settings)) > 0:
             return f"{sentence}; what is left is the order of the cells, which trees change."
         return f"{sentence}."
     depends = "Logits depend on the size of the batch here"
@@ -99,6 +99,10 @@ def _on_sizes(result: Result) -> str:
         return f"{depends}; with {tried.flags} {agreed} (the order of cells remains)."
     largest = max(probe.largest for probe in tried.probes)
     return f"{depends}; with {tried.flags} they still depend on it (by up to {_number(largest)})."
+
+
+def _grows_trees(settings: DecodeSettings) -> bool:
+    return settings.mode in TREES and settings.back < 0
 
 
 def _sizes(probes: Sequence[Probe], first: str = "B", least: int = 0) -> str:
@@ -121,7 +125,7 @@ def _verdict(result: Result) -> str:
         return sentence
     if result.answers:
         return f"All {texts} are plain's." if result.answers > 1 else "The text is plain's."
-    return "This model decodes plainly only, so there are no texts to compare."
+    return "No mode was checked, so there are no texts to compare."
 
 
 def _heading(setup: Setup) -> str:

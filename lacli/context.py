@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
+from lacli.capacity import Capacity
 from lacli.closing import Closing
 from lacli.engine import Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llama import LlamaModel, lib, library
 from lacli.memory import bounded_by_free_memory
 from lacli.ranking import in_order, ranked
-from lacli.settings import PLAIN_CACHE_TYPES, Capacity, DecodeSettings, ModelSettings
+from lacli.settings import PLAIN_CACHE_TYPES, DecodeSettings, ModelSettings
 
 CONTEXT_PAD = 256
 """llama.cpp rounds a context up to a multiple of this many cells."""

@@ -31,7 +31,7 @@ from lacli.errors import Interrupted
 from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
-from lacli.settings import DecodeSettings, Mode, ModelSettings, check_rows
+from lacli.settings import DecodeSettings, Mode, ModelSettings, check_rows, fitted
 from lacli.ui import Screen
 
 
@@ -75,18 +75,26 @@ def examine(
     return result.exit_code(fail_on_difference=plan.fail_on_difference)
 
 
+def _modes(session: Session, only: Mode | None, screen: Screen) -> list[DecodeSettings]:
+    """What is checked; of a model with a recurrent state the chains that it can take back, and that is said."""
+    modes = [fitted(each, session.model_settings) for each in checked_modes(session.settings, only)]
+    if why := session.model.chain_only:
+        back = 0 if session.settings.strict else session.most_back
+        modes = [replace(each, back=back) for each in modes if back and each.mode != "lookahead"]
+        chains = f"chains of at most {back} guesses are checked" if modes else "batch sizes are compared"
+        screen.note(f"only {chains}: {why}")
+    for mode in modes:
+        check_rows(mode, session.model_settings)
+    return modes
+
+
 def _checked(session: Session, plan: Plan, screen: Screen) -> tuple[Setup, Result]:
     model, loading, decoding = session.model, session.model_settings, session.settings
-    modes = checked_modes(decoding, plan.mode)
-    for mode in modes:
-        check_rows(mode, loading)
+    modes = _modes(session, plan.mode, screen)
     for note in session.notes:
         screen.note(note)
     if not session.sampling.greedy:
         screen.note(f"sampling with seed {session.sampling.seed}")
-    if why := model.chain_only:
-        screen.note(f"only batch sizes are compared: {why}")
-        modes = []
     prompts = [session.prompt(prompt) for prompt in PROMPTS]
     asked = [session.prompt(plan.own)] if plan.own else prompts[: plan.prompts]
     setup = Setup(

@@ -142,7 +142,7 @@ def _sizes(settings: DecodeSettings) -> str:
         case "lookup":
             return f"lookup, match up to {settings.lookup_match}, draft {settings.lookup_draft}"
         case "auto":
-            return f"auto{_asked(settings)}, at most {counted(settings.auto_rows, 'row')}"
+            return f"auto{_asked(settings)}, at most {counted(settings.most_tokens, 'row')}"
         case "plain":
             return "plain"
 

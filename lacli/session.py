@@ -26,7 +26,7 @@ from lacli.llama import LlamaModel, offloads, schema_grammar
 from lacli.notes import asked_sources, context_notes, idle_notes, source_notes
 from lacli.sampling import SamplingSettings, new_seed
 from lacli.schema import grammar_of
-from lacli.settings import DecodeSettings, ModelSettings, SourceName, check_rows
+from lacli.settings import DecodeSettings, ModelSettings, SourceName, check_rows, fitted
 from lacli.stats import Step
 from lacli.strict import strict_settings
 from lacli.template import ChatTemplate, as_messages, chatml, choose_template, with_one_bos
@@ -61,7 +61,7 @@ class Session(Closing):
         self._cost = cost
         self._kept = KeptTexts(kept) if kept else None
         self._schema = ("", "")
-        check_rows(decode_settings, model_settings)
+        check_rows(fitted(decode_settings, model_settings), model_settings)
         if decode_settings.strict:
             model_settings, decode_settings = self._strict(path, model_settings, decode_settings, sampling)
         self.model_settings = model_settings
@@ -70,7 +70,7 @@ class Session(Closing):
             chosen, notes = choose_template(template, self.model) if template is not None else (None, [])
             self.notes += notes
             self.use_template(chosen)
-            decode_settings = self._possible(decode_settings)
+            decode_settings = fitted(self._possible(decode_settings), model_settings)
             check_rows(decode_settings, model_settings)
             self.notes += source_notes(decode_settings, texts=self._kept is not None)
             self.notes += idle_notes(sampling)
@@ -157,6 +157,7 @@ class Session(Closing):
         decode_settings = self._possible(
             replace(decode_settings, strict=strict.strict, ordered=strict.ordered, least_outputs=strict.least_outputs)
         )
+        decode_settings = fitted(decode_settings, self.model_settings)
         check_rows(decode_settings, self.model_settings)
         if (decode_settings.mode, decode_settings.sources) != (self.settings.mode, self.settings.sources):
             self.notes += source_notes(decode_settings, texts=self._kept is not None)

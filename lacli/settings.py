@@ -5,8 +5,7 @@ Nothing here reads the environment, a file or a model: the command line fills th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lacli.errors import UsageError
@@ -42,7 +41,7 @@ class DecodeSettings:
     (`strict.py`): `ordered` cells and `least_outputs` rows whose logits are computed.
     """
 
-    mode: Mode = "lookahead"
+    mode: Mode = "auto"
     window: int = 15
     ngram: int = 5
     guesses: int = 15
@@ -70,15 +69,13 @@ class DecodeSettings:
                 raise UsageError(f"{label} is {getattr(self, name)}", f"{label} must be at least {least}")
         if unknown := [name for name in self.sources if name not in SOURCES]:
             raise UsageError(f"--sources: there is no source {unknown[0]!r}", f"some of {', '.join(SOURCES)}, or none")
-        if self.mode == "auto" and self.sequences > MAX_SEQUENCES:
-            many = f"-W {self.window} takes {self.sequences} sequences in mode auto, and llama.cpp has {MAX_SEQUENCES}"
-            raise UsageError(many, f"-W of at most {MAX_SEQUENCES - LEAVES - 1} fits")
-        if self.mode == "lookahead" and self.sequences > MAX_SEQUENCES:
+        if self.sequences > MAX_SEQUENCES:
             fits = MAX_SEQUENCES - 1
-            raise UsageError(
-                f"W + G + 1 = {self.sequences} sequences, and llama.cpp has {MAX_SEQUENCES}",
-                f"W + G of at most {fits} fits, for example -W {fits // 2} -G {fits - fits // 2}",
-            )
+            words, hint = f"W + {LEAVES} + 1", f"-W of at most {fits - LEAVES} fits"
+            if self.mode == "lookahead":
+                words = "W + G + 1"
+                hint = f"W + G of at most {fits} fits, for example -W {fits // 2} -G {fits - fits // 2}"
+            raise UsageError(f"{words} = {self.sequences} sequences, and llama.cpp has {MAX_SEQUENCES}", hint)
 
     @property
     def sequences(self) -> int:
@@ -139,28 +136,6 @@ class DecodeSettings:
         return 1 + max(self.window + self.guesses * (self.ngram - 1), self.least_outputs - 1)
 
 
-@dataclass(frozen=True)
-class Capacity:
-    """What a context must have for several settings that decode in it one after another."""
-
-    sequences: int
-    most_outputs: int
-    ordered: bool
-    back: int = -1
-    recycles: bool = False
-
-    @classmethod
-    def of(cls, settings: Sequence[DecodeSettings]) -> Capacity:
-        """Enough for each of them; they agree about `ordered`, which the model decides."""
-        return cls(
-            sequences=max(each.sequences for each in settings),
-            most_outputs=max(each.most_outputs for each in settings),
-            ordered=any(each.ordered for each in settings),
-            back=max(each.back for each in settings),
-            recycles=any(each.recycles for each in settings),
-        )
-
-
 def window_rows(columns: int, ngram: int) -> int:
     """Rows that a window of so many columns adds to a step, the input not counted: (N-1) columns - 1."""
     return columns * (ngram - 1) - 1 if columns else 0
@@ -178,6 +153,16 @@ FLAG = {
 }
 """The command line's name of a setting, for messages."""
 
+SMALLER: dict[Mode, str] = {
+    "lookahead": "-W, -N or -G",
+    "jacobi": "-W",
+    "lookup": "--lookup-draft",
+    "auto": "--auto-rows",
+}
+"""What makes the steps of a mode smaller."""
+
+LETTERS = ("window", "ngram", "guesses")
+"""The paper's W, N and G."""
 
 PRESETS: dict[str, dict[str, int]] = {
     "code": {"window": 8, "ngram": 6, "guesses": 15, "jacobi_iterations": 12},
@@ -212,21 +197,16 @@ class ModelSettings:
     tiled: bool = True
 
     def __post_init__(self) -> None:
-        least = (
-            ("-c", self.context, 0),
-            ("-b", self.batch, 1),
-            ("-t", self.threads, 0),
-            ("-tb", self.threads_batch, 0),
-        )
-        for flag, value, lowest in least:
+        threads = ("-t", self.threads, 0), ("-tb", self.threads_batch, 0)
+        for flag, value, lowest in (("-c", self.context, 0), ("-b", self.batch, 1), *threads):
             if value < lowest:
                 raise UsageError(f"{flag} is {value}", f"{flag} must be at least {lowest}")
         # llama.cpp does not check these itself: more threads than it has room for crash it.
         if self.context > MOST_CELLS:
             raise UsageError(f"-c is {self.context}", f"-c can be at most {MOST_CELLS}")
-        for flag, threads in (("-t", self.threads), ("-tb", self.threads_batch)):
-            if threads > MOST_THREADS:
-                raise UsageError(f"{flag} is {threads}", f"llama.cpp runs at most {MOST_THREADS} threads")
+        for flag, value, _ in threads:
+            if value > MOST_THREADS:
+                raise UsageError(f"{flag} is {value}", f"llama.cpp runs at most {MOST_THREADS} threads")
         for flag, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
             if name not in CACHE_TYPES:
                 raise UsageError(f"{flag} {name} is no cache type", "one of " + ", ".join(CACHE_TYPES))
@@ -284,17 +264,34 @@ MOST_THREADS = 512
 
 
 def decode_settings(preset: str | None = None, **chosen: Any) -> DecodeSettings:
-    """Settings from a preset and what was chosen besides; a value of None was not chosen, the others win."""
+    """Settings from a preset and what was chosen besides; a value of None was not chosen, the others win.
+
+    Who chooses W, N or G, or a preset of them, and no mode means lookahead.
+    """
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}", "one of " + ", ".join(PRESETS))
     given = {name: value for name, value in chosen.items() if value is not None}
+    if preset or not given.keys().isdisjoint(LETTERS):
+        given.setdefault("mode", "lookahead")
     return DecodeSettings(**{**PRESETS.get(preset or "", {}), **given})
+
+
+def fitted(decoding: DecodeSettings, loading: ModelSettings) -> DecodeSettings:
+    """The settings with steps of mode auto no larger than a batch: it takes what room there is."""
+    if decoding.mode != "auto":
+        return decoding
+    most = loading.batch
+    if decoding.ordered:
+        # The accepted part is decoded again in front of the next step.
+        most = min((most + 1) // 2, most + 1 - decoding.least_outputs)
+    return replace(decoding, auto_rows=max(min(decoding.auto_rows, most), 1))
 
 
 def check_rows(decoding: DecodeSettings, loading: ModelSettings) -> None:
     """Raise UsageError when a step would not fit into a batch."""
     if decoding.most_rows > loading.batch:
+        smaller = SMALLER.get(decoding.mode, "")
         raise UsageError(
             f"a step has up to {decoding.most_rows} rows and -b is {loading.batch}",
-            f"-b {decoding.most_rows} or a smaller -W, -N or -G",
+            f"-b {decoding.most_rows}" + (f" or a smaller {smaller}" if smaller else ""),
         )

@@ -14,7 +14,7 @@ from tests.fake_clock import ClockedEngine, FakeClock
 
 PLAIN = DecodeSettings(mode="plain")
 LOOKUP = DecodeSettings(mode="lookup")
-LOOKAHEAD = DecodeSettings(window=3, ngram=3, guesses=2)
+LOOKAHEAD = DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=2)
 
 
 def contender(

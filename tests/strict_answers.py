@@ -25,8 +25,8 @@ MODES = (
     DecodeSettings(mode="plain", strict=True),
     DecodeSettings(mode="lookup", strict=True),
     DecodeSettings(mode="jacobi", window=9, strict=True),
-    DecodeSettings(window=5, ngram=4, guesses=5, strict=True),
-    DecodeSettings(window=0, ngram=3, guesses=9, strict=True),
+    DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=5, strict=True),
+    DecodeSettings(mode="lookahead", window=0, ngram=3, guesses=9, strict=True),
 )
 
 

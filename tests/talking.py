@@ -21,7 +21,7 @@ from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.stats import Step
 
-SMALL = DecodeSettings(window=4, ngram=4, guesses=4)
+SMALL = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
 LOADING = ModelSettings(threads=1, gpu_layers=0)
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
 NAMES = ("json.dumps", "os.path.join", "shutil.copy", "random.choice", "textwrap.fill")

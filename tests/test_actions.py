@@ -150,7 +150,9 @@ def test_a_setting_that_the_chat_refuses_changes_nothing() -> None:
 
 def test_mode_says_which_there_are() -> None:
     text = run(FakeChat(), "/mode").text
-    assert text.startswith("lookahead, W=15") and all(mode in text for mode in ("plain", "jacobi", "lookup"))
+    assert text.startswith("auto, at most") and all(mode in text for mode in ("plain", "jacobi", "lookup", "lookahead"))
+    ahead = FakeChat(adjusted=Adjusted(DecodeSettings(mode="lookahead")))
+    assert run(ahead, "/mode").text.startswith("lookahead, W=15 N=5 G=15; the modes are")
     with pytest.raises(UsageError, match="did you mean plain"):
         run(FakeChat(), "/mode plan")
 

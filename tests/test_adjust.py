@@ -116,7 +116,7 @@ def test_the_sentence_says_what_changed_from_what_to_what() -> None:
     assert adjust(Adjusted(), "temp", "0")[1] == "temp is 0 already"
     after, sentence = adjust(Adjusted(), "preset", "code")
     assert sentence == "W: 15 -> 8, N: 5 -> 6, jacobi-iterations: 16 -> 12"
-    assert after.decoding == decode_settings("code")
+    assert after.decoding == decode_settings("code", mode="auto"), "the mode is as it was"
 
 
 def test_a_setting_that_does_nothing_here_is_called_so() -> None:
@@ -130,9 +130,9 @@ def test_a_setting_that_does_nothing_here_is_called_so() -> None:
 
 
 def test_what_only_mode_auto_looks_at_has_no_effect_elsewhere() -> None:
-    auto = adjust(Adjusted(), "mode", "auto")[0]
+    auto, ahead = Adjusted(), adjust(Adjusted(), "mode", "lookahead")[0]
     for key, value in (("sources", "pool"), ("auto-rows", "9")):
-        assert f"{key} has no effect in mode lookahead, but in auto" in adjust(Adjusted(), key, value)[1]
+        assert f"{key} has no effect in mode lookahead, but in auto" in adjust(ahead, key, value)[1]
         assert "no effect" not in adjust(auto, key, value)[1]
     for key, value in (("lookup-draft", "3"), ("pool-text", "off")):
         assert "no effect in mode auto" in adjust(auto, key, value)[1]

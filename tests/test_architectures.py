@@ -27,11 +27,11 @@ MODES = {
     "plain": PLAIN,
     "jacobi": DecodeSettings(mode="jacobi", window=6),
     "lookup": DecodeSettings(mode="lookup", lookup_draft=6),
-    "lookahead": DecodeSettings(window=15, ngram=5, guesses=15),
-    "small lookahead": DecodeSettings(window=4, ngram=4, guesses=5),
-    "no window": DecodeSettings(window=0, ngram=4, guesses=6),
-    "bigrams": DecodeSettings(window=6, ngram=2, guesses=4),
-    "no candidates": DecodeSettings(window=4, ngram=3, guesses=0),
+    "lookahead": DecodeSettings(mode="lookahead", window=15, ngram=5, guesses=15),
+    "small lookahead": DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=5),
+    "no window": DecodeSettings(mode="lookahead", window=0, ngram=4, guesses=6),
+    "bigrams": DecodeSettings(mode="lookahead", window=6, ngram=2, guesses=4),
+    "no candidates": DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=0),
 }
 
 

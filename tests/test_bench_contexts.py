@@ -51,7 +51,7 @@ def test_a_sweep_shares_one_context_for_trees_one_for_chains_and_plain_and_auto_
 
 
 def test_counts_of_a_benchmark_are_llama_decode_calls(session: Session) -> None:
-    chosen = with_plain([Point(DecodeSettings(window=4, ngram=3, guesses=4))])
+    chosen = with_plain([Point(DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4))])
     with Contexts(session, chosen) as contexts:
         for contender in contenders(session, contexts, chosen):
             engine = contexts.of(contender)
@@ -65,7 +65,7 @@ def test_counts_of_a_benchmark_are_llama_decode_calls(session: Session) -> None:
 def test_where_the_backend_chooses_texts_are_judged_in_contexts_whose_logits_can_be_read(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    point = Point(DecodeSettings(window=4, ngram=3, guesses=4))
+    point = Point(DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4))
     chosen = with_plain([point])
     plain = contenders_plain(session)
     monkeypatch.setattr(session.model, "offloaded", True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from lacli.context import LlamaEngine
+from lacli.context import MOST_BACK, LlamaEngine
 from lacli.errors import UsageError
 from lacli.gguf import read_header
 from lacli.llama import LlamaModel
@@ -22,13 +22,14 @@ from lacli.shelf.card_report import card_json, card_text
 from tests import tiny_models
 
 CPU = ModelSettings(gpu_layers=0, threads=1)
-DECODING = DecodeSettings()
+DECODING = DecodeSettings(mode="lookahead")
 
 WRITERS: dict[str, Callable[[Path], None]] = {
     "llama": tiny_models.write_llama,
     "sliding window": tiny_models.write_gemma_swa,
     "recurrent": tiny_models.write_mamba,
     "hybrid": tiny_models.write_hybrid,
+    "a hybrid that goes back": tiny_models.write_lfm2,
 }
 
 
@@ -45,7 +46,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     [replace(CPU, context=1024), replace(CPU, context=300, batch=64), replace(CPU, context=512, cache_type_k="f32")],
 )
 def test_the_memory_is_what_contexts_take_when_they_are_made(path: Path, loading: ModelSettings) -> None:
-    small = DecodeSettings(window=4, ngram=3, guesses=4)
+    small = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
     (memory,) = make_card(path, loading, small).memory
     with LlamaModel(path, loading) as model:
         with LlamaEngine(model, loading, DecodeSettings(mode="plain")) as engine:
@@ -88,6 +89,18 @@ def test_a_recurrent_model_has_one_mode_and_says_why(tmp_path: Path) -> None:
     assert card.modes == ("plain",)
     assert "cannot forget a wrong guess" in card.notes[0]
     assert make_card(demo_model(), CPU, DECODING).modes == MODES
+
+
+@pytest.mark.parametrize(("batch", "back"), [(2048, MOST_BACK), (5, 3)])
+def test_a_model_that_goes_back_along_chains_has_all_modes_but_lookahead(batch: int, back: int, tmp_path: Path) -> None:
+    tiny_models.write_lfm2(tmp_path / "a.gguf")
+    small = DecodeSettings(mode="lookahead", window=1, ngram=2, guesses=1)
+    card = make_card(tmp_path / "a.gguf", replace(CPU, batch=batch), small)
+    assert card.modes == ("plain", "jacobi", "lookup", "auto")
+    assert f"one chain of at most {back} only: a hybrid model" in card.notes[0]
+    assert all(each.lookahead is None for each in card.memory)
+    (none,) = make_card(tmp_path / "a.gguf", replace(CPU, batch=2, context=256), replace(small, guesses=0)).modes
+    assert none == "plain", "a batch without room for a way back has none"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from lacli import load
 from lacli.chat.commands import COMMANDS
 from lacli.chat.keys import ALL
 from lacli.chat.saved import read_chat
-from lacli.settings import ModelSettings
+from lacli.settings import DecodeSettings, ModelSettings
 from tests.chat_terminal import CTRL_C, CTRL_D, ENTER, UP, ChatTerminal, plain
 from tests.program import SECONDS, call, on_terminal, start
 
@@ -250,7 +250,8 @@ def test_color_marks_what_was_accepted_in_parallel_and_nothing_else(chat: ChatTe
     chat.says("/color on")
     chat.says("/set predict 30")
     chat.says(QUESTION)
-    with load(model_settings=ModelSettings(threads=1)) as session:
+    ahead = DecodeSettings(mode="lookahead")
+    with load(model_settings=ModelSettings(threads=1), decode_settings=ahead) as session:
         pieces = list(session.generate(session.prompt(QUESTION), 30))
     answer_shown, legend = chat.raw.split("lacli: ")
     assert plain(answer_shown) + "\n" == shown("".join(piece.text for piece in pieces))

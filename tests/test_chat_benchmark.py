@@ -36,7 +36,7 @@ def test_every_turn_has_plains_tokens(
 
 @pytest.mark.parametrize("kind", [Decoder, LearningAnew, KeepingNothing])
 def test_what_is_kept(kind: type[Decoder]) -> None:
-    chosen = DecodeSettings(window=0, ngram=3, pool_prompt=False)
+    chosen = DecodeSettings(mode="lookahead", window=0, ngram=3, pool_prompt=False)
     decoder = kind(engine_for(chosen), chosen)
     list(decoder.generate([1, 2, 3], 30))
     cached = len(decoder.text) - 1

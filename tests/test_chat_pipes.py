@@ -137,9 +137,10 @@ def test_run_with_a_pipe_asks_it_as_one_question() -> None:
     assert done == Done(0, answer("-p", text.removesuffix("\n")), "")
 
 
-def test_more_sequences_than_before_are_said_and_change_no_answer() -> None:
-    done = chat("-n", str(SIZE), lines=[QUESTION, "/set W 30", "/regen", "/clear", QUESTION])
-    assert "the context was made anew, for 46 sequences" in done.err
+@pytest.mark.parametrize(("flags", "sequences"), [(("--mode", "lookahead"), 46), ((), 79)], ids=["lookahead", "auto"])
+def test_more_sequences_than_before_are_said_and_change_no_answer(flags: tuple[str, ...], sequences: int) -> None:
+    done = chat(*flags, "-n", str(SIZE), lines=[QUESTION, "/set W 30", "/regen", "/clear", QUESTION])
+    assert f"the context was made anew, for {sequences} sequences" in done.err
     assert done.out == 3 * answer("-p", QUESTION, "-W", "30")
 
 

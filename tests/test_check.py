@@ -28,7 +28,7 @@ from lacli.settings import DecodeSettings, ModelSettings
 from tests.fake_engine import FakeEngine, RuleBroken
 from tests.fake_sampler import FakeSampler
 from tests.program import Done, call, start
-from tests.tiny_models import write_mamba
+from tests.tiny_models import write_lfm2, write_mamba
 
 PROMPTS = [
     [1, 2, 3, 4, 5, 1, 2, 3, 4, 6, 1, 2, 3, 7, 1, 2, 3, 4, 5, 1, 2, 3, 9, 8, 1, 2],
@@ -37,7 +37,7 @@ PROMPTS = [
 ]
 LIMIT = 30
 CELLS = 96
-DECODING = DecodeSettings(window=4, ngram=4, guesses=4)
+DECODING = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
 MODES = checked_modes(DECODING)
 ON_DEMO = ("-c", "512", "-t", "1", "-n", "24", "--prompts", "2")
 
@@ -421,6 +421,34 @@ def test_a_model_that_cannot_go_back_has_its_batch_sizes_compared(tmp_path: Path
     assert (found["modes"], found["answers"], found["verdict"]) == ([], 0, "identical")
     assert len(found["invariance"]) == 2
     assert "a recurrent model keeps one state" in done.err
+
+
+@pytest.mark.parametrize(("flags", "back"), [((), 8), (("-b", "6", "--mode", "auto"), 4)])
+def test_a_model_that_goes_back_along_chains_is_checked_without_lookahead(
+    flags: tuple[str, ...], back: int, tmp_path: Path
+) -> None:
+    write_lfm2(tmp_path / "model.gguf")
+    chains = ["auto"] if flags else ["jacobi", "lookup", "auto"]
+    done = call("check", str(tmp_path / "model.gguf"), "--json", "--prompts", "2", "-n", "16", *flags)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert [mode["mode"] for mode in found["modes"]] == chains
+    assert (found["answers"], found["bugs"]) == (2 * len(chains), 0)
+    assert f"only chains of at most {back} guesses are checked: a hybrid model" in done.err
+
+
+def test_lookahead_on_such_a_model_is_left_out_and_why_is_said(tmp_path: Path) -> None:
+    write_lfm2(tmp_path / "model.gguf")
+    done = call("check", str(tmp_path / "model.gguf"), "--mode", "lookahead", "-n", "4", "--prompts", "1")
+    assert done.code == 0 and "only batch sizes are compared: a hybrid model" in done.err
+    assert "no texts to compare" in done.out
+
+
+def test_a_small_batch_keeps_auto_from_nothing_and_lookahead_from_all(tmp_path: Path) -> None:
+    done = check_demo("--mode", "auto", "-b", "8", "--prompts", "1", "--json")
+    assert done.code == 0 and json.loads(done.out)["answers"] == 1
+    done = check_demo("--mode", "lookahead", "-b", "8")
+    assert done.code == 2 and "a smaller -W, -N or -G" in done.err
 
 
 def test_a_person_gets_tables_and_progress_on_stderr() -> None:

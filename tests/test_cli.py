@@ -198,7 +198,7 @@ def test_the_first_of_several_stop_strings_ends_the_answer(reference: dict[str, 
 
 
 def test_json_is_one_flat_object_with_the_promised_keys() -> None:
-    done = call("run", "--json", "-p", QUESTION, "-n", str(SIZE))
+    done = call("run", "--json", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
     assert done.out.count("\n") == 1
     found = json.loads(done.out)
     assert set(KEYS) <= set(found)
@@ -299,6 +299,18 @@ def test_without_preset_and_flags_the_sizes_are_the_papers(reference: dict[str, 
     assert (reference["window"], reference["ngram"], reference["guesses"]) == sizes == (15, 5, 15)
 
 
+def test_without_flags_the_mode_is_auto_and_a_size_or_a_preset_means_lookahead(
+    reference: dict[str, Any], tiny: str
+) -> None:
+    assert (reference["mode"], reference["auto_rows"]) == ("auto", 64)
+    for flags in ("-W 3", "-N 4", "-G 2", "--preset 34b"):
+        assert answer(tiny, *flags.split(), "-p", "hi", "-n", "1")["mode"] == "lookahead"
+        assert answer(tiny, *flags.split(), "--mode", "auto", "-p", "hi", "-n", "1")["mode"] == "auto"
+    assert answer(tiny, "-p", "hi", "-n", "1", env={"LACLI_WINDOW": "3"})["mode"] == "lookahead"
+    for flags in ("--auto-rows 9", "--lookup-draft 3", "--no-pool-text"):
+        assert answer(tiny, *flags.split(), "-p", "hi", "-n", "1")["mode"] == "auto"
+
+
 def test_spellings_of_llama_cpp_are_understood(tiny: str) -> None:
     spellings = "-c 256 -ngl 99 -t 1 -tb 1 -b 512 -fa on -ctk f32 -ctv f32 -s 1 -W4 -N3 -G4 -n 2"
     assert len(answer(tiny, *spellings.split(), "-p", "hi")["tokens"]) == 2
@@ -346,7 +358,7 @@ def test_the_environment_sets_what_llama_cpp_reads_there(prefix: str, tiny: str)
     by_environment = {f"{prefix}{name}": value for name, value in flags.items()}
     err = call("run", tiny, "--stats", "-p", "hi", "-n", "1", env=by_environment).err
     assert "256 cells" in err
-    refused = call("run", tiny, "-p", "hi", env={f"{prefix}BATCH": "7"})
+    refused = call("run", tiny, "--mode", "lookahead", "-p", "hi", env={f"{prefix}BATCH": "7"})
     assert (refused.code, "-b is 7" in refused.err) == (2, True)
     refused = call("run", tiny, "-p", "hi", env={**by_environment, f"{prefix}FLASH_ATTN": "off"})
     assert (refused.code, "-ctv q8_0" in refused.err) == (2, True)
@@ -354,23 +366,29 @@ def test_the_environment_sets_what_llama_cpp_reads_there(prefix: str, tiny: str)
     assert (refused.code, "-t: " in refused.err) == (2, True)
 
 
+@pytest.fixture(scope="module")
+def drafted() -> dict[str, Any]:
+    """The answer to QUESTION in a mode that guesses whether it pays or not."""
+    return answer("--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
+
+
 @pytest.fixture
 def shown() -> Iterator[list[str]]:
-    yield ["run", "-q", "-p", QUESTION, "-n", str(SIZE), "--show-accepted"]
+    yield ["run", "-q", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE), "--show-accepted"]
 
 
-def test_accepted_tokens_are_coloured_on_a_terminal(shown: list[str], reference: dict[str, Any]) -> None:
+def test_accepted_tokens_are_coloured_on_a_terminal(shown: list[str], drafted: dict[str, Any]) -> None:
     out = finish(on_terminal(*shown)).out
-    assert ESCAPE.sub("", out) == printed(reference["text"])
-    assert 0 < len(ANSWER_COLOUR.findall(out)) == out.count("\x1b[0m") <= reference["draft_n_accepted"]
+    assert ESCAPE.sub("", out) == printed(drafted["text"])
+    assert 0 < len(ANSWER_COLOUR.findall(out)) == out.count("\x1b[0m") <= drafted["draft_n_accepted"]
 
 
-def test_a_legend_says_which_colour_is_which_unless_quiet(shown: list[str], reference: dict[str, Any]) -> None:
+def test_a_legend_says_which_colour_is_which_unless_quiet(shown: list[str], drafted: dict[str, Any]) -> None:
     shown.remove("-q")
     legend = ESCAPE.sub("", finish(on_terminal(*shown)).out).splitlines()[-1]
     assert legend.startswith("lacli: accepted in parallel: ")
     counts = {name: int(count) for count, name in re.findall(r"(\d+) (\w+)", legend)}
-    assert counts == {name: of["accepted"] for name, of in reference["sources"].items() if of["accepted"]}
+    assert counts == {name: of["accepted"] for name, of in drafted["sources"].items() if of["accepted"]}
 
 
 @pytest.mark.parametrize(
@@ -381,11 +399,11 @@ def test_no_escape_codes_where_they_are_not_wanted(shown: list[str], flags: list
     assert "\x1b" not in finish(on_terminal(*shown, *flags, env=env)).out
 
 
-def test_no_colours_into_a_pipe_unless_asked_for(shown: list[str], reference: dict[str, Any]) -> None:
+def test_no_colours_into_a_pipe_unless_asked_for(shown: list[str], drafted: dict[str, Any]) -> None:
     assert "\x1b" not in call(*shown).out
     coloured = call(*shown, "--color", "on", env={"NO_COLOR": "1"}).out
     assert ANSWER_COLOUR.search(coloured)
-    assert ESCAPE.sub("", coloured) == printed(reference["text"])
+    assert ESCAPE.sub("", coloured) == printed(drafted["text"])
 
 
 def test_without_show_accepted_the_answer_is_never_coloured(shown: list[str]) -> None:

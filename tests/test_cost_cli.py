@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lacli.context import MOST_BACK
 from lacli.cost.measure import measure
 from tests.program import Done, call, start
 from tests.tiny_models import write_lfm2, write_llama, write_mamba
@@ -114,6 +115,18 @@ def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     finished = done({"XDG_CACHE_HOME": str(tmp_path / "file")}, *FEW)
     assert "cannot keep it in" in finished.err and "The best by the paper's law" in finished.out.replace("\n", " ")
+
+
+def test_a_hybrid_models_chains_are_measured_as_far_as_they_go_back(cache: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "lfm2.gguf"
+    write_lfm2(path)
+    found = measured(cache, str(path), *FEW)
+    assert "hybrid" in found["chain_only"] and found["settings"] == []
+    assert [(each["context"], each["rows"]) for each in found["staircases"]] == [(16, [1, 2, 4]), (64, [1, 2, 4])]
+    far = measured(cache, str(path), "--rows", "1,3,64", "--contexts", "9999", "--seconds", "0.2")["staircases"]
+    assert [each["rows"] for each in far] == [[1, 3, 1 + MOST_BACK]] and 64 < far[0]["context"] < 512
+    short = measured(cache, str(path), *FEW, "-b", "3")["staircases"]
+    assert [each["rows"] for each in short] == [[1, 2]] * 2
 
 
 def test_a_recurrent_model_has_nothing_to_choose(cache: dict[str, str], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from lacli.batch import Batch
-from lacli.cost.measure import LEAST_ROUNDS, SINGLES, WARMING, Measurement, MeasurePlan, engine_settings, measure
+from lacli.cost.measure import LEAST_ROUNDS, SINGLES, WARMING, Measurement, MeasurePlan, drift, engine_settings, measure
 from tests.fake_engine import FakeEngine
 
 TOKENS = [1, 2, 3, 5, 8, 4, 1, 6]
@@ -25,6 +25,7 @@ class Timed(FakeEngine):
     position: float = 0.0
     prefill: float = 0.0
     steps: list[tuple[int, int]] = field(default_factory=list)
+    behind: list[int] = field(default_factory=list)
     outliers: tuple[int, ...] = ()
 
     def clock(self) -> float:
@@ -40,6 +41,7 @@ class Timed(FakeEngine):
         if len(self.steps) in self.outliers:
             self.now += 5
         self.steps.append((rows, choices))
+        self.behind.append(int(batch.positions[0]))
         return fits
 
     def seconds(self, rows: int, choices: int, context: int = 0) -> float:
@@ -72,10 +74,11 @@ def test_all_sizes_are_timed_equally_often_in_rounds_until_the_time_is_up() -> N
     assert counted[3, 1] == counted[12, 12] == counted[12, 1] == counted[16, 1] == rounds
     singles = [point.repeats for point in staircase.points][0]
     assert singles == SINGLES * rounds and all(point.repeats == rounds for point in staircase.points[1:])
-    # One step to see whether the cache can forget, one of the survey, and the untimed ones.
-    assert counted[1, 1] == 2 + (WARMING + SINGLES) * rounds
+    # One step of the survey and the untimed ones; of two rows one to see whether the cache can forget.
+    assert counted[1, 1] == 1 + (WARMING + SINGLES) * rounds
+    assert counted[2, 1] == 1 + rounds
     # Its larger sizes follow each other: a round is over before the next one begins.
-    wide = [rows for rows, choices in engine.steps if choices == 1 and rows > 1]
+    wide = [rows for rows, choices in engine.steps[1:] if choices == 1 and rows > 1]
     assert wide == list(SIZES[1:]) * rounds
     assert 500 - 2 * engine.seconds(16, 16) * len(SIZES) < engine.now <= 500
 
@@ -125,7 +128,7 @@ def test_a_very_slow_engine_gets_the_smallest_sizes_three_times() -> None:
     engine = Timed(row=1, choice=0)
     (staircase,) = measured(engine, seconds=3).staircases
     assert [point.rows for point in staircase.points] == [1, 2]
-    assert Counter(engine.steps)[2, 1] == staircase.points[1].repeats == LEAST_ROUNDS
+    assert Counter(engine.steps)[2, 1] - 1 == staircase.points[1].repeats == LEAST_ROUNDS
     assert 4 not in dict(engine.steps)
 
 
@@ -175,6 +178,31 @@ def test_a_cache_that_cannot_forget_is_said_to_be_stuck() -> None:
             return not any(cell.position >= start for cell in self._cells)
 
     assert measured(Recurrent()) == Measurement((), stuck=True)
+
+
+@pytest.mark.parametrize("contexts", [(8,), (8, 40), (40, 41)])
+@pytest.mark.parametrize("cells", [49, 60, 400])
+def test_a_state_that_goes_back_along_chains_is_measured_too(contexts: tuple[int, ...], cells: int) -> None:
+    engine = Timed(sequences=1, back=7, cells=cells, batch_rows=16)
+    found = measured(engine, *contexts, rows=(1, 2, 5, 8))
+    assert [staircase.context for staircase in found.staircases] == list(contexts)
+    for staircase in found.staircases:
+        assert [point.rows for point in staircase.points] == [1, 2, 5, 8] and not found.stuck
+        assert [point.every for point in staircase.points] == [engine.seconds(rows, rows) for rows in (1, 2, 5, 8)]
+        assert all(point.repeats >= LEAST_ROUNDS for point in staircase.points)
+
+
+def test_a_text_that_has_to_grow_is_cut_back_before_it_is_another_ones() -> None:
+    engine = Timed(sequences=1, back=7, cells=1000, position=1.0)
+    (staircase,) = measured(engine, 100, seconds=200_000, rows=(1, 8)).staircases
+    assert len(engine.steps) > 2 * drift(100)
+    nearest, farthest = (engine.seconds(1, 1, context) for context in (100, 100 + drift(100)))
+    assert nearest < staircase.single < farthest
+    assert max(engine.behind) <= 100 + drift(100) < 100 + len(engine.steps)
+
+
+def test_a_state_that_does_not_go_back_far_enough_is_stuck() -> None:
+    assert measured(Timed(sequences=1, back=0), rows=(1, 2)) == Measurement((), stuck=True)
 
 
 def test_a_single_row_is_always_measured() -> None:

@@ -128,6 +128,16 @@ def test_a_model_of_single_rows_has_nothing_to_choose() -> None:
     assert found["staircases"] == found["settings"] == []
 
 
+def test_for_a_model_of_chains_rows_have_a_price_and_lookahead_has_none() -> None:
+    chains = Cost((CPU,), "lfm2", "A processor", chain_only="it keeps one state")
+    text = " ".join(as_lines(SETUP, chains).split())
+    assert "for each further row" in text and "Lookahead is not for this model" in text
+    assert "W=" not in text and "N=" not in text and "all come true" in text
+    found = as_json(SETUP, chains)
+    assert found["settings"] == [] and found["best_window"] is None
+    assert found["staircases"][0]["rows"] == [1, 4, 8, 128]
+
+
 def test_from_a_single_row_nothing_follows() -> None:
     alone = cost(Staircase(8, (Point(1, 0.5, 0.5),)))
     text = as_lines(SETUP, alone)
@@ -177,7 +187,7 @@ def test_the_json_holds_the_same_numbers() -> None:
 
 
 def test_what_costs_more_than_it_can_bring_with_fewer_rows_cannot_pay_with_more() -> None:
-    most = DecodeSettings().most_tokens
+    most = DecodeSettings(mode="lookahead").most_tokens
     dear = cost(Staircase(64, (Point(1, 1.0, 1.0), Point(32, most + 0.5, most + 0.5))))
     assert "W=15 N=5 G=15 cannot pay" in conclusion(dear)
     bearable = cost(Staircase(64, (Point(1, 1.0, 1.0), Point(32, most - 0.5, most - 0.5))))

@@ -14,7 +14,7 @@ STAIRS = Staircase(
     (Point(1, 2.0, 2.0), Point(4, 3.2, 2.6), Point(8, 6.0, 4.0), Point(16, 10.0, 6.4)),
 )
 FREE = Staircase(64, (Point(1, 1.0, 1.0), Point(64, 1.05, 1.02), Point(128, 1.4, 1.3)))
-SMALL = DecodeSettings(window=2, ngram=3, guesses=2)
+SMALL = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
 
 
 def test_measured_sizes_are_given_back() -> None:
@@ -84,14 +84,14 @@ def test_a_payoff_by_hand() -> None:
 
 
 def test_the_law_says_nothing_without_a_window() -> None:
-    found = payoff(STAIRS, DecodeSettings(window=0, ngram=5, guesses=1))
+    found = payoff(STAIRS, DecodeSettings(mode="lookahead", window=0, ngram=5, guesses=1))
     assert (found.rows, found.most_tokens, found.expected, found.speedup) == (5, 5, None, None)
 
 
 def test_a_step_larger_than_any_measured_is_said_to_be_extrapolated() -> None:
-    far = payoff(STAIRS, DecodeSettings())
+    far = payoff(STAIRS, DecodeSettings(mode="lookahead"))
     assert far.extrapolated and far.break_even is far.speedup is far.most_speedup is None and far.expected
-    assert not payoff(FREE, DecodeSettings()).extrapolated
+    assert not payoff(FREE, DecodeSettings(mode="lookahead")).extrapolated
 
 
 def test_the_grid_ties_guesses_to_the_window() -> None:

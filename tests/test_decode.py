@@ -111,7 +111,7 @@ def test_closing_early_leaves_exactly_the_accepted_tokens(
 
 def test_a_window_of_bigrams_may_be_accepted_deeper_than_its_candidates() -> None:
     """The case that showed how many tokens may have to be decoded again."""
-    chosen = DecodeSettings(window=5, ngram=2, guesses=2, window_init="prompt", window_shift="refill",
+    chosen = DecodeSettings(mode="lookahead", window=5, ngram=2, guesses=2, window_init="prompt", window_shift="refill",
                             pool_prompt=False, pool_text=False, pool_keys=12, ordered=True)  # fmt: skip
     engine = engine_for(chosen)
     decoder = Decoder(engine, chosen)
@@ -170,7 +170,7 @@ def test_an_end_token_inside_an_accepted_run_ends_it() -> None:
     repeated = prompt + text
     found = 0
     for end in range(VOCABULARY):
-        chosen = DecodeSettings(window=4, ngram=5, guesses=6)
+        chosen = DecodeSettings(mode="lookahead", window=4, ngram=5, guesses=6)
         steps = list(Decoder(engine_for(chosen, ends=frozenset({end})), chosen).generate(repeated, 60))
         assert end not in tokens_of(steps)[:-1]
         if tokens_of(steps)[-1] == end:
@@ -180,7 +180,7 @@ def test_an_end_token_inside_an_accepted_run_ends_it() -> None:
 
 
 def test_lookahead_accepts_several_tokens_a_step_on_text_that_repeats() -> None:
-    chosen = DecodeSettings()
+    chosen = DecodeSettings(mode="lookahead")
     engine = FakeEngine(256, 256, chosen.sequences, VOCABULARY, surprise=40)
     steps = list(Decoder(engine, chosen).generate([1, 2, 3, 4], 100))
     assert len(tokens_of(steps)) / len(steps) > 2

@@ -179,6 +179,9 @@ def test_a_hybrid_session_stops_is_cut_back_and_answers_as_a_fresh_one(
 def test_a_tree_mode_becomes_auto_and_a_longer_chain_shorter_and_both_are_said(path: Path) -> None:
     with load(path, model_settings=LOADING) as session:
         assert (session.settings.mode, session.settings.back) == ("auto", MOST_BACK)
+        assert session.notes == [], "mode auto is as it was asked for"
+    with load(path, model_settings=LOADING, decode_settings=DecodeSettings(mode="lookahead")) as session:
+        assert (session.settings.mode, session.settings.back) == ("auto", MOST_BACK)
         assert "mode auto instead of lookahead" in session.notes[0]
         session.notes.clear()
         assert not session.adapt(DecodeSettings(mode="lookup", lookup_draft=MOST_BACK), session.sampling)

@@ -28,7 +28,7 @@ from tests import tiny_models
 from tests.margins import PLAIN, Logits
 
 SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
-LOOKAHEAD = DecodeSettings(window=4, ngram=3, guesses=4)
+LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ def test_the_limit_of_sequences_is_the_librarys() -> None:
 
 
 def test_all_sequences_of_the_library_can_be_used_at_once(model: LlamaModel) -> None:
-    chosen = DecodeSettings(window=0, ngram=2, guesses=MAX_SEQUENCES - 1)
+    chosen = DecodeSettings(mode="lookahead", window=0, ngram=2, guesses=MAX_SEQUENCES - 1)
     tree = Tree(5)
     for sequence in range(1, 200):
         tree.add([sequence + 10], sequence, Origin.POOL)

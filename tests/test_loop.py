@@ -131,7 +131,7 @@ def test_questions_are_answered_on_stdout_and_words_are_not(streams: Streams) ->
     chat = Answering()
     say(chat, "one", "/mode", "two", interactive=False)
     assert streams.answers == "yes\nyes\n"
-    assert streams.words.startswith("lookahead, W=15 N=5 G=15; the modes are")
+    assert streams.words.startswith("auto, at most 64 rows; the modes are")
     assert [message.content for message in chat.conversation.messages] == ["one", "yes", "two", "yes"]
 
 
@@ -304,11 +304,11 @@ def test_color_is_for_answers_from_then_on(streams: Streams) -> None:
 def test_the_line_of_numbers_is_there_until_it_is_switched_off(streams: Streams) -> None:
     chat, screen = Answering(), Screen()
     loop = loop_of(chat, screen)
-    assert loop.status(80) == "lookahead · context 10 of 100 (10%)"
+    assert loop.status(80) == "auto · context 10 of 100 (10%)"
     loop.run(Typed(["one", "/status off"]))
     assert loop.status(80) is None
     loop.run(Typed(["/status on"]))
-    assert loop.status(80) == "lookahead · 4.0 tokens/s · S 3.0 · context 10 of 100 (10%)"
+    assert loop.status(80) == "auto · 4.0 tokens/s · S 3.0 · context 10 of 100 (10%)"
     assert loop.status(3) == "10%"
     assert loop_of(chat, screen, status=False).status(80) is None
 
@@ -370,7 +370,7 @@ def test_a_log_that_ends_is_said_once_and_the_chat_goes_on(streams: Streams, tmp
 def test_a_context_is_made_whole_whatever_is_pressed(
     streams: Streams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = DecodeSettings(window=2, ngram=3, guesses=2)
+    settings = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
     write_chat(tmp_path / "chat", SavedChat("", "", (), Adjusted(replace(settings, window=43), limit=5)))
     with load(model_settings=ModelSettings(context=256, threads=1), decode_settings=settings) as session:
         made = session._new_engine

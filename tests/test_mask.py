@@ -20,7 +20,7 @@ from lacli.settings import DecodeSettings
 from tests.fake_engine import FakeEngine
 from tests.program import call
 
-EXAMPLE = DecodeSettings(window=5, ngram=4, guesses=2)
+EXAMPLE = DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=2)
 """The sizes that llama.cpp's examples/lookahead/lookahead.cpp and the paper's Figure 2 (b) draw."""
 
 PUBLISHED_POSITIONS = [0, 1, 2, 3, 4, 1, 2, 3, 4, 5, 2, 3, 4, 5, 6, 1, 2, 3, 1, 2, 3]
@@ -38,7 +38,7 @@ PUBLISHED_SEQUENCES = {
 """The rows of each sequence in the comment of that file."""
 
 sizes = st.builds(
-    lambda window, ngram, guesses: DecodeSettings(window=window, ngram=ngram, guesses=guesses),
+    lambda window, ngram, guesses: DecodeSettings(mode="lookahead", window=window, ngram=ngram, guesses=guesses),
     st.integers(0, 6),
     st.integers(2, 6),
     st.integers(0, 6),
@@ -145,7 +145,7 @@ def test_candidates_that_begin_alike_share_a_row() -> None:
     assert "saves 1 of 21" in as_lines(together)
 
 
-@pytest.mark.parametrize("settings", [EXAMPLE, DecodeSettings()], ids=["21 rows", "120 rows"])
+@pytest.mark.parametrize("settings", [EXAMPLE, DecodeSettings(mode="lookahead")], ids=["21 rows", "120 rows"])
 def test_what_is_drawn_in_a_terminal_is_the_mask(settings: DecodeSettings) -> None:
     mask = mask_of(settings)
     rows, seen = len(mask.rows), mask.visible.astype(int).tolist()
@@ -158,19 +158,21 @@ def test_what_is_drawn_in_a_terminal_is_the_mask(settings: DecodeSettings) -> No
 
 @pytest.mark.parametrize("order", ["batch", "paper"])
 def test_the_report_fits_into_80_columns(order: str) -> None:
-    for settings in (EXAMPLE, DecodeSettings()):
+    for settings in (EXAMPLE, DecodeSettings(mode="lookahead")):
         mask = mask_of(settings)
         text = as_lines(mask.as_in_paper() if order == "paper" else mask)
         assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_terminal_that_is_too_small_is_told_so() -> None:
-    assert "needs a terminal of 68 columns" in as_lines(mask_of(DecodeSettings()), 67)
-    assert "needs a terminal" not in as_lines(mask_of(DecodeSettings()), 68)
+    assert "needs a terminal of 68 columns" in as_lines(mask_of(DecodeSettings(mode="lookahead")), 67)
+    assert "needs a terminal" not in as_lines(mask_of(DecodeSettings(mode="lookahead")), 68)
 
 
 @pytest.mark.parametrize("order", ["batch", "paper"])
-@pytest.mark.parametrize("settings", [EXAMPLE, DecodeSettings()], ids=["a line a row", "a line a group"])
+@pytest.mark.parametrize(
+    "settings", [EXAMPLE, DecodeSettings(mode="lookahead")], ids=["a line a row", "a line a group"]
+)
 def test_the_table_names_each_row_once(settings: DecodeSettings, order: str) -> None:
     mask = mask_of(settings)
     table = as_lines(mask.as_in_paper() if order == "paper" else mask).split("\n\n")[0].splitlines()

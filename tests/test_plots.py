@@ -48,7 +48,7 @@ RESULTS = [
 ]
 CPU = Staircase("200 tokens", [(1, 1), (4, 3.0), (16, 9.0), (64, 27.0)])
 GPU = Staircase("3,000 tokens", [(1, 1), (4, 1.0), (16, 1.1), (64, 1.3)])
-MASK = mask_of(DecodeSettings(window=5, ngram=4, guesses=2))
+MASK = mask_of(DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=2))
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_the_mask_has_a_square_where_a_row_sees_another(axes: Axes) -> None:
 @pytest.mark.parametrize("sizes", [(0, 2, 0), (0, 3, 2), (4, 2, 0), (15, 5, 15), (60, 6, 10), (3, 9, 3)])
 def test_masks_of_any_size_can_be_drawn(sizes: tuple[int, int, int]) -> None:
     window, ngram, guesses = sizes
-    mask = mask_of(DecodeSettings(window=window, ngram=ngram, guesses=guesses))
+    mask = mask_of(DecodeSettings(mode="lookahead", window=window, ngram=ngram, guesses=guesses))
     (axes,) = drawn([partial(mask_picture, mask=mask)]).axes
     assert ("candidates" in legend(axes)) == (guesses > 0)
 

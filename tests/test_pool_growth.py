@@ -76,7 +76,9 @@ def test_a_step_that_passes_two_checkpoints_is_looked_at_for_both() -> None:
 def test_the_prediction_is_s_from_four_token_ngrams_on(
     window: int, ngram: int, guesses: int, limit: int, surprise: int
 ) -> None:
-    growth, steps, _ = of_run(DecodeSettings(window=window, ngram=ngram, guesses=guesses), limit, surprise)
+    growth, steps, _ = of_run(
+        DecodeSettings(mode="lookahead", window=window, ngram=ngram, guesses=guesses), limit, surprise
+    )
     measured = sum(len(one.tokens) for one in steps) / len(steps)
     assert growth.matches.tokens_per_step == measured
     if ngram >= 4:
@@ -92,18 +94,20 @@ def test_the_prediction_is_s_in_modes_without_a_pool(mode: Mode) -> None:
 
 
 def test_a_runs_matches_are_the_pools_own_hits() -> None:
-    growth, steps, pool = of_run(DecodeSettings(window=4, ngram=4, guesses=4), 80)
+    growth, steps, pool = of_run(DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4), 80)
     assert 0 < growth.matches.hit_rate == pool.statistics().hit_rate < 1
     assert pool.statistics().lookups == len(steps)
 
 
 def test_rows_hold_what_the_pool_held_when_the_text_got_there() -> None:
-    growth, steps, _ = of_run(DecodeSettings(window=4, ngram=4, guesses=4), 40)
+    growth, steps, _ = of_run(DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4), 40)
     assert [row.checkpoint for row in growth.rows()] == [8, 16, 32]
     for row in growth.rows():
         made = 0
         until = next(index for index, one in enumerate(steps, 1) if (made := made + len(one.tokens)) >= row.checkpoint)
-        decoder = Decoder(FakeEngine(cells=400, sequences=9), DecodeSettings(window=4, ngram=4, guesses=4))
+        decoder = Decoder(
+            FakeEngine(cells=400, sequences=9), DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
+        )
         run = decoder.generate(PROMPT, 40)
         for _ in range(until):
             next(run)
@@ -114,7 +118,7 @@ def test_rows_hold_what_the_pool_held_when_the_text_got_there() -> None:
 
 
 def test_recent_steps_add_up_to_all_so_far() -> None:
-    growth, *_ = of_run(DecodeSettings(window=4, ngram=4, guesses=4), 70)
+    growth, *_ = of_run(DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4), 70)
     total = Matches()
     for row in growth.rows():
         total += row.recent
@@ -123,7 +127,7 @@ def test_recent_steps_add_up_to_all_so_far() -> None:
 
 
 def test_rows_of_runs_merge_by_checkpoint_over_those_that_got_there() -> None:
-    settings = DecodeSettings(window=4, ngram=4, guesses=4)
+    settings = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
     short, long = of_run(settings, 10)[0], of_run(settings, 40, surprise=3)[0]
     rows = merged([short, long])
     assert [(row.checkpoint, row.runs) for row in rows] == [(8, 2), (16, 1), (32, 1)]

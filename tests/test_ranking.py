@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from lacli.batch import Batch, from_tokens
+from lacli.capacity import Capacity
 from lacli.context import CANDIDATES, LlamaEngine
 from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.llama import LlamaModel, lib
 from lacli.ranking import FEW, ranked
 from lacli.resolve import find_model
-from lacli.settings import Capacity, DecodeSettings, ModelSettings
+from lacli.settings import DecodeSettings, ModelSettings
 from lacli.tree import Origin, Tree
 
 LOADING = ModelSettings(context=512, gpu_layers=0, threads=1)
@@ -111,7 +112,9 @@ def decoded(engine: LlamaEngine, model: LlamaModel) -> Iterator[Batch]:
         engine.remove(-1, 22, -1)
 
 
-@pytest.mark.parametrize("chosen", [AUTO, Capacity.of([AUTO, DecodeSettings()])], ids=["auto", "auto and lookahead"])
+@pytest.mark.parametrize(
+    "chosen", [AUTO, Capacity.of([AUTO, DecodeSettings(mode="lookahead")])], ids=["auto", "auto and lookahead"]
+)
 def test_a_backend_keeps_the_candidates_that_raw_logits_have(
     chosen: DecodeSettings | Capacity, model: LlamaModel
 ) -> None:
@@ -136,7 +139,7 @@ def test_a_backend_that_keeps_no_candidates_has_whole_rows_to_rank(
     """A device that cannot run the sampler runs none; greedy chains leave the logits as they are."""
     # Llama.cpp has no form of this sampler for a backend at all.
     monkeypatch.setattr(lib, "llama_sampler_init_top_k", lambda count: lib.llama_sampler_init_typical(0.5, 1))
-    several = DecodeSettings(window=4, ngram=3, guesses=2)
+    several = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=2)
     with LlamaEngine(model, LOADING, AUTO, backend_greedy=False) as raw:
         for chosen in (AUTO, several):
             with LlamaEngine(model, LOADING, chosen, backend_greedy=True) as unable:

@@ -92,7 +92,7 @@ def test_steps_are_told_by_powers_of_two_of_their_rows() -> None:
     steps = [guessed((), (POOL,) * guesses) for guesses in (1, 2, 3, 4, 7, 8, 15)]
     lines = as_lines(session(), answer(*plain_step(3), *steps))
     assert words(lines, "rows") == "1 in 3 steps, 2 in 1 step, 3-4 in 2 steps, 5-8 in 2 steps, 9-16 in 2 steps"
-    assert "rows  " not in as_lines(session(DecodeSettings()), answer(*plain_step(), *steps))
+    assert "rows  " not in as_lines(session(DecodeSettings(mode="lookahead")), answer(*plain_step(), *steps))
 
 
 def test_a_plan_is_compared_with_what_came_and_the_gain_is_in_milliseconds() -> None:
@@ -120,7 +120,13 @@ def test_json_has_the_sources_and_the_plan_in_flat_fields() -> None:
     plan = {name: found[name] for name in ("expected_n", "came_n", "guess_ms", "saved_ms")}
     assert plan == {"expected_n": 2.5, "came_n": 3, "guess_ms": 5.0, "saved_ms": 20.0}
     assert (found["auto_sources"], found["auto_rows"]) == (["suffix", "pool"], 9)
-    assert as_json(session(DecodeSettings()), run)["expected_n"] is None
+    assert as_json(session(DecodeSettings(mode="lookahead")), run)["expected_n"] is None
+
+
+def test_auto_says_how_many_rows_a_step_can_have() -> None:
+    assert describe(replace(AUTO, auto_rows=9)) == "auto, at most 9 rows"
+    assert describe(replace(AUTO, back=4)) == "auto, at most 5 rows"
+    assert describe(replace(AUTO, back=4, auto_rows=1)) == "auto, at most 1 row"
 
 
 @pytest.mark.parametrize(

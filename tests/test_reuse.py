@@ -113,7 +113,7 @@ def test_what_was_learned_follows_the_text(mode: Any, prompt: list[int], length:
 
 
 def test_the_pool_is_kept_between_turns_and_makes_the_second_one_shorter() -> None:
-    chosen = DecodeSettings(window=4, ngram=4, guesses=4, pool_prompt=False)
+    chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4, pool_prompt=False)
     decoder, fresh = (Decoder(engine_for(chosen), chosen) for _ in range(2))
     list(decoder.generate([1, 2, 3], 40))
     prompt = [*decoder.text, 1, 2, 3]
@@ -121,7 +121,7 @@ def test_the_pool_is_kept_between_turns_and_makes_the_second_one_shorter() -> No
 
 
 def test_at_a_turns_beginning_the_text_is_fresher_than_what_the_window_found() -> None:
-    chosen = DecodeSettings(window=4, ngram=3, guesses=1)
+    chosen = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=1)
     decoder = Decoder(engine_for(chosen), chosen)
     list(decoder.generate([1, 2, 3], 40))
     text = list(decoder.text)
@@ -151,7 +151,7 @@ def test_another_mode_goes_on_with_the_same_cache(
 
 
 def test_a_sampler_starts_each_turn_as_it_starts_a_fresh_run() -> None:
-    chosen = DecodeSettings(window=4, ngram=4, guesses=4)
+    chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
     decoder = Decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
     list(decoder.generate([1, 2, 3], 20))
     prompt = [*decoder.text, 5, 6]
@@ -214,7 +214,7 @@ def ctrl_c_at_line(number: int) -> Iterator[Lines]:
         sys.settrace(None)
 
 
-TINY = DecodeSettings(window=2, ngram=3, guesses=2)
+TINY = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
 
 
 @pytest.mark.parametrize("keep", [None, 2])

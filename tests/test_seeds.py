@@ -45,7 +45,7 @@ SAMPLINGS = {
 MODES = (
     DecodeSettings(mode="jacobi", window=6),
     DecodeSettings(mode="lookup"),
-    DecodeSettings(window=5, ngram=4, guesses=5),
+    DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=5),
 )
 
 

@@ -67,7 +67,7 @@ def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
 
 
 def test_a_second_answer_leaves_the_first_one_alone() -> None:
-    decoder = Decoder(FakeEngine(200, 200, 31, VOCABULARY), DecodeSettings())
+    decoder = Decoder(FakeEngine(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
     first = Generation(decoder, bytes_of, [1, 2, 3], 20)
     list(first)
     before = first.answer().tokens

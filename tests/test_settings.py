@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from lacli.errors import UsageError
-from lacli.settings import PRESETS, DecodeSettings, ModelSettings, decode_settings
+from lacli.settings import (
+    MAX_SEQUENCES,
+    PRESETS,
+    DecodeSettings,
+    Mode,
+    ModelSettings,
+    check_rows,
+    decode_settings,
+    fitted,
+)
 
 
 def test_too_many_sequences_are_refused_with_the_limit_and_what_fits() -> None:
     with pytest.raises(UsageError, match="256") as caught:
-        DecodeSettings(window=200, guesses=100)
+        DecodeSettings(mode="lookahead", window=200, guesses=100)
     assert caught.value.exit_code == 2
     assert "-W 127 -G 128" in str(caught.value)
-    assert DecodeSettings(window=127, guesses=128).sequences == 256
+    assert DecodeSettings(mode="lookahead", window=127, guesses=128).sequences == MAX_SEQUENCES
+    with pytest.raises(UsageError, match=r"256 \(-W of at most 207 fits"):
+        DecodeSettings(window=208, guesses=0)
+    assert DecodeSettings(window=207).sequences == MAX_SEQUENCES
 
 
 def test_a_window_that_leaves_mode_auto_no_branches_is_refused_with_what_fits() -> None:
@@ -61,6 +75,55 @@ def test_every_preset_is_valid(preset: str) -> None:
 def test_what_is_given_wins_over_the_preset() -> None:
     settings = decode_settings("13b", window=3, ngram=None)
     assert (settings.window, settings.ngram, settings.guesses) == (3, 5, 10)
+
+
+@pytest.mark.parametrize("chosen", [{"window": 3}, {"ngram": 4}, {"guesses": 5}], ids=str)
+def test_a_size_of_lookahead_means_lookahead_where_no_mode_is_chosen(chosen: dict[str, Any]) -> None:
+    assert decode_settings(**chosen).mode == "lookahead"
+    assert decode_settings(mode=None, **chosen).mode == "lookahead"
+    assert decode_settings(mode="auto", **chosen).mode == "auto"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_means_lookahead_where_no_mode_is_chosen(preset: str) -> None:
+    assert decode_settings(preset).mode == "lookahead"
+    assert decode_settings(preset, mode="jacobi").mode == "jacobi"
+
+
+def test_without_a_choice_the_mode_is_auto() -> None:
+    assert decode_settings().mode == decode_settings(window=None, lookup_draft=4, strict=True).mode == "auto"
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("least", [1, 2, 4])
+@pytest.mark.parametrize("asked", [1, 5, 64])
+@pytest.mark.parametrize("batch", range(1, 140, 3))
+def test_auto_takes_as_many_rows_as_a_batch_has_and_no_fewer(batch: int, asked: int, least: int, ordered: bool) -> None:
+    chosen = DecodeSettings(auto_rows=asked, ordered=ordered, least_outputs=least)
+    loading = ModelSettings(batch=batch)
+    found = fitted(chosen, loading)
+    assert replace(found, auto_rows=asked) == chosen
+    assert found.most_rows <= max(batch, least)
+    assert found.auto_rows == asked or replace(found, auto_rows=found.auto_rows + 1).most_rows > batch
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags"),
+    [("lookahead", "-W, -N or -G"), ("jacobi", "-W"), ("lookup", "--lookup-draft"), ("auto", "--auto-rows")],
+)
+def test_a_step_larger_than_a_batch_is_refused_with_what_makes_it_smaller(mode: Mode, flags: str) -> None:
+    chosen, small = DecodeSettings(mode=mode), ModelSettings(batch=8)
+    with pytest.raises(UsageError, match=rf"and -b is 8 \(-b {chosen.most_rows} or a smaller {flags}\)$"):
+        check_rows(chosen, small)
+    if mode != "auto":
+        assert fitted(chosen, small) == chosen
+    check_rows(chosen, ModelSettings(batch=chosen.most_rows))
+
+
+def test_a_single_row_that_needs_company_is_refused_with_the_batch_that_it_takes() -> None:
+    chosen = DecodeSettings(ordered=True, least_outputs=2)
+    with pytest.raises(UsageError, match=r"up to 2 rows and -b is 1 \(-b 2"):
+        check_rows(fitted(chosen, ModelSettings(batch=1)), ModelSettings(batch=1))
 
 
 def test_other_modes_need_one_sequence() -> None:

@@ -94,7 +94,7 @@ def test_a_sweep_is_every_combination_of_what_a_mode_has() -> None:
 
 
 def test_without_axes_there_is_one_point_a_mode() -> None:
-    base = DecodeSettings(window=3, ngram=4, guesses=2, pool_text=False)
+    base = DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=2, pool_text=False)
     found, _ = points(["plain", "lookahead"], base=base)
     assert [point.settings.mode for point in found] == ["plain", "lookahead"]
     assert found[1].settings == base
@@ -151,7 +151,7 @@ def test_a_point_with_an_impossible_size_is_skipped() -> None:
 
 
 def test_the_ablation_has_the_nine_rows_of_the_papers_table_3() -> None:
-    rows, _ = ablation(DecodeSettings(pool_text=False, window_init="random", lookup_draft=3))
+    rows, _ = ablation(DecodeSettings(mode="lookahead", pool_text=False, window_init="random", lookup_draft=3))
     assert [point.tag for point in rows] == list(range(1, 10))
     assert [point.settings.mode for point in rows] == ["plain", "lookup", *["lookahead"] * 7]
     assert rows[1].settings.lookup_draft == 10
@@ -182,3 +182,9 @@ def test_rows_of_the_ablation_that_do_not_fit_into_a_batch_are_left_out_with_the
     assert [point.tag for point in found] == [1, 2, 3]
     assert [each.label[0] for each in skipped] == list("456789")
     assert all("-b is 40" in each.reason for each in skipped)
+
+
+def test_auto_takes_what_a_small_batch_has_and_lookahead_is_skipped() -> None:
+    found, skipped = points(["lookahead", "auto"], loading=ModelSettings(batch=8))
+    assert [(point.settings.mode, point.settings.auto_rows) for point in found] == [("auto", 8)]
+    assert len(skipped) == 1 and "and -b is 8" in skipped[0].reason

@@ -229,5 +229,5 @@ def test_the_picture_of_a_step_is_what_is_built() -> None:
 
 def test_the_reference_settings_have_the_reference_shape() -> None:
     """llama.cpp's example sends 120 rows, 76 of them outputs, in 31 sequences for W=15 N=5 G=15."""
-    settings = DecodeSettings()
+    settings = DecodeSettings(mode="lookahead")
     assert (settings.most_rows, settings.most_outputs, settings.sequences) == (120, 76, 31)

@@ -54,9 +54,9 @@ def test_steps_larger_than_any_that_was_measured_cost_no_less_than_those() -> No
     short = Staircase(64, stairs(1.2).points[:3])
     left, lost = candidates(short, LOADING)
     assert short.relative(4) == pytest.approx(4.6)
-    assert DecodeSettings(window=0, ngram=5, guesses=15) in [each.settings for each in left]
-    assert DecodeSettings(window=0, ngram=3, guesses=15) in lost
-    small, large = (DecodeSettings(window=width, ngram=7, guesses=width) for width in (2, 15))
+    assert DecodeSettings(mode="lookahead", window=0, ngram=5, guesses=15) in [each.settings for each in left]
+    assert DecodeSettings(mode="lookahead", window=0, ngram=3, guesses=15) in lost
+    small, large = (DecodeSettings(mode="lookahead", window=width, ngram=7, guesses=width) for width in (2, 15))
     expected = {each.settings: each.expected for each in left}
     assert expected[large] < expected[small] < 1
 
@@ -78,6 +78,7 @@ def test_what_does_not_fit_into_a_batch_is_not_tried() -> None:
     every, lost = candidates(None, ModelSettings(batch=20))
     assert not lost and 0 < len(every) < len(candidates(None, LOADING)[0])
     assert all(each.settings.most_rows <= 20 for each in every)
+    assert {each.settings.auto_rows for each in every if each.settings.mode == "auto"} == {20}
 
 
 def test_a_recurrent_model_gets_chains_no_longer_than_it_can_take_back() -> None:

@@ -50,7 +50,7 @@ def file_of(store: TunedStore, key: MachineKey) -> Path:
     [
         LOOKUP,
         DecodeSettings(mode="plain"),
-        DecodeSettings(window=3, ngram=7, guesses=5),
+        DecodeSettings(mode="lookahead", window=3, ngram=7, guesses=5),
         DecodeSettings(mode="auto"),
         DecodeSettings(mode="auto", sources=("suffix", "pool")),
     ],

@@ -67,4 +67,4 @@ def test_the_most_tokens_of_a_step_are_its_deepest_guesses_and_the_models_own() 
     assert DecodeSettings(mode="plain").most_tokens == 1
     assert DecodeSettings(mode="lookup", lookup_draft=10).most_tokens == 11
     assert DecodeSettings(mode="jacobi", window=7).most_tokens == 8
-    assert DecodeSettings(window=0, ngram=5).most_tokens == 5
+    assert DecodeSettings(mode="lookahead", window=0, ngram=5).most_tokens == 5

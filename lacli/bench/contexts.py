@@ -13,13 +13,14 @@ from dataclasses import replace
 from lacli.bench.again import Noting
 from lacli.bench.rounds import Contender
 from lacli.bench.sweep import Point
+from lacli.capacity import Capacity
 from lacli.closing import Closing
 from lacli.compare import OpenEngine
 from lacli.context import LlamaEngine
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.session import Session
-from lacli.settings import Capacity, DecodeSettings, Mode, ModelSettings, Switch
+from lacli.settings import DecodeSettings, Mode, ModelSettings, Switch
 
 FAMILY: dict[Mode, str] = {"plain": "plain", "jacobi": "chain", "lookup": "chain", "lookahead": "tree", "auto": "auto"}
 """Plain decoding and mode auto have contexts of their own, so that nothing made for other modes can slow them down."""

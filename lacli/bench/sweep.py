@@ -12,7 +12,7 @@ from itertools import islice, product
 from typing import Any, Literal, TypeVar
 
 from lacli.errors import UsageError
-from lacli.settings import DecodeSettings, Mode, ModelSettings, Switch, check_rows
+from lacli.settings import DecodeSettings, Mode, ModelSettings, Switch, check_rows, fitted
 
 Value = TypeVar("Value")
 
@@ -103,7 +103,7 @@ def points(
         for window, ngram, tied, switch in product(windows, ngrams, guesses, switches):
             sizes = _sizes(mode, window, ngram, window if tied == TIED else tied)
             try:
-                settings = replace(base, mode=mode, **sizes)
+                settings = fitted(replace(base, mode=mode, **sizes), loading)
                 check_rows(settings, loading)
                 found[Point(settings, switch)] = None
             except UsageError as error:

@@ -31,7 +31,7 @@ Mode = Annotated[
         "--mode",
         metavar="MODE",
         help="How tokens are guessed: plain (not at all), jacobi, lookup, lookahead, or auto: from several sources, as "
-        f"many as pay here. (default: {DECODE.mode})",
+        f"many as pay here. (default: {DECODE.mode}; lookahead where -W, -N, -G or a preset of them is given)",
         show_default=False,
         rich_help_panel=GUESSING,
     ),

@@ -60,7 +60,9 @@ def mask(
     from lacli.ui import Screen
 
     screen = Screen()
-    drawn = mask_of(decode_settings(preset, window=window, ngram=ngram, guesses=guesses), shared=shared)
+    drawn = mask_of(
+        decode_settings(preset, mode="lookahead", window=window, ngram=ngram, guesses=guesses), shared=shared
+    )
     if order == "paper":
         drawn = drawn.as_in_paper()
     if plot is not None:

@@ -39,6 +39,6 @@ def show(
     from lacli.streams import columns
     from lacli.ui import Screen
 
-    decoding = decode_settings(preset, window=window, ngram=ngram, guesses=guesses)
+    decoding = decode_settings(preset, mode="lookahead", window=window, ngram=ngram, guesses=guesses)
     screen = Screen(color=color, quiet=quiet)
     show_model(model, own_aliases(), loading, decoding, ShowPlan(columns(), template, json, verbose), screen)

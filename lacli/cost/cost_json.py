@@ -15,7 +15,8 @@ def as_json(setup: Setup, cost: Cost) -> dict[str, Any]:
 
     *ms: milliseconds. relative, break_even and row_cost: in plain steps, t(1). null: there is no such number.
     """
-    wide = [staircase for staircase in cost.staircases if staircase.most_rows > 1]
+    # What W, N and G bring is of lookahead, which a model of chains alone does not have.
+    wide = [each for each in cost.staircases if each.most_rows > 1 and not cost.chain_only]
     chosen = best(payoffs(wide[0])) if wide else None
     return {
         "model": setup.model,

@@ -13,7 +13,7 @@ from time import time
 from lacli.backends import CPU, devices
 from lacli.context import LlamaEngine, most_back
 from lacli.cores import with_threads
-from lacli.cost.measure import MeasurePlan, engine_settings, measure
+from lacli.cost.measure import MeasurePlan, drift, engine_settings, measure
 from lacli.cost.staircase import Cost
 from lacli.cost.store import CostKey, CostStore, MachineKey, content_hash
 from lacli.ending import ctrl_c_ends_at_once
@@ -96,17 +96,31 @@ def measure_cost(
         measured_at=time(),
         budget=plan.seconds,
     )
-    if cost.chain_only:
-        return replace(cost, notes=(CHAINS,)) if most_back(model, loading) else cost
+    back = most_back(model, loading)
+    if not back:
+        return cost
     # A step's time depends on the cells in use, not on those that are there.
     cells, batch = room(plan, loading, model.default_context)
+    if back > 0:
+        plan, cells = _of_chains(plan, back, loading.context or model.default_context)
     largest = max(size for size in plan.sizes if size <= batch)
     with ctrl_c_ends_at_once():
-        engine = LlamaEngine(model, replace(loading, context=cells), engine_settings(largest))
+        engine = LlamaEngine(model, replace(loading, context=cells), engine_settings(largest, back))
     with engine:
         found = measure(engine, model.tokenize("\n".join(PROMPTS)) or [0], plan, progress=progress)
-    stuck = "its cache cannot go back to what it was before a step" if found.stuck else ""
+    stuck = "its cache cannot go back to what it was before a step" if found.stuck else model.chain_only
     return replace(cost, staircases=found.staircases, notes=found.notes, chain_only=stuck)
+
+
+def _of_chains(plan: MeasurePlan, back: int, most: int) -> tuple[MeasurePlan, int]:
+    """The plan with steps that can be taken back but for their first rows, and its cells: at most so many.
+
+    The text grows by those rows.
+    """
+    largest = 1 + back
+    rows = tuple({min(size, largest) for size in plan.rows})
+    contexts = tuple(min(context, max(most - largest - drift(most), 1)) for context in plan.contexts)
+    return replace(plan, rows=rows, contexts=contexts), max(contexts) + drift(max(contexts)) + largest
 
 
 def tell(session: Session, store: CostStore) -> list[str]:

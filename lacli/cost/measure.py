@@ -73,9 +73,17 @@ class Measurement:
     stuck: bool = False
 
 
-def engine_settings(rows: int) -> DecodeSettings:
-    """What an engine is made for that steps of so many rows are measured on: one sequence, the logits of all rows."""
-    return DecodeSettings(mode="lookup", lookup_draft=rows - 1) if rows > 1 else DecodeSettings(mode="plain")
+def engine_settings(rows: int, back: int = -1) -> DecodeSettings:
+    """What an engine is made for that steps of so many rows are measured on: one sequence, the logits of all rows.
+
+    back: as in DecodeSettings, no fewer than the guesses of these steps.
+    """
+    return DecodeSettings(mode="lookup", lookup_draft=rows - 1, back=back) if rows > 1 else DecodeSettings(mode="plain")
+
+
+def drift(context: int) -> int:
+    """Tokens by which a text of so many may grow while it is measured, where a step's first row has to stay."""
+    return max(64, context // 4)
 
 
 def measure(
@@ -105,7 +113,7 @@ def measure(
         if found and context == found[-1].context:
             break
         progress(f"timing steps of 1 to {sizes[-1]} rows behind {context} tokens")
-        if not bench.fill(context):
+        if not bench.fill(context, sizes[-1]):
             return Measurement((), stuck=True)
         staircase = bench.staircase(sizes, begin + seconds)
         found.append(staircase)
@@ -138,14 +146,16 @@ class _Bench:
         self._clock = clock
         self._cache = Cache(engine)
         self._batch = Batch(engine.batch_rows)
+        self._context = 0
         self._cache.clear()
 
-    def fill(self, context: int) -> bool:
-        """Decode up to so many tokens; False where the cache cannot go back to them after a step."""
-        self._cache.prefill(list(islice(self._tokens, context - self._cache.past)))
-        past = self._cache.past
-        self._decode(self._tree(1, every=True))
-        return self._cache.truncate(past)
+    def fill(self, context: int, largest: int) -> bool:
+        """Decode up to so many tokens; False where the cache cannot take back guesses. largest: rows of the steps."""
+        self._context = context
+        self._refill()
+        rows = min(2, largest)
+        self._decode(self._tree(rows, every=False))
+        return self._go_back(rows)
 
     def staircase(self, sizes: Sequence[int], end: float) -> Staircase:
         """As many of the sizes as can be measured often enough until the clock shows `end`."""
@@ -158,7 +168,7 @@ class _Bench:
             for size in chosen:
                 self._visit(size, times[size])
             rounds += 1
-        return Staircase(self._cache.past, tuple(times[size].point(size) for size in chosen))
+        return Staircase(self._context, tuple(times[size].point(size) for size in chosen))
 
     def _survey(self, sizes: Sequence[int], end: float) -> Staircase:
         """One step of each doubled size, the small ones first, until the time is up."""
@@ -168,7 +178,7 @@ class _Bench:
                 break
             seconds = self._step(size, every=True)
             points.append(Point(size, seconds, seconds))
-        return Staircase(self._cache.past, tuple(points))
+        return Staircase(self._context, tuple(points))
 
     def _visit(self, size: int, times: _Times) -> None:
         if size == 1:
@@ -181,11 +191,22 @@ class _Bench:
 
     def _step(self, size: int, *, every: bool) -> float:
         """Seconds of one decode of so many rows and of reading its choices."""
-        past = self._cache.past
-        tree = self._tree(size, every=every)
-        seconds = self._decode(tree)
-        self._cache.truncate(past)
+        if self._cache.past > self._context + drift(self._context) or self._cache.room < size:
+            self._refill()
+        seconds = self._decode(self._tree(size, every=every))
+        self._go_back(size)
         return seconds
+
+    def _refill(self) -> None:
+        if self._cache.past > self._context:
+            self._cache.clear()
+        self._cache.prefill(list(islice(self._tokens, self._context - self._cache.past)))
+
+    def _go_back(self, rows: int) -> bool:
+        """To before the last step; of a recurrent state, which is kept behind each row, to behind its first row."""
+        begin = self._cache.past
+        self._cache.grow(begin + rows)
+        return self._cache.truncate(begin) or self._cache.truncate(begin + 1)
 
     def _tree(self, size: int, *, every: bool) -> Tree:
         tree = Tree(next(self._tokens))

@@ -54,7 +54,9 @@ def grid(windows: Iterable[int] = WINDOWS, ngrams: Iterable[int] = NGRAMS) -> li
     """Lookahead with G = W, as the law needs it; without a window a single n-gram is verified."""
     ngrams = tuple(ngrams)
     return [
-        DecodeSettings(window=window, ngram=ngram, guesses=max(window, 1)) for window in windows for ngram in ngrams
+        DecodeSettings(mode="lookahead", window=window, ngram=ngram, guesses=max(window, 1))
+        for window in windows
+        for ngram in ngrams
     ]
 
 

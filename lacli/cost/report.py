@@ -43,19 +43,23 @@ def as_lines(setup: Setup, cost: Cost) -> str:
     if cost.staircases:
         parts.append(_steps_table(cost))
     if wide := _wide(cost):
-        parts += [_chart(wide), *map(_payoff_table, wide)]
+        parts += [_chart(wide), *([] if cost.chain_only else map(_payoff_table, wide))]
     return "\n\n".join([*parts, fill(conclusion(cost), WIDTH)])
 
 
 def conclusion(cost: Cost) -> str:
-    """What a row costs here, whether the default settings pay, and which could, in plain words."""
+    """What a row costs here, whether the usual W, N and G pay, and which could, in plain words."""
     if not cost.staircases:
         return f"There is nothing to choose: {cost.chain_only}."
     if not (wide := _wide(cost)):
         return "Only steps of a single row were measured, which says nothing about larger ones."
     first, *others = wide
-    sentences = [_on_rows(first), _on_dips(first), _on_default(first), _on_best(first), _on_no_window(first)]
-    sentences += [_on_best(staircase, first) for staircase in others]
+    sentences = [_on_rows(first), _on_dips(first)]
+    if cost.chain_only:
+        sentences.append("Lookahead is not for this model, which can go back along a chain of guesses only.")
+    else:
+        sentences += [_on_lookahead(first), _on_best(first), _on_no_window(first)]
+        sentences += [_on_best(staircase, first) for staircase in others]
     sentences.append(_on_ceiling(wide))
     if cost.rough:
         sentences.append("All this is rough, because the times vary much: is the machine busy with other work?")
@@ -87,7 +91,9 @@ def _on_dips(staircase: Staircase) -> str:
 
 def _on_no_window(staircase: Staircase) -> str:
     """What guesses from the text alone must bring; the law says nothing about them."""
-    choices = [payoff(staircase, DecodeSettings(window=0, ngram=ngram, guesses=1)) for ngram in NGRAMS]
+    choices = [
+        payoff(staircase, DecodeSettings(mode="lookahead", window=0, ngram=ngram, guesses=1)) for ngram in NGRAMS
+    ]
     known = [each for each in choices if each.break_even and not each.extrapolated]
     if not known:
         return ""
@@ -98,8 +104,8 @@ def _on_no_window(staircase: Staircase) -> str:
     )
 
 
-def _on_default(staircase: Staircase) -> str:
-    found = payoff(staircase, DecodeSettings())
+def _on_lookahead(staircase: Staircase) -> str:
+    found = payoff(staircase, DecodeSettings(mode="lookahead"))
     if found.break_even is None or found.speedup is None:
         known = f"its full steps have {found.rows} rows, and the largest measured has {staircase.most_rows}"
         if (already := staircase.relative(staircase.most_rows)) > found.most_tokens:

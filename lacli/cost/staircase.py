@@ -127,8 +127,8 @@ def _slope(start: Point, end: Point, seconds: Callable[[Point], float]) -> float
 class Cost:
     """The staircases of one model on one machine, by context, and how they came about.
 
-    description: the model in llama.cpp's words. devices: what computed. chain_only: why the model takes single rows
-    only, so that there are no staircases. notes: what was left out. measured_at: seconds since 1970. budget: seconds
+    description: the model in llama.cpp's words. devices: what computed. chain_only: why the model takes no trees, and
+    without staircases single rows only. notes: what was left out. measured_at: seconds since 1970. budget: seconds
     that the measurement was given.
     """
 
@@ -148,7 +148,7 @@ class Cost:
 
     def at(self, context: int) -> Staircase:
         """The staircase behind so many tokens: in a straight line between two measured ones, outside the nearest."""
-        assert self.staircases, "ask `chain_only` first"
+        assert self.staircases, "ask whether there are any first"
         place = bisect_left(self.staircases, context, key=lambda stairs: stairs.context)
         if place == len(self.staircases):
             return self.staircases[-1]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lacli.context import LlamaEngine
+from lacli.context import LlamaEngine, most_back
 from lacli.cores import with_threads
 from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.gguf import Header, read_header
@@ -100,8 +100,8 @@ def make_card(path: Path, loading: ModelSettings, decoding: DecodeSettings, *, v
     except ModelLoadError as error:
         return Card(path, header, problem=error.what)
     with model:
-        modes: tuple[Mode, ...] = ("plain",) if model.chain_only else MODES
-        notes = [*_on_modes(model, header)]
+        back = most_back(model, with_threads(loading))
+        modes, notes = _modes(back), _on_modes(model, header, back)
         memory: list[Memory] = []
         try:
             for tokens in _contexts(model, loading.context):
@@ -135,11 +135,19 @@ def _buffers(model: LlamaModel, loading: ModelSettings, decoding: DecodeSettings
         return engine.cells, cache, sum(kinds.values()) - cache
 
 
-def _on_modes(model: LlamaModel, header: Header) -> list[str]:
-    """Why a mode is not there, and what makes lookahead dearer."""
+def _modes(back: int) -> tuple[Mode, ...]:
+    """Those of a model that can take so many guesses back: lookahead needs trees."""
+    if not back:
+        return ("plain",)
+    return MODES if back < 0 else tuple(mode for mode in MODES if mode != "lookahead")
+
+
+def _on_modes(model: LlamaModel, header: Header, back: int) -> list[str]:
+    """Why a mode is not there, and what makes guesses dearer."""
     notes = []
     if why := model.chain_only:
-        notes.append(f"no guesses: {why}")
+        guesses = f"guesses in one chain of at most {back} only" if back else "no guesses"
+        notes.append(f"{guesses}: {why}")
     if header.sliding_window:
         notes.append(
             f"attention slides over {header.sliding_window} tokens; the cache is kept whole all the same, since wrong "

@@ -13,7 +13,7 @@ from lacli.cost.store import MachineKey
 from lacli.errors import UsageError
 from lacli.flags import LOADING, spellings
 from lacli.law import PAPER
-from lacli.settings import DecodeSettings, Mode, ModelSettings, SourceName, check_rows
+from lacli.settings import DecodeSettings, Mode, ModelSettings, SourceName, check_rows, fitted
 
 WINDOWS = (0, 1, 2, 3, 5, 7, 10, 15)
 NGRAMS = (3, 5, 7)
@@ -57,7 +57,8 @@ def candidates(
     staircase: the cost of rows behind a text as long as the prompts, None: not known. back: guesses that the model can
     take back, as in DecodeSettings. What does not fit into a batch is in neither of them.
     """
-    settings = [each for each in _sensible(back) if _fits(each, loading)]
+    sensible = (fitted(each, loading) for each in _sensible(back))
+    settings = [each for each in sensible if _fits(each, loading)]
     lost = [each for each in settings if staircase and _hopeless(staircase, each)]
     worth = [Candidate(each, _expected(staircase, each)) for each in settings if each not in lost]
     return sorted(worth, key=lambda each: (each.settings.mode == "auto", each.expected), reverse=True), lost

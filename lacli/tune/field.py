@@ -16,7 +16,7 @@ from lacli.bench.sweep import Point
 from lacli.decode import Decoder
 from lacli.ending import ctrl_c_ends_at_once
 from lacli.session import Session
-from lacli.settings import DecodeSettings
+from lacli.settings import DecodeSettings, fitted
 from lacli.tune.candidates import words
 from lacli.verify import verifier
 
@@ -58,7 +58,7 @@ def quick(session: Session) -> Field:
 
 @contextmanager
 def _opened(session: Session, settings: Sequence[DecodeSettings]) -> Iterator[tuple[list[Point], Contexts]]:
-    points = [Point(each) for each in settings]
+    points = [Point(fitted(each, session.model_settings)) for each in settings]
     with ctrl_c_ends_at_once():
         contexts = Contexts(session, points)
     with contexts:
