@@ -67,6 +67,8 @@ class DecodeSettings:
             if getattr(self, name) < least:
                 label = FLAG[name]
                 raise UsageError(f"{label} is {getattr(self, name)}", f"{label} must be at least {least}")
+        if self.auto_rows > MAX_SEQUENCES:
+            raise UsageError(f"--auto-rows is {self.auto_rows}", f"--auto-rows can be at most {MAX_SEQUENCES}")
         if unknown := [name for name in self.sources if name not in SOURCES]:
             raise UsageError(f"--sources: there is no source {unknown[0]!r}", f"some of {', '.join(SOURCES)}, or none")
         if self.sequences > MAX_SEQUENCES:

@@ -444,9 +444,9 @@ def test_each_source_alone_is_used_where_rows_are_nearly_free(source: SourceName
 
 @pytest.mark.parametrize("stairs", STAIRS.values(), ids=STAIRS)
 @given(st.integers(1, 70), st.integers(0, 9))
-@settings(max_examples=10)
+@settings(max_examples=20)
 def test_a_step_has_no_more_rows_than_it_may(stairs: Stairs, most: int, seed: int) -> None:
-    engine, _ = watched(Writer(seed, passage=10), stairs, replace(AUTO, auto_rows=most), 60)
+    engine, _ = watched(Writer(seed, passage=10), stairs, replace(AUTO, auto_rows=most), 120, first_trial=2)
     assert max(engine.rows) <= most
 
 

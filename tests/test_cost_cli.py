@@ -138,13 +138,12 @@ def test_a_recurrent_model_has_nothing_to_choose(cache: dict[str, str], tmp_path
     assert "recurrent" in measured(cache, str(path), *FEW)["chain_only"]
 
 
-def test_of_a_hybrid_model_it_is_said_who_times_its_chains(cache: dict[str, str], tmp_path: Path) -> None:
+def test_of_a_hybrid_model_steps_along_a_chain_are_measured(cache: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "tiny-lfm2.gguf"
     write_lfm2(path)
     said = " ".join(done(cache, str(path), *FEW).out.split())
-    assert "There is nothing to choose: a hybrid model" in said
-    assert "mode auto times them while it runs" in said
-    assert measured(cache, str(path), *FEW)["staircases"] == []
+    assert "can go back along a chain of guesses only" in said and "nothing to choose" not in said
+    assert measured(cache, str(path), *FEW)["staircases"]
 
 
 def test_a_kept_file_without_steps_or_a_reason_is_measured_again(cache: dict[str, str]) -> None:

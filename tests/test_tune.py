@@ -241,7 +241,7 @@ def test_too_little_time_remembers_nothing(clock: FakeClock) -> None:
     assert "too short" in conclusion(found) and "nothing is remembered" in conclusion(found)
 
 
-@pytest.mark.parametrize("answers", [0, 2, 5, 40, 85])
+@pytest.mark.parametrize("answers", [0, 2, 5, 12, 40, 85])
 def test_ctrl_c_shows_what_was_measured_so_far_and_remembers_nothing(clock: FakeClock, answers: int) -> None:
     done = tuner(clock, flat)
     done.field = done.quick = interrupted_after(done.field, answers)

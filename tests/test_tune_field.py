@@ -23,8 +23,8 @@ SETTINGS = [
     PLAIN,
     DecodeSettings(mode="lookup", lookup_draft=4),
     DecodeSettings(mode="lookup", lookup_draft=7),
-    DecodeSettings(window=2, ngram=3, guesses=2),
-    DecodeSettings(window=0, ngram=3, guesses=2),
+    DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2),
+    DecodeSettings(mode="lookahead", window=0, ngram=3, guesses=2),
 ]
 LOADING = ModelSettings(threads=1, gpu_layers=0)
 

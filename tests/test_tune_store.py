@@ -20,6 +20,7 @@ from lacli.tune.store import Tuned, TunedStore
 
 LOADING = ModelSettings(threads=2, threads_batch=2)
 LOOKUP = DecodeSettings(mode="lookup", lookup_match=3, lookup_draft=4)
+LOOKAHEAD = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
 TUNED = Tuned(LOOKUP, 1.25, 1.1, 1.4, 1.05, 40, 1.75e9)
 EVERYTHING = frozenset({"mode", *(name for names in SEARCHED.values() for name in names)})
 
@@ -210,7 +211,7 @@ def test_flags_beside_the_preset_win_and_are_said_and_the_speed_is_not(
 def test_another_mode_beside_the_preset_takes_nothing_of_it(
     store: TunedStore, key: MachineKey, model: Path, mode: Mode
 ) -> None:
-    store.save(key, replace(TUNED, settings=DecodeSettings(window=2, ngram=3, guesses=2)))
+    store.save(key, replace(TUNED, settings=LOOKAHEAD))
     mine = DecodeSettings(mode=mode)
     assert settled(store, model, mine, EVERYTHING - {"mode"}) == (
         mine,

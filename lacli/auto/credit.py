@@ -11,8 +11,8 @@ FIRST = 2.0
 SHARE = 0.01
 """The part of a run that may be lost besides."""
 
-MOST, LEAST = 12.0, -4.0
-"""Gains and debts that are remembered: a run that went well must not lose it all, and one that went badly may recover."""
+MOST, LEAST = 12.0, -12.0
+"""Gains and debts that are remembered: a run that went well must not lose it all, one that went badly may recover."""
 
 
 class Credit:

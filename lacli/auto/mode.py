@@ -159,7 +159,9 @@ class Auto(Mode):
         )
         rows = 1 + len(draft.nodes) + columns.rows
         tree = Tree(text[-1])
-        if rows > 1 and self._pays(draft.tokens, pace.relative[rows], "the best of all sources"):
+        # An open window runs in every step; whether it brings what it costs is judged over many.
+        least = 0.0 if columns.rows and pace.relative[rows] <= self._credit.dearest else MARGIN
+        if rows > 1 and self._pays(draft.tokens, pace.relative[rows], "the best of all sources", least):
             self._plant(tree, draft)
             columns.add(tree)
         return tree
@@ -204,10 +206,10 @@ class Auto(Mode):
         self._rows += (1 - AVERAGE) * (rows - self._rows)
         self._tokens += (1 - AVERAGE) * (outcome.accepted - self._tokens)
 
-    def _pays(self, tokens: float, cost: float, reason: str) -> bool:
-        """Whether a step that costs so many plain ones is taken; it is the plan then."""
+    def _pays(self, tokens: float, cost: float, reason: str, least: float = MARGIN) -> bool:
+        """Whether a step that costs so many plain ones is taken, at `least` times their worth; it is the plan then."""
         plain = self._pace.plain
-        if self._pace.doubtful or tokens < MARGIN * cost:
+        if self._pace.doubtful or tokens < least * cost:
             return False
         self._drafted = True
         self.plan = Plan(tokens, cost * plain, plain, reason)

@@ -100,16 +100,17 @@ class Pace:
         relative, expected = seconds / self.plain, self.relative[rows]
         unit = max(self._before[rows] - 1, TINY)
         share, count = self._seen.get(rows, ((expected - 1) / unit, TRUST if self._cost else 0))
-        most, booked = expected * (JUMP if count else FIRST_JUMP), relative
+        seen = rows in self._seen
+        most, booked = expected * (JUMP if seen else FIRST_JUMP), relative
         self._quiet += 1
         if relative <= most:
             relative = booked = max(relative, expected / JUMP if count else 1.0, 1.0)
-        elif self._quiet >= QUIET:
-            # It may have been held up by something else. Where another one soon is so slow too, it was not.
-            relative = booked = most
-            self._quiet = 0
-        else:
+        elif self._quiet < QUIET:
             count = 0
+        else:
+            # It may have been held up by something else. Where another one soon is so slow too, it was not.
+            relative, self._quiet = most, 0
+            booked, count = (most, count) if seen else (booked, 0)
         count = min(count + 1, MEMORY)
         share += ((relative - 1) / unit - share) / count
         self._seen[rows] = share, count

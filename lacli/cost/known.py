@@ -24,9 +24,6 @@ from lacli.settings import ModelSettings
 
 Progress = Callable[[str], None]
 
-CHAINS = "steps along a chain of guesses are not measured; mode auto times them while it runs"
-"""A note about models that can go back along one, and along nothing else."""
-
 
 def device_names(*, offloaded: bool) -> str:
     """What computes a model, in words: the processor, and what else there is where layers go there."""

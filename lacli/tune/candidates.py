@@ -96,7 +96,7 @@ def typed(settings: DecodeSettings | ModelSettings, name: str) -> str:
     flag, value = spellings(name)[0], getattr(settings, name)
     if isinstance(value, bool):
         return flag if value else f"--no-{flag.removeprefix('--')}"
-    return f"{flag} {','.join(value) if isinstance(value, tuple) else value}"
+    return f"{flag} {(','.join(value) or 'none') if isinstance(value, tuple) else value}"
 
 
 def _sensible(back: int) -> list[DecodeSettings]:
