@@ -223,6 +223,7 @@ def test_plain_is_remembered_as_what_nothing_beat(store: TunedStore, key: Machin
     store.save(key, replace(TUNED, settings=DecodeSettings(mode="plain"), speedup=1.0))
     found, (sentence,) = settled(store, model, DecodeSettings(), EVERYTHING)
     assert found.mode == "plain" and "plain, which nothing beat" in sentence
+    assert settled(store, model, DecodeSettings(window=7), EVERYTHING - {"window"})[1] == [sentence]
 
 
 def test_without_a_result_the_preset_names_the_command_that_finds_one(

@@ -37,7 +37,7 @@ PLAIN_STEPS = 9
 LEAST_PLAIN = 2
 """Plain steps that are timed before others are compared with them."""
 
-PATIENCE, MOST_PATIENCE = 8, 64
+PATIENCE, MOST_PATIENCE = 16, 64
 """Steps with guesses after which a plain one is timed again, at first; then twice as many each time."""
 
 MEMORY = 12
@@ -68,6 +68,7 @@ class Pace:
         self._since = 0
         self._patience = PATIENCE
         self._known_for = -CONTEXT_STEP
+        self._single = 0.0
         self._before: list[float] = []
         # By size how many times as much its further rows cost as expected, and how many steps say so.
         self._seen: dict[int, tuple[float, int]] = {}
@@ -133,7 +134,10 @@ class Pace:
     @property
     def doubtful(self) -> bool:
         """Whether a plain step has to be timed before others can be compared with it: at first, and now and then."""
-        return self._since >= self._patience or len(self._plain_steps) < LEAST_PLAIN
+        if self._since >= self._patience or not self._plain_steps:
+            return True
+        # The first one may be slow for reasons of its own; that shows beside a measured one.
+        return len(self._plain_steps) < LEAST_PLAIN and self._plain_steps[0] > JUMP * self._single
 
     @property
     def plain(self) -> float:
@@ -152,6 +156,7 @@ class Pace:
     def _expected(self, context: int) -> list[float]:
         """What was known of each size before its first step here."""
         stairs: Staircase | None = self._cost.at(context) if self._cost else None
+        self._single = stairs.single if stairs else 0.0
         if stairs is None or stairs.most_rows == 1:
             return [1 + (rows - 1) * self._row for rows in range(self._most + 1)]
         # Where a size was measured as no dearer than one row, what is seen of it later must still make a difference.

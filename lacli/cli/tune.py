@@ -58,9 +58,10 @@ def tune(
 ) -> None:
     """Search the fixed setting that is fastest for a model on your prompts, and remember it for --preset tuned.
 
-    Mode auto, which needs no tuning, is compared with it. What is remembered holds for this machine, this content of
-    the model file and these -t, -tb, -ngl, -fa, -ctk and -ctv. Greedy and sampled answers have different winners: tune
-    with the sampling that you use; the last result is the one that is remembered.
+    Mode auto, which needs no tuning, is compared with it. What is remembered
+    holds for this machine, this content of the model file and these -t, -tb,
+    -ngl, -fa, -ctk and -ctv. Greedy and sampled answers have different winners:
+    tune with the sampling that you use, the last result takes the place of others.
     """
     from lacli.amounts import counted
     from lacli.tune.product import TunePlan

@@ -53,9 +53,9 @@ def _remembered(path: Path, loading: ModelSettings, store: TunedStore) -> Tuned:
 
 
 def _described(tuned: Tuned, filled: DecodeSettings) -> str:
-    """The setting and how fast it was, which is not known of another one."""
+    """The setting and how fast it was, which is not known of another one; plain decoding heeds no flag beside it."""
     own = [typed(filled, each.name) for each in fields(filled) if _differs(each.name, filled, tuned.settings)]
-    if own:
+    if own and tuned.settings.mode != "plain":
         return f"{words(tuned.settings)}, but with {' '.join(own)}"
     when = f"when it was tuned {age_in_words(max(time() - tuned.tuned_at, 0.0))} at temperature {tuned.temp:g}"
     if tuned.settings.mode == "plain":
