@@ -107,8 +107,8 @@ def test_what_was_learned_follows_the_text(mode: Any, prompt: list[int], length:
     list(decoder.generate(prompt, 20))
     decoder.truncate(length)
     now = [*decoder.text, *more] or [1]
-    list(decoder.generate(now, 0, reuse=True))
-    list(fresh.generate(now, 0))
+    list(decoder.generate(now, 1, reuse=True))
+    list(fresh.generate(now, 1))
     assert knowledge(decoder) == knowledge(fresh)
 
 
