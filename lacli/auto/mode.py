@@ -25,9 +25,6 @@ from lacli.stats import Plan
 from lacli.taught import Taught
 from lacli.tree import Origin, Tree
 
-MARGIN = 1.03
-"""How much better than a plain step a step with guesses must look: expectations are a little too bright."""
-
 CHEAP_ROW = 0.15
 """Plain steps that a row may cost where guesses of every kind are looked for; dearer ones only copies repay."""
 
@@ -98,16 +95,18 @@ class Auto(Mode):
         self._drafted = False
         self.plan = None
         self._step += 1
-        self._pace.reach(len(text))
-        self._wide = self._settings.back < 0 and self._pace.slope[1] <= CHEAP_ROW
+        pace = self._pace
+        pace.reach(len(text))
+        self._wide = pace.slope[1] <= CHEAP_ROW and self._settings.back < 0
         if self._wide:
             self._learn(text)
             return self._grow_tree(text, min(room, self._most))
         tree, matched = Tree(text[-1]), False
         for source in self._chains:
             source.extend(text)
-            matched = matched or source.match[1] > 0
-        if matched:
+            if source.match[1]:
+                matched = True
+        if matched and not pace.doubtful:
             self._grow_chain(tree, min(room, self._most))
         return tree
 
@@ -121,13 +120,14 @@ class Auto(Mode):
         if self._drafted:
             self._credit.book(outcome.accepted, self._pace.saw(outcome.rows, seconds))
         else:
-            if outcome.rows <= self._settings.least_outputs:
-                self._pace.saw(1, seconds)
             self._credit.pass_plain()
+            if outcome.rows <= self._settings.least_outputs and (back := self._pace.saw(1, seconds)):
+                self._credit.book(0, back)
 
     def _grow_chain(self, tree: Tree, most: int) -> None:
         """Where rows are dear: what followed the longest match, of the source whose chain is worth most."""
-        pace, best = self._pace, MARGIN
+        pace, margin = self._pace, self._credit.margin
+        best = margin
         for source, resting in zip(self._chains, self._resting, strict=True):
             length = source.match[1]
             if not length or self._step < resting.get(length, 0):
@@ -139,7 +139,7 @@ class Auto(Mode):
                 found, size, expected = source, rows, tokens
             else:
                 resting[length] = self._step + REST
-        if best > MARGIN and self._pays(expected, pace.relative[size], f"a match of {found.match[1]}"):
+        if best > margin and self._pays(expected, pace.relative[size], f"a match of {found.match[1]}", margin):
             tree.add(found.chain(size - 1), 0, found.origin)
 
     def _grow_tree(self, text: Sequence[int], room: int) -> Tree:
@@ -160,7 +160,7 @@ class Auto(Mode):
         rows = 1 + len(draft.nodes) + columns.rows
         tree = Tree(text[-1])
         # An open window runs in every step; whether it brings what it costs is judged over many.
-        least = 0.0 if columns.rows and pace.relative[rows] <= self._credit.dearest else MARGIN
+        least = 0.0 if columns.rows and pace.relative[rows] <= self._credit.dearest else self._credit.margin
         if rows > 1 and self._pays(draft.tokens, pace.relative[rows], "the best of all sources", least):
             self._plant(tree, draft)
             columns.add(tree)
@@ -206,7 +206,7 @@ class Auto(Mode):
         self._rows += (1 - AVERAGE) * (rows - self._rows)
         self._tokens += (1 - AVERAGE) * (outcome.accepted - self._tokens)
 
-    def _pays(self, tokens: float, cost: float, reason: str, least: float = MARGIN) -> bool:
+    def _pays(self, tokens: float, cost: float, reason: str, least: float) -> bool:
         """Whether a step that costs so many plain ones is taken, at `least` times their worth; it is the plan then."""
         plain = self._pace.plain
         if self._pace.doubtful or tokens < least * cost:

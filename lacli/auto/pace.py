@@ -7,6 +7,7 @@ steps say how steep it is.
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,17 @@ SMALL_BATCHES = 1.3
 
 QUIET = 32
 """Steps after one that seemed to be held up in which no other is taken for such."""
+
+SPREAD = 0.1
+"""How much a size's cost must change until those beside it follow."""
+
+RETURN_S = 2e-4
+"""Seconds that a plain step behind another one takes beyond a plain one, where nothing is known yet: llama.cpp builds
+another graph."""
+
+RETURNS = 8
+MOST_RETURN = 2.0
+"""Steps that decide what going back costs, and plain steps that it may cost at most."""
 
 TRUST = 4
 """Steps that a measurement made before counts as."""
@@ -73,6 +85,9 @@ class Pace:
         # By size how many times as much its further rows cost as expected, and how many steps say so.
         self._seen: dict[int, tuple[float, int]] = {}
         self._lately: set[int] = set()
+        # The same when the sizes beside them were last mended by it.
+        self._spread: dict[int, float] = {}
+        self._return, self._returns = 0.0, False
         self._quiet = QUIET
         self.reach(0)
 
@@ -92,16 +107,52 @@ class Pace:
             self._prefilled = rows, seconds
 
     def saw(self, rows: int, seconds: float) -> float:
-        """A step took so long; what that is in plain steps, as far as it is believed."""
+        """A step took so long; what that is in plain steps beyond those it stood for, as far as it is believed.
+
+        Of a plain step that follows another kind: what going back to one row has cost.
+        """
         if rows == 1:
-            self._saw_plain(seconds)
-        if rows == 1 or not self.plain or rows > self._most:
+            return self._saw_plain(seconds)
+        if not self.plain or rows > self._most:
             return 1.0
+        if self._since:
+            self._weigh_return(0.0)
         self._since += 1
-        relative, expected = seconds / self.plain, self.relative[rows]
+        return self._saw_more(rows, seconds / self.plain)
+
+    def _saw_plain(self, seconds: float) -> float:
+        excess = 0.0
+        if self._since:
+            plain = self.plain
+            excess = min(max(seconds / plain - 1, 0.0), MOST_RETURN)
+            self._weigh_return(excess)
+            if self._since >= self._patience:
+                self._patience = min(2 * self._patience, MOST_PATIENCE)
+            # Behind other steps it says only whether plain ones cost what they did.
+            if plain / JUMP < seconds < plain * (JUMP + self._return):
+                self._since = 0
+                return excess
+            self._plain_steps.clear()
+            self._since = 0
+            return excess
+        self._plain_steps.append(seconds)
+        if len(self._plain_steps) <= LEAST_PLAIN and not self._returns:
+            self._return = min(RETURN_S / max(self.plain, TINY * RETURN_S), MOST_RETURN / 2)
+            self._update()
+        if self._prefilled and len(self._plain_steps) >= LEAST_PLAIN:
+            self._expect_by_prompt(*self._prefilled)
+        return 0.0
+
+    def _weigh_return(self, excess: float) -> None:
+        """What going back to one row costs on average, for each step that had more."""
+        self._returns = True
+        self._return += (excess - self._return) / RETURNS
+
+    def _saw_more(self, rows: int, relative: float) -> float:
+        expected = self._cost_of[rows]
         unit = max(self._before[rows] - 1, TINY)
-        share, count = self._seen.get(rows, ((expected - 1) / unit, TRUST if self._cost else 0))
         seen = rows in self._seen
+        share, count = self._seen.get(rows, ((expected - 1) / unit, TRUST if self._cost else 0))
         most, booked = expected * (JUMP if seen else FIRST_JUMP), relative
         self._quiet += 1
         if relative <= most:
@@ -116,20 +167,12 @@ class Pace:
         share += ((relative - 1) / unit - share) / count
         self._seen[rows] = share, count
         self._lately.add(rows)
-        if abs(1 + unit * share - expected) > 0.02 * expected:
+        if abs(share - self._spread.get(rows, inf)) > SPREAD * share:
             self._update()
+        else:
+            self._cost_of[rows] = 1 + unit * share
+            self.relative[rows] = self._cost_of[rows] + self._return
         return booked
-
-    def _saw_plain(self, seconds: float) -> None:
-        if self._since and not self.plain / JUMP < seconds < self.plain * JUMP:
-            # What plain steps cost long ago says nothing any more.
-            self._plain_steps.clear()
-        self._plain_steps.append(seconds)
-        if self._since >= self._patience:
-            self._patience = min(2 * self._patience, MOST_PATIENCE)
-        self._since = 0
-        if self._prefilled and len(self._plain_steps) >= LEAST_PLAIN:
-            self._expect_by_prompt(*self._prefilled)
 
     @property
     def doubtful(self) -> bool:
@@ -164,16 +207,19 @@ class Pace:
 
     def _update(self) -> None:
         """Sizes that were seen cost what they did; others are off as the nearest seen one is, the less the farther."""
-        relative = np.array(self._before)
-        if self._seen:
-            sizes = np.array(sorted(self._seen))
-            shares = np.maximum([self._seen[size][0] for size in sizes.tolist()], TINY)
+        cost = np.array(self._before)
+        self._spread = {rows: share for rows, (share, _) in self._seen.items()}
+        if self._spread:
+            sizes = np.array(list(self._spread))
+            shares = np.maximum(list(self._spread.values()), TINY)
             rows = np.arange(2, self._most + 1)
             apart = np.abs(np.log(rows)[:, None] - np.log(sizes))
             near = apart.argmin(axis=1)
-            relative[2:] = 1 + (relative[2:] - 1) * shares[near] ** np.exp(-apart.min(axis=1))
-        self.relative: list[float] = relative.tolist()
-        self.slope: list[float] = _slopes(relative)
+            cost[2:] = 1 + (cost[2:] - 1) * shares[near] ** np.exp(-apart.min(axis=1))
+        self._cost_of: list[float] = cost.tolist()
+        cost[2:] += self._return
+        self.relative: list[float] = cost.tolist()
+        self.slope: list[float] = _slopes(cost)
 
 
 def _slopes(cost: npt.NDArray[np.float64]) -> list[float]:

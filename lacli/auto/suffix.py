@@ -105,25 +105,27 @@ class Suffix(Matching):
 
     def _take(self, text: Sequence[int], *, scored: bool) -> None:
         self._text = text
-        matches, earlier = self._matches, self._earlier
-        known = len(earlier)
-        if len(matches) > known + 1:
+        matches, earlier, latest = self._matches, self._earlier, self._latest
+        place = len(earlier)
+        if len(matches) > place + 1:
             # An interrupt came between the entries of a token.
-            del matches[known + 1 :]
-        for place in range(known, len(text)):
-            token = text[place]
-            expected, length = matches[-1]
-            pair = (text[place - 1] if place else -1, token)
-            before = self._latest.get(pair, 0)
+            del matches[place + 1 :]
+        expected, length = matches[-1]
+        before = text[place - 1] if place else -1
+        for token in text[place:]:
+            end = latest.get((before, token), 0)
             hit = length > 0 and text[expected] == token
             if scored and length:
                 self._score(place, token, length, hit)
             if hit:
-                matches.append((expected + 1, length + 1))
+                expected, length = expected + 1, length + 1
             else:
-                matches.append(self._search(text, place, before) if before else NONE)
-            earlier.append(before)
-            self._latest[pair] = place + 1
+                expected, length = self._search(text, place, end) if end else NONE
+            matches.append((expected, length))
+            earlier.append(end)
+            place += 1
+            latest[before, token] = place
+            before = token
 
     def _score(self, place: int, token: int, length: int, hit: bool) -> None:
         self.belief.saw(KINDS[length] if length < LAST else KINDS[LAST], hit)
