@@ -195,7 +195,9 @@ class Decoder:
 
     def _learn_anew(self) -> None:
         self.pool = NgramPool(self.settings.ngram, self.settings.guesses, self.settings.pool_keys)
-        self._experience = Experience(self.settings, *self._known) if self.settings.mode == "auto" else None
+        sampled = self._verifier is not None
+        auto = self.settings.mode == "auto"
+        self._experience = Experience(self.settings, *self._known, sampled=sampled) if auto else None
         self._mode = self._new_mode()
 
     def _new_mode(self) -> Mode:

@@ -22,7 +22,7 @@ def test_steps_that_cost_what_they_may_never_lose_more_than_the_allowance(
             credit.book(brought, spent)
         else:
             brought, spent = 1, 1.0
-            credit.pass_plain()
+            credit.pass_plain(1)
         tokens, cost = tokens + brought, cost + spent
         assert cost <= tokens * (1 + SHARE) + FIRST + 1e-9
 
@@ -35,7 +35,7 @@ def test_guesses_that_are_always_wrong_cost_two_steps_and_a_hundredth_of_the_run
             lost += 0.5
             credit.book(1, 1.5)
         else:
-            credit.pass_plain()
+            credit.pass_plain(1)
     assert lost <= 2 + 0.01 * length
 
 
@@ -65,6 +65,6 @@ def test_a_step_that_cost_more_than_it_might_stops_guessing_until_it_is_worked_o
     credit.book(1, 1 + FIRST + 0.5)
     waited = 0
     while credit.dearest <= 1:
-        credit.pass_plain()
+        credit.pass_plain(1)
         waited += 1
     assert 40 <= waited <= 60

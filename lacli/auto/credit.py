@@ -40,6 +40,6 @@ class Credit:
         """A step with guesses brought so many tokens and cost so many plain steps."""
         self._balance = min(max(self._balance + tokens - cost + SHARE * tokens, LEAST), MOST)
 
-    def pass_plain(self) -> None:
-        """A plain step."""
-        self._balance = min(self._balance + SHARE, MOST)
+    def pass_plain(self, steps: int) -> None:
+        """So many plain steps were taken."""
+        self._balance = min(self._balance + SHARE * steps, MOST)

@@ -20,14 +20,21 @@ from lacli.settings import DecodeSettings
 class Experience:
     """The parts of it, one for each part of the mode that learns."""
 
-    def __init__(self, settings: DecodeSettings, cost: Cost | None = None, kept: KeptTexts | None = None) -> None:
-        """cost: the staircases measured before. kept: texts of earlier runs."""
+    def __init__(
+        self,
+        settings: DecodeSettings,
+        cost: Cost | None = None,
+        kept: KeptTexts | None = None,
+        *,
+        sampled: bool = False,
+    ) -> None:
+        """cost: the staircases measured before. kept: texts of earlier runs. sampled: not the most probable tokens."""
         self.pace = Pace(settings.most_rows, cost)
         self.credit = Credit()
         columns = settings.window if "window" in settings.sources else 0
         self.width = Width(columns, settings.ngram, settings.auto_rows)
         self.recycling = Recycling()
-        self.suffix_belief = Belief(Suffix.expected)
+        self.suffix_belief = Belief(Suffix.expected_sampled if sampled else Suffix.expected)
         self.taught_belief = Belief(Pooled.expected)
         self.found_belief = Belief(Pooled.expected)
         self.kept = kept

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.auto.belief import Belief
-from lacli.auto.matching import KINDS, LAST, LENGTHS, NONE, Matching
+from lacli.auto.matching import LENGTHS, NONE, Matching, kind
 from lacli.auto.source import Guess
 from lacli.auto.suffix import LONGEST
 from lacli.batch import Ints
@@ -138,6 +138,6 @@ class Kept(Matching):
             place, length = matches[-1]
             hit = tokens[place] == text[known - 1]
             if scored and length:
-                self.belief.saw(KINDS[min(length, LAST)], bool(hit))
+                self.belief.saw(kind(length), bool(hit))
             goes_on = hit and tokens[place + 1] != GAP
             matches.append((place + 1, length + 1) if goes_on else self._kept.longest(text, known))

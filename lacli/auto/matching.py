@@ -21,6 +21,11 @@ NONE = (0, 0)
 """No match."""
 
 
+def kind(length: int) -> int:
+    """The kind of a match of so many tokens."""
+    return KINDS[length] if length < LAST else KINDS[LAST]
+
+
 class Matching(Source):
     """Guesses what came behind the longest match of the text's end.
 
@@ -45,7 +50,7 @@ class Matching(Source):
 
     def chance(self, length: int) -> float:
         """The probability of the token after a match of so many tokens."""
-        return self.belief.probability[KINDS[length] if length < LAST else KINDS[LAST]]
+        return self.belief.probability[kind(length)]
 
     def chain(self, length: int) -> list[int]:
         """The tokens that follow the match: so many of them, or fewer where its text ends."""

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from lacli.auto.experience import Experience
 from lacli.auto.kept import Kept
-from lacli.auto.matching import Matching
+from lacli.auto.matching import Matching, kind
 from lacli.auto.planner import Draft, chain_rows, plan
 from lacli.auto.pooled import Pooled
 from lacli.auto.recycling import MOST
@@ -30,6 +30,12 @@ CHEAP_ROW = 0.15
 
 REST = 8
 """Steps in which a match of a length that did not pay is not looked at again: what it is worth changes slowly."""
+
+DROWSY, DEEPEST_SLEEP = 8, 4
+"""Steps that looked for guesses in vain until one fewer of the next ones looks, and of how many at least one does.
+
+On a small model the looking itself costs more than a hundredth of a step.
+"""
 
 AVERAGE = 0.9
 """What a step still counts in the average one step later."""
@@ -56,13 +62,15 @@ class Auto(Mode):
         self._most = settings.most_tokens
         chosen = settings.sources
         # Those that are mostly right come first: where two guess differently the first one's word counts.
-        self._chains: list[Matching] = [Suffix(experience.suffix_belief)] if "suffix" in chosen else []
+        # With each, by kind of match, the step until which nobody asks again: it did not pay the last time.
+        self._chains: list[tuple[Matching, list[int]]] = []
+        if "suffix" in chosen:
+            self._chains.append((Suffix(experience.suffix_belief), [0] * len(Suffix.expected)))
         if "store" in chosen and experience.kept:
-            self._chains.append(Kept(experience.kept, experience.kept_belief))
-        # By source the lengths of matches that did not pay, and until which step nobody asks again.
-        self._resting: list[dict[int, int]] = [{} for _ in self._chains]
-        self._step = 0
-        self._sources: list[Source] = [*self._chains]
+            self._chains.append((Kept(experience.kept, experience.kept_belief), [0] * len(Suffix.expected)))
+        # Steps: this one, the last one that was booked, the one that looks again, and how many looked in vain.
+        self._step = self._booked = self._wake = self._idle = 0
+        self._sources: list[Source] = [source for source, _ in self._chains]
         if "pool" in chosen:
             self._sources.append(Pooled(pool, Origin.POOL, Taught(pool), experience.taught_belief))
         self._recycles = "recycling" in chosen
@@ -71,13 +79,15 @@ class Auto(Mode):
         if "window" in chosen:
             # The last one: what others guess too is not the window's gain.
             self._sources.append(Pooled(pool, Origin.WINDOW, belief=experience.found_belief))
-        self._wide = self._drafted = False
+        self._wide = self._drafted = self._asleep = False
         self._before = -1
         self._rows, self._tokens = 1.0, 1.0
         self._seen: tuple[list[int], list[int], Successors] | None = None
 
     def begin(self, text: Sequence[int]) -> None:
+        self._wake = self._idle = 0
         self._pace.reach(len(text))
+        self._pace.settle()
         self._seen = None
         for source in self._sources:
             source.begin(text)
@@ -92,25 +102,35 @@ class Auto(Mode):
         self._pace.prefilled(rows, seconds)
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
-        self._drafted = False
-        self.plan = None
+        self._drafted, self.plan = False, None
         self._step += 1
+        self._asleep = self._step < self._wake
+        if self._asleep:
+            return Tree(text[-1])
         pace = self._pace
         pace.reach(len(text))
         self._wide = pace.slope[1] <= CHEAP_ROW and self._settings.back < 0
         if self._wide:
+            pace.settle()
             self._learn(text)
             return self._grow_tree(text, min(room, self._most))
-        tree, matched = Tree(text[-1]), False
-        for source in self._chains:
+        tree, asked = Tree(text[-1]), False
+        for source, resting in self._chains:
             source.extend(text)
-            if source.match[1]:
-                matched = True
-        if matched and not pace.doubtful:
+            length = source.match[1]
+            asked = asked or (length > 0 and self._step >= resting[kind(length)])
+        if asked and not pace.doubtful:
+            pace.settle()
             self._grow_chain(tree, min(room, self._most))
+        elif self._idle % DROWSY == 0:
+            pace.settle()
+        self._idle = 0 if self._drafted else self._idle + 1
+        self._wake = self._step + min(1 + self._idle // DROWSY, DEEPEST_SLEEP)
         return tree
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
+        if self._asleep:
+            return
         seconds = outcome.seconds
         if self._wide:
             # What is learned from rows takes its time by their number too.
@@ -120,17 +140,18 @@ class Auto(Mode):
         if self._drafted:
             self._credit.book(outcome.accepted, self._pace.saw(outcome.rows, seconds))
         else:
-            self._credit.pass_plain()
+            self._credit.pass_plain(self._step - self._booked)
             if outcome.rows <= self._settings.least_outputs and (back := self._pace.saw(1, seconds)):
                 self._credit.book(0, back)
+        self._booked = self._step
 
     def _grow_chain(self, tree: Tree, most: int) -> None:
         """Where rows are dear: what followed the longest match, of the source whose chain is worth most."""
         pace, margin = self._pace, self._credit.margin
         best = margin
-        for source, resting in zip(self._chains, self._resting, strict=True):
+        for source, resting in self._chains:
             length = source.match[1]
-            if not length or self._step < resting.get(length, 0):
+            if not length or self._step < resting[kind(length)]:
                 continue
             chances = map(source.chance, range(length, length + source.ahead(most - 1)))
             rows, tokens = chain_rows(chances, pace.relative, pace.slope, most, self._credit.dearest)
@@ -138,7 +159,7 @@ class Auto(Mode):
                 best = tokens / pace.relative[rows]
                 found, size, expected = source, rows, tokens
             else:
-                resting[length] = self._step + REST
+                resting[kind(length)] = self._step + REST
         if best > margin and self._pays(expected, pace.relative[size], f"a match of {found.match[1]}", margin):
             tree.add(found.chain(size - 1), 0, found.origin)
 

@@ -32,9 +32,9 @@ QUIET = 32
 SPREAD = 0.1
 """How much a size's cost must change until those beside it follow."""
 
-RETURN_S = 2e-4
-"""Seconds that a plain step behind another one takes beyond a plain one, where nothing is known yet: llama.cpp builds
-another graph."""
+RETURN_S = 4e-4
+"""Seconds that a step with guesses costs besides, where nothing is known yet: its own work here, and llama.cpp's of
+building another graph before and behind it."""
 
 RETURNS = 8
 MOST_RETURN = 2.0
@@ -79,9 +79,10 @@ class Pace:
         self._plain_steps: deque[float] = deque(maxlen=PLAIN_STEPS)
         self._since = 0
         self._patience = PATIENCE
-        self._known_for = -CONTEXT_STEP
+        self._known_for = 0
         self._single = 0.0
-        self._before: list[float] = []
+        self._mended = True
+        self._before = self._expected(0)
         # By size how many times as much its further rows cost as expected, and how many steps say so.
         self._seen: dict[int, tuple[float, int]] = {}
         self._lately: set[int] = set()
@@ -89,7 +90,7 @@ class Pace:
         self._spread: dict[int, float] = {}
         self._return, self._returns = 0.0, False
         self._quiet = QUIET
-        self.reach(0)
+        self.settle()
 
     def reach(self, context: int) -> None:
         """The text has so many tokens: where they cost something, the staircase there is another one."""
@@ -99,7 +100,7 @@ class Pace:
             self._seen = {rows: seen for rows, seen in self._seen.items() if rows in self._lately}
             self._lately = set()
             self._before = self._expected(context)
-            self._update()
+            self._mended = True
 
     def prefilled(self, rows: int, seconds: float) -> None:
         """A prompt's rows took so long: without a measured staircase the best hint there is."""
@@ -138,7 +139,7 @@ class Pace:
         self._plain_steps.append(seconds)
         if len(self._plain_steps) <= LEAST_PLAIN and not self._returns:
             self._return = min(RETURN_S / max(self.plain, TINY * RETURN_S), MOST_RETURN / 2)
-            self._update()
+            self.relative[2:] = [cost + self._return for cost in self._cost_of[2:]]
         if self._prefilled and len(self._plain_steps) >= LEAST_PLAIN:
             self._expect_by_prompt(*self._prefilled)
         return 0.0
@@ -167,11 +168,9 @@ class Pace:
         share += ((relative - 1) / unit - share) / count
         self._seen[rows] = share, count
         self._lately.add(rows)
-        if abs(share - self._spread.get(rows, inf)) > SPREAD * share:
-            self._update()
-        else:
-            self._cost_of[rows] = 1 + unit * share
-            self.relative[rows] = self._cost_of[rows] + self._return
+        self._mended = self._mended or abs(share - self._spread.get(rows, inf)) > SPREAD * share
+        self._cost_of[rows] = 1 + unit * share
+        self.relative[rows] = self._cost_of[rows] + self._return
         return booked
 
     @property
@@ -194,19 +193,30 @@ class Pace:
         # A prompt may be slow because the weights come from disk; then the first guesses have to find out.
         self._row = min(SMALL_BATCHES * seconds / rows / self.plain, DEAREST_ROW)
         self._before = self._expected(self._known_for)
-        self._update()
+        self._mended = True
 
-    def _expected(self, context: int) -> list[float]:
+    def _expected(self, context: int) -> npt.NDArray[np.float64]:
         """What was known of each size before its first step here."""
         stairs: Staircase | None = self._cost.at(context) if self._cost else None
         self._single = stairs.single if stairs else 0.0
+        rows = np.arange(self._most + 1)
         if stairs is None or stairs.most_rows == 1:
-            return [1 + (rows - 1) * self._row for rows in range(self._most + 1)]
+            return np.asarray(1 + (rows - 1) * self._row, np.float64)
+        sizes = [point.rows for point in stairs.points]
+        cost: npt.NDArray[np.float64] = np.interp(rows, sizes, [stairs.relative(size) for size in sizes])
+        beyond = range(sizes[-1] + 1, self._most + 1)
+        cost[sizes[-1] + 1 :] = [stairs.relative(size) for size in beyond]
         # Where a size was measured as no dearer than one row, what is seen of it later must still make a difference.
-        return [1.0, *(max(stairs.relative(rows), 1 + (rows - 1) * TINY) for rows in range(1, self._most + 1))]
+        return np.asarray(np.maximum(cost, 1 + (rows - 1) * TINY), np.float64)
 
-    def _update(self) -> None:
-        """Sizes that were seen cost what they did; others are off as the nearest seen one is, the less the farther."""
+    def settle(self) -> None:
+        """Let what was learned since the last call count in `relative` and `slope`.
+
+        Sizes that were seen cost what they did; others are off as the nearest seen one is, the less the farther.
+        """
+        if not self._mended:
+            return
+        self._mended = False
         cost = np.array(self._before)
         self._spread = {rows: share for rows, (share, _) in self._seen.items()}
         if self._spread:
