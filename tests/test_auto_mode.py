@@ -306,7 +306,7 @@ def test_a_hostile_text_costs_hardly_more_than_a_plain_run(name: str, shape: str
     stairs = STAIRS[shape]
     took, steps = run(WRITERS[name](1), lambda rows, _: stairs.seconds(rows), stairs.measured if known else None)
     assert took <= WORST
-    assert sum(step.drafted > 0 for step in steps) >= 2, "nothing was tried"
+    assert any(step.drafted for step in steps), "nothing was tried"
 
 
 JUMPS: dict[str, Callable[[int, float], float]] = {

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.auto.pace import JUMP, LEAST_PREFILL, PLAIN_STEPS, SMALL_BATCHES, TINY, UNKNOWN_ROW, Pace
+from lacli.auto import pace as module
+from lacli.auto.pace import JUMP, LEAST_PREFILL, PLAIN_STEPS, SMALL_BATCHES, TINY, UNKNOWN_ROW
 from lacli.cost.staircase import Cost, Point, Staircase
+
+
+class Pace(module.Pace):
+    """Lets all that it learns count at once."""
+
+    def reach(self, context: int) -> None:
+        super().reach(context)
+        self.settle()
+
+    def saw(self, rows: int, seconds: float) -> float:
+        believed = super().saw(rows, seconds)
+        self._mended = True
+        self.settle()
+        return believed
+
+
+@pytest.fixture(autouse=True, scope="module")
+def going_back_costs_nothing() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "RETURN_S", 0.0)
+        yield
+
 
 MOST = 16
 PLAIN_S = 0.01
@@ -175,3 +200,22 @@ def test_times_of_nothing_break_nothing() -> None:
     pace.saw(1, TINY)
     pace.saw(4, 0.0)
     assert pace.relative[4] >= 1
+
+
+def test_what_going_back_to_one_row_costs_is_learned_and_counts_for_every_larger_step() -> None:
+    pace = paced(plain_steps=9)
+    for _ in range(40):
+        pace.saw(4, 1.9 * PLAIN_S)
+        assert pace.saw(1, 1.5 * PLAIN_S) == pytest.approx(0.5)
+    pace.reach(0)
+    pace._mended = True
+    pace.settle()
+    assert pace.relative[4] == pytest.approx(1.9 + 0.5, rel=0.02)
+    assert pace.relative[8] == pytest.approx(3.4 + 0.5, rel=0.02)
+    assert pace.plain == PLAIN_S
+
+
+def test_where_nothing_is_known_of_going_back_it_costs_a_little() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "RETURN_S", 0.1 * PLAIN_S)
+        assert paced().relative[4] == pytest.approx(1.9 + 0.1)

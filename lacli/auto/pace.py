@@ -138,7 +138,7 @@ class Pace:
             return excess
         self._plain_steps.append(seconds)
         if len(self._plain_steps) <= LEAST_PLAIN and not self._returns:
-            self._return = min(RETURN_S / max(self.plain, TINY * RETURN_S), MOST_RETURN / 2)
+            self._return = min(RETURN_S / self.plain, MOST_RETURN / 2) if self.plain else 0.0
             self.relative[2:] = [cost + self._return for cost in self._cost_of[2:]]
         if self._prefilled and len(self._plain_steps) >= LEAST_PLAIN:
             self._expect_by_prompt(*self._prefilled)

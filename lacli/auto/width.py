@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from lacli.settings import window_rows
 
-POSSIBLE = 0.08
+POSSIBLE = 0.1
 """The part of a step's time that a window could repay at most; where it costs more it is never tried."""
 
 FIRST, LONGEST = 64, 4096
