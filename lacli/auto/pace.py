@@ -32,7 +32,7 @@ QUIET = 32
 SPREAD = 0.1
 """How much a size's cost must change until those beside it follow."""
 
-RETURN_S = 4e-4
+RETURN_S = 2e-4
 """Seconds that a step with guesses costs besides, where nothing is known yet: its own work here, and llama.cpp's of
 building another graph before and behind it."""
 
