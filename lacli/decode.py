@@ -19,6 +19,7 @@ from lacli.errors import PromptError
 from lacli.mode import Mode, Outcome
 from lacli.modes import new_mode
 from lacli.pool import NgramPool
+from lacli.prefix import common_prefix
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
 from lacli.tree import Origin, Tree
@@ -287,9 +288,3 @@ class Decoder:
         if self._engine.is_end(token):
             return "eog"
         return "length" if last else None
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two texts have in common at their beginning."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(left), len(right)))

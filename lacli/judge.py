@@ -13,9 +13,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from lacli.decode import Decoder, common_prefix
+from lacli.decode import Decoder
 from lacli.engine import Distribution, Engine, Floats, Sampler
 from lacli.errors import LacliError
+from lacli.prefix import common_prefix
 from lacli.replay import Mismatch, Recorder, replay
 from lacli.settings import DecodeSettings
 

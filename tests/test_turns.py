@@ -10,8 +10,9 @@ import pytest
 
 from lacli.chain import LlamaSampler
 from lacli.context import LlamaEngine
-from lacli.decode import Decoder, common_prefix
+from lacli.decode import Decoder
 from lacli.judge import PLAIN
+from lacli.prefix import common_prefix
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings

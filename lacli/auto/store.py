@@ -23,9 +23,9 @@ import numpy.typing as npt
 
 from lacli.amounts import counted
 from lacli.cost.store import content_hash, digest_of, readable
-from lacli.decode import common_prefix
 from lacli.errors import reason_of
 from lacli.gguf import GgufFile, parts
+from lacli.prefix import common_prefix
 from lacli.settings import DecodeSettings
 
 Tokens = npt.NDArray[np.int32]

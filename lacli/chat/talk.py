@@ -13,10 +13,10 @@ from lacli.auto.store import TextStore
 from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation, Message
 from lacli.chat.prompts import Prompts, Spelled
-from lacli.decode import common_prefix
 from lacli.errors import PromptError
 from lacli.generation import Answer
 from lacli.interrupts import without_ctrl_c
+from lacli.prefix import common_prefix
 from lacli.sampling import SamplingSettings, new_seed
 from lacli.session import Session
 from lacli.settings import DecodeSettings
