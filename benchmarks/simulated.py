@@ -18,10 +18,10 @@ import numpy as np
 
 from lacli.batch import Batch, Ints
 from lacli.cost.measure import ROWS
-from lacli.cost.staircase import Cost, Point, Staircase
 from lacli.engine import Engine, Floats, Successors
 from lacli.errors import UsageError
 from lacli.replay import Recorder
+from lacli.staircase import Cost, Point, Staircase
 
 PLAIN_S = 0.01
 """Seconds of a step of one row."""

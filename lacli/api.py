@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import overload
 
-from lacli.cost.staircase import Cost
 from lacli.generation import Answer
 from lacli.resolve import find_model
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
+from lacli.staircase import Cost
 
 
 def load(

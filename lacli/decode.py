@@ -13,7 +13,6 @@ from lacli.auto.experience import Experience
 from lacli.auto.kept import KeptTexts
 from lacli.batch import Batch
 from lacli.cache import Cache
-from lacli.cost.staircase import Cost
 from lacli.engine import Engine
 from lacli.errors import PromptError
 from lacli.mode import Mode, Outcome
@@ -21,6 +20,7 @@ from lacli.modes import new_mode
 from lacli.pool import NgramPool
 from lacli.prefix import common_prefix
 from lacli.settings import DecodeSettings
+from lacli.staircase import Cost
 from lacli.stats import Finish, Step
 from lacli.tree import Origin, Tree
 from lacli.verify import Choose, Verifier, walk

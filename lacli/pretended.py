@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lacli.cost.staircase import Cost, Point, Staircase
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.mode import Mode, Outcome
 from lacli.settings import DecodeSettings
+from lacli.staircase import Cost, Point, Staircase
 from lacli.tree import Tree
 from lacli.verify import Verifier
 

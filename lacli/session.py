@@ -17,7 +17,6 @@ from lacli.chain import LlamaSampler
 from lacli.closing import Closing
 from lacli.context import LlamaEngine, most_back
 from lacli.cores import with_threads
-from lacli.cost.staircase import Cost
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import LacliError, PromptError, UsageError
@@ -27,6 +26,7 @@ from lacli.notes import asked_sources, context_notes, idle_notes, source_notes
 from lacli.sampling import SamplingSettings, new_seed
 from lacli.schema import grammar_of
 from lacli.settings import DecodeSettings, ModelSettings, SourceName, check_rows, fitted
+from lacli.staircase import Cost
 from lacli.stats import Step
 from lacli.strict import strict_settings
 from lacli.template import ChatTemplate, as_messages, chatml, choose_template, with_one_bos

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from lacli.auto import width
 from lacli.auto.kept import KeptTexts
 from lacli.batch import Batch
-from lacli.cost.staircase import Cost, Point, Staircase
 from lacli.decode import Decoder
 from lacli.engine import Successors
 from lacli.settings import SOURCES, DecodeSettings, SourceName
+from lacli.staircase import Cost, Point, Staircase
 from lacli.stats import Step
 from lacli.tree import Origin
 from lacli.verify import SampleAndMatch

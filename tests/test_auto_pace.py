@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lacli.auto import pace as module
 from lacli.auto.pace import JUMP, LEAST_PREFILL, PLAIN_STEPS, SMALL_BATCHES, TINY, UNKNOWN_ROW
-from lacli.cost.staircase import Cost, Point, Staircase
+from lacli.staircase import Cost, Point, Staircase
 
 
 class Pace(module.Pace):

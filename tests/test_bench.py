@@ -14,11 +14,11 @@ import pytest
 from lacli.bench.tasks import CLASSES
 from lacli.cost.known import cost_key
 from lacli.cost.measure import MeasurePlan
-from lacli.cost.staircase import Cost, Point, Staircase
 from lacli.cost.store import CostStore
 from lacli.errors import LacliError
 from lacli.resolve import demo_model
 from lacli.settings import ModelSettings
+from lacli.staircase import Cost, Point, Staircase
 from tests import fake_rivals
 from tests.program import call, finish, on_terminal, start
 from tests.tiny_models import write_lfm2, write_mamba

@@ -9,8 +9,8 @@ import pytest
 
 from lacli.cost.cost_json import as_json
 from lacli.cost.report import WIDTH, Setup, as_lines, conclusion
-from lacli.cost.staircase import Cost, Point, Staircase
 from lacli.settings import DecodeSettings, ModelSettings
+from lacli.staircase import Cost, Point, Staircase
 
 SETUP = Setup("/models/toy.gguf", ModelSettings(threads=4, threads_batch=4))
 CPU = Staircase(64, (Point(1, 0.01, 0.01), Point(4, 0.025, 0.02), Point(8, 0.05, 0.04), Point(128, 0.55, 0.5)))

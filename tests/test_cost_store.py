@@ -16,11 +16,11 @@ from lacli.auto.experience import Experience
 from lacli.backends import Device
 from lacli.cost.known import cost_key, keep, known_cost, machine_key, tell
 from lacli.cost.measure import MeasurePlan
-from lacli.cost.staircase import Cost, Point, Staircase
 from lacli.cost.store import HASHED, CostKey, CostStore, content_hash
 from lacli.decode import Decoder
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
+from lacli.staircase import Cost, Point, Staircase
 
 COST = Cost(
     (

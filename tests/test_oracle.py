@@ -18,11 +18,11 @@ from lacli.bench.rounds import Rounds
 from lacli.bench.rows import as_rows
 from lacli.bench.statistics import Ratio
 from lacli.bench.sweep import Point
-from lacli.cost.staircase import Cost, Staircase
-from lacli.cost.staircase import Point as Measured
 from lacli.decode import Decoder
 from lacli.engine import Engine, Floats
 from lacli.settings import DecodeSettings
+from lacli.staircase import Cost, Staircase
+from lacli.staircase import Point as Measured
 from lacli.verify import SampleAndMatch
 from tests.bench_field import LOOKUP, PLAIN, asker, contender, task, words
 from tests.fake_clock import ClockedEngine, FakeClock

@@ -10,8 +10,8 @@ import typer.main
 
 from lacli.cli.lookahead_options import lookahead_group
 from lacli.cli.main import app
-from lacli.cost.staircase import Point, Staircase
 from lacli.settings import DecodeSettings, ModelSettings
+from lacli.staircase import Point, Staircase
 from lacli.tune.candidates import candidates, flags, words
 
 LOADING = ModelSettings(threads=1, threads_batch=1)

@@ -13,8 +13,8 @@ from lacli.auto.pooled import Pooled
 from lacli.auto.recycling import Recycling
 from lacli.auto.suffix import Suffix
 from lacli.auto.width import Width
-from lacli.cost.staircase import Cost
 from lacli.settings import DecodeSettings
+from lacli.staircase import Cost
 
 
 class Experience:

@@ -12,7 +12,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-from lacli.cost.staircase import Cost, Staircase
+from lacli.staircase import Cost, Staircase
 
 UNKNOWN_ROW = 0.35
 """Plain steps that a further row is taken to cost, where nothing at all is known of the machine."""

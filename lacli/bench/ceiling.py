@@ -15,9 +15,9 @@ from lacli.bench.results import results
 from lacli.bench.rounds import Contender, Exchange, Rounds, Trial, timed
 from lacli.bench.statistics import Ratio
 from lacli.bench.sweep import Point
-from lacli.cost.staircase import Cost, Staircase
 from lacli.engine import Engine, Sampler
 from lacli.settings import DecodeSettings
+from lacli.staircase import Cost, Staircase
 
 MANY = 4
 """Repetitions of a benchmark from which on the oracle answers twice."""

@@ -13,8 +13,8 @@ from lacli import charts, plots
 from lacli.bench.ceiling import Ceilings
 from lacli.bench.results import Result, overall
 from lacli.bench.rounds import Contender
-from lacli.cost.staircase import Cost
 from lacli.law import PAPER, Law, Measured, fit
+from lacli.staircase import Cost
 
 LEAST_FOR_A_CURVE = 3
 """Points of a sweep; fewer are a table."""

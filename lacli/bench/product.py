@@ -30,7 +30,6 @@ from lacli.bench.scores import save_samples, scores
 from lacli.bench.staging import Request, asker_of, planned, points_of, prompts_of
 from lacli.check import fixed_seed, refuse_other_draws
 from lacli.cost.known import cost_beside
-from lacli.cost.staircase import Cost
 from lacli.cost.store import CostStore
 from lacli.ending import ctrl_c_ends_at_once, loading_model
 from lacli.errors import Interrupted, LacliError
@@ -40,6 +39,7 @@ from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
+from lacli.staircase import Cost
 from lacli.ui import Screen
 
 COST_S = 6.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from lacli.cost.payoff import Payoff, best, payoffs
 from lacli.cost.report import Setup, conclusion
-from lacli.cost.staircase import Cost, Staircase
+from lacli.staircase import Cost, Staircase
 
 
 def as_json(setup: Setup, cost: Cost) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from lacli.backends import CPU, devices
 from lacli.context import LlamaEngine, most_back
 from lacli.cores import with_threads
 from lacli.cost.measure import MeasurePlan, drift, engine_settings, measure
-from lacli.cost.staircase import Cost
 from lacli.cost.store import CostKey, CostStore, MachineKey, content_hash
 from lacli.ending import ctrl_c_ends_at_once
 from lacli.errors import reason_of
 from lacli.llama import LlamaModel, offloads, version
 from lacli.session import Session
 from lacli.settings import ModelSettings
+from lacli.staircase import Cost
 
 Progress = Callable[[str], None]
 

@@ -14,9 +14,9 @@ from time import perf_counter
 
 from lacli.batch import Batch
 from lacli.cache import Cache
-from lacli.cost.staircase import Point, Staircase
 from lacli.engine import Engine
 from lacli.settings import DecodeSettings
+from lacli.staircase import Point, Staircase
 from lacli.tree import Origin, Tree
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lacli.cost.staircase import Staircase
 from lacli.law import PAPER, Law
 from lacli.settings import DecodeSettings
+from lacli.staircase import Staircase
 
 WINDOWS = (0, 1, 2, 3, 5, 7, 10, 15, 20, 30)
 NGRAMS = (3, 4, 5, 6, 7)

@@ -16,12 +16,12 @@ from lacli.cost.cost_json import as_json
 from lacli.cost.known import cost_key, cost_of, measure_cost
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.report import Setup, as_lines
-from lacli.cost.staircase import Cost
 from lacli.cost.store import CostStore
 from lacli.ending import loading_model
 from lacli.errors import Interrupted
 from lacli.llama import LlamaModel
 from lacli.settings import ModelSettings
+from lacli.staircase import Cost
 from lacli.ui import Screen
 
 

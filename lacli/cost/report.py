@@ -14,9 +14,9 @@ from textwrap import fill
 from lacli.amounts import counted
 from lacli.charts import curve
 from lacli.cost.payoff import NGRAMS, Payoff, best, payoff, payoffs
-from lacli.cost.staircase import REACH, Cost, Staircase
 from lacli.law import PAPER
 from lacli.settings import DecodeSettings, ModelSettings
+from lacli.staircase import REACH, Cost, Staircase
 
 WIDTH = 96
 """Columns of the conclusion and the chart; the tables are about as wide."""

@@ -15,8 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lacli.cost.staircase import Cost, Point, Staircase
 from lacli.records import UNREADABLE, read_record, save_record
+from lacli.staircase import Cost, Point, Staircase
 
 FORMAT = 1
 """Files of another format are measured again."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from itertools import product
 
-from lacli.cost.staircase import Staircase
 from lacli.cost.store import MachineKey
 from lacli.errors import UsageError
 from lacli.flags import LOADING, spellings
 from lacli.law import PAPER
 from lacli.settings import DecodeSettings, Mode, ModelSettings, SourceName, check_rows, fitted
+from lacli.staircase import Staircase
 
 WINDOWS = (0, 1, 2, 3, 5, 7, 10, 15)
 NGRAMS = (3, 5, 7)

@@ -19,7 +19,6 @@ from lacli.bench.tasks import Task
 from lacli.check import fixed_seed
 from lacli.context import most_back
 from lacli.cost.known import cost_beside, device_names, machine_key
-from lacli.cost.staircase import Staircase
 from lacli.cost.store import CostStore
 from lacli.ending import loading_model
 from lacli.errors import Interrupted
@@ -27,6 +26,7 @@ from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import ModelSettings
+from lacli.staircase import Staircase
 from lacli.tune.candidates import candidates, loading_flags
 from lacli.tune.field import quick, usual
 from lacli.tune.report import as_lines

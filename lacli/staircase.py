@@ -1,6 +1,6 @@
 """The t(b) staircase: what a step of b rows costs, as records, and what can be read off them.
 
-Numbers only. Measuring is `measure.py`, what a W, N and G would gain is `payoff.py`, the file it is kept in `store.py`.
+Numbers only. `cost/` measures it, keeps it and says what a W, N and G would gain; `auto/` mends it while running.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lacli.cost.payoff import NGRAMS, WINDOWS, best, grid, payoff, payoffs
-from lacli.cost.staircase import Cost, Point, Staircase
 from lacli.law import PAPER, Law
 from lacli.settings import DecodeSettings
+from lacli.staircase import Cost, Point, Staircase
 
 STAIRS = Staircase(
     64,
