@@ -373,9 +373,9 @@ def test_a_mode_that_comes_later_knows_what_was_told_before(session: Session, st
     seen: list[Cost | None] = []
 
     class Seeing(Experience):
-        def __init__(self, settings: DecodeSettings, cost: Cost | None = None, *more: Any) -> None:
+        def __init__(self, settings: DecodeSettings, cost: Cost | None = None, *more: Any, **others: Any) -> None:
             seen.append(cost)
-            super().__init__(settings, cost, *more)
+            super().__init__(settings, cost, *more, **others)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lacli.decode.Experience", Seeing)

@@ -93,7 +93,7 @@ def knowledge(decoder: Decoder) -> Any:
     known = {key: set(pool.lookup(key)) for key in range(VOCABULARY)}
     mode: Any = decoder._mode
     index = getattr(mode._mode, "_index", None)
-    matching = [(each._latest, each._earlier, each._matches) for each in getattr(mode._mode, "_chains", ())]
+    matching = [(each._latest, each._earlier, each._matches) for each, _ in getattr(mode._mode, "_chains", ())]
     return known, vars(index) if index else None, matching
 
 
