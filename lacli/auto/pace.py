@@ -108,9 +108,9 @@ class Pace:
             self._prefilled = rows, seconds
 
     def saw(self, rows: int, seconds: float) -> float:
-        """A step took so long; what that is in plain steps beyond those it stood for, as far as it is believed.
+        """A step took so long: what it cost in plain steps, as far as it is believed.
 
-        Of a plain step that follows another kind: what going back to one row has cost.
+        Of a plain step: what it cost beyond one, because it came behind a larger step.
         """
         if rows == 1:
             return self._saw_plain(seconds)
