@@ -226,7 +226,7 @@ class Decoder:
         self._cache.keep(tree, self._kept(path.nodes), again)
         self.text += path.tokens
         seconds = perf_counter() - begin - shared_s
-        outcome = Outcome(choices, path.nodes, again + len(tree), seconds, self._engine.successors)
+        outcome = Outcome(choices, path.nodes, again + len(tree), seconds, self._engine.successors, perf_counter)
         self._mode.observe(tree, outcome)
 
         cache_s = self._cache.seconds - cache_before

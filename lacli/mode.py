@@ -6,6 +6,7 @@ The interface only. The modes are in `modes.py` and `auto/`, the loop that asks 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import NamedTuple
 
 from lacli.engine import Successors
@@ -17,7 +18,8 @@ class Outcome(NamedTuple):
     """A verified step.
 
     choices: the most probable token after each output node. nodes: the accepted guesses. rows: of the batch. seconds:
-    what it took so far. successors: the most probable tokens after each output node, of at most so many.
+    what it took so far. successors: the most probable tokens after each output node, of at most so many. clock: says
+    the time by which `seconds` were counted.
     """
 
     choices: Mapping[int, int]
@@ -25,6 +27,7 @@ class Outcome(NamedTuple):
     rows: int
     seconds: float
     successors: Callable[[int], Successors]
+    clock: Callable[[], float] = perf_counter
 
     @property
     def accepted(self) -> int:

@@ -54,4 +54,4 @@ class Pretended(Mode):
         return self._mode.grow(text, room)
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
-        self._mode.observe(tree, outcome._replace(seconds=pretended(outcome.rows)))
+        self._mode.observe(tree, outcome._replace(seconds=pretended(outcome.rows), clock=float))

@@ -6,7 +6,6 @@ What a source knows, what rows cost and which of them pay live beside it; here t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
 
 from lacli.auto.experience import Experience
 from lacli.auto.kept import Kept
@@ -134,9 +133,9 @@ class Auto(Mode):
         seconds = outcome.seconds
         if self._wide:
             # What is learned from rows takes its time by their number too.
-            begin = perf_counter()
+            begin = outcome.clock()
             self._look(tree, outcome)
-            seconds += perf_counter() - begin
+            seconds += outcome.clock() - begin
         if self._drafted:
             self._credit.book(outcome.accepted, self._pace.saw(outcome.rows, seconds))
         else:
