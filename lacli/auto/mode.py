@@ -78,7 +78,7 @@ class Auto(Mode):
         if "window" in chosen:
             # The last one: what others guess too is not the window's gain.
             self._sources.append(Pooled(pool, Origin.WINDOW, belief=experience.found_belief))
-        self._wide = self._drafted = self._asleep = False
+        self._wide = self._asleep = False
         self._before = -1
         self._rows, self._tokens = 1.0, 1.0
         self._seen: tuple[list[int], list[int], Successors] | None = None
@@ -101,7 +101,7 @@ class Auto(Mode):
         self._pace.prefilled(rows, seconds)
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
-        self._drafted, self.plan = False, None
+        self.plan = None
         self._step += 1
         self._asleep = self._step < self._wake
         if self._asleep:
@@ -123,7 +123,7 @@ class Auto(Mode):
             self._grow_chain(tree, min(room, self._most))
         elif self._idle % DROWSY == 0:
             pace.settle()
-        self._idle = 0 if self._drafted else self._idle + 1
+        self._idle = 0 if self.plan else self._idle + 1
         self._wake = self._step + min(1 + self._idle // DROWSY, DEEPEST_SLEEP)
         return tree
 
@@ -136,7 +136,7 @@ class Auto(Mode):
             begin = outcome.clock()
             self._look(tree, outcome)
             seconds += outcome.clock() - begin
-        if self._drafted:
+        if self.plan:
             self._credit.book(outcome.accepted, self._pace.saw(outcome.rows, seconds))
         else:
             self._credit.pass_plain(self._step - self._booked)
@@ -218,7 +218,7 @@ class Auto(Mode):
             found = outcome.successors(MOST)
             self._seen = befores, tokens, Successors(found.tokens[: len(nodes)], found.logits[: len(nodes)])
         rows = len(tree)
-        if self._drafted and self._columns.rows:
+        if self.plan and self._columns.rows:
             self._columns.take(tree, outcome.choices, outcome.accepted)
             found_here = sum(tree.origins[node] is Origin.WINDOW for node in outcome.nodes)
             self._experience.width.saw(found_here)
@@ -231,6 +231,5 @@ class Auto(Mode):
         plain = self._pace.plain
         if self._pace.doubtful or tokens < least * cost:
             return False
-        self._drafted = True
         self.plan = Plan(tokens, cost * plain, plain, reason)
         return True

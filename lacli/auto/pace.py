@@ -122,19 +122,16 @@ class Pace:
         return self._saw_more(rows, seconds / self.plain)
 
     def _saw_plain(self, seconds: float) -> float:
-        excess = 0.0
         if self._since:
             plain = self.plain
             excess = min(max(seconds / plain - 1, 0.0), MOST_RETURN)
             self._weigh_return(excess)
             if self._since >= self._patience:
                 self._patience = min(2 * self._patience, MOST_PATIENCE)
-            # Behind other steps it says only whether plain ones cost what they did.
-            if plain / JUMP < seconds < plain * (JUMP + self._return):
-                self._since = 0
-                return excess
-            self._plain_steps.clear()
             self._since = 0
+            # Behind other steps it says only whether plain ones cost what they did.
+            if not plain / JUMP < seconds < plain * (JUMP + self._return):
+                self._plain_steps.clear()
             return excess
         self._plain_steps.append(seconds)
         if len(self._plain_steps) <= LEAST_PLAIN and not self._returns:
