@@ -32,7 +32,7 @@ from itertools import accumulate, chain
 import numpy as np
 import numpy.typing as npt
 
-from lacli.tree import ROOT, Tree
+from lacli.tree import ROOT, Branches, Tree
 
 Ints = npt.NDArray[np.signedinteger]
 
@@ -59,7 +59,7 @@ class Batch:
     def __len__(self) -> int:
         return self.rows
 
-    def set_tree(self, tree: Tree, past: int, again: Sequence[int] = ()) -> Batch:
+    def set_tree(self, tree: Branches, past: int, again: Sequence[int] = ()) -> Batch:
         """The rows of a step: node k of the tree is row k, at position past + its depth.
 
         again: tokens that come before the input and are not in the cache; their rows are the first ones.

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from lacli.batch import from_tokens
 from lacli.engine import Engine
-from lacli.tree import ROOT, Tree
+from lacli.tree import ROOT, Branches
 
 ALL = -1
 """As a sequence: every one. As an end: to the end."""
@@ -49,14 +49,14 @@ class Cache:
             assert fits, "the caller checks the prompt against the context"
             self.past += len(piece)
 
-    def share(self, tree: Tree) -> None:
+    def share(self, tree: Branches) -> None:
         """Give every sequence of a tree what sequence 0 holds, before the tree is decoded."""
         if len(tree.sequences[ROOT]) > 1:
             begin = perf_counter()
             self._share(tree.sequences[ROOT][1:])
             self.seconds += perf_counter() - begin
 
-    def keep(self, tree: Tree, nodes: Sequence[int], again: int = 0) -> None:
+    def keep(self, tree: Branches, nodes: Sequence[int], again: int = 0) -> None:
         """After a decode: sequence 0 holds the input and the accepted nodes, and nothing else of the tree is left.
 
         again: how many tokens were decoded before the input, to be kept as well.

@@ -70,7 +70,7 @@ class LlamaEngine(Closing):
         self._plain_keys = settings.cache_type_k in PLAIN_CACHE_TYPES
         self._samplers: list[Any] = []
         self._keeps_candidates = False
-        if model.offloaded if backend_greedy is None else backend_greedy:
+        if model.chooses if backend_greedy is None else backend_greedy:
             self._add_samplers(parameters, decode)
         self._log.forget()
         self._log.take_buffers()
@@ -153,6 +153,10 @@ class LlamaEngine(Closing):
             "only candidates are kept"
         )
         return self._kept_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[: self._batch.wanted]
+
+    def row_logits(self, row: int) -> npt.NDArray[np.float32]:
+        logits: npt.NDArray[np.float32] = self.logits()[row]
+        return logits
 
     def successors(self, most: int) -> Successors:
         kept = self._kept(most)

@@ -1,22 +1,21 @@
 """The loop that all modes share: grow a tree, decode it, verify, keep what was accepted, learn.
 
-Token ids in, steps out. It knows an Engine and a Verifier, not llama.cpp, and no text.
+Token ids in, steps out. It knows replicas of an Engine and a Verifier, not llama.cpp, and no text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from statistics import median
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from time import perf_counter
 
 from lacli.auto.experience import Experience
 from lacli.auto.kept import KeptTexts
-from lacli.batch import Batch
-from lacli.cache import Cache
 from lacli.engine import Engine
-from lacli.errors import PromptError
+from lacli.errors import PromptError, ReplicaLost
 from lacli.mode import Mode, Outcome
 from lacli.modes import new_mode
+from lacli.parallel.replicas import Replicas
 from lacli.pool import NgramPool
 from lacli.prefix import common_prefix
 from lacli.settings import DecodeSettings
@@ -27,11 +26,11 @@ from lacli.verify import Choose, Verifier, walk
 
 
 class Decoder:
-    """Generates with one engine in one mode at a time; the pool lives as long as the decoder.
+    """Generates in one mode at a time; the pool lives as long as the decoder.
 
-    text: the prompt's and the accepted tokens. The cache holds all of them but the last, which is the next step's
-    input, and but those before it that have to be decoded again (strict.py). reused: tokens of the last prompt that
-    the cache held already. prompt_s: seconds that the others took.
+    text: the prompt's and the accepted tokens. A cache holds all of them but the last, which is the next step's
+    input, and but those before it that have to be decoded again (strict.py, parallel/). reused: tokens of the last
+    prompt that a cache held already. prompt_s: seconds that the others took. replicas: what decodes.
     """
 
     def __init__(
@@ -43,11 +42,13 @@ class Decoder:
         cost: Cost | None = None,
         kept: KeptTexts | None = None,
         mode: Callable[[], Mode] | None = None,
+        others: Mapping[str, Engine] | None = None,
     ) -> None:
         """verifier: how tokens are sampled, or None to take the most probable ones.
 
         cost: what steps cost here, where it was measured before. kept: texts of earlier runs, for mode auto. mode:
-        makes a mode that is none of the settings'.
+        makes a mode that is none of the settings'. others: engines of the same model and size that share the work,
+        each with what messages call it.
         """
         assert settings.sequences <= engine.sequences, "the context was made for fewer sequences"
         self.settings = settings
@@ -59,8 +60,7 @@ class Decoder:
         self._known = cost, kept
         self._other_mode = mode
         self._engine = engine
-        self._cache = Cache(engine)
-        self._batch = Batch(engine.batch_rows)
+        self.replicas = Replicas([engine, *(others or {}).values()], ["1", *(others or {})])
         self._learn_anew()
 
     def change(self, settings: DecodeSettings, verifier: Verifier | None) -> None:
@@ -98,17 +98,16 @@ class Decoder:
                     return
         except KeyboardInterrupt:
             # It may have come between a copy and its note, and a second copy of the same cells would count twice.
-            self._cache.unshare()
+            self.replicas.unshare()
             raise
         finally:
             # The text is the truth: an interrupt may have come between any two calls of a step.
-            self._cut(max(len(self.text) - 1, 0))
+            self.replicas.cut(max(len(self.text) - 1, 0))
 
     @property
     def _room(self) -> int:
         """Rows that the next step's tree may have: what the cache has less those decoded again and a padding row."""
-        again = len(self.text) - 1 - self._cache.past
-        return self._cache.room - again - (self.settings.least_outputs - 1)
+        return self.replicas.room(self.text) - (self.settings.least_outputs - 1)
 
     def _has_room(self) -> bool:
         """Whether the next step finds a cell; a full context is shifted first where that was asked for."""
@@ -119,53 +118,37 @@ class Decoder:
     def truncate(self, length: int) -> None:
         """Forget the text after its first `length` tokens: in the cache, and what was learned of it."""
         self._forget_after(length)
-        self._cut(max(length - 1, 0))
+        self.replicas.cut(max(length - 1, 0))
 
     def cut_back(self, prompt: Sequence[int]) -> None:
         """Keep of the text what it has in common with a prompt, whose last token is still to be decoded."""
         same = common_prefix(self.text, prompt)
         self._forget_after(same)
-        self._cut(min(same, len(prompt) - 1))
+        self.replicas.cut(min(same, len(prompt) - 1))
 
     def _forget_after(self, length: int) -> None:
         if length < len(self.text):
             self._mode.truncate(self.text, length)
             del self.text[length:]
 
-    def _cut(self, length: int) -> None:
-        """Cut the cache back; a model that cannot forget a part forgets all, and the next prompt is decoded whole."""
-        if not self._cache.truncate(length):
-            self._cache.clear()
-
     def _shift(self, keep: int) -> None:
         """Drop half of the cached tokens after the first `keep`, as llama.cpp's programs do when a context is full."""
-        past = self._cache.past
+        past = self.replicas.past
         count = (past - keep) // 2
         if count > 0:
             self._mode.truncate(self.text, keep)
-            self._cache.shift(keep, count)
+            self.replicas.shift(self.text, keep, count)
             del self.text[keep : keep + count]
-            self._cache.grow(past - count)
+            self.replicas.grow(past - count)
             self._mode.begin(self.text)
 
     def time_plain_step(self, repeats: int = 5) -> float:
         """Median seconds of a one-row step at the end of the text: its last tokens are decoded again, one by one."""
-        start = max(self._cache.past - repeats, 0)
-        if not self._cache.past or not self._cache.truncate(start):
-            return 0.0
-        times = []
         try:
-            for token in self.text[start:-1]:
-                begin = perf_counter()
-                tree = self._padded(Tree(token))
-                self._engine.decode(self._batch.set_tree(tree, self._cache.past))
-                self._engine.greedy()
-                self._cache.keep(tree, ())
-                times.append(perf_counter() - begin)
+            return self.replicas.time_plain_step(self.text, repeats, self.settings.least_outputs)
         finally:
-            self._cache.truncate(self._cache.past)
-            del self.text[self._cache.past + 1 :]
-        return median(times) if times else 0.0
+            self.replicas.cut(self.replicas.past)
+            del self.text[self.replicas.past + 1 :]
 
     def _start(self, prompt: Sequence[int], reuse: bool) -> None:
         if not prompt:
@@ -180,18 +163,18 @@ class Decoder:
             self.cut_back(prompt)
         else:
             self._forget()
-        self.reused = self._cache.past
+        self.reused = self.replicas.past
         self.text = list(prompt)
         prefill = perf_counter()
-        self._cache.prefill(prompt[self._cache.past : -1])
-        self._mode.prefilled(self._cache.past - self.reused, perf_counter() - prefill)
+        self.replicas.prefill(prompt[:-1], everybody=self.settings.sequences > 1)
+        self._mode.prefilled(self.replicas.past - self.reused, perf_counter() - prefill)
         self._mode.begin(self.text)
         if self._verifier:
             self._verifier.begin(prompt)
         self.prompt_s = perf_counter() - begin
 
     def _forget(self) -> None:
-        self._cache.clear()
+        self.replicas.clear()
         self._mode = self._new_mode()
 
     def _learn_anew(self) -> None:
@@ -209,32 +192,39 @@ class Decoder:
     def _step(self, remaining: int | None) -> Step | None:
         """One step of the paper; None when not even one row finds a cell."""
         begin = perf_counter()
-        cache_before = self._cache.seconds
-        decoded = self._decode()
-        if decoded is None:
+        replicas, cache_before = self.replicas, self.replicas.cache_s
+        tree = self._decode()
+        if tree is None:
             return None
-        tree, again, decode_s = decoded
         # Sequences that catch up with a long text do so once: no step costs that again.
-        shared_s = self._cache.seconds - cache_before
+        shared_s = replicas.cache_s - cache_before
+        decode_s, choose_s = replicas.times
 
         chosen_at = perf_counter()
-        choices = dict(zip(tree.outputs(), self._engine.greedy().tolist(), strict=True))
+        choices = replicas.choices()
         choose = self._sampled(self._verifier, tree) if self._verifier else choices.__getitem__
-        path = walk(tree, choose, lambda token, count: self._finish(token, count == remaining))
-        choose_s = perf_counter() - chosen_at
+        try:
+            path = walk(tree, choose, lambda token, count: self._finish(token, count == remaining))
+        except ReplicaLost:
+            # It was to say what follows the input, so nothing is drawn yet; the others do the step again.
+            replicas.cut(replicas.past)
+            return self._step(remaining)
+        choose_s += perf_counter() - chosen_at
 
-        self._cache.keep(tree, self._kept(path.nodes), again)
+        again = len(self.text) - 1 - replicas.past
+        replicas.keep(path.nodes, ordered=self.settings.ordered)
         self.text += path.tokens
         seconds = perf_counter() - begin - shared_s
-        outcome = Outcome(choices, path.nodes, again + len(tree), seconds, self._engine.successors, perf_counter)
-        self._mode.observe(tree, outcome)
+        outcome = Outcome(choices, path.nodes, again + len(tree), seconds, replicas.successors, perf_counter)
+        with suppress(ReplicaLost):
+            self._mode.observe(tree, outcome)
 
-        cache_s = self._cache.seconds - cache_before
+        cache_s = replicas.cache_s - cache_before
         guesses = tree.reachable()
         return Step(
             tokens=tuple(path.tokens),
             origins=(*(tree.origins[node] for node in path.nodes), Origin.MODEL),
-            rows=again + len(tree),
+            rows=replicas.rows,
             drafted=len(guesses),
             decode_s=decode_s,
             choose_s=choose_s,
@@ -245,43 +235,23 @@ class Decoder:
             plan=self._mode.plan,
         )
 
-    def _decode(self) -> tuple[Tree, int, float] | None:
-        """Grow and decode, with half the rows again and again while the cache finds no place for them.
-
-        The tree, how many tokens before it were decoded again, and the seconds.
-        """
-        again = self.text[self._cache.past : -1]
+    def _decode(self) -> Tree | None:
+        """Grow and decode a tree, with half the rows again and again while the cache finds no place for them."""
         room = self._room
         while room > 0:
-            tree = self._padded(self._mode.grow(self.text, room))
-            self._cache.share(tree)
-            rows = self._batch.set_tree(tree, self._cache.past, again)
-            begin = perf_counter()
-            if self._engine.decode(rows):
-                return tree, len(again), perf_counter() - begin
+            tree = self._mode.grow(self.text, room)
+            if len(tree) < self.settings.least_outputs:
+                # A second row where a step would have one, and single rows have a kernel of their own.
+                tree.pad()
+            if self.replicas.decode(self.text, tree, self.settings.least_outputs):
+                return tree
             room = len(tree) // 2
         return None
 
-    def _padded(self, tree: Tree) -> Tree:
-        """A second row where a step would have one, and single rows have a kernel of their own."""
-        if len(tree.tokens) < self.settings.least_outputs:
-            tree.pad()
-        return tree
-
-    def _kept(self, nodes: list[int]) -> list[int]:
-        """The accepted nodes whose cells stay; the others' tokens are decoded again with the next step.
-
-        Where cells must lie in the order of the text, those behind other guesses do not.
-        """
-        if not self.settings.ordered:
-            return nodes
-        return [node for place, node in enumerate(nodes, start=1) if node == place]
-
     def _sampled(self, verifier: Verifier, tree: Tree) -> Choose:
         """The verifier's choice after a node of the tree that was just decoded."""
-        logits = self._engine.logits()
-        row_of = {node: row for row, node in enumerate(tree.outputs())}
-        return lambda node: verifier.choose(logits[row_of[node]], tree.guesses(node))
+        logits = self.replicas.logits()
+        return lambda node: verifier.choose(logits(node), tree.guesses(node))
 
     def _finish(self, token: int, last: bool) -> Finish | None:
         """Why a text ends with a token; last: it is the one that the limit allows last."""

@@ -59,6 +59,12 @@ class Engine(Protocol):
         Not to be had from an engine that was made to give greedy choices only.
         """
 
+    def row_logits(self, row: int) -> Floats:
+        """The logits of one output row of the last batch, (vocabulary,); where an engine is far away, only these come.
+
+        Not to be had from an engine that was made to give greedy choices only.
+        """
+
     def successors(self, most: int) -> Successors:
         """The most probable next tokens of each output row of the last batch, valid until the next decode.
 

@@ -3,6 +3,7 @@
     LacliError             1   something outside the program is wrong (a file, memory, the model)
     ├── ModelLoadError     1   the model file cannot be used
     ├── BatchRefused       1   llama.cpp refuses a batch that it has to take: a mistake of ours
+    ├── ReplicaLost        1   the process that a replica runs in is gone, or does not answer
     ├── PromptError        1   the prompt cannot be decoded in this context
     ├── OutputError        1   the answer cannot be written
     ├── SamplingError      1   no token is left to choose from (a grammar's dead end)
@@ -45,6 +46,10 @@ class ModelLoadError(LacliError):
 
 class BatchRefused(LacliError):
     """llama.cpp says that a batch is invalid, which no user can cause."""
+
+
+class ReplicaLost(LacliError):
+    """The process that a replica of the model runs in is gone, or does not answer in time."""
 
 
 class PromptError(LacliError):

@@ -6,7 +6,7 @@ a check of those would say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lacli.decode import Decoder
 from lacli.engine import Engine
@@ -31,8 +31,15 @@ COST = Cost((Staircase(0, tuple(Point(rows, pretended(rows), pretended(rows)) fo
 class PretendingDecoder(Decoder):
     """A decoder whose mode is told other times than its steps took."""
 
-    def __init__(self, engine: Engine, settings: DecodeSettings, verifier: Verifier | None = None) -> None:
-        super().__init__(engine, settings, verifier, cost=COST)
+    def __init__(
+        self,
+        engine: Engine,
+        settings: DecodeSettings,
+        verifier: Verifier | None = None,
+        *,
+        others: Mapping[str, Engine] | None = None,
+    ) -> None:
+        super().__init__(engine, settings, verifier, cost=COST, others=others)
 
     def _new_mode(self) -> Mode:
         return Pretended(super()._new_mode())

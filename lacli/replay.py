@@ -89,6 +89,9 @@ class Recorder:
     def logits(self) -> Floats:
         return self.engine.logits()
 
+    def row_logits(self, row: int) -> Floats:
+        return self.engine.row_logits(row)
+
     def successors(self, most: int) -> Successors:
         return self.engine.successors(most)
 

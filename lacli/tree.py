@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Protocol
 
 ROOT = 0
 
@@ -21,6 +22,21 @@ class Origin(Enum):
     SUFFIX = "suffix"
     RECYCLING = "recycling"
     STORE = "store"
+
+
+class Branches(Protocol):
+    """What a batch and a cache need of a step: of each row its token, its depth, its sequences, whether it is read.
+
+    Row 0 is the input, and its sequences are all that the step has. A whole tree, or a part of it (`parallel/`).
+    """
+
+    tokens: list[int]
+    depths: list[int]
+    sequences: list[list[int]]
+    verified: list[bool]
+
+    def pad(self) -> None:
+        """Append a row below the input that is decoded and read, and that no choice leads to."""
 
 
 class Tree:

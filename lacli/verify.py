@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from lacli.engine import Distribution, Floats, Sampler
-from lacli.errors import SamplingError
+from lacli.errors import ReplicaLost, SamplingError
 from lacli.sampling import SamplingSettings
 from lacli.stats import Finish
 from lacli.tree import ROOT, Tree
@@ -40,8 +40,9 @@ class Path(NamedTuple):
 def walk(tree: Tree, choose: Choose, ends: Ends) -> Path:
     """Go down from the input while a child equals the choice (Algorithms 3 and 4 of the paper).
 
-    Raises SamplingError when nothing can follow the input. Where nothing can follow a later node the path ends before
-    it, and the next step is the one that raises: what was accepted is the same in every mode.
+    Raises SamplingError when nothing can follow the input, ReplicaLost when nobody can say any more. Where that is so
+    of a later node the path ends before it, and the next step is the one that raises: what was accepted is the same in
+    every mode.
     """
     nodes: list[int] = []
     tokens = [choose(ROOT)]
@@ -50,7 +51,7 @@ def walk(tree: Tree, choose: Choose, ends: Ends) -> Path:
     while node is not None and finish is None:
         try:
             chosen = choose(node)
-        except SamplingError:
+        except (SamplingError, ReplicaLost):
             break
         nodes.append(node)
         tokens.append(chosen)

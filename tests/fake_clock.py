@@ -10,7 +10,7 @@ import pytest
 from lacli.batch import Batch
 from tests.fake_engine import FakeEngine
 
-READERS = ("lacli.bench.rounds", "lacli.bench.warm_up", "lacli.decode", "lacli.cache")
+READERS = ("lacli.bench.rounds", "lacli.bench.warm_up", "lacli.decode", "lacli.cache", "lacli.parallel.replica")
 """Modules that ask for the time."""
 
 

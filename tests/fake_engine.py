@@ -98,6 +98,10 @@ class FakeEngine:
     def logits(self) -> Floats:
         return np.array(self._logits)
 
+    def row_logits(self, row: int) -> Floats:
+        logits: Floats = self.logits()[row]
+        return logits
+
     def successors(self, most: int) -> Successors:
         return ranked(self.logits(), most)
 

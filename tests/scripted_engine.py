@@ -59,6 +59,9 @@ class ScriptedEngine:
     def logits(self) -> Floats:
         raise NotImplementedError
 
+    def row_logits(self, row: int) -> Floats:
+        raise NotImplementedError
+
     def successors(self, most: int) -> Successors:
         tokens = (np.array(self._choices)[:, None] + 7 * np.arange(most)) % self.vocabulary
         return Successors(tokens.astype(np.int32), np.tile(-1.0 * np.arange(most), (len(tokens), 1)))

@@ -104,7 +104,7 @@ class Watched:
         ends = list(accumulate(len(step.tokens) for step in self.steps))
         place = next(place for place, end in enumerate(ends) if len(text) < end)
         begin, rows = [0, *ends][place], recorded[place]
-        self.decoder._cache.truncate(rows.positions[0])
+        self.decoder.replicas.cut(rows.positions[0])
         for sequence in {sequence for ids in rows.sequences for sequence in ids if sequence}:
             self.engine.remove(sequence, 0, -1)
             self.engine.copy(0, sequence, 0, rows.positions[0])

@@ -57,7 +57,7 @@ def toy(back: int, ends: frozenset[int] = frozenset(), cells: int = 400) -> Fake
 def holds_a_part(decoder: Decoder, engine: FakeEngine) -> bool:
     """The cache holds what the decoder believes it does: tokens of the text up to its last one, or none."""
     held = engine.held()
-    return held in (decoder.text[: len(decoder.text) - 1], []) and len(held) == decoder._cache.past
+    return held in (decoder.text[: len(decoder.text) - 1], []) and len(held) == decoder.replicas.past
 
 
 @given(chains, prompts, turns, ends)

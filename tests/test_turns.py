@@ -30,7 +30,7 @@ def test_each_of_forty_turns_is_a_fresh_run_of_the_same_tokens(decoding: DecodeS
         fresh = Decoder(plain_engine, PLAIN)
         differences = []
         for question in TURNS:
-            held = watched.decoder.text[: watched.decoder._cache.past]
+            held = watched.decoder.text[: watched.decoder.replicas.past]
             said(chat.ask(question))
             prompt = watched.prompt
             assert watched.decoder.reused == min(common_prefix(held, prompt), len(prompt) - 1)

@@ -19,11 +19,11 @@ class Noting(Decoder):
         self.trees: list[Tree] = []
         super()._learn_anew()
 
-    def _decode(self) -> tuple[Tree, int, float] | None:
-        decoded = super()._decode()
-        if decoded:
-            self.trees.append(decoded[0])
-        return decoded
+    def _decode(self) -> Tree | None:
+        tree = super()._decode()
+        if tree:
+            self.trees.append(tree)
+        return tree
 
 
 class Again(Mode):

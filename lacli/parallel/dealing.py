@@ -1,0 +1,124 @@
+"""Deals the branches of a step out to several replicas, so that all have done at the same time.
+
+A branch is a sequence id: a window column or a candidate. What branches share (the input, row 0 of the window, the
+beginning of candidates) goes to every replica that has one of them, as in Figure 3 of the paper. Trees and times only;
+who decodes is `replica.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
+
+from lacli.prefix import common_prefix
+from lacli.tree import ROOT, Tree
+
+NOBODY = -1
+"""In place of a node: the row of a part that the tree does not have."""
+
+CLOSE = 0.01
+"""How near to the best time, as a part of it, a deal is good enough."""
+
+
+class Hand(NamedTuple):
+    """What a replica can take: t(b) = fixed + row b seconds, and at most `most` rows of a batch.
+
+    behind: accepted tokens that it lacks and has to decode in front of its part.
+    """
+
+    fixed: float
+    row: float
+    behind: int
+    most: int
+
+    def seconds(self, rows: int) -> float:
+        """How long it takes for the input, so many rows below it, and what it lacks; no time is enough for too many."""
+        rows += 1 + self.behind
+        return self.fixed + self.row * rows if rows <= self.most else inf
+
+    def rows_within(self, seconds: float) -> int:
+        """Rows below the input that it can decode in so long, at least 0."""
+        rows = (seconds - self.fixed) / self.row if self.row > 0 else inf if seconds >= self.fixed else 0
+        return max(int(min(rows + CLOSE, self.most)) - 1 - self.behind, 0)
+
+
+class Part:
+    """The branches of a tree that one replica decodes, as `Batch` and `Cache` take them.
+
+    nodes: which of the tree's each row is, in the tree's order; NOBODY for a padding row.
+    """
+
+    def __init__(self, tree: Tree, branches: Sequence[int], paths: dict[int, list[int]]) -> None:
+        owners: dict[int, list[int]] = {ROOT: [0]}
+        for branch in branches:
+            if branch:
+                owners[ROOT].append(branch)
+            for node in paths[branch]:
+                owners.setdefault(node, []).append(branch)
+        self.nodes = sorted(owners)
+        self.tokens = [tree.tokens[node] for node in self.nodes]
+        self.depths = [tree.depths[node] for node in self.nodes]
+        self.verified = [tree.verified[node] for node in self.nodes]
+        self.sequences = [owners[node] for node in self.nodes]
+
+    def pad(self) -> None:
+        """Append a row below the input that is decoded and read, as `Tree.pad` does."""
+        self.nodes.append(NOBODY)
+        self.tokens.append(self.tokens[ROOT])
+        self.depths.append(1)
+        self.verified.append(True)
+        self.sequences.append([0])
+
+
+def paths_of(tree: Tree) -> dict[int, list[int]]:
+    """The nodes of each branch from the top down, the input not among them; a chain of the text's own is branch 0."""
+    paths: dict[int, list[int]] = {}
+    for node, branches in enumerate(tree.sequences[1:], start=1):
+        for branch in branches:
+            paths.setdefault(branch, []).append(node)
+    return paths
+
+
+def deal(paths: dict[int, list[int]], hands: Sequence[Hand]) -> list[list[int]]:
+    """The branches of each hand, of which some get none. paths: the nodes of each branch.
+
+    Neighbours stay together, because they share the most; the time of the slowest is as short as it can be so.
+    """
+    branches = sorted(paths, key=paths.__getitem__)
+    in_order = [paths[branch] for branch in branches]
+    alone = [len(path) for path in in_order]
+    more = [0, *(len(path) - common_prefix(above, path) for above, path in pairwise(in_order))]
+    # Each could take all that the others leave, so the time of the fastest alone is enough.
+    enough = min(hand.seconds(alone[0] + sum(more) if alone else 0) for hand in hands)
+    assert enough < inf, "the caller sees to it that one replica can take the whole step"
+    best, least = _fill(alone, more, hands, enough), 0.0
+    assert best is not None, "what one can do all can do"
+    while enough - least > CLOSE * enough:
+        middle = (least + enough) / 2
+        found = _fill(alone, more, hands, middle)
+        if found is None:
+            least = middle
+        else:
+            best, enough = found, middle
+    ends = [0, *best]
+    return [branches[begin:end] for begin, end in pairwise(ends)]
+
+
+def _fill(alone: Sequence[int], more: Sequence[int], hands: Sequence[Hand], seconds: float) -> list[int] | None:
+    """How many branches have been dealt after each hand when all stop in time; None where some are left.
+
+    alone, more: rows of each branch for a hand that has nothing yet, and for the one that has the branch before.
+    """
+    dealt, ends = 0, []
+    for hand in hands:
+        room, rows = hand.rows_within(seconds), 0
+        begin = dealt
+        while dealt < len(alone):
+            rows += alone[dealt] if dealt == begin else more[dealt]
+            if rows > room:
+                break
+            dealt += 1
+        ends.append(dealt)
+    return ends if dealt == len(alone) else None

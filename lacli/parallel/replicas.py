@@ -1,0 +1,280 @@
+"""The replicas of one model as the loop sees them: a step goes in, choices come out, and the accepted path is kept.
+
+Deals a step out, lets all decode at the same time, and merges what they say. A single replica gets the whole step and
+nothing is dealt. One that fails is dropped, and the others do the step again; the last one's failure is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import chain
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from lacli.engine import Engine, Floats, Successors
+from lacli.errors import BatchRefused, LacliError
+from lacli.parallel.dealing import NOBODY, Part, deal, paths_of
+from lacli.parallel.replica import Replica
+from lacli.parallel.speed import Speed
+from lacli.tree import Branches, Tree
+
+Call = tuple[Replica, Callable[[], bool]]
+"""A replica and what it shall do."""
+
+Result = TypeVar("Result")
+
+
+class Share(NamedTuple):
+    """What a replica decodes of a step. nodes: which of the tree's each row is."""
+
+    replica: Replica
+    branches: Branches
+    nodes: Sequence[int]
+
+
+class Replicas:
+    """Replicas that decode a text together; each is run by a thread of its own, one of them by the caller's.
+
+    lost: a sentence about each that is gone.
+    """
+
+    def __init__(self, engines: Sequence[Engine], names: Sequence[str] = ()) -> None:
+        """names: what messages call them, where there are several."""
+        called = [*names, *[f"{place}" for place in range(len(names) + 1, len(engines) + 1)]]
+        self._replicas = [Replica(engine, name) for engine, name in zip(engines, called, strict=True)]
+        # A thread of llama.cpp's own belongs to the one that calls it, so each replica keeps to one.
+        self._threads = {replica: ThreadPoolExecutor(1) for replica in self._replicas[1:]}
+        self._shares: list[Share] = []
+        self.lost: list[str] = []
+
+    @property
+    def leader(self) -> Replica:
+        """The one that holds the most of the text."""
+        return max(self._replicas, key=lambda replica: replica.cache.past)
+
+    @property
+    def past(self) -> int:
+        """Tokens of the text that at least one holds."""
+        return self.leader.cache.past
+
+    @property
+    def cache_s(self) -> float:
+        """Seconds of sequence calls so far."""
+        return sum(replica.cache.seconds for replica in self._replicas)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the last step; those that several have decoded count for each."""
+        return sum(share.replica.rows for share in self._shares)
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """Seconds of decoding and of choosing in the last step, of the replica that took longest."""
+        return max((share.replica.decode_s, share.replica.choose_s) for share in self._shares)
+
+    def room(self, text: Sequence[int]) -> int:
+        """Rows that the next step's tree may have."""
+        return self.leader.room(text)
+
+    def prefill(self, tokens: Sequence[int], *, everybody: bool) -> None:
+        """Decode the beginning of a text. everybody: in all replicas, since all will be needed for what comes."""
+        while self.past < len(tokens):
+            wanted = [*reversed(self._replicas)] if everybody else [self.leader]
+            self._run([(replica, _prefilling(replica, tokens)) for replica in wanted])
+
+    def decode(self, text: Sequence[int], tree: Tree, least_outputs: int) -> bool:
+        """Decode a step; False, with nothing changed, when it finds no cells. Raises what the last replica raises.
+
+        least_outputs: rows that each part must read.
+        """
+        if len(self._replicas) == 1:
+            only = self._replicas[0]
+            self._shares = [Share(only, tree, range(len(tree.tokens)))]
+            only.prepare(text, tree)
+            return only.decode()
+        while True:
+            before = len(self._replicas)
+            self._shares = self._deal(text, tree, least_outputs)
+            done = self._run(chain(self._catching_up(text), self._parts(text)))
+            fits = [done.get(share.replica) for share in self._shares]
+            if all(fits):
+                for replica, *_ in self._shares:
+                    replica.speed.saw(replica.rows, replica.decode_s + replica.choose_s)
+                return True
+            # Of a step that failed somewhere nobody keeps anything.
+            self._each(lambda replica: replica.cut(replica.cache.past))
+            if len(self._replicas) == before:
+                return False
+
+    def choices(self) -> dict[int, int]:
+        """The most probable token after each output node of the last step; of several replicas the first one's word."""
+        merged: dict[int, int] = {}
+        for replica, branches, nodes in reversed(self._shares):
+            outputs = (node for node, wanted in zip(nodes, branches.verified, strict=True) if wanted)
+            merged.update(zip(outputs, replica.choices, strict=True))
+        merged.pop(NOBODY, None)
+        return merged
+
+    def logits(self) -> Callable[[int], Floats]:
+        """What gives the logits, (vocabulary,), after an output node of the last step, or raises ReplicaLost."""
+        places = {node: (replica, row) for replica, node, row in self._outputs()}
+        return lambda node: places[node][0].engine.row_logits(places[node][1])
+
+    def successors(self, most: int) -> Successors:
+        """The most probable next tokens of each output node of the last step, in the tree's order; or ReplicaLost."""
+        if len(self._shares) == 1:
+            return self._shares[0].replica.engine.successors(most)
+        found = {replica: replica.engine.successors(most) for replica, *_ in self._shares}
+        width = min(each.tokens.shape[1] for each in found.values())
+        places = sorted({node: (replica, row) for replica, node, row in self._outputs()}.items())
+        return Successors(
+            np.array([found[replica].tokens[row, :width] for _, (replica, row) in places]),
+            np.array([found[replica].logits[row, :width] for _, (replica, row) in places]),
+        )
+
+    def keep(self, path: Sequence[int], *, ordered: bool) -> None:
+        """Hold on to the input and an accepted path of the last step: each replica as far as it has decoded it."""
+        for replica, branches, nodes in self._shares:
+            rows = {node: row for row, node in enumerate(nodes)}
+            decoded = [rows[node] for node in path if node in rows]
+            self._guarded(replica, partial(replica.keep, branches, decoded, ordered=ordered))
+
+    def cut(self, length: int) -> None:
+        """Cut the caches back to the first `length` tokens."""
+        self._each(lambda replica: replica.cut(length))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._each(lambda replica: replica.cache.clear())
+
+    def unshare(self) -> None:
+        """After an interrupt, when sequences may own more than is known."""
+        self._each(lambda replica: replica.cache.unshare())
+
+    def shift(self, text: Sequence[int], keep: int, count: int) -> None:
+        """Drop `count` tokens of a text after the first `keep`; those behind them move up (`Cache.shift`)."""
+        past = text[: self.past]
+
+        def shift(replica: Replica) -> None:
+            replica.prefill(past)
+            replica.cache.shift(keep, count)
+
+        self._each(shift)
+
+    def grow(self, past: int) -> None:
+        """Hold on to the tokens up to `past`, which are decoded."""
+        self._each(lambda replica: replica.cache.grow(past))
+
+    def time_plain_step(self, text: Sequence[int], repeats: int, least_outputs: int) -> float:
+        """Median seconds of a one-row step, as the one that holds the most times it."""
+        return self.leader.time_plain_step(text, repeats, least_outputs)
+
+    def _deal(self, text: Sequence[int], tree: Tree, least_outputs: int) -> list[Share]:
+        """Who decodes what of a step."""
+        leader = self.leader
+        if leader.room(text) < len(tree):
+            # Those that held more of the text are gone.
+            leader.prefill(text[:-1])
+        paths = paths_of(tree)
+        hands = [replica.hand(text, self._known_speed) for replica in self._replicas]
+        shares = [
+            Share(replica, part, part.nodes)
+            for replica, branches in zip(self._replicas, deal(paths, hands), strict=True)
+            if branches
+            for part in [Part(tree, branches, paths)]
+        ]
+        if not shares:
+            soonest = min(range(len(hands)), key=lambda place: hands[place].seconds(0))
+            shares = [Share(self._replicas[soonest], part, part.nodes) for part in [Part(tree, (), paths)]]
+        for share in shares:
+            if len(share.nodes) < least_outputs:
+                share.branches.pad()
+        return shares
+
+    @property
+    def _known_speed(self) -> Speed:
+        """What speaks for a replica that has decoded nothing yet."""
+        return next((replica.speed for replica in self._replicas if replica.speed.seen), self.leader.speed)
+
+    def _catching_up(self, text: Sequence[int]) -> Iterator[Call]:
+        """What those do that have no part of a step with branches because they lack too much of the text.
+
+        They take no longer for it than the others for theirs.
+        """
+        busy = [share.replica for share in self._shares]
+        rows = max(len(share.nodes) for share in self._shares)
+        if rows == 1:
+            return
+        for replica in self._replicas:
+            if replica not in busy and replica.behind(text):
+                yield replica, _prefilling(replica, text[: min(replica.cache.past + rows, len(text) - 1)])
+
+    def _outputs(self) -> Iterator[tuple[Replica, int, int]]:
+        """Who can say what follows which node in which of its output rows; who is asked comes last."""
+        for replica, branches, nodes in reversed(self._shares):
+            outputs = [node for node, wanted in zip(nodes, branches.verified, strict=True) if wanted]
+            for row, node in enumerate(outputs):
+                if node != NOBODY:
+                    yield replica, node, row
+
+    def _parts(self, text: Sequence[int]) -> Iterator[Call]:
+        """The parts of a step, each made ready when the one before has begun; the caller's own comes last."""
+        for replica, branches, _ in sorted(self._shares, key=lambda share: share.replica not in self._threads):
+            self._guarded(replica, partial(replica.prepare, text, branches))
+            if replica in self._replicas:
+                yield replica, replica.decode
+
+    def _run(self, calls: Iterable[Call]) -> dict[Replica, bool | None]:
+        """Make these calls at the same time; None for a replica that was dropped in its own."""
+        futures: dict[Replica, Future[bool]] = {}
+        done: dict[Replica, bool | None] = {}
+        try:
+            for replica, call in calls:
+                if replica in self._threads:
+                    futures[replica] = self._threads[replica].submit(call)
+                else:
+                    done[replica] = self._guarded(replica, call)
+        finally:
+            _wait(futures.values())
+        return done | {replica: self._guarded(replica, future.result) for replica, future in futures.items()}
+
+    def _each(self, call: Callable[[Replica], object]) -> None:
+        for replica in list(self._replicas):
+            self._guarded(replica, partial(call, replica))
+
+    def _guarded(self, replica: Replica, call: Callable[[], Result]) -> Result | None:
+        """The result of a call; a replica that fails is dropped, unless it is the last one."""
+        try:
+            return call()
+        except BatchRefused:
+            raise
+        except LacliError as error:
+            if len(self._replicas) == 1:
+                raise
+            self._replicas.remove(replica)
+            self.lost.append(f"replica {replica.name} is dropped, {len(self._replicas)} left: {error.what}")
+            return None
+
+
+def _prefilling(replica: Replica, tokens: Sequence[int]) -> Callable[[], bool]:
+    def prefill() -> bool:
+        replica.prefill(tokens)
+        return True
+
+    return prefill
+
+
+def _wait(futures: Iterable[Future[bool]]) -> None:
+    """Wait until all are done, an interrupt too: nobody may touch a cache in which something is being decoded."""
+    interrupted: KeyboardInterrupt | None = None
+    for future in futures:
+        while not future.done():
+            try:
+                future.exception()
+            except KeyboardInterrupt as interrupt:
+                interrupted = interrupt
+    if interrupted:
+        raise interrupted

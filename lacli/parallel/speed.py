@@ -1,0 +1,61 @@
+"""How long a replica takes for so many rows: a straight line through the steps that it has lately decoded.
+
+Seconds and rows only. It decides how branches are dealt out, so it has to be right near the sizes that are dealt.
+"""
+
+from __future__ import annotations
+
+KEEP = 0.9
+"""What a step still counts one step later."""
+
+SLOPE = 0.5
+"""The part of a step's time that its rows are taken to cost, where all steps were alike."""
+
+LATE = 3.0
+"""A step that took so many times as long as expected was held up, and counts as one that took so much longer."""
+
+UNSEEN = 1.0
+"""Seconds of a step where nothing was seen yet of any replica; only how they compare matters then."""
+
+UNSEEN_ROWS = 16.0
+
+
+class Speed:
+    """t(b) of one replica as fixed + row b seconds, steps of long ago forgotten by and by."""
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._rows = 0.0
+        self._seconds = 0.0
+        self._spread = 0.0
+        self._together = 0.0
+
+    @property
+    def seen(self) -> bool:
+        """Whether it has decoded anything yet."""
+        return self._weight > 0
+
+    def saw(self, rows: int, seconds: float) -> None:
+        """A step of so many rows took so long."""
+        if self.seen:
+            fixed, row = self.line()
+            seconds = min(seconds, LATE * (fixed + row * rows))
+        kept = KEEP * self._weight
+        self._weight = kept + 1
+        # The mean and the spread around it are kept up to date together (Welford's method with forgetting).
+        away, step = rows - self._rows, seconds - self._seconds
+        self._rows += away / self._weight
+        self._seconds += step / self._weight
+        self._spread = KEEP * self._spread + away * away * kept / self._weight
+        self._together = KEEP * self._together + away * step * kept / self._weight
+
+    def line(self, like: Speed | None = None) -> tuple[float, float]:
+        """Seconds of a step without rows, and of each row. like: another replica that speaks for one not seen yet."""
+        if not self.seen:
+            return like.line() if like else ((1 - SLOPE) * UNSEEN, SLOPE * UNSEEN / UNSEEN_ROWS)
+        usual = SLOPE * self._seconds / self._rows
+        # Sizes that hardly differ say little about a slope: they count against as many rows as an eighth of the size.
+        doubt = self._weight * (self._rows / 8) ** 2
+        row = (self._together + doubt * usual) / (self._spread + doubt)
+        row = min(max(row, 0.0), self._seconds / self._rows)
+        return self._seconds - row * self._rows, row
