@@ -9,26 +9,10 @@ import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lacli.devices import CPU as CPU
+from lacli.devices import Device as Device
 from lacli.llama import declared, lib, library, version
-
-GPU_TYPES = (1, 2)
-"""Of ggml's ggml_backend_dev_type: a GPU, and one that shares the processor's memory."""
-
-CPU = "CPU"
-"""ggml's name of the processor, as a backend and as a device."""
-
-
-class Device(NamedTuple):
-    """What llama.cpp can compute on: ggml's name of it ("CPU", "CUDA0"), what it is, whether it is a GPU.
-
-    free, total: bytes of its memory; 0 where ggml does not say.
-    """
-
-    name: str
-    description: str
-    is_gpu: bool
-    free: int = 0
-    total: int = 0
+from lacli.llama import devices as devices
 
 
 class Backend(NamedTuple):
@@ -49,22 +33,6 @@ class Build(NamedTuple):
     ggml: str
     commit: str
     backends: tuple[Backend, ...]
-
-
-def devices() -> list[Device]:
-    """The devices of this build on this machine, in llama.cpp's order."""
-    library()
-    ggml = _ggml()
-    found = map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count()))
-    return [
-        Device(
-            ggml.ggml_backend_dev_name(device).decode(),
-            ggml.ggml_backend_dev_description(device).decode(),
-            ggml.ggml_backend_dev_type(device) in GPU_TYPES,
-            *_memory(ggml, device),
-        )
-        for device in found
-    ]
 
 
 def build() -> Build:
@@ -100,12 +68,6 @@ def backends(names: Sequence[str], system_info: str) -> list[Backend]:
     return [Backend(name, tuple(found)) for name, found in features.items()]
 
 
-def _memory(ggml: ctypes.CDLL, device: int) -> tuple[int, int]:
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-    return free.value, total.value
-
-
 def _words(ggml: ctypes.CDLL, name: str) -> str:
     """What a function without parameters says, which an older or newer library may not have."""
     if not hasattr(ggml, name):
@@ -115,15 +77,9 @@ def _words(ggml: ctypes.CDLL, name: str) -> str:
 
 
 def _ggml() -> ctypes.CDLL:
-    """The library's functions about backends and devices, which llama_cpp does not declare."""
+    """The library's functions about backends, which llama_cpp does not declare."""
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
     return declared(
-        ("ggml_backend_dev_name", [pointer], text),
-        ("ggml_backend_dev_description", [pointer], text),
-        ("ggml_backend_dev_type", [pointer], ctypes.c_int),
-        ("ggml_backend_dev_memory", [pointer, pointer, pointer], None),
-        ("ggml_backend_dev_count", [], number),
-        ("ggml_backend_dev_get", [number], pointer),
         ("ggml_backend_reg_count", [], number),
         ("ggml_backend_reg_get", [number], pointer),
         ("ggml_backend_reg_name", [pointer], text),

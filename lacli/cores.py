@@ -1,4 +1,5 @@
-"""How many threads to compute with when the user does not say: one per physical core this process may use.
+"""How many threads to compute with when the user does not say: one per physical core this process may use, and how
+copies of a model share them.
 
 Two threads of one core share its arithmetic units, so more threads than cores slow llama.cpp down.
 """
@@ -32,3 +33,14 @@ def with_threads(settings: ModelSettings) -> ModelSettings:
     """The settings with both numbers of threads decided."""
     threads = settings.threads or physical_cores()
     return replace(settings, threads=threads, threads_batch=settings.threads_batch or threads)
+
+
+def shared_threads(settings: ModelSettings, replicas_on_cpu: int) -> ModelSettings:
+    """The settings of one of so many copies that compute on the processor: -t is for all of them, at least one each.
+
+    replicas_on_cpu: 0 and 1 leave all threads to it; copies on GPUs do not count.
+    """
+    settings = with_threads(settings)
+    copies = max(replicas_on_cpu, 1)
+    each = max(settings.threads // copies, 1)
+    return replace(settings, threads=each, threads_batch=max(settings.threads_batch // copies, 1))

@@ -20,6 +20,22 @@ LOADING: dict[str, tuple[str, ...]] = {
 }
 """Settings of a model and its context, by their fields in ModelSettings."""
 
+PLACEMENT: dict[str, tuple[str, ...]] = {
+    "devices": ("-dev", "--device"),
+    "split_mode": ("-sm", "--split-mode"),
+    "tensor_split": ("-ts", "--tensor-split"),
+    "main_gpu": ("-mg", "--main-gpu"),
+}
+"""Where a copy of a model computes, by the fields of Placement."""
+
+REPLICAS: dict[str, tuple[str, ...]] = {
+    "replicas": ("--replicas",),
+    "rpc": ("--rpc",),
+    "isolate": ("--isolate",),
+    "limit_s": ("--replica-timeout",),
+}
+"""Copies of a model, by the fields of ReplicaSettings but for the first, which stands for two."""
+
 ANSWER: dict[str, tuple[str, ...]] = {
     "limit": ("-n", "--predict", "--n-predict", "--max-tokens"),
     "stops": ("--stop",),
@@ -46,7 +62,7 @@ NOTHING = ("none", "off")
 
 def spellings(name: str) -> tuple[str, ...]:
     """The flags of a setting, by its field's name; one that is in no table has its own name."""
-    for table in (DECODING, ANSWER, LOADING):
+    for table in (DECODING, ANSWER, LOADING, PLACEMENT, REPLICAS):
         if name in table:
             return table[name]
     return ("--" + name.replace("_", "-"),)

@@ -20,8 +20,10 @@ from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from lacli.amounts import count_in_words
 from lacli.closing import Closing
+from lacli.devices import CPU, Device, offloading, settled
 from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.log import Log
+from lacli.offload import FUNCTIONS, found_devices, place
 from lacli.settings import ModelSettings
 
 lib = llama_cpp
@@ -31,6 +33,15 @@ LARGEST_DEFAULT_CONTEXT = 8192
 
 TILED_SWITCH = "GGML_CPU_TILED_MM"
 """ggml reads it at its first matrix product and has no other switch for the kernels that take 8 rows and more."""
+
+DAMAGED = "the file may be damaged, incomplete or of a newer kind: fetch it again or update llama-cpp-python"
+NOT_LOADED = {
+    "unknown model architecture": "a newer llama-cpp-python may know it",
+    "SPLIT_MODE_TENSOR": "-sm layer splits every model",
+    "split buffers": "-sm layer splits between all devices",
+    "unable to allocate": "fewer layers on a GPU (-ngl), more devices (-dev) or a smaller model may fit",
+}
+"""What to do, by what llama.cpp says of a model that it cannot load."""
 
 
 def on_abort(report: Callable[[str], None]) -> None:
@@ -79,9 +90,15 @@ def version() -> str:
     return number
 
 
+def devices(*, memory: bool = True) -> list[Device]:
+    """The devices of this build on this machine, in llama.cpp's order; without their memory it is quick."""
+    library()
+    return found_devices(declared(*FUNCTIONS), memory=memory)
+
+
 def offloads(settings: ModelSettings) -> bool:
-    """Whether a model with these settings computes on a GPU."""
-    return bool(lib.llama_supports_gpu_offload()) and settings.gpu_layers != 0
+    """Whether a model with these settings computes on a GPU, of this machine or of another."""
+    return settings.gpu_layers != 0 and bool(offloading(settings.placement, devices(memory=False)))
 
 
 def schema_grammar(schema: str) -> str:
@@ -121,16 +138,18 @@ class LlamaModel(Closing):
         self._log.verbose = verbose
         self._log.forget()
         self._log.take_buffers()
+        settings = settled(settings, devices(memory=False))
         parameters = lib.llama_model_default_params()
-        parameters.n_gpu_layers = settings.gpu_layers
+        kept = place(parameters, settings, declared(*FUNCTIONS))
         parameters.use_extra_bufts = settings.repack
         if simulated:
             parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
         _switch_tiles(settings.tiled)
-        self.path = path
+        self.path, self.placement = path, settings.placement
         self.offloaded = offloads(settings)
         self._formatters: dict[str, Callable[..., str]] = {}
         self.handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
+        del kept  # what the parameters pointed to
         if not self.handle:
             raise self._not_loaded()
         self.memory = self._log.take_buffers()
@@ -157,8 +176,18 @@ class LlamaModel(Closing):
 
     @property
     def devices(self) -> str:
-        """Where it computes, in a word or two."""
-        return "GPU offload" if self.offloaded else "CPU"
+        """Where it computes, in a word or two, or the devices that were named."""
+        if not self.offloaded:
+            return CPU
+        named = self.placement.devices
+        if self.placement.split_mode == "none":
+            named = named[self.placement.main_gpu :][:1]
+        return " + ".join(named) or "GPU offload"
+
+    @property
+    def chooses(self) -> bool:
+        """Whether tokens can be chosen where the logits are, on a GPU; -sm tensor has parts of them on each."""
+        return self.offloaded and self.placement.split_mode != "tensor"
 
     @property
     def context(self) -> int:
@@ -250,9 +279,7 @@ class LlamaModel(Closing):
 
     def _not_loaded(self) -> ModelLoadError:
         reason = self._log.last_error().removeprefix("error loading model: ")
-        hint = "the file may be damaged, incomplete or of a newer kind: fetch it again or update llama-cpp-python"
-        if "unknown model architecture" in reason:
-            hint = "a newer llama-cpp-python may know it"
+        hint = next((hint for words, hint in NOT_LOADED.items() if words in reason), DAMAGED)
         return ModelLoadError(f"cannot load {self.path.name}: {reason}", hint)
 
     def _refuse(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lacli.errors import UsageError
+from lacli.placement import Placement
 
 Mode = Literal["plain", "jacobi", "lookup", "lookahead", "auto"]
 SourceName = Literal["suffix", "recycling", "pool", "window", "store"]
@@ -184,7 +185,7 @@ class ModelSettings:
     context: cells, 0 = the model's own (at most 8,192). batch: rows a llama_decode call may have.
     gpu_layers: -1 = all. threads: 0 = one per physical core. flash_attention: on, off or auto. repack, tiled: whether
     llama.cpp may use its faster CPU kernels for several rows; tiled can be switched off before a process's first
-    decode only.
+    decode only. placement: on which devices.
     """
 
     context: int = 0
@@ -197,6 +198,7 @@ class ModelSettings:
     cache_type_v: str = "f16"
     repack: bool = True
     tiled: bool = True
+    placement: Placement = Placement()
 
     def __post_init__(self) -> None:
         threads = ("-t", self.threads, 0), ("-tb", self.threads_batch, 0)
@@ -243,15 +245,8 @@ class ModelSettings:
     @property
     def by_name(self) -> dict[str, int | str]:
         """What our JSON says of the flags."""
-        return {
-            "batch": self.batch,
-            "threads": self.threads,
-            "threads_batch": self.threads_batch,
-            "gpu_layers": self.gpu_layers,
-            "flash_attention": self.flash_attention,
-            "cache_type_k": self.cache_type_k,
-            "cache_type_v": self.cache_type_v,
-        }
+        own = ("batch", "threads", "threads_batch", "gpu_layers", "flash_attention", "cache_type_k", "cache_type_v")
+        return {**{name: getattr(self, name) for name in own}, **self.placement.by_name}
 
 
 PLAIN_CACHE_TYPES = ("f32", "f16", "bf16")

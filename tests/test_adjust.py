@@ -14,7 +14,7 @@ from lacli.chat.adjust import Adjusted, adjust, choices, key_and_value, settings
 from lacli.chat.keys import ALL, KEYS, OF_THE_MODEL, WITH_THE_MODEL, find_key
 from lacli.cli.main import app
 from lacli.errors import LacliError, UsageError
-from lacli.flags import LOADING
+from lacli.flags import LOADING, PLACEMENT, REPLICAS
 from lacli.sampling import SamplingSettings
 from lacli.settings import MODES, PRESETS, SOURCES, DecodeSettings, SourceName, decode_settings
 
@@ -284,7 +284,7 @@ def test_what_cannot_be_set_is_said_in_one_line(key: str, value: str, words: str
     assert words in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("flags", LOADING.values(), ids=LOADING)
+@pytest.mark.parametrize("flags", [*LOADING.values(), *PLACEMENT.values(), *REPLICAS.values()])
 def test_what_belongs_to_the_loading_names_the_flag_to_start_again_with(flags: tuple[str, ...]) -> None:
     for flag in flags:
         with pytest.raises(UsageError, match=f"start again with {flags[0]}"):

@@ -13,11 +13,12 @@ import pytest
 
 from lacli.api import load
 from lacli.auto.experience import Experience
-from lacli.backends import Device
-from lacli.cost.known import cost_key, keep, known_cost, machine_key, tell
+from lacli.backends import Device, devices
+from lacli.cost.known import cost_key, device_names, keep, known_cost, machine_key, tell
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.store import HASHED, CostKey, CostStore, content_hash
 from lacli.decode import Decoder
+from lacli.placement import Placement
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.staircase import Cost, Point, Staircase
@@ -205,6 +206,48 @@ def test_the_key_depends_on_every_device_of_the_build(
         monkeypatch.setattr("lacli.cost.known.devices", lambda build=build: build)
         names.add(cost_key(model, ModelSettings(threads=2, gpu_layers=gpu_layers), PLAN).file_name)
     assert len(names) == 3
+
+
+def test_the_key_depends_on_the_devices_named_and_on_how_they_share_the_model(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = [Device(f"CUDA{number}", "A card", True) for number in range(2)]
+    found = [*cards, Device("CPU", "A processor", False)]
+    monkeypatch.setattr("lacli.cost.known.devices", lambda: found)
+    both = ("CUDA0", "CUDA1")
+    placements = [
+        Placement(("CPU",)),
+        Placement(("CUDA0",)),
+        Placement(("CUDA1",)),
+        Placement(("CUDA1", "CUDA0")),
+        Placement(both, tensor_split=(3, 1)),
+        Placement(both, tensor_split=(1, 3)),
+        Placement(both, "row"),
+        Placement(both, "none"),
+        Placement(both, "none", (), 1),
+        Placement(("RPC0",)),
+        Placement(),
+    ]
+    keys = [cost_key(model, ModelSettings(threads=2, placement=each), PLAN) for each in placements]
+    assert len({key.file_name for key in keys}) == len(keys)
+    # The same that llama.cpp does by itself on this machine.
+    named = cost_key(model, ModelSettings(threads=2, placement=Placement(both)), PLAN)
+    assert named.devices == keys[-1].devices == "CUDA0: A card, CUDA1: A card, CPU: A processor"
+
+
+def test_the_processor_named_on_a_machine_without_more_has_the_key_of_nothing_said(model: Path) -> None:
+    if any(device.is_gpu for device in devices()):
+        pytest.skip("this machine has more")
+    said = cost_key(model, ModelSettings(threads=2, placement=Placement(("CPU",))), PLAN)
+    assert said == cost_key(model, ModelSettings(threads=2), PLAN)
+
+
+def test_a_cost_names_what_took_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Device("CUDA0", "A card", True), Device("CUDA1", "Another", True), Device("CPU", "A processor", False)]
+    monkeypatch.setattr("lacli.cost.known.devices", lambda: found)
+    assert device_names(Placement(), offloaded=True) == "A card, Another, A processor"
+    assert device_names(Placement(("CUDA1",)), offloaded=True) == "Another, A processor"
+    assert device_names(Placement(("CUDA1",)), offloaded=False) == "A processor"
 
 
 def test_a_hasty_measurement_does_not_stand_for_a_thorough_one(store: CostStore, key: CostKey) -> None:

@@ -57,6 +57,8 @@ def test_every_kind_of_gpu_has_its_own_build(changes: dict[str, object], argumen
 def test_no_card_is_nothing_to_mend(changes: dict[str, object]) -> None:
     found = finding("GPU", machine(**changes))
     assert (found.state, found.todo) == ("fine", ())
+    # What --device and --replicas take there.
+    assert "device CPU" in found.words
 
 
 def test_a_card_in_use_is_shown_with_its_memory() -> None:

@@ -43,6 +43,10 @@ SAMPLES = {
     "--dry-base": ("1.25", "1.5"),
     "--mirostat": ("2", "1"),
     "--gpu-layers": ("3", "all"),
+    "--device": ("none", "CPU"),
+    "--split-mode": ("row", "none"),
+    "--replicas": ("3", "CUDA0,CUDA1"),
+    "--rpc": ("127.0.0.1:50052", "10.0.0.1:50052,10.0.0.2:50052"),
 }
 """Values of options that are neither numbers of any size nor switches: two that differ."""
 
@@ -191,8 +195,9 @@ RUN = [parameter for name, parameter in EVERY if name == "run" and long_name(par
 @pytest.mark.parametrize("parameter", RUN, ids=[parameter.opts[0] for parameter in RUN])
 def test_the_settings_of_a_run_are_those_of_the_flag(parameter: Any, asked: list[tuple[Any, ...]]) -> None:
     value, _ = samples(parameter)
-    # Mirostat draws nothing at temperature 0.
+    # Mirostat draws nothing at temperature 0, and one device of several is chosen where the model is not split.
     base = ["run", "-p", "hi", *([] if "--temp" in parameter.opts else ["--temp", "0.7"])]
+    base += ["-sm", "none"] if "--main-gpu" in parameter.opts else []
     for arguments, env in (([], {}), (as_flag(parameter, value), {}), ([], {parameter.envvar[0]: value})):
         assert call(*base, *arguments, env=env).code == 0
     plain, flagged, from_environment = ([each for each in one if _is_settings(each)] for one in asked)
@@ -200,7 +205,7 @@ def test_the_settings_of_a_run_are_those_of_the_flag(parameter: Any, asked: list
 
 
 def _is_settings(argument: object) -> bool:
-    names = ("Question", "ModelSettings", "DecodeSettings", "SamplingSettings", "Output")
+    names = ("Question", "ModelSettings", "DecodeSettings", "SamplingSettings", "Output", "ReplicaSettings")
     return isinstance(argument, Path) or type(argument).__name__ in names
 
 

@@ -14,6 +14,7 @@ from lacli.bench.plan import Speed
 from lacli.bench.rounds import Contender, Exchange, Trial
 from lacli.bench.tasks import Task
 from lacli.errors import LacliError
+from lacli.placement import Placement
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.tune.candidates import FEWER, Candidate, flags, loading_flags, words
 from lacli.tune.confirm import ENOUGH
@@ -158,6 +159,8 @@ def test_the_commands_have_the_flags_that_the_result_belongs_to(clock: FakeClock
     assert preset == "  lacli run toy.gguf --preset tuned -t 2 -fa on -ctk q8_0"
     assert same == f"  lacli run toy.gguf {flags(found.best)} -t 2 -fa on -ctk q8_0   (the same)"
     assert as_lines(replace(found, trouble="no room")).endswith(f"{flags(found.best)} -t 2 -fa on -ctk q8_0")
+    placed = ModelSettings(placement=Placement(("CUDA0", "CUDA1"), "row"))
+    assert loading_flags(placed) == "--device CUDA0,CUDA1 -sm row"
 
 
 def test_all_but_commands_fits_into_80_columns(clock: FakeClock) -> None:

@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lacli.errors import UsageError
-from lacli.flags import LOADING, spellings
+from lacli.flags import LOADING, PLACEMENT, REPLICAS, spellings
 from lacli.nearest import did_you_mean
 from lacli.sampling import SamplingSettings
 from lacli.settings import FLAG, DecodeSettings
@@ -88,7 +88,8 @@ FILES = {"grammar-file": "grammar", "json-schema-file": "json_schema", "jf": "js
 _BY_NAME = {name: key for key in ALL.values() for name in key.names}
 _FOLDED = {name.lower(): key for name, key in _BY_NAME.items()}
 _SQUEEZED = {name.replace("-", ""): key for name, key in _FOLDED.items() if not name.startswith(NO)}
-_RESTART = {flag.lstrip("-"): flags[0] for flags in LOADING.values() for flag in flags}
+_WITH_THE_START = {**LOADING, **PLACEMENT, **REPLICAS}
+_RESTART = {flag.lstrip("-"): flags[0] for flags in _WITH_THE_START.values() for flag in flags}
 
 KEYS: tuple[str, ...] = (DEFAULT, PRESET, *(key.name for key in ALL.values()), *FILES)
 """What /set takes, one name for each, for completion."""

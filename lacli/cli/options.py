@@ -14,6 +14,7 @@ import typer
 from lacli import settings
 from lacli.cli.environment import SAID, setting, switch, threads, variable_of, yes_or_no
 from lacli.cli.model_names import complete_model, complete_template
+from lacli.cli.placement_options import PLACE, Devices, MainGpu, SplitMode, TensorSplit, placement_of
 from lacli.errors import UsageError
 from lacli.flags import spellings
 from lacli.settings import ModelSettings
@@ -218,19 +219,11 @@ FlashAttention = Annotated[
 ]
 CacheTypeK = Annotated[
     str,
-    setting(
-        *spellings("cache_type_k"),
-        help="Type of the cache's keys.",
-        rich_help_panel=MODEL,
-    ),
+    setting(*spellings("cache_type_k"), help="Type of the cache's keys.", rich_help_panel=MODEL),
 ]
 CacheTypeV = Annotated[
     str,
-    setting(
-        *spellings("cache_type_v"),
-        help="Type of the cache's values.",
-        rich_help_panel=MODEL,
-    ),
+    setting(*spellings("cache_type_v"), help="Type of the cache's values.", rich_help_panel=MODEL),
 ]
 
 
@@ -254,6 +247,10 @@ def model_group(
     flash_attention: FlashAttention = LOADING.flash_attention,
     cache_type_k: CacheTypeK = LOADING.cache_type_k,
     cache_type_v: CacheTypeV = LOADING.cache_type_v,
+    device: Devices = "",
+    split_mode: SplitMode = PLACE.split_mode,
+    tensor_split: TensorSplit = "",
+    main_gpu: MainGpu = PLACE.main_gpu,
 ) -> ModelSettings:
     return ModelSettings(
         context=context,
@@ -264,6 +261,7 @@ def model_group(
         flash_attention=flash_attention,
         cache_type_k=cache_type_k,
         cache_type_v=cache_type_v,
+        placement=placement_of(device, split_mode, tensor_split, main_gpu),
     )
 
 

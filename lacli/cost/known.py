@@ -10,14 +10,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from time import time
 
-from lacli.backends import CPU, devices
+from lacli.backends import devices
 from lacli.context import LlamaEngine, most_back
 from lacli.cores import with_threads
 from lacli.cost.measure import MeasurePlan, drift, engine_settings, measure
 from lacli.cost.store import CostKey, CostStore, MachineKey, content_hash
+from lacli.devices import CPU, Device
 from lacli.ending import ctrl_c_ends_at_once
 from lacli.errors import reason_of
 from lacli.llama import LlamaModel, offloads, version
+from lacli.placement import Placement
 from lacli.session import Session
 from lacli.settings import ModelSettings
 from lacli.staircase import Cost
@@ -25,14 +27,30 @@ from lacli.staircase import Cost
 Progress = Callable[[str], None]
 
 
-def device_names(*, offloaded: bool) -> str:
+def device_names(placement: Placement, *, offloaded: bool) -> str:
     """What computes a model, in words: the processor, and what else there is where layers go there."""
-    return ", ".join(device.description.strip() for device in devices() if offloaded or device.name == CPU)
+    there = _taking_part(placement)
+    return ", ".join(device.description.strip() for device in there if offloaded or device.name == CPU)
 
 
-def build_devices() -> str:
-    """All that this build could compute on here: large batches go to a GPU even where no layer does."""
-    return ", ".join(f"{device.name}: {device.description.strip()}" for device in devices())
+def build_devices(placement: Placement) -> str:
+    """All that this build could compute on here: large batches go to a GPU even where no layer does.
+
+    Where devices are named those alone, and how the model is split between them.
+    """
+    words = ", ".join(f"{device.name}: {device.description.strip()}" for device in _taking_part(placement))
+    split = " ".join(replace(placement, devices=()).flags)
+    return f"{words} ({split})" if split else words
+
+
+def _taking_part(placement: Placement) -> list[Device]:
+    """The devices named, in their order, and the processor behind them; all devices where none is named."""
+    found = devices()
+    if not placement.devices:
+        return found
+    by_name = {device.name: device for device in found}
+    named = [by_name.get(name, Device(name, "on another machine", True)) for name in placement.devices if name != CPU]
+    return named + [device for device in found if device.name == CPU]
 
 
 def room(plan: MeasurePlan, loading: ModelSettings, default_context: int = 0) -> tuple[int, int]:
@@ -50,7 +68,7 @@ def machine_key(path: Path, loading: ModelSettings) -> MachineKey:
         size=path.stat().st_size,
         content=content_hash(path),
         library=f"llama-cpp-python {version()}",
-        devices=build_devices(),
+        devices=build_devices(loading.placement),
         threads=loading.threads,
         threads_batch=loading.threads_batch,
         gpu_layers=loading.gpu_layers if offloads(loading) else 0,
@@ -88,7 +106,7 @@ def measure_cost(
     cost = Cost(
         (),
         description=model.description,
-        devices=device_names(offloaded=model.offloaded),
+        devices=device_names(model.placement, offloaded=model.offloaded),
         chain_only=model.chain_only,
         measured_at=time(),
         budget=plan.seconds,

@@ -77,7 +77,7 @@ def check_gpu(machine: Machine) -> Finding:
     found, kind = _card(machine)
     facts = {"devices": [], "found": found}
     if not kind:
-        return Finding("GPU", "fine", "none found; the processor computes", facts=facts)
+        return Finding("GPU", "fine", "none found; the processor computes (device CPU)", facts=facts)
     if {backend.name.upper() for backend in build.backends} & GPU_BACKENDS:
         words = f"{found} is here and llama.cpp was built for a GPU, but it finds none"
         return Finding(

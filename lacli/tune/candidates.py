@@ -88,7 +88,7 @@ def loading_flags(loading: ModelSettings) -> str:
     kept = {each.name for each in fields(MachineKey)}
     usual = ModelSettings()
     changed = [name for name in LOADING if name in kept and getattr(loading, name) != getattr(usual, name)]
-    return " ".join(typed(loading, name) for name in changed)
+    return " ".join([*(typed(loading, name) for name in changed), *loading.placement.flags])
 
 
 def typed(settings: DecodeSettings | ModelSettings, name: str) -> str:

@@ -96,7 +96,7 @@ def _tuned(session: Session, flags: str, plan: TunePlan, screen: Screen) -> Tuni
     setup = Setup(
         model=plan.model,
         description=model.description,
-        devices=device_names(offloaded=model.offloaded),
+        devices=device_names(loading.placement, offloaded=model.offloaded),
         loading=loading,
         asked=plan.asked,
         sampling=describe_sampling(session.sampling),

@@ -1,0 +1,119 @@
+"""The flags of where models compute: -dev, -sm, -ts and -mg for one copy, --replicas and --rpc for several.
+
+Declarations, and how their lists are written; ranges are checked by the settings.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from lacli import placement
+from lacli.cli.environment import setting
+from lacli.errors import UsageError
+from lacli.flags import NOTHING, spellings
+from lacli.placement import Placement, ReplicaSettings
+
+MODEL, REPLICAS = "Model", "Replicas"
+
+PLACE, COPIES = Placement(), ReplicaSettings()
+"""Where the options' defaults come from."""
+
+Devices = Annotated[
+    str,
+    setting(*spellings("devices"), metavar="NAME,..", show_default=False, rich_help_panel=MODEL,
+            help="Devices that share the model, as lacli doctor names them; none: the CPU alone. (default: all GPUs)"),
+]  # fmt: skip
+SplitMode = Annotated[
+    placement.SplitMode,
+    setting(*spellings("split_mode"), metavar="MODE", rich_help_panel=MODEL,
+            help="How several devices share it: none (one has all of it), layer, row or tensor."),
+]  # fmt: skip
+TensorSplit = Annotated[
+    str,
+    setting(*spellings("tensor_split"), metavar="N,N,..", show_default=False, rich_help_panel=MODEL,
+            help="Proportions that the devices get, such as 3,1. (default: by free memory)"),
+]  # fmt: skip
+MainGpu = Annotated[
+    int,
+    setting(*spellings("main_gpu"), metavar="N", rich_help_panel=MODEL,
+            help="Which of the devices has all of it with -sm none, counted from 0."),
+]  # fmt: skip
+Replicas = Annotated[
+    str,
+    setting(*spellings("replicas"), metavar="N|NAME,..", show_default=False, rich_help_panel=REPLICAS,
+            help="Decode one answer with several copies of the model at once: so many alike, or the devices of each, "
+            "such as CUDA0,CUDA1 or CUDA0+CUDA1,CUDA2+CUDA3. (default: one copy)"),
+]  # fmt: skip
+Rpc = Annotated[
+    str,
+    setting(*spellings("rpc"), metavar="HOST:PORT,..", show_default=False, rich_help_panel=REPLICAS,
+            help="RPC servers ('lacli rpc-server' on other machines) whose devices are RPC0, RPC1, ... here."),
+]  # fmt: skip
+Isolate = Annotated[
+    bool,
+    setting(*spellings("isolate"), rich_help_panel=REPLICAS,
+            help="Every copy in a process of its own: when one fails the others go on."),
+]  # fmt: skip
+ReplicaTimeout = Annotated[
+    float,
+    setting(*spellings("limit_s"), metavar="SECONDS", rich_help_panel=REPLICAS,
+            help="How long a step of a copy in a process of its own may take."),
+]  # fmt: skip
+
+
+def placement_of(device: str, split_mode: placement.SplitMode, tensor_split: str, main_gpu: int) -> Placement:
+    """Where one copy computes. Raises UsageError for a device that there is not; other machines' come with --rpc."""
+    return Placement(_devices(device), split_mode, _proportions(tensor_split), main_gpu)
+
+
+def replica_group(
+    replicas: Replicas = "",
+    rpc: Rpc = "",
+    isolate: Isolate = COPIES.isolate,
+    replica_timeout: ReplicaTimeout = COPIES.limit_s,
+) -> ReplicaSettings:
+    count, groups = copies(replicas)
+    return ReplicaSettings(groups, count, _endpoints(rpc), isolate, replica_timeout)
+
+
+def copies(text: str) -> tuple[int, tuple[tuple[str, ...], ...]]:
+    """--replicas: a number, or groups of devices with commas between them, their names joined by +."""
+    text = text.strip()
+    if re.fullmatch(r"[+-]?\d+", text):
+        if int(text) < 1:
+            raise UsageError(f"--replicas is {text}", "--replicas must be at least 1")
+        return int(text), ()
+    groups = tuple(tuple(name.strip() for name in group.split("+")) for group in text.split(",")) if text else ()
+    if not all(name for group in groups for name in group):
+        raise UsageError(f"--replicas {text!r} lacks a name", "for example CUDA0,CUDA1 or CUDA0+CUDA1,CUDA2+CUDA3")
+    return 0, groups
+
+
+def _devices(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+    if not names:
+        return ()
+    # Only now: it loads llama.cpp.
+    from lacli.devices import CPU, RPC, Device, named
+    from lacli.llama import devices
+
+    if len(names) == 1 and names[0].lower() in NOTHING:
+        return (CPU,)
+    remote = [Device(name.upper(), "", True) for name in names if name.upper().startswith(RPC)]
+    return named(names, [*devices(memory=False), *remote])
+
+
+def _proportions(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(share) for share in re.split(r"[,/]", text)) if text.strip() else ()
+    except ValueError:
+        raise UsageError(f"-ts {text!r} is no list of numbers", "for example -ts 3,1") from None
+
+
+def _endpoints(text: str) -> tuple[str, ...]:
+    if not text.strip():
+        return ()
+    from lacli.rpc import check_endpoints
+
+    return check_endpoints(text)

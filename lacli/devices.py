@@ -1,0 +1,164 @@
+"""Devices by name: which there are, which ones a copy of the model computes on, and what llama.cpp would refuse.
+
+Pure: what ggml finds comes in as a list, so that any machine can be played. How a placement reaches llama.cpp is in
+`offload.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from lacli.amounts import counted
+from lacli.errors import UsageError
+from lacli.placement import Placement, ReplicaSettings
+from lacli.settings import ModelSettings
+
+CPU = "CPU"
+"""ggml's name of the processor, as a backend and as a device."""
+
+RPC = "RPC"
+"""What the names of other machines' devices begin with."""
+
+MOST_DEVICES = 16
+"""Devices that llama.cpp 0.3.36 splits a model between: `llama_max_devices`, and its limit of -sm tensor."""
+
+
+class Device(NamedTuple):
+    """What llama.cpp can compute on: ggml's name of it ("CPU", "CUDA0"), what it is, whether it is a GPU.
+
+    free, total: bytes of its memory; 0 where ggml does not say. is_integrated: it shares the processor's memory.
+    """
+
+    name: str
+    description: str
+    is_gpu: bool
+    free: int = 0
+    total: int = 0
+    is_integrated: bool = False
+
+
+def placements(wanted: ReplicaSettings, loading: ModelSettings, found: Sequence[Device]) -> tuple[Placement, ...]:
+    """Where each copy of the model computes, at least one; -sm, -ts and -mg hold for every copy.
+
+    Raises UsageError for a name that there is not, for so many alike as there are not, and for contradictions.
+    """
+    own = loading.placement.devices
+    if wanted.groups and own:
+        raise UsageError("--device and --replicas both name devices", "--replicas A+B,C+D names those of every copy")
+    groups: tuple[tuple[str, ...], ...] = (own,)
+    if wanted.groups:
+        groups = tuple(named(group, found, "--replicas") for group in wanted.groups)
+    elif wanted.count > 1:
+        groups = _alike(wanted.count, named(own, found), found)
+    elif wanted.rpc and not own:
+        groups = (chosen(found),)
+    copies = [replace(loading, placement=replace(loading.placement, devices=group)) for group in groups]
+    return tuple(settled(copy, found).placement for copy in copies)
+
+
+def settled(loading: ModelSettings, found: Sequence[Device]) -> ModelSettings:
+    """The settings with devices as ggml spells them. Raises UsageError for what the devices found cannot do."""
+    devices = named(loading.placement.devices, found)
+    loading = replace(loading, placement=replace(loading.placement, devices=devices))
+    _check_split(loading, offloading(loading.placement, found))
+    return loading
+
+
+def named(names: Sequence[str], found: Sequence[Device], flag: str = "--device") -> tuple[str, ...]:
+    """The devices of one copy as ggml spells their names. Raises UsageError for a name that there is not."""
+    known = {device.name.lower(): device.name for device in found if device.is_gpu or device.name == CPU}
+    for name in names:
+        if name.lower() not in known:
+            raise UsageError(f"{flag}: there is no device {name!r}", _there_is(name, known.values()))
+    spelled = tuple(known[name.lower()] for name in names)
+    if len(set(spelled)) < len(spelled):
+        twice = next(name for name in spelled if spelled.count(name) > 1)
+        raise UsageError(f"{flag}: one copy of the model has {twice} twice", "name it once")
+    if CPU in spelled and len(spelled) > 1:
+        raise UsageError(
+            f"{flag}: {CPU} stands alone, and not with {next(name for name in spelled if name != CPU)}",
+            "-ngl N leaves the layers above N to the processor",
+        )
+    return spelled
+
+
+def chosen(found: Sequence[Device]) -> tuple[str, ...]:
+    """The devices that llama.cpp takes when none are named: RPC's first, then GPUs, integrated ones for want of others.
+
+    Source: llama.cpp 0.3.36, `llama_prepare_model_devices`.
+    """
+    cards = [device for device in found if device.is_gpu]
+    remote = [device.name for device in cards if device.name.startswith(RPC)]
+    local = [device for device in cards if not device.name.startswith(RPC)]
+    own = [device.name for device in local if not device.is_integrated]
+    shared = [device.name for device in local if device.is_integrated and _backend(device) == _backend(local[0])]
+    return tuple(remote + (own or shared))
+
+
+def offloading(placement: Placement, found: Sequence[Device]) -> tuple[str, ...]:
+    """The devices that layers can go to; none where only the processor computes."""
+    devices = placement.devices or chosen(found)
+    return () if [name.upper() for name in devices] == [CPU] else devices
+
+
+def _check_split(loading: ModelSettings, devices: tuple[str, ...]) -> None:
+    """Raise UsageError where llama.cpp would refuse so many devices, or take no account of a flag."""
+    placement = loading.placement
+    there = counted(len(devices), "device") if devices else "no GPU"
+    if (several := len(placement.tensor_split)) > len(devices):
+        raise UsageError(f"-ts has {counted(several, 'proportion')}, and the model has {there}", _numbered(devices))
+    if placement.main_gpu >= max(len(devices), 1):
+        raise UsageError(f"-mg is {placement.main_gpu}, and the model has {there}", _numbered(devices))
+    tensors = placement.split_mode == "tensor"
+    if len(devices) > MOST_DEVICES and (tensors or several):
+        flag = "-sm tensor" if tensors else "-ts"
+        raise UsageError(f"{flag} is for at most {MOST_DEVICES} devices, and there are {len(devices)}", "--device A,B")
+    if tensors and not devices:
+        raise UsageError("-sm tensor splits a model between GPUs", _numbered(devices))
+    if tensors and loading.flash_attention == "off":
+        raise UsageError("-sm tensor needs flash attention", "leave -fa off out")
+
+
+def _alike(count: int, own: tuple[str, ...], found: Sequence[Device]) -> tuple[tuple[str, ...], ...]:
+    """The first so many devices of one kind, of those named or of all; the processor where there is no GPU."""
+    cards = [device for device in found if (device.name in own if own else device.is_gpu)]
+    if not cards or own == (CPU,):
+        return ((CPU,),) * count
+    kinds: dict[tuple[str, str, int], list[str]] = {}
+    for card in cards:
+        kinds.setdefault(_kind(card), []).append(card.name)
+    for names in kinds.values():
+        if len(names) >= count:
+            return tuple((name,) for name in names[:count])
+    there = ", ".join(f"{card.name} ({card.description.strip()})" for card in cards)
+    names = [card.name for card in cards]
+    raise UsageError(
+        f"--replicas {count}: there are not {count} devices alike, there is {there}",
+        f"names take any: --replicas {','.join((names * count)[:count])}",
+    )
+
+
+def _kind(device: Device) -> tuple[str, str, int]:
+    """What devices alike have in common; of another machine's only the memory is known."""
+    backend = _backend(device)
+    return backend, "" if backend == RPC else device.description, device.total
+
+
+def _backend(device: Device) -> str:
+    return device.name.rstrip("0123456789")
+
+
+def _numbered(devices: Sequence[str]) -> str:
+    """The devices as -mg and -ts count them."""
+    if not devices:
+        return "the processor alone computes"
+    return "in this order: " + ", ".join(f"{number} {name}" for number, name in enumerate(devices))
+
+
+def _there_is(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    if name.upper().startswith(RPC) and not any(each.startswith(RPC) for each in names):
+        return "RPC0, RPC1, .. are devices of --rpc HOST:PORT, which lacli run, chat and bench have"
+    return f"there is {', '.join(names)}"
