@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lacli.errors import Interrupted, ModelLoadError
+from lacli.errors import Interrupted, LacliError
 from lacli.llama import on_abort
 from lacli.ui import Screen
 
@@ -30,15 +30,16 @@ def ctrl_c_ends_at_once() -> Iterator[None]:
 @contextmanager
 def loading_model(screen: Screen) -> Iterator[None]:
     """While a command's model loads; from then on a failed assertion of llama.cpp's is a line, without a core dump."""
-    on_abort(lambda message: _give_up(message, screen))
+    end_at_abort(screen, "the model's file may be damaged: fetch it again")
     with ctrl_c_ends_at_once():
         yield
 
 
-def _give_up(message: str, screen: Screen) -> None:
-    screen.error(
-        ModelLoadError(
-            f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", "the model's file may be damaged: fetch it again"
-        )
-    )
-    os._exit(ModelLoadError.exit_code)
+def end_at_abort(screen: Screen, hint: str) -> None:
+    """From here on a failed assertion of llama.cpp's ends the process with a line, and with what to do about it."""
+    on_abort(lambda message: _give_up(message, screen, hint))
+
+
+def _give_up(message: str, screen: Screen, hint: str) -> None:
+    screen.error(LacliError(f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", hint))
+    os._exit(LacliError.exit_code)

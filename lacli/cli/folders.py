@@ -19,6 +19,13 @@ def store_folder() -> Path:
     return user_cache_path("lacli", appauthor=False) / "store"
 
 
+def rpc_folder() -> Path:
+    """Where `lacli rpc-server -c` keeps large weights that clients sent: in the user's cache directory."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("lacli", appauthor=False) / "rpc"
+
+
 def tuned_folder() -> Path:
     """What `lacli tune` remembers: the user's configuration."""
     from platformdirs import user_config_path
@@ -45,6 +52,7 @@ def own_folders() -> dict[str, Path]:
     return {
         "measured costs": cost_folder(),
         "kept texts": store_folder(),
+        "weights of RPC clients": rpc_folder(),
         "chat history": history_file().parent,
         "tuned settings": tuned_folder(),
         "own aliases": own_aliases().parent,

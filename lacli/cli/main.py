@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lacli import __version__
-from lacli.cli import bench, chat, check, cost, doctor, mask, pull, rm, run, show, tune
+from lacli.cli import bench, chat, check, cost, doctor, mask, pull, rm, rpc_server, run, show, tune
 from lacli.cli import list as list_command
 from lacli.cli.environment import DEBUG, EPILOG, variable_of
 from lacli.errors import Interrupted, LacliError, UsageError
@@ -43,6 +43,7 @@ app.command("pull", epilog=EPILOG)(pull.pull)
 app.command("list")(list_command.list_models)
 app.command("show", epilog=EPILOG)(show.show)
 app.command("rm")(rm.remove)
+app.command("rpc-server", epilog=EPILOG)(rpc_server.rpc_server)
 app.command("doctor")(doctor.doctor)
 
 

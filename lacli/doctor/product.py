@@ -17,6 +17,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("llama.cpp", software.check_library),
     ("instructions", hardware.check_instructions),
     ("GPU", hardware.check_gpu),
+    ("RPC", software.check_rpc),
     ("compiler", software.check_compiler),
     ("threads", hardware.check_threads),
     ("memory", hardware.check_memory),

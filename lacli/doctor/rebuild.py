@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from lacli.doctor.machine import Machine
 
-Kind = Literal["cuda", "hip", "vulkan", "metal", "native", "any"]
+Kind = Literal["cuda", "hip", "vulkan", "metal", "native", "rpc", "any"]
 
 PIP = "pip install --force-reinstall --no-cache-dir llama-cpp-python"
 
@@ -16,7 +17,11 @@ CMAKE_ARGUMENTS: dict[Kind, str] = {
     "vulkan": "-DGGML_VULKAN=on",
     "metal": "-DGGML_METAL=on",
     "native": "-DGGML_NATIVE=on",
+    "rpc": "-DGGML_RPC=on",
 }
+
+BACKENDS: dict[str, Kind] = {"CUDA": "cuda", "ROCM": "hip", "HIP": "hip", "VULKAN": "vulkan"}
+"""What a backend of ggml's was asked for with; Metal needs no asking."""
 
 TOOLS: dict[Kind, tuple[str, str]] = {
     "cuda": ("nvcc", "NVIDIA's CUDA toolkit (nvcc)"),
@@ -28,25 +33,35 @@ TOOLS: dict[Kind, tuple[str, str]] = {
 COMPILERS = ("g++", "clang++", "c++", "cl")
 
 
-def command(machine: Machine, kind: Kind = "any") -> str:
-    """The command line that builds llama.cpp for this kind of device."""
-    arguments = CMAKE_ARGUMENTS.get(kind)
+def command(machine: Machine, *kinds: Kind) -> str:
+    """The command line that builds llama.cpp for these kinds of devices."""
+    return command_line(machine.system, *kinds)
+
+
+def command_line(system: str, *kinds: Kind) -> str:
+    """The same, on a system of this name."""
+    arguments = " ".join(CMAKE_ARGUMENTS[kind] for kind in kinds if kind in CMAKE_ARGUMENTS)
     if not arguments:
         return PIP
-    if machine.system == "Windows":
+    if system == "Windows":
         return f'$env:CMAKE_ARGS="{arguments}"; {PIP}'
     return f'CMAKE_ARGS="{arguments}" {PIP}'
 
 
-def steps(machine: Machine, kind: Kind = "any") -> tuple[str, ...]:
-    """What has to be installed first, where it is not there, and the command."""
+def built_for(backends: Iterable[str]) -> list[Kind]:
+    """What a build with backends of these names has to be asked for again, so that it keeps them."""
+    return [BACKENDS[name.upper()] for name in backends if name.upper() in BACKENDS]
+
+
+def steps(machine: Machine, kind: Kind = "any", *kept: Kind) -> tuple[str, ...]:
+    """What has to be installed first, where it is not there, and the command; kept: what the build has already."""
     first = []
     if not compiler(machine):
         first.append(f"first install a C++ compiler: {install_compiler(machine)}")
     program, origin = TOOLS.get(kind, ("", ""))
     if program and not machine.which(program):
         first.append(f"first install {origin}")
-    return (*first, command(machine, kind))
+    return (*first, command(machine, *kept, kind))
 
 
 def compiler(machine: Machine) -> str:

@@ -90,6 +90,16 @@ def check_library(machine: Machine) -> Finding:
     return Finding("llama.cpp", "fine", build_words(build), facts=facts)
 
 
+def check_rpc(machine: Machine) -> Finding:
+    """Whether devices of other machines can be used, and this machine's lent."""
+    names = [backend.name for backend in machine.library().build.backends]
+    if "RPC" in names:
+        return Finding("RPC", "fine", "built in: --rpc and lacli rpc-server work", facts={"built_in": True})
+    words = "not built in; devices of other machines (--rpc, lacli rpc-server) need it"
+    todo = rebuild.steps(machine, "rpc", *rebuild.built_for(names))
+    return Finding("RPC", "fine", words, todo, {"built_in": False})
+
+
 def check_compiler(machine: Machine) -> Finding:
     """What could build llama.cpp anew, which pip does where it finds no ready one."""
     names = (rebuild.compiler(machine), "cmake", "nvcc", "hipcc", "glslc", "xcrun")

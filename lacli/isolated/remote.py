@@ -1,0 +1,175 @@
+"""A context of a child process behind the Engine protocol: one message a step, and a time limit on every answer.
+
+Which replicas there are and what a lost one means for the answer is decided above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from lacli.batch import Batch, Ints
+from lacli.closing import Closing
+from lacli.engine import Floats, Successors
+from lacli.errors import LacliError, ReplicaLost
+from lacli.isolated.lifetime import COMMAND, Child
+from lacli.isolated.settings import ChildSettings, Opened
+from lacli.isolated.wire import Change, Refusal, Request
+from lacli.settings import DecodeSettings
+
+LOADING = 10
+"""Calls' time limits that loading the model may take."""
+
+
+class RemoteEngine(Closing):
+    """A context in a process of its own as an Engine; close it, or use it in `with`. One thread at a time asks it.
+
+    The cache's sequence calls wait for the next decode and travel with it. memory, calls, back: as LlamaEngine has
+    them. process_id: the system's number of the process. Raises ModelLoadError as LlamaEngine does, and ReplicaLost
+    when the process ends or gives no answer in time: then it is killed, and every further call raises that again.
+    """
+
+    def __init__(self, settings: ChildSettings, command: Sequence[str] = COMMAND) -> None:
+        """command: what starts the child; it gets its end of the connection as the last argument."""
+        self._settings = settings
+        self._lost: ReplicaLost | None = None
+        self._numbers, self._serials = count(1), count(1)
+        self._waiting: list[Change] = []
+        self._choices: Ints = np.zeros(0, np.int32)
+        self.calls = 0
+        try:
+            self._child: Child | None = Child(command)
+        except OSError as error:
+            raise ReplicaLost(f"the process of {self._name} cannot be started: {error}") from error
+        self.process_id = self._child.process_id
+        try:
+            opened = self._exchange(settings, LOADING * settings.limit_s)
+        except BaseException:
+            self._child.kill()
+            raise
+        self._take(opened)
+
+    @property
+    def _name(self) -> str:
+        return f"replica {self._settings.name}" if self._settings.name else "the replica"
+
+    @property
+    def _where_to_look(self) -> str:
+        return f"see what its server at {' and '.join(self._settings.rpc)} says" if self._settings.rpc else ""
+
+    def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
+        """Whether these settings can decode in this context, which one that is closed or lost cannot."""
+        return (
+            self._lost is None
+            and self._child is not None
+            and bool(self._ask("suits", decode=decode, raw_logits=raw_logits))
+        )
+
+    def decode(self, batch: Batch) -> bool:
+        rows = batch.rows
+        counts = batch.sequence_counts[:rows]
+        ids = batch.sequence_ids[: int(counts.sum())]
+        self.calls += 1
+        fits, choices = self._ask(
+            "decode",
+            rows=rows,
+            tokens=batch.tokens[:rows].tobytes(),
+            positions=batch.positions[:rows].tobytes(),
+            counts=counts.tobytes(),
+            ids=ids.tobytes(),
+            outputs=batch.outputs[:rows].tobytes(),
+        )
+        self._choices = np.frombuffer(choices, np.int32)
+        return bool(fits)
+
+    def greedy(self) -> Ints:
+        self._check()
+        return self._choices
+
+    def logits(self) -> Floats:
+        logits: Floats = self._ask("logits")
+        return logits
+
+    def row_logits(self, row: int) -> Floats:
+        logits: Floats = self._ask("row_logits", row=row)
+        return logits
+
+    def successors(self, most: int) -> Successors:
+        found: Successors = self._ask("successors", most=most)
+        return found
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self._queue("copy", source, target, start, end)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        # Attention can forget any part; what a recurrent state can forget only the context knows.
+        if self.back >= 0 and self._child:
+            return bool(self._ask("remove", sequence=sequence, start=start, end=end))
+        self._queue("remove", sequence, start, end)
+        return True
+
+    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
+        self._queue("shift", sequence, start, end, by)
+
+    def clear(self) -> None:
+        self._queue("clear")
+
+    def is_end(self, token: int) -> bool:
+        return token in self._ends
+
+    def close(self) -> None:
+        child, self._child = self._child, None
+        if child:
+            child.close()
+
+    def _take(self, opened: Opened) -> None:
+        self.cells = opened.cells
+        self.batch_rows = opened.batch_rows
+        self.sequences = opened.sequences
+        self.vocabulary = opened.vocabulary
+        self.can_shift = opened.can_shift
+        self.memory = opened.memory
+        self.back = opened.back
+        self._ends = frozenset(opened.ends)
+
+    def _check(self) -> None:
+        """Raise again what made this replica unusable."""
+        if self._lost:
+            raise ReplicaLost(self._lost.what, self._lost.hint)
+
+    def _queue(self, name: str, *arguments: int) -> None:
+        self._check()
+        # A generator that is closed after its engine has nothing left to forget.
+        if self._child:
+            self._waiting.append((next(self._serials), name, arguments))
+
+    def _ask(self, name: str, **arguments: Any) -> Any:
+        """What the context says to one call; it hears the waiting sequence calls before that."""
+        return self._exchange(Request(self._waiting, name, arguments), self._settings.limit_s)
+
+    def _exchange(self, message: object, limit_s: float) -> Any:
+        self._check()
+        if not self._child:
+            raise LacliError("there is no context: it is closed, or memory was too short for it", "open another one")
+        deadline = monotonic() + limit_s
+        number = next(self._numbers)
+        try:
+            self._child.wire.post(number, message)
+            # What an interrupt leaves in here is sent again, and made once.
+            self._waiting = []
+            answered, answer = self._child.wire.receive(deadline)
+            while answered != number:  # one that an interrupt has left unheard
+                answered, answer = self._child.wire.receive(deadline)
+        except TimeoutError:
+            self._lost = ReplicaLost(f"no answer of {self._name} within {limit_s:g} s", "--replica-timeout allows more")
+            self._child.kill()
+        except EOFError:
+            self._lost = ReplicaLost(f"the process of {self._name} ended: {self._child.end()}", self._where_to_look)
+        self._check()
+        if isinstance(answer, Refusal):
+            raise answer.error()
+        return answer
