@@ -17,6 +17,7 @@ from lacli.ending import loading_model
 from lacli.errors import Interrupted
 from lacli.explain import Explanation
 from lacli.generation import Generation
+from lacli.placement import ReplicaSettings
 from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
@@ -60,10 +61,11 @@ def ask(
     screen: Screen,
     texts: Path | None = None,
     costs: Path | None = None,
+    replicas: ReplicaSettings | None = None,
 ) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out.
 
-    texts, costs: the folders of kept texts and of measured costs, None for none.
+    texts, costs: the folders of kept texts and of measured costs, None for none. replicas: as Session takes it.
     """
     with loading_model(screen):
         store, notes = store_for(path, decode_settings, texts)
@@ -74,6 +76,7 @@ def ask(
             sampling,
             template=None if question.raw else question.template,
             kept=store.texts if store else (),
+            replicas=replicas,
             verbose=output.verbose,
         )
     with opened as session:
@@ -84,6 +87,9 @@ def ask(
             screen.note(note)
         prompt = session.prompt(question.text, question.system, raw=question.raw)
         generation = _answer(session, prompt, question, output, screen)
+        for loss in session.losses():
+            # They are about the answer, and so said also where notes are not wanted.
+            screen.say(f"lacli: {loss}")
         if store and (trouble := store.add([*prompt, *generation.answer().tokens])):
             session.notes.append(trouble)
             screen.note(trouble)

@@ -42,13 +42,14 @@ class Decoder:
         cost: Cost | None = None,
         kept: KeptTexts | None = None,
         mode: Callable[[], Mode] | None = None,
+        name: str = "1",
         others: Mapping[str, Engine] | None = None,
     ) -> None:
         """verifier: how tokens are sampled, or None to take the most probable ones.
 
         cost: what steps cost here, where it was measured before. kept: texts of earlier runs, for mode auto. mode:
-        makes a mode that is none of the settings'. others: engines of the same model and size that share the work,
-        each with what messages call it.
+        makes a mode that is none of the settings'. name: what messages call the engine, where there are others, by
+        their names: of the same model and size, to share the work.
         """
         assert settings.sequences <= engine.sequences, "the context was made for fewer sequences"
         self.settings = settings
@@ -59,8 +60,7 @@ class Decoder:
         self._keep: int | None = None
         self._known = cost, kept
         self._other_mode = mode
-        self._engine = engine
-        self.replicas = Replicas([engine, *(others or {}).values()], ["1", *(others or {})])
+        self.replicas = Replicas({name: engine, **(others or {})})
         self._learn_anew()
 
     def change(self, settings: DecodeSettings, verifier: Verifier | None) -> None:
@@ -105,6 +105,11 @@ class Decoder:
             self.replicas.cut(max(len(self.text) - 1, 0))
 
     @property
+    def _engine(self) -> Engine:
+        """What speaks for all: they are of one model and size."""
+        return self.replicas.leader.engine
+
+    @property
     def _room(self) -> int:
         """Rows that the next step's tree may have: what the cache has less those decoded again and a padding row."""
         return self.replicas.room(self.text) - (self.settings.least_outputs - 1)
@@ -144,10 +149,11 @@ class Decoder:
 
     def time_plain_step(self, repeats: int = 5) -> float:
         """Median seconds of a one-row step at the end of the text: its last tokens are decoded again, one by one."""
+        if not self.replicas.past:
+            return 0.0
         try:
             return self.replicas.time_plain_step(self.text, repeats, self.settings.least_outputs)
         finally:
-            self.replicas.cut(self.replicas.past)
             del self.text[self.replicas.past + 1 :]
 
     def _start(self, prompt: Sequence[int], reuse: bool) -> None:
@@ -166,8 +172,11 @@ class Decoder:
         self.reused = self.replicas.past
         self.text = list(prompt)
         prefill = perf_counter()
-        self.replicas.prefill(prompt[:-1], everybody=self.settings.sequences > 1)
-        self._mode.prefilled(self.replicas.past - self.reused, perf_counter() - prefill)
+        together = self.settings.sequences > 1
+        self.replicas.prefill(prompt[:-1], everybody=together)
+        # All decoded the whole prompt, and of a step's rows each gets a part.
+        parts = len(self.replicas) if together else 1
+        self._mode.prefilled(self.replicas.past - self.reused, (perf_counter() - prefill) / parts)
         self._mode.begin(self.text)
         if self._verifier:
             self._verifier.begin(prompt)

@@ -29,6 +29,7 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
     planned = run.planned if settings.mode == "auto" else None
     return {
         "model": str(session.model.path),
+        "replicas": session.copies.names if len(session.copies.names) > 1 else [],
         "mode": settings.mode,
         "window": settings.window,
         "ngram": settings.ngram,
@@ -85,7 +86,7 @@ def as_lines(session: Session, answer: Answer) -> str:
     steps = max(run.steps, 1)
     prefill = max(run.prompt_tokens - 1 - run.reused_tokens, 0)
     reused = f", {run.reused_tokens} of them in the cache" if run.reused_tokens else ""
-    threads = f"{session.model_settings.thread_words}, {session.model.devices}"
+    threads = f"{session.model_settings.thread_words}, {session.devices}"
     lines = [
         ("model", f"{session.model.description}, {session.engine.cells} cells, {threads}"),
         ("mode", describe(session.settings)),
@@ -98,6 +99,8 @@ def as_lines(session: Session, answer: Answer) -> str:
         ("a step", f"decode {run.decode_s / steps * 1e3:.2f} ms, choose {run.choose_s / steps * 1e3:.2f}, "
                    f"cache {run.cache_s / steps * 1e3:.2f}, Python {run.python_s / steps * 1e3:.2f}"),
     ]  # fmt: skip
+    if len(session.copies.names) > 1:
+        lines += _shared(session)
     if run.drafted:
         lines.append(("guesses", f"{run.accepted} accepted of {run.drafted} verified"))
         lines += [("", line) for line in _by_source(run)]
@@ -113,6 +116,20 @@ def as_lines(session: Session, answer: Answer) -> str:
             f"median {pool.fan_out_median:g} max {pool.fan_out_max}, hit rate {pool.hit_rate:.0%}",
         ))  # fmt: skip
     return "\n".join(f"{name:9} {text}" for name, text in lines)
+
+
+def _shared(session: Session) -> list[tuple[str, str]]:
+    """How much of the steps so far each copy of the model has decoded."""
+    work = session.decoder.replicas.work
+    width = max(map(len, work))
+    return [
+        (
+            "" if number else "replicas",
+            f"{name:{width}} {done.parts} parts of {done.rows / max(done.parts, 1):.1f} rows, "
+            f"{done.seconds / max(done.parts, 1) * 1e3:.2f} ms each",
+        )
+        for number, (name, done) in enumerate(work.items())
+    ]
 
 
 def against_plain(answer: Answer, plain_tokens_per_second: float, mode: str) -> str:

@@ -15,14 +15,17 @@ from lacli.auto.kept import KeptTexts
 from lacli.batch import Ints
 from lacli.chain import LlamaSampler
 from lacli.closing import Closing
-from lacli.context import LlamaEngine, most_back
+from lacli.context import most_back
+from lacli.copies import Context, Copies
 from lacli.cores import with_threads
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.generation import Generation
-from lacli.llama import LlamaModel, offloads, schema_grammar
+from lacli.llama import offloads, schema_grammar
 from lacli.notes import asked_sources, context_notes, idle_notes, source_notes
+from lacli.placement import ReplicaSettings
+from lacli.possible import possible
 from lacli.sampling import SamplingSettings, new_seed
 from lacli.schema import grammar_of
 from lacli.settings import DecodeSettings, ModelSettings, SourceName, check_rows, fitted
@@ -53,9 +56,13 @@ class Session(Closing):
         template: str | None = "",
         cost: Cost | None = None,
         kept: Sequence[Ints] = (),
+        replicas: ReplicaSettings | None = None,
         verbose: bool = False,
     ) -> None:
-        """cost: what steps cost here, where it was measured before. kept: the token ids of texts of earlier runs."""
+        """cost: what steps cost here, where it was measured before. kept: the token ids of texts of earlier runs.
+
+        replicas: how many copies of the model answer together, and where; None for one.
+        """
         model_settings = with_threads(model_settings)
         self.notes: list[str] = []
         self._cost = cost
@@ -64,9 +71,10 @@ class Session(Closing):
         check_rows(fitted(decode_settings, model_settings), model_settings)
         if decode_settings.strict:
             model_settings, decode_settings = self._strict(path, model_settings, decode_settings, sampling)
-        self.model_settings = model_settings
         with ExitStack() as stack:
-            self.model = stack.enter_context(LlamaModel(path, model_settings, verbose=verbose))
+            self.copies = stack.enter_context(Copies(path, model_settings, replicas, verbose=verbose))
+            self.model = self.copies.model
+            model_settings = self.model_settings = self.copies.loading
             chosen, notes = choose_template(template, self.model) if template is not None else (None, [])
             self.notes += notes
             self.use_template(chosen)
@@ -80,7 +88,7 @@ class Session(Closing):
             self.engine = self._new_engine(decode_settings)
             stack.pop_all()
         self.notes += context_notes(self.model_settings.context, self.engine.cells, self.model)
-        self.decoder = self.decoder_in(self.engine, decode_settings)
+        self.decoder = self.decoder_in(self.copies.contexts, decode_settings)
 
     @property
     def settings(self) -> DecodeSettings:
@@ -91,6 +99,11 @@ class Session(Closing):
     def sources(self) -> tuple[SourceName, ...]:
         """Where mode auto can take guesses from, of the sources that were chosen."""
         return asked_sources(self.settings, texts=self._kept is not None)
+
+    @property
+    def devices(self) -> str:
+        """Where it computes, in a few words."""
+        return ", ".join(name for name in self.copies.names if name) or self.model.devices
 
     @property
     def turn_ends(self) -> tuple[str, ...]:
@@ -139,13 +152,19 @@ class Session(Closing):
         return self.model.piece(token, special=token in self._markers)
 
     def use_cost(self, cost: Cost) -> None:
-        """Decode from now on with what steps cost here; what is decoded is decoded anew."""
-        self._cost = cost
-        self.decoder = self.decoder_in(self.engine, self.settings)
+        """Decode from now on with what steps cost one copy here; what is decoded is decoded anew."""
+        if self.copies.elsewhere:
+            # A server's name says nothing about what it computes with.
+            return
+        self._cost = cost.among(len(self.copies.names))
+        self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
 
-    def decoder_in(self, engine: Engine, settings: DecodeSettings, kind: type[Decoder] = Decoder) -> Decoder:
-        """A decoder that draws as this session does, in a context of the same model."""
-        return kind(engine, settings, self._verifier(), cost=self._cost, kept=self._kept)
+    def decoder_in(
+        self, engine: Engine | Mapping[str, Engine], settings: DecodeSettings, kind: type[Decoder] = Decoder
+    ) -> Decoder:
+        """A decoder that draws as this session does, in a context of the same model or in those of several copies."""
+        (name, first), *others = engine.items() if isinstance(engine, Mapping) else [("", engine)]
+        return kind(first, settings, self._verifier(), cost=self._cost, kept=self._kept, name=name, others=dict(others))
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.
@@ -166,7 +185,7 @@ class Session(Closing):
         sampling = self._completed(sampling)
         before = self.settings, self.sampling, self.sampler
         self.sampling, self.sampler = sampling, self._new_sampler(sampling)
-        suits = self.engine.suits(decode_settings, raw_logits=self.sampler is not None)
+        suits = self.copies.suits(decode_settings, raw_logits=self.sampler is not None)
         if suits:
             self.decoder.change(decode_settings, self._verifier())
         else:
@@ -192,6 +211,12 @@ class Session(Closing):
         """
         return Generation(self.decoder, self.piece, prompt, limit, stops, reuse=reuse, keep=keep, watch=watch)
 
+    def losses(self) -> list[str]:
+        """Sentences about copies that have failed since this was last asked; the others go on without them."""
+        sentences = self.copies.lose(self.decoder.replicas.lost)
+        self.engine = next(iter(self.copies.contexts.values()), self.engine)
+        return sentences
+
     def plain_tokens_per_second(self) -> float:
         """The speed of plain decoding at the end of the last answer, from a few timed one-row steps.
 
@@ -201,9 +226,8 @@ class Session(Closing):
         return 1 / seconds if seconds else 0.0
 
     def close(self) -> None:
-        self.engine.close()
         self._close_sampler()
-        self.model.close()
+        self.copies.close()
 
     def _new_sampler(self, sampling: SamplingSettings) -> LlamaSampler | None:
         return None if sampling.greedy and not self.model.suppressed else LlamaSampler(self.model, sampling)
@@ -215,10 +239,12 @@ class Session(Closing):
     def _verifier(self) -> Verifier | None:
         return verifier(self.sampler, self.sampling) if self.sampler else None
 
-    def _new_engine(self, decode_settings: DecodeSettings) -> LlamaEngine:
+    def _new_engine(self, decode_settings: DecodeSettings) -> Context:
         # A sampler reads raw logits, which are not there where the backend chooses.
-        backend_greedy = False if self.sampler else None
-        return LlamaEngine(self.model, self.model_settings, decode_settings, backend_greedy=backend_greedy)
+        try:
+            return self.copies.open(decode_settings, backend_greedy=False if self.sampler else None)
+        finally:
+            self.notes += self.copies.take_notes()
 
     def _change_context(
         self, settings: DecodeSettings, before: tuple[DecodeSettings, SamplingSettings, LlamaSampler | None]
@@ -227,7 +253,6 @@ class Session(Closing):
 
         Where even that does not fit any more, the closed one stays and every answer says so until one can be made.
         """
-        self.engine.close()
         try:
             self.engine = self._new_engine(settings)
         except LacliError:
@@ -236,7 +261,7 @@ class Session(Closing):
             self.engine = self._new_engine(settings)
             raise
         finally:
-            self.decoder = self.decoder_in(self.engine, settings)
+            self.decoder = self.decoder_in(self.copies.contexts or self.engine, settings)
 
     def _strict(
         self, path: Path, loading: ModelSettings, decoding: DecodeSettings, sampling: SamplingSettings
@@ -249,26 +274,11 @@ class Session(Closing):
         return loading, decoding
 
     def _possible(self, settings: DecodeSettings) -> DecodeSettings:
-        if not self.model.chain_only:
-            return settings
-        drafts = settings.mode != "plain"
-        if drafts and not settings.strict and self.most_back:
-            return self._chained(settings, self.most_back)
-        if drafts:
-            why = "--strict has no rule for a recurrent state" if settings.strict else self.model.chain_only
-            self.notes.append(f"decoding plainly: {why}")
-        # One mode is the same as itself, so nothing has to be done for it, and a second row could not be forgotten.
-        return replace(settings, mode="plain", ordered=False, least_outputs=1)
-
-    def _chained(self, settings: DecodeSettings, back: int) -> DecodeSettings:
-        """The settings for a model that can take back so many guesses of one chain."""
-        if settings.mode == "lookahead":
-            self.notes.append("mode auto instead of lookahead: a recurrent state goes back along one chain of guesses")
-            return replace(settings, mode="auto", back=back)
-        chained = replace(settings, back=back)
-        if chained.chain < settings.chain:
-            self.notes.append(f"at most {back} guesses a step: a recurrent state goes back no further")
-        return chained
+        if self.model.chain_only:
+            self.copies.keep_first(self.model.chain_only)
+        settings, notes = possible(settings, self.model.chain_only, lambda: self.most_back)
+        self.notes += notes
+        return settings
 
     @cached_property
     def most_back(self) -> int:

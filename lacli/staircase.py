@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -157,6 +157,15 @@ class Cost:
             return above
         below = self.staircases[place - 1]
         return _between(below, above, (context - below.context) / (above.context - below.context))
+
+    def among(self, replicas: int) -> Cost:
+        """The same where so many copies of the model share the rows below a step's input, each on a device alike."""
+        return replace(self, staircases=tuple(_among(stairs, replicas) for stairs in self.staircases))
+
+
+def _among(stairs: Staircase, replicas: int) -> Staircase:
+    points = (replace(point, rows=1 + replicas * (point.rows - 1)) for point in stairs.points)
+    return replace(stairs, points=tuple(points))
 
 
 def _between(below: Staircase, above: Staircase, share: float) -> Staircase:

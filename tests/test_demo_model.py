@@ -495,6 +495,7 @@ def test_a_stop_string_inside_an_accepted_run_leaves_nothing_behind_it(
             assert answer.finish_reason == "stop"
             assert list(answer.tokens) == run.tokens[:token]
             assert session.decoder.text == [*run.prompt, *run.tokens[:token]]
+            assert isinstance(session.engine, LlamaEngine)
             assert last_position(session.engine, 0) == len(session.decoder.text) - 2
 
 

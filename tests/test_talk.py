@@ -14,6 +14,7 @@ from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation, Message
 from lacli.chat.talk import Chat
 from lacli.context import LlamaEngine
+from lacli.copies import Context, Copy
 from lacli.errors import LacliError, ModelLoadError, PromptError, UsageError
 from lacli.judge import PLAIN
 from lacli.sampling import SamplingSettings
@@ -186,11 +187,11 @@ def test_a_saved_conversation_keeps_the_tokens_of_its_answers(chat: Chat) -> Non
 def test_a_context_that_cannot_come_back_is_said_until_it_does(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     said(chat.ask(QUESTION))
 
-    def full(settings: DecodeSettings) -> LlamaEngine:
+    def full(copy: Copy, settings: DecodeSettings, greedy: bool | None) -> Context:
         raise ModelLoadError("cannot make a context: not enough memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr(chat.session, "_new_engine", full)
+        patched.setattr(chat.session.copies, "_context", full)
         with pytest.raises(ModelLoadError):
             chat.change(Adjusted(replace(SMALL, window=30), limit=12))
     with pytest.raises(LacliError, match="no context"):
@@ -258,15 +259,15 @@ def test_settings_that_cannot_be_change_nothing(chat: Chat) -> None:
 
 def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     said(chat.ask(QUESTION))
-    make, left = chat.session._new_engine, [1]
+    make, left = chat.session.copies._context, [1]
 
-    def full(settings: DecodeSettings) -> LlamaEngine:
+    def full(copy: Copy, settings: DecodeSettings, greedy: bool | None) -> Context:
         if left:
             left.pop()
             raise ModelLoadError("cannot make a context: not enough memory")
-        return make(settings)
+        return make(copy, settings, greedy)
 
-    monkeypatch.setattr(chat.session, "_new_engine", full)
+    monkeypatch.setattr(chat.session.copies, "_context", full)
     with pytest.raises(ModelLoadError):
         chat.change(Adjusted(replace(SMALL, window=30)))
     assert chat.settings == SMALL

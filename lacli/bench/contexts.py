@@ -6,9 +6,8 @@ Opens and closes them; what is decoded is `rounds.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 
 from lacli.bench.again import Noting
 from lacli.bench.rounds import Contender
@@ -16,11 +15,11 @@ from lacli.bench.sweep import Point
 from lacli.capacity import Capacity
 from lacli.closing import Closing
 from lacli.compare import OpenEngine
-from lacli.context import LlamaEngine
+from lacli.copies import Context
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.session import Session
-from lacli.settings import DecodeSettings, Mode, ModelSettings, Switch
+from lacli.settings import DecodeSettings, Mode, Switch
 
 FAMILY: dict[Mode, str] = {"plain": "plain", "jacobi": "chain", "lookup": "chain", "lookahead": "tree", "auto": "auto"}
 """Plain decoding and mode auto have contexts of their own, so that nothing made for other modes can slow them down."""
@@ -36,9 +35,9 @@ class Contexts(Closing):
 
     def __init__(self, session: Session, points: Sequence[Point]) -> None:
         self._session = session
-        self._on_backend = session.model.offloaded and session.sampler is None
+        self._on_backend = session.model.chooses and session.sampler is None
         self._closing = ExitStack()
-        self._engines: dict[Key, LlamaEngine] = {(None, "plain"): session.engine}
+        self._engines: dict[Key, Mapping[str, Context]] = {(None, "plain"): session.copies.contexts}
         families: dict[Key, list[DecodeSettings]] = {}
         for point in points:
             families.setdefault(_key(point), []).append(point.settings)
@@ -46,14 +45,16 @@ class Contexts(Closing):
             for key, settings in families.items():
                 if key not in self._engines:
                     opened = self._open(key[0], Capacity.of(settings), on_backend=self._on_backend)
-                    self._engines[key] = stack.enter_context(opened)
+                    self._engines[key] = opened
+                    for context in opened.values():
+                        stack.callback(context.close)
             self._closing = stack.pop_all()
 
-    def engine(self, point: Point) -> LlamaEngine:
-        """The context that a point decodes in."""
-        return self._engines[_key(point)]
+    def engine(self, point: Point) -> Context:
+        """The context that a point decodes in, of several copies of the model the first one's."""
+        return _first(self._engines[_key(point)])
 
-    def of(self, contender: Contender) -> LlamaEngine:
+    def of(self, contender: Contender) -> Context:
         """The context of a contender that is a point."""
         assert contender.point, "another program has no context here"
         return self.engine(contender.point)
@@ -61,34 +62,36 @@ class Contexts(Closing):
     def decoder(self, point: Point) -> Decoder:
         """A new decoder of a point."""
         kind = Noting if point.settings.mode == "auto" else Decoder
-        return self._session.decoder_in(self.engine(point), point.settings, kind)
+        return self._session.decoder_in(self._engines[_key(point)], point.settings, kind)
 
-    def open(self, point: Point) -> LlamaEngine:
+    def open(self, point: Point) -> AbstractContextManager[Engine]:
         """One more context, made for a point; it is the caller's to close."""
-        capacity = Capacity.of([point.settings])
-        return self._open(point.flash_attention, capacity, on_backend=self._on_backend)
+        return self._alone(point, point.settings, on_backend=self._on_backend)
 
     def readable(self, point: Point) -> OpenEngine:
         """Contexts like a point's whose logits can be read: the point's own where it is one, and plain decoding's."""
 
         def open_engine(settings: DecodeSettings) -> AbstractContextManager[Engine]:
             if self._on_backend:
-                return self._open(point.flash_attention, Capacity.of([settings]), on_backend=False)
-            return nullcontext(self._engines[point.flash_attention, FAMILY[settings.mode]])
+                return self._alone(point, settings, on_backend=False)
+            return nullcontext(_first(self._engines[point.flash_attention, FAMILY[settings.mode]]))
 
         return open_engine
 
     def close(self) -> None:
         self._closing.close()
 
-    def _open(self, flash_attention: Switch | None, capacity: Capacity, *, on_backend: bool) -> LlamaEngine:
-        loading = _with(self._session.model_settings, flash_attention)
-        return LlamaEngine(self._session.model, loading, capacity, backend_greedy=on_backend)
+    def _open(self, flash_attention: Switch | None, capacity: Capacity, *, on_backend: bool) -> dict[str, Context]:
+        return self._session.copies.more(capacity, backend_greedy=on_backend, flash_attention=flash_attention)
+
+    def _alone(self, point: Point, settings: DecodeSettings, *, on_backend: bool) -> AbstractContextManager[Engine]:
+        copies, capacity = self._session.copies, Capacity.of([settings])
+        return closing(copies.another(capacity, backend_greedy=on_backend, flash_attention=point.flash_attention))
 
 
 def _key(point: Point) -> Key:
     return point.flash_attention, FAMILY[point.settings.mode]
 
 
-def _with(loading: ModelSettings, flash_attention: Switch | None) -> ModelSettings:
-    return replace(loading, flash_attention=flash_attention) if flash_attention else loading
+def _first(contexts: Mapping[str, Context]) -> Context:
+    return next(iter(contexts.values()))

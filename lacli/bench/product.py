@@ -100,7 +100,8 @@ def benchmark(
         refuse_other_draws(sampling)
     sampling = fixed_seed(sampling)
     with loading_model(screen):
-        opened = Session(path, loading, replace(decoding, mode="plain"), sampling, verbose=request.verbose)
+        plain = replace(decoding, mode="plain")
+        opened = Session(path, loading, plain, sampling, replicas=request.replicas, verbose=request.verbose)
     with opened as session:
         for note in session.notes:
             screen.note(note)
@@ -228,7 +229,12 @@ def _judged(outcome: Outcome, contexts: Contexts, session: Session, request: Req
 
 
 def _cost(session: Session, request: Request, screen: Screen) -> Cost:
-    """What is known of the cost of rows, or a quick measurement; in no more than a tenth of the time there is."""
+    """What is known of the cost of rows, or a quick measurement; in no more than a tenth of the time there is.
+
+    Nothing where the model is not in this process: mode auto learns it then.
+    """
+    if not session.copies.here:
+        return Cost(())
     seconds = COST_S if request.wish.seconds is None else min(COST_S, request.wish.seconds / 10)
     return cost_beside(session, seconds, CostStore(request.costs), screen.note)
 

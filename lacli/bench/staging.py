@@ -18,6 +18,7 @@ from lacli.bench.sweep import Guesses, Point, ablation, points
 from lacli.bench.tasks import Task
 from lacli.bench.warm_up import TOKENS, hopeless, speed_of
 from lacli.errors import LacliError, UsageError
+from lacli.placement import ReplicaSettings
 from lacli.session import Session
 from lacli.settings import MODES, Mode, Switch
 from lacli.ui import Screen
@@ -41,7 +42,7 @@ class Request:
 
     suite: the name of the public set that the tasks are. check: judge every text that is not plain's. details: look
     behind the tokens a step, too. plot: a picture's file; charts: the same in the terminal. samples: a file for
-    HumanEval's answers. costs: where the costs of steps are kept.
+    HumanEval's answers. costs: where the costs of steps are kept. replicas: copies of the model that answer together.
     """
 
     tasks: tuple[Task, ...]
@@ -56,6 +57,7 @@ class Request:
     charts: bool = False
     samples: str = ""
     costs: Path = Path()
+    replicas: ReplicaSettings | None = None
     verbose: bool = False
 
 

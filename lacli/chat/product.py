@@ -29,6 +29,7 @@ from lacli.cost.known import tell
 from lacli.cost.store import CostStore
 from lacli.ending import loading_model
 from lacli.errors import LacliError
+from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import MODES, ModelSettings, Switch
@@ -64,6 +65,7 @@ class ChatPlan:
     explain: bool = False
     context_shift: bool = False
     verbose: bool = False
+    replicas: ReplicaSettings | None = None
 
 
 def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> int:
@@ -80,6 +82,7 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
                 _with_seed(plan),
                 template=plan.template,
                 kept=store.texts if store else (),
+                replicas=plan.replicas,
                 verbose=plan.verbose,
             )
         session = stack.enter_context(opened)

@@ -224,6 +224,7 @@ class Chat:
         self._used = held
         if self.store and (trouble := self.store.add([*prompt.tokens, *answer.tokens])):
             self.notes.append(trouble)
+        self.notes += self.session.losses()
         if shifted > 0:
             self.notes.append(f"the context was full: {shifted} tokens behind the system prompt are forgotten")
         if answer.finish_reason == "length" and answer.statistics.tokens != self.limit:

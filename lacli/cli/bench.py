@@ -15,8 +15,10 @@ from lacli.cli.folders import cost_folder
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import DECODE, GUESSING, Guessing, lookahead_group
 from lacli.cli.options import LOADING, MODEL, OUTPUT, model_group
+from lacli.cli.placement_options import replica_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.errors import UsageError
+from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
 from lacli.settings import MODES, Mode, ModelSettings, Switch
 
@@ -134,7 +136,7 @@ OutputFormat = Annotated[
 ]
 
 
-@with_groups(sampling=sampling_group, decoding=lookahead_group, loading=model_group)
+@with_groups(sampling=sampling_group, decoding=lookahead_group, loading=model_group, copies=replica_group)
 def bench(
     model: options.Model = None,
     mode: Modes = EVERY_MODE,
@@ -158,6 +160,7 @@ def bench(
     sampling: SamplingSettings,
     flash_attention: FlashAttention = None,
     loading: ModelSettings,
+    copies: ReplicaSettings,
     offline: options.Offline = False,
     output: OutputFormat = "md",
     plot: Plot = None,
@@ -203,6 +206,7 @@ def bench(
         charts=chart,
         samples=samples or "",
         costs=cost_folder(),
+        replicas=copies,
         verbose=verbose,
     )
     path = options.model_path(model, screen, offline)

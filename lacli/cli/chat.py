@@ -14,7 +14,9 @@ from lacli.cli.folders import cost_folder, history_file, store_folder
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import Guessing, lookahead_group
 from lacli.cli.options import Wording, model_group, wording_group
+from lacli.cli.placement_options import replica_group
 from lacli.cli.sampling_options import sampling_group
+from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, ModelSettings
 
@@ -62,7 +64,13 @@ ContextShift = Annotated[
 ]  # fmt: skip
 
 
-@with_groups(wording=wording_group, sampling=sampling_group, decoding=lookahead_group, loading=model_group)
+@with_groups(
+    wording=wording_group,
+    sampling=sampling_group,
+    decoding=lookahead_group,
+    loading=model_group,
+    copies=replica_group,
+)
 def chat(
     model: options.Model = None,
     first: First = "",
@@ -76,6 +84,7 @@ def chat(
     decoding: Guessing,
     sampling: SamplingSettings,
     loading: ModelSettings,
+    copies: ReplicaSettings,
     offline: options.Offline = False,
     store: options.Store = False,
     show_accepted: options.ShowAccepted = False,
@@ -113,6 +122,7 @@ def chat(
         explain=explain,
         context_shift=context_shift,
         verbose=verbose,
+        replicas=copies,
     )
     start(plan, loading, decoding, offline=offline, quiet=quiet, show_accepted=show_accepted)
 

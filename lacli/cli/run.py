@@ -11,7 +11,9 @@ from lacli.cli.environment import setting
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import Guessing, lookahead_group
 from lacli.cli.options import Wording, model_group, wording_group
+from lacli.cli.placement_options import replica_group
 from lacli.cli.sampling_options import sampling_group
+from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
 from lacli.settings import ModelSettings
 
@@ -19,7 +21,13 @@ History = Annotated[bool, setting("--history/--no-history", hidden=True)]
 """Of the chat that a run without a prompt is."""
 
 
-@with_groups(wording=wording_group, sampling=sampling_group, decoding=lookahead_group, loading=model_group)
+@with_groups(
+    wording=wording_group,
+    sampling=sampling_group,
+    decoding=lookahead_group,
+    loading=model_group,
+    copies=replica_group,
+)
 def run(
     model: options.Model = None,
     stdin: options.FromStdin = None,
@@ -32,6 +40,7 @@ def run(
     decoding: Guessing,
     sampling: SamplingSettings,
     loading: ModelSettings,
+    copies: ReplicaSettings,
     offline: options.Offline = False,
     store: options.Store = False,
     show_accepted: options.ShowAccepted = False,
@@ -60,6 +69,7 @@ def run(
             stats=stats,
             explain=explain,
             verbose=verbose,
+            replicas=copies,
         )
         start(plan, loading, decoding, offline=offline, quiet=quiet, show_accepted=show_accepted)
         return
@@ -80,4 +90,5 @@ def run(
         screen,
         store_folder() if store else None,
         cost_folder(),
+        copies,
     )

@@ -7,6 +7,7 @@ stands in front of the next part that it decodes itself: catching up takes no ca
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
@@ -18,11 +19,20 @@ from lacli.parallel.speed import Speed
 from lacli.tree import Branches, Tree
 
 
+@dataclass
+class Work:
+    """What a replica has decoded of steps that several shared: parts, their rows, seconds of all."""
+
+    parts: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+
+
 class Replica:
     """One copy of the model. name: what messages call it.
 
     choices: the most probable token after each output row of its last part. decode_s, choose_s: seconds that decoding
-    it and reading them took.
+    it and reading them took. work: of all its parts so far.
     """
 
     def __init__(self, engine: Engine, name: str = "") -> None:
@@ -32,6 +42,7 @@ class Replica:
         self.speed = Speed()
         self.choices: list[int] = []
         self.decode_s = self.choose_s = 0.0
+        self.work = Work()
         self._batch = Batch(engine.batch_rows)
         self._again = 0
 
@@ -71,6 +82,14 @@ class Replica:
         self.decode_s = decoded - begin
         return True
 
+    def learn(self) -> None:
+        """Take its last part for how fast it is."""
+        seconds = self.decode_s + self.choose_s
+        self.speed.saw(self.rows, seconds)
+        self.work.parts += 1
+        self.work.rows += self.rows
+        self.work.seconds += seconds
+
     def keep(self, branches: Branches, path: Sequence[int], *, ordered: bool) -> None:
         """Hold on to what it lacked, the input and the rows of an accepted path; the rest of its part goes.
 
@@ -84,6 +103,13 @@ class Replica:
         """Decode what its cache lacks of these tokens, in as many calls as that takes."""
         self.cache.prefill(tokens[self.cache.past :])
 
+    def catch_up(self, tokens: Sequence[int]) -> bool:
+        """Decode what its cache lacks of these tokens, and learn from it how fast it is; True."""
+        rows, begin = len(tokens) - self.cache.past, perf_counter()
+        self.prefill(tokens)
+        self.speed.saw(rows, perf_counter() - begin)
+        return True
+
     def cut(self, length: int) -> None:
         """Cut the cache back; a model that cannot forget a part forgets all, and all is decoded again."""
         if not self.cache.truncate(length):
@@ -92,19 +118,22 @@ class Replica:
     def time_plain_step(self, text: Sequence[int], repeats: int, least_outputs: int) -> float:
         """Median seconds of a one-row step at the end of a text, whose last tokens are decoded again, one by one.
 
-        0 where none can be timed. Closed early, its cache lacks some tokens.
+        0 where none can be timed. After an interrupt its cache lacks some tokens.
         """
         start = max(self.cache.past - repeats, 0)
-        if not self.cache.past or not self.cache.truncate(start):
+        if not self.cache.truncate(start):
             return 0.0
         times = []
-        for token in text[start:-1]:
-            begin = perf_counter()
-            tree = Tree(token)
-            if least_outputs > 1:
-                tree.pad()
-            self.engine.decode(self._batch.set_tree(tree, self.cache.past))
-            self.engine.greedy()
-            self.cache.keep(tree, ())
-            times.append(perf_counter() - begin)
+        try:
+            for token in text[start:-1]:
+                begin = perf_counter()
+                tree = Tree(token)
+                if least_outputs > 1:
+                    tree.pad()
+                self.engine.decode(self._batch.set_tree(tree, self.cache.past))
+                self.engine.greedy()
+                self.cache.keep(tree, ())
+                times.append(perf_counter() - begin)
+        finally:
+            self.cache.truncate(self.cache.past)
         return median(times) if times else 0.0

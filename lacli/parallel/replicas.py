@@ -6,7 +6,7 @@ nothing is dealt. One that fails is dropped, and the others do the step again; t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
@@ -14,17 +14,23 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from lacli.cache import PREFILL_ROWS
 from lacli.engine import Engine, Floats, Successors
 from lacli.errors import BatchRefused, LacliError
-from lacli.parallel.dealing import NOBODY, Part, deal, paths_of
-from lacli.parallel.replica import Replica
-from lacli.parallel.speed import Speed
-from lacli.tree import Branches, Tree
+from lacli.parallel.dealing import NOBODY, Hand, Part, deal, paths_of
+from lacli.parallel.replica import Replica, Work
+from lacli.tree import ROOT, Branches, Tree
 
 Call = tuple[Replica, Callable[[], bool]]
 """A replica and what it shall do."""
 
 Result = TypeVar("Result")
+
+FEWEST = 2
+"""Sequences of a step that cannot be taken apart: the text's own and one branch's."""
+
+CLEARLY = 0.8
+"""What another replica takes at most of the time of the one that holds the text, to be given a step in its place."""
 
 
 class Share(NamedTuple):
@@ -38,21 +44,25 @@ class Share(NamedTuple):
 class Replicas:
     """Replicas that decode a text together; each is run by a thread of its own, one of them by the caller's.
 
-    lost: a sentence about each that is gone.
+    lost: why replicas were dropped, by their names.
     """
 
-    def __init__(self, engines: Sequence[Engine], names: Sequence[str] = ()) -> None:
-        """names: what messages call them, where there are several."""
-        called = [*names, *[f"{place}" for place in range(len(names) + 1, len(engines) + 1)]]
-        self._replicas = [Replica(engine, name) for engine, name in zip(engines, called, strict=True)]
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
+        """engines: by what messages call their replicas."""
+        self._replicas = [Replica(engine, name) for name, engine in engines.items()]
         # A thread of llama.cpp's own belongs to the one that calls it, so each replica keeps to one.
         self._threads = {replica: ThreadPoolExecutor(1) for replica in self._replicas[1:]}
         self._shares: list[Share] = []
-        self.lost: list[str] = []
+        self.lost: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._replicas)
 
     @property
     def leader(self) -> Replica:
         """The one that holds the most of the text."""
+        if len(self._replicas) == 1:
+            return self._replicas[0]
         return max(self._replicas, key=lambda replica: replica.cache.past)
 
     @property
@@ -75,39 +85,58 @@ class Replicas:
         """Seconds of decoding and of choosing in the last step, of the replica that took longest."""
         return max((share.replica.decode_s, share.replica.choose_s) for share in self._shares)
 
+    @property
+    def cells(self) -> int:
+        """Tokens that all of them can hold."""
+        return min(replica.engine.cells for replica in self._replicas)
+
+    @property
+    def work(self) -> dict[str, Work]:
+        """What each has decoded so far, by their names."""
+        return {replica.name: replica.work for replica in self._replicas}
+
     def room(self, text: Sequence[int]) -> int:
-        """Rows that the next step's tree may have."""
-        return self.leader.room(text)
+        """Rows that the next step's tree may have; where nobody holds enough of the text, once one has caught up."""
+        leader, most = self.leader, self.cells - (len(text) - 1)
+        room = leader.room(text)
+        return min(room if room > 0 else leader.engine.batch_rows, most)
 
     def prefill(self, tokens: Sequence[int], *, everybody: bool) -> None:
         """Decode the beginning of a text. everybody: in all replicas, since all will be needed for what comes."""
         while self.past < len(tokens):
-            wanted = [*reversed(self._replicas)] if everybody else [self.leader]
-            self._run([(replica, _prefilling(replica, tokens)) for replica in wanted])
+            wanted = [*self._replicas] if everybody else [self.leader]
+            # Piece by piece, because Ctrl-C is heard between them only.
+            while lacking := [each for each in wanted if each in self._replicas and each.cache.past < len(tokens)]:
+                self._run([(each, _prefilling(each, tokens[: each.cache.past + PREFILL_ROWS])) for each in lacking])
 
     def decode(self, text: Sequence[int], tree: Tree, least_outputs: int) -> bool:
         """Decode a step; False, with nothing changed, when it finds no cells. Raises what the last replica raises.
 
         least_outputs: rows that each part must read.
         """
-        if len(self._replicas) == 1:
-            only = self._replicas[0]
-            self._shares = [Share(only, tree, range(len(tree.tokens)))]
-            only.prepare(text, tree)
-            return only.decode()
-        while True:
+        while self._has_leader_for(text, tree):
+            if len(self._replicas) == 1:
+                only = self._replicas[0]
+                self._shares = [Share(only, tree, range(len(tree.tokens)))]
+                only.prepare(text, tree)
+                return only.decode()
             before = len(self._replicas)
-            self._shares = self._deal(text, tree, least_outputs)
-            done = self._run(chain(self._catching_up(text), self._parts(text)))
+            if len(tree.sequences[ROOT]) > FEWEST:
+                self._shares = self._deal(text, tree, least_outputs)
+                done = self._run(chain(self._catching_up(text), self._parts(text)))
+            else:
+                self._shares = [self._undivided(text, tree)]
+                done = self._run(self._parts(text))
             fits = [done.get(share.replica) for share in self._shares]
             if all(fits):
                 for replica, *_ in self._shares:
-                    replica.speed.saw(replica.rows, replica.decode_s + replica.choose_s)
+                    replica.learn()
                 return True
             # Of a step that failed somewhere nobody keeps anything.
             self._each(lambda replica: replica.cut(replica.cache.past))
             if len(self._replicas) == before:
-                return False
+                break
+        return False
 
     def choices(self) -> dict[int, int]:
         """The most probable token after each output node of the last step; of several replicas the first one's word."""
@@ -151,7 +180,8 @@ class Replicas:
         self._each(lambda replica: replica.cache.clear())
 
     def unshare(self) -> None:
-        """After an interrupt, when sequences may own more than is known."""
+        """After an interrupt, when sequences may own more than is known, and somebody may decode still."""
+        _wait([thread.submit(bool) for thread in self._threads.values()])
         self._each(lambda replica: replica.cache.unshare())
 
     def shift(self, text: Sequence[int], keep: int, count: int) -> None:
@@ -170,47 +200,60 @@ class Replicas:
 
     def time_plain_step(self, text: Sequence[int], repeats: int, least_outputs: int) -> float:
         """Median seconds of a one-row step, as the one that holds the most times it."""
-        return self.leader.time_plain_step(text, repeats, least_outputs)
+        while True:
+            leader = self.leader
+            seconds = self._guarded(leader, partial(leader.time_plain_step, text, repeats, least_outputs))
+            if seconds is not None:
+                return seconds
+
+    def _undivided(self, text: Sequence[int], tree: Tree) -> Share:
+        """A whole step for the one that has had such steps so far, or for another that is clearly faster."""
+        below = len(tree) - 1
+        leader = self.leader
+        seconds = {
+            replica: hand.seconds(below) for replica, hand in zip(self._replicas, self._hands(text), strict=True)
+        }
+        soonest = min(seconds, key=seconds.__getitem__)
+        chosen = soonest if seconds[soonest] < CLEARLY * seconds[leader] else leader
+        return Share(chosen, tree, range(len(tree)))
+
+    def _hands(self, text: Sequence[int]) -> list[Hand]:
+        # One that has decoded something speaks for those that have not yet.
+        known = next((replica.speed for replica in self._replicas if replica.speed.seen), self.leader.speed)
+        return [replica.hand(text, known) for replica in self._replicas]
 
     def _deal(self, text: Sequence[int], tree: Tree, least_outputs: int) -> list[Share]:
-        """Who decodes what of a step."""
-        leader = self.leader
-        if leader.room(text) < len(tree):
-            # Those that held more of the text are gone.
-            leader.prefill(text[:-1])
+        """Who decodes which branches of a step."""
         paths = paths_of(tree)
-        hands = [replica.hand(text, self._known_speed) for replica in self._replicas]
-        shares = [
-            Share(replica, part, part.nodes)
-            for replica, branches in zip(self._replicas, deal(paths, hands), strict=True)
+        dealt = deal(paths, self._hands(text))
+        parts = [
+            (replica, Part(tree, branches, paths))
+            for replica, branches in zip(self._replicas, dealt, strict=True)
             if branches
-            for part in [Part(tree, branches, paths)]
         ]
-        if not shares:
-            soonest = min(range(len(hands)), key=lambda place: hands[place].seconds(0))
-            shares = [Share(self._replicas[soonest], part, part.nodes) for part in [Part(tree, (), paths)]]
+        shares = [Share(replica, part, part.nodes) for replica, part in parts]
         for share in shares:
             if len(share.nodes) < least_outputs:
                 share.branches.pad()
         return shares
 
-    @property
-    def _known_speed(self) -> Speed:
-        """What speaks for a replica that has decoded nothing yet."""
-        return next((replica.speed for replica in self._replicas if replica.speed.seen), self.leader.speed)
+    def _has_leader_for(self, text: Sequence[int], tree: Tree) -> bool:
+        """See to it that one could take a whole step; False where it is too large for all that are left."""
+        if self.leader.room(text) < len(tree):
+            # Those that held more of the text are gone.
+            self.prefill(text[:-1], everybody=False)
+        return self.leader.room(text) >= len(tree)
 
     def _catching_up(self, text: Sequence[int]) -> Iterator[Call]:
-        """What those do that have no part of a step with branches because they lack too much of the text.
+        """What those do that have no part of a step because they lack too much of the text.
 
-        They take no longer for it than the others for theirs.
+        They take no longer for it than the others for theirs, and show how fast they are now.
         """
         busy = [share.replica for share in self._shares]
         rows = max(len(share.nodes) for share in self._shares)
-        if rows == 1:
-            return
         for replica in self._replicas:
             if replica not in busy and replica.behind(text):
-                yield replica, _prefilling(replica, text[: min(replica.cache.past + rows, len(text) - 1)])
+                yield replica, partial(replica.catch_up, text[: min(replica.cache.past + rows, len(text) - 1)])
 
     def _outputs(self) -> Iterator[tuple[Replica, int, int]]:
         """Who can say what follows which node in which of its output rows; who is asked comes last."""
@@ -230,13 +273,14 @@ class Replicas:
     def _run(self, calls: Iterable[Call]) -> dict[Replica, bool | None]:
         """Make these calls at the same time; None for a replica that was dropped in its own."""
         futures: dict[Replica, Future[bool]] = {}
-        done: dict[Replica, bool | None] = {}
+        own: list[Call] = []
         try:
             for replica, call in calls:
                 if replica in self._threads:
                     futures[replica] = self._threads[replica].submit(call)
                 else:
-                    done[replica] = self._guarded(replica, call)
+                    own.append((replica, call))
+            done = {replica: self._guarded(replica, call) for replica, call in own}
         finally:
             _wait(futures.values())
         return done | {replica: self._guarded(replica, future.result) for replica, future in futures.items()}
@@ -255,7 +299,7 @@ class Replicas:
             if len(self._replicas) == 1:
                 raise
             self._replicas.remove(replica)
-            self.lost.append(f"replica {replica.name} is dropped, {len(self._replicas)} left: {error.what}")
+            self.lost[replica.name] = str(error)
             return None
 
 

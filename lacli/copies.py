@@ -1,0 +1,235 @@
+"""The copies of a model that answer together: where each one computes, its weights, and a context of each.
+
+A copy whose devices may fail (another machine's, or any with --isolate) lives in a process of its own, where nothing
+that happens to it can end this one. Who decodes what is `parallel/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from lacli.capacity import Capacity
+from lacli.closing import Closing
+from lacli.context import LlamaEngine
+from lacli.cores import shared_threads
+from lacli.devices import CPU, RPC, Device, placements
+from lacli.engine import Engine
+from lacli.errors import LacliError
+from lacli.isolated.remote import RemoteEngine
+from lacli.isolated.settings import ChildSettings
+from lacli.llama import LlamaModel, devices
+from lacli.placement import Placement, ReplicaSettings
+from lacli.settings import DecodeSettings, ModelSettings, Switch
+
+
+class Context(Engine, Protocol):
+    """An open context of llama.cpp, in this process or in another.
+
+    memory: MiB of its buffers. calls: how often it has decoded. back: as LlamaEngine has it.
+    """
+
+    memory: float
+    calls: int
+    back: int
+
+    def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
+        """Whether these settings can decode in this context. raw_logits: they sample from them."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy to be. name: what messages call it. rpc: servers whose devices it needs. apart: in another process."""
+
+    name: str
+    loading: ModelSettings
+    rpc: tuple[str, ...] = ()
+    apart: bool = False
+
+
+def planned(wanted: ReplicaSettings, loading: ModelSettings) -> list[Copy]:
+    """The copies that were asked for; where nothing was, the one that llama.cpp makes by itself.
+
+    Raises UsageError for devices that there are not, LacliError for servers that do not answer.
+    """
+    if wanted == replace(ReplicaSettings(), limit_s=wanted.limit_s):
+        return [Copy("", loading)]
+    remote: Sequence[Device] = ()
+    if wanted.rpc:
+        from lacli.rpc import found
+
+        remote = found(wanted.rpc, wanted.limit_s)
+    places = placements(wanted, loading, [*devices(), *remote])
+    on_cpu = sum(place.devices == (CPU,) for place in places)
+    return [
+        _copy(place, name, wanted, shared_threads(loading, on_cpu), remote)
+        for place, name in zip(places, _names(places), strict=True)
+    ]
+
+
+def _copy(
+    place: Placement, name: str, wanted: ReplicaSettings, loading: ModelSettings, remote: Sequence[Device]
+) -> Copy:
+    used = {device.description for device in remote if device.name in place.devices}
+    servers = tuple(server for server in wanted.rpc if server in used)
+    # Another process counts the devices of the servers that it is told of.
+    there = [device.name for device in remote if device.description in used]
+    renamed = tuple(f"{RPC}{there.index(each)}" if each in there else each for each in place.devices)
+    loading = replace(loading, placement=replace(place, devices=renamed))
+    return Copy(name, loading, servers, apart=bool(servers) or wanted.isolate)
+
+
+def _names(places: Sequence[Placement]) -> Iterator[str]:
+    """The devices of each, numbered where several copies have the same."""
+    words = ["+".join(place.devices) or "of all devices" for place in places]
+    for number, word in enumerate(words):
+        yield f"{word} ({words[:number].count(word) + 1})" if words.count(word) > 1 else word
+
+
+def _with(copy: Copy, flash_attention: Switch | None) -> Copy:
+    if flash_attention is None:
+        return copy
+    return replace(copy, loading=replace(copy.loading, flash_attention=flash_attention))
+
+
+class Copies(Closing):
+    """The weights of a model's copies, and the contexts that are opened with them.
+
+    model: has the vocabulary; weights only where a copy is in this process. contexts: by the name of their copy, the
+    first one decodes what has no branches.
+    """
+
+    def __init__(
+        self, path: Path, loading: ModelSettings, wanted: ReplicaSettings | None = None, *, verbose: bool = False
+    ) -> None:
+        self._wanted = wanted or ReplicaSettings()
+        self._path = path
+        self._copies = planned(self._wanted, loading)
+        self._models: dict[Placement, LlamaModel] = {}
+        self._verbose = verbose
+        self._notes: list[str] = []
+        self.contexts: dict[str, Context] = {}
+        first = next((copy for copy in self._copies if not copy.apart), None)
+        if first:
+            self.model = self._model(first.loading)
+        else:
+            here = replace(loading, placement=Placement((CPU,)))
+            self.model = LlamaModel(path, here, verbose=verbose, simulated=True)
+
+    @property
+    def loading(self) -> ModelSettings:
+        """How the first copy was loaded."""
+        return self._copies[0].loading
+
+    @property
+    def names(self) -> list[str]:
+        """What the copies are called."""
+        return [copy.name for copy in self._copies]
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether any copy uses devices of other machines."""
+        return any(copy.rpc for copy in self._copies)
+
+    @property
+    def here(self) -> bool:
+        """Whether the weights of a copy are in this process."""
+        return bool(self._models)
+
+    def open(self, decoding: DecodeSettings, *, backend_greedy: bool | None) -> Context:
+        """Open a context of each copy, in place of those that are open; the first one.
+
+        Without branches there is nothing to share, so one is enough. A copy that cannot be had is left out. Raises the
+        first one's LacliError when none can.
+        """
+        self._close_contexts()
+        failed: dict[str, LacliError] = {}
+        for copy in self._copies:
+            if not self.contexts or decoding.sequences > 1:
+                try:
+                    self.contexts[copy.name] = self._context(copy, decoding, backend_greedy)
+                except LacliError as error:
+                    failed[copy.name] = error
+        if not self.contexts:
+            raise next(iter(failed.values()))
+        self._copies = [copy for copy in self._copies if copy.name not in failed]
+        self._notes += [f"replica {name} is left out: {error}" for name, error in failed.items()]
+        first = next(iter(self.contexts))
+        if len(self._copies) > len(self.contexts):
+            self._notes.append(f"mode {decoding.mode} has no branches to share: {first} decodes alone")
+        return self.contexts[first]
+
+    def more(
+        self, capacity: Capacity, *, backend_greedy: bool | None, flash_attention: Switch | None = None
+    ) -> dict[str, Context]:
+        """Further contexts, of each copy where there are branches to share; they are the caller's to close."""
+        with ExitStack() as stack:
+            opened: dict[str, Context] = {}
+            for copy in self._copies if capacity.sequences > 1 else self._copies[:1]:
+                opened[copy.name] = self._context(_with(copy, flash_attention), capacity, backend_greedy)
+                stack.callback(opened[copy.name].close)
+            stack.pop_all()
+        return opened
+
+    def another(
+        self, capacity: Capacity, *, backend_greedy: bool | None, flash_attention: Switch | None = None
+    ) -> Context:
+        """A further context of the first copy; it is the caller's to close."""
+        return self._context(_with(self._copies[0], flash_attention), capacity, backend_greedy)
+
+    def take_notes(self) -> list[str]:
+        """Sentences about copies that are left out, each once."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def suits(self, decoding: DecodeSettings, *, raw_logits: bool) -> bool:
+        """Whether these settings can decode in the contexts that are open, and need no more of them."""
+        if decoding.sequences > 1 and len(self.contexts) < len(self._copies):
+            return False
+        return all(context.suits(decoding, raw_logits=raw_logits) for context in self.contexts.values())
+
+    def keep_first(self, why: str) -> None:
+        """Do without the other copies; why: in words."""
+        if self._copies[1:]:
+            self._notes.append(f"replica {self._copies[0].name} decodes alone: {why}")
+            del self._copies[1:]
+
+    def lose(self, failed: Mapping[str, str]) -> list[str]:
+        """Do without copies that have failed, and say so once. failed: why, by their names."""
+        lost = {name: why for name, why in failed.items() if name in self.contexts}
+        for name in lost:
+            self._copies = [copy for copy in self._copies if copy.name != name]
+            self.contexts.pop(name).close()
+        left = " and ".join(self.contexts)
+        return [f"replica {name} has failed, {left} went on: {why}" for name, why in lost.items()]
+
+    def _close_contexts(self) -> None:
+        with ExitStack() as stack:
+            for context in self.contexts.values():
+                stack.callback(context.close)
+            self.contexts = {}
+
+    def close(self) -> None:
+        self._close_contexts()
+        for model in {self.model, *self._models.values()}:
+            model.close()
+
+    def _context(self, copy: Copy, decoding: DecodeSettings | Capacity, backend_greedy: bool | None) -> Context:
+        if not copy.apart:
+            return LlamaEngine(self._model(copy.loading), copy.loading, decoding, backend_greedy=backend_greedy)
+        child = ChildSettings(
+            self._path, copy.loading, decoding, backend_greedy, copy.rpc, self._wanted.limit_s, copy.name
+        )
+        return RemoteEngine(child)
+
+    def _model(self, loading: ModelSettings) -> LlamaModel:
+        """The weights on a copy's devices, which all copies there share."""
+        if loading.placement not in self._models:
+            self._models[loading.placement] = LlamaModel(self._path, loading, verbose=self._verbose)
+        return self._models[loading.placement]
