@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lacli.api import generate, load
     from lacli.errors import LacliError
     from lacli.generation import Answer
+    from lacli.placement import Placement, ReplicaSettings
     from lacli.session import Session
     from lacli.settings import DecodeSettings, ModelSettings
 
@@ -23,6 +24,8 @@ HOMES = {
     "DecodeSettings": "settings",
     "LacliError": "errors",
     "ModelSettings": "settings",
+    "Placement": "placement",
+    "ReplicaSettings": "placement",
     "Session": "session",
     "generate": "api",
     "load": "api",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import overload
 
 from lacli.generation import Answer
+from lacli.placement import ReplicaSettings
 from lacli.resolve import find_model
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
@@ -25,12 +26,14 @@ def load(
     sampling: SamplingSettings | None = None,
     template: str | None = "",
     cost: Cost | None = None,
+    replicas: ReplicaSettings | None = None,
 ) -> Session:
     """Open a model (a path or a name, as MODEL is; None: the bundled demo model) for `generate`.
 
     A model of the hub is fetched where the cache lacks it.
     template: a bundled chat template's name, a file or a Jinja text; empty: the model's own; None: none at all.
     cost: what steps cost here, where it was measured before; mode auto learns it otherwise.
+    replicas: copies of the model that answer together; None for one.
     Raises ModelLoadError when there is no such model or its kind cannot be used, UsageError when the settings cannot.
     """
     return Session(
@@ -40,6 +43,7 @@ def load(
         sampling or SamplingSettings(),
         template=template,
         cost=cost,
+        replicas=replicas,
     )
 
 

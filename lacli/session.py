@@ -20,7 +20,7 @@ from lacli.copies import Context, Copies
 from lacli.cores import with_threads
 from lacli.decode import Decoder
 from lacli.engine import Engine
-from lacli.errors import LacliError, PromptError, UsageError
+from lacli.errors import LacliError, PromptError
 from lacli.generation import Generation
 from lacli.llama import offloads, schema_grammar
 from lacli.notes import asked_sources, context_notes, idle_notes, source_notes
@@ -31,7 +31,7 @@ from lacli.schema import grammar_of
 from lacli.settings import DecodeSettings, ModelSettings, SourceName, check_rows, fitted
 from lacli.staircase import Cost
 from lacli.stats import Step
-from lacli.strict import strict_settings
+from lacli.strict import check_draws, strict_settings
 from lacli.template import ChatTemplate, as_messages, chatml, choose_template, with_one_bos
 from lacli.thoughts import marker_tokens
 from lacli.verify import Verifier, verifier
@@ -70,7 +70,8 @@ class Session(Closing):
         self._schema = ("", "")
         check_rows(fitted(decode_settings, model_settings), model_settings)
         if decode_settings.strict:
-            model_settings, decode_settings = self._strict(path, model_settings, decode_settings, sampling)
+            away = replicas is not None and bool(replicas.rpc)
+            model_settings, decode_settings = self._strict(path, model_settings, decode_settings, sampling, away)
         with ExitStack() as stack:
             self.copies = stack.enter_context(Copies(path, model_settings, replicas, verbose=verbose))
             self.model = self.copies.model
@@ -181,7 +182,7 @@ class Session(Closing):
         if (decode_settings.mode, decode_settings.sources) != (self.settings.mode, self.settings.sources):
             self.notes += source_notes(decode_settings, texts=self._kept is not None)
         if decode_settings.strict:
-            _check_strict(sampling)
+            check_draws(sampling)
         sampling = self._completed(sampling)
         before = self.settings, self.sampling, self.sampler
         self.sampling, self.sampler = sampling, self._new_sampler(sampling)
@@ -264,13 +265,12 @@ class Session(Closing):
             self.decoder = self.decoder_in(self.copies.contexts or self.engine, settings)
 
     def _strict(
-        self, path: Path, loading: ModelSettings, decoding: DecodeSettings, sampling: SamplingSettings
+        self, path: Path, loading: ModelSettings, decoding: DecodeSettings, sampling: SamplingSettings, away: bool
     ) -> tuple[ModelSettings, DecodeSettings]:
-        """What --strict takes with this model."""
-        _check_strict(sampling)
-        loading, decoding = strict_settings(loading, decoding, weight_types(path), on_gpu=offloads(loading))
-        cells = f"-ctk {loading.cache_type_k} -ctv {loading.cache_type_v}"
-        self.notes.append(f"--strict decodes with -fa on {cells}")
+        """What --strict takes with this model. away: other machines compute, whatever they do it with."""
+        check_draws(sampling)
+        loading, decoding = strict_settings(loading, decoding, weight_types(path), on_gpu=away or offloads(loading))
+        self.notes.append(f"--strict decodes with -fa on -ctk {loading.cache_type_k} -ctv {loading.cache_type_v}")
         return loading, decoding
 
     def _possible(self, settings: DecodeSettings) -> DecodeSettings:
@@ -296,8 +296,3 @@ class Session(Closing):
                 self.notes += warnings
             sampling = replace(sampling, grammar=self._schema[1], json_schema="")
         return sampling
-
-
-def _check_strict(sampling: SamplingSettings) -> None:
-    if sampling.draws_otherwise:
-        raise UsageError("--verify rejection draws other numbers in every mode", "leave it out with --strict")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lacli.errors import UsageError
+from lacli.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, ModelSettings
 
 EXACT_CELLS = ("q8_0", "bf16")
@@ -41,6 +42,12 @@ def strict_settings(
         repack=not types & REPACKED,
     )
     return loading, replace(decoding, ordered=True, least_outputs=2 if types & FLOATS else 1)
+
+
+def check_draws(sampling: SamplingSettings) -> None:
+    """Raise UsageError where no two modes draw alike."""
+    if sampling.draws_otherwise:
+        raise UsageError("--verify rejection draws other numbers in every mode", "leave it out with --strict")
 
 
 def _is_tiled(weights: str) -> bool:
