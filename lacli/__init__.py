@@ -6,7 +6,17 @@ TYPE_CHECKING = False
 """typing's own name for this takes longer to import than all that happens before Ctrl-C is listened for."""
 
 __version__ = "0.1.0"
-__all__ = ["Answer", "DecodeSettings", "LacliError", "ModelSettings", "Session", "generate", "load"]
+__all__ = [
+    "Answer",
+    "DecodeSettings",
+    "LacliError",
+    "ModelSettings",
+    "Placement",
+    "ReplicaSettings",
+    "Session",
+    "generate",
+    "load",
+]
 
 if TYPE_CHECKING:
     from typing import Any
