@@ -16,7 +16,7 @@ from lacli.capacity import Capacity
 from lacli.closing import Closing
 from lacli.context import LlamaEngine
 from lacli.cores import shared_threads
-from lacli.devices import CPU, RPC, Device, placements
+from lacli.devices import CPU, RPC, Device, offloading, placements
 from lacli.engine import Engine
 from lacli.errors import LacliError
 from lacli.isolated.remote import RemoteEngine
@@ -65,11 +65,12 @@ def planned(wanted: ReplicaSettings, loading: ModelSettings) -> list[Copy]:
         from lacli.rpc import found
 
         remote = found(wanted.rpc, wanted.limit_s)
-    places = placements(wanted, loading, [*devices(), *remote])
+    there = [*devices(), *remote]
+    places = placements(wanted, loading, there)
     on_cpu = sum(place.devices == (CPU,) for place in places)
     return [
         _copy(place, name, wanted, shared_threads(loading, on_cpu), remote)
-        for place, name in zip(places, _names(places), strict=True)
+        for place, name in zip(places, _names(places, there), strict=True)
     ]
 
 
@@ -85,9 +86,9 @@ def _copy(
     return Copy(name, loading, servers, apart=bool(servers) or wanted.isolate)
 
 
-def _names(places: Sequence[Placement]) -> Iterator[str]:
+def _names(places: Sequence[Placement], found: Sequence[Device]) -> Iterator[str]:
     """The devices of each, numbered where several copies have the same."""
-    words = ["+".join(place.devices) or "of all devices" for place in places]
+    words = ["+".join(offloading(place, found)) or CPU for place in places]
     for number, word in enumerate(words):
         yield f"{word} ({words[:number].count(word) + 1})" if words.count(word) > 1 else word
 

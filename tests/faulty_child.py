@@ -68,6 +68,11 @@ def press_ctrl_c() -> None:
     os.kill(os.getppid(), signal.SIGINT)
 
 
+def press_ctrl_c_and_hang() -> None:
+    press_ctrl_c()
+    for_ever()
+
+
 def lack_memory() -> None:
     raise ModelLoadError("cannot make a context: not enough memory, failed to allocate", "a smaller one may fit")
 
@@ -76,6 +81,7 @@ LOADING: dict[str, Callable[[], None]] = {
     "lacks memory": lack_memory,
     "hangs while loading": for_ever,
     "is killed while loading": kill_myself,
+    "interrupts while loading": press_ctrl_c_and_hang,
 }
 STEPPING: dict[str, Callable[[], None]] = {
     "hangs": for_ever,

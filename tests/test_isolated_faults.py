@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
@@ -23,6 +23,7 @@ import pytest
 from lacli.batch import Batch, from_tokens
 from lacli.decode import Decoder
 from lacli.errors import LacliError, ModelLoadError, ReplicaLost
+from lacli.isolated.lifetime import Child
 from lacli.isolated.remote import RemoteEngine
 from lacli.isolated.settings import ChildSettings
 from lacli.isolated.wire import Request
@@ -203,6 +204,19 @@ def test_ctrl_c_of_a_terminal_does_not_reach_the_child() -> None:
         os.kill(engine.process_id, signal.SIGINT)
         assert os.getpgid(engine.process_id) != os.getpgid(0)
         assert answer(engine) == alone()
+
+
+def test_ctrl_c_while_a_child_loads_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Child] = []
+
+    def start(command: Sequence[str]) -> Child:
+        started.append(Child(command))
+        return started[-1]
+
+    monkeypatch.setattr("lacli.isolated.remote.Child", start)
+    with pytest.raises(KeyboardInterrupt):
+        child("interrupts while loading")
+    assert is_gone(started[0].process_id)
 
 
 def test_after_ctrl_c_in_the_middle_of_a_step_the_next_answer_is_its_own() -> None:

@@ -26,7 +26,7 @@ from lacli.isolated.wire import LENGTH, Change, Refusal, Request, Wire
 
 FAILED = 1
 
-PLACE = re.compile(r"^\S+:\d+: ")
+PLACE = re.compile(r"^.*?:\d+: ")
 """Where in ggml's sources a message comes from."""
 
 
@@ -34,10 +34,12 @@ class Context(Engine, Protocol):
     """An engine that says what it takes, as LlamaEngine does."""
 
     @property
-    def memory(self) -> float: ...
+    def memory(self) -> float:
+        """MiB of its buffers."""
 
     @property
-    def back(self) -> int: ...
+    def back(self) -> int:
+        """Guesses that can be taken back after a step, -1 for any number."""
 
 
 Open = Callable[[ChildSettings], Context]
@@ -72,6 +74,7 @@ class Answers:
         self._made = 0
 
     def opened(self) -> Opened:
+        """What the context is."""
         context = self._context
         return Opened(
             cells=context.cells,

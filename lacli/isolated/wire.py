@@ -51,9 +51,11 @@ class Refusal:
 
     @classmethod
     def of(cls, error: LacliError) -> Refusal:
+        """What is left of an error on its way."""
         return cls(type(error), error.what, error.hint)
 
     def error(self) -> LacliError:
+        """The same error again."""
         return self.kind(self.what, self.hint)
 
 
