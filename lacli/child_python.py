@@ -1,14 +1,14 @@
-"""Another Python of ours: the command that runs one of lacli's modules in a process of its own."""
+"""Another Python of ours: what it has to be told so that it runs lacli's modules as this one does."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 
-def python_command(module: str, *arguments: str) -> list[str]:
-    """The command line of `python -m module arguments` with this process's search path.
+def python_environment() -> dict[str, str]:
+    """The environment of a Python that finds the modules that this one finds; start it with -P.
 
-    A plain -m would look into the folder that the user is in first, where a json.py may lie.
+    Without -P it would look first into the folder that the user is in, where a json.py may lie.
     """
-    start = f"import runpy, sys; sys.path[:] = {sys.path!r}; runpy.run_module({module!r}, {{}}, '__main__')"
-    return [sys.executable, "-P", "-c", start, *arguments]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -18,7 +18,7 @@ from lacli.context import LlamaEngine
 from lacli.cores import shared_threads
 from lacli.devices import CPU, RPC, Device, offloading, placements
 from lacli.engine import Engine
-from lacli.errors import LacliError
+from lacli.errors import LacliError, UsageError
 from lacli.isolated.remote import RemoteEngine
 from lacli.isolated.settings import ChildSettings
 from lacli.llama import LlamaModel, devices
@@ -68,10 +68,17 @@ def planned(wanted: ReplicaSettings, loading: ModelSettings) -> list[Copy]:
     there = [*devices(), *remote]
     places = placements(wanted, loading, there)
     on_cpu = sum(place.devices == (CPU,) for place in places)
-    return [
+    copies = [
         _copy(place, name, wanted, shared_threads(loading, on_cpu), remote)
         for place, name in zip(places, _names(places, there), strict=True)
     ]
+    servers = [server for copy in copies for server in copy.rpc]
+    if twice := [server for server in wanted.rpc if servers.count(server) > 1]:
+        raise UsageError(
+            f"several copies need the RPC server at {twice[0]}, which serves one at a time",
+            "one server for each: lacli rpc-server --device NAME -p PORT",
+        )
+    return copies
 
 
 def _copy(
@@ -224,6 +231,9 @@ class Copies(Closing):
     def _context(self, copy: Copy, decoding: DecodeSettings | Capacity, backend_greedy: bool | None) -> Context:
         if not copy.apart:
             return LlamaEngine(self._model(copy.loading), copy.loading, decoding, backend_greedy=backend_greedy)
+        if copy.rpc and not decoding.recycles:
+            # llama.cpp asks a server for each row's choice by itself, and for all rows' logits at once.
+            backend_greedy = False
         child = ChildSettings(
             self._path, copy.loading, decoding, backend_greedy, copy.rpc, self._wanted.limit_s, copy.name
         )

@@ -52,6 +52,8 @@ def test_a_child_process_is_told_only_of_the_servers_it_needs_in_the_names_it_wi
     remote = [Device(f"RPC{number}", server, True) for number, server in enumerate(["a:1", "a:1", "b:2", "c:3"])]
     monkeypatch.setattr(room, "devices", lambda: [PROCESSOR])
     monkeypatch.setattr("lacli.rpc.found", lambda endpoints, limit_s: remote)
+    with pytest.raises(UsageError, match="a:1, which serves one at a time"):
+        planned(ReplicaSettings(groups=(("RPC0",), ("RPC1",)), rpc=("a:1", "b:2")), LOADING)
     groups = (("RPC1",), ("RPC3", "RPC2"), ("CPU",))
     far, split, near = planned(ReplicaSettings(groups=groups, rpc=("a:1", "b:2", "c:3")), LOADING)
     assert (far.name, far.rpc, far.loading.placement.devices) == ("RPC1", ("a:1",), ("RPC1",))

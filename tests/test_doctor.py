@@ -133,7 +133,7 @@ def test_a_library_that_does_not_load_is_the_only_thing_broken(reason: str, advi
     broken = [each for each in findings if each.state == "broken"]
     assert [each.subject for each in broken] == ["llama.cpp"]
     assert reason in broken[0].words and advice in broken[0].todo[0]
-    assert {each.subject for each in findings if each.state == "unknown"} == {"instructions", "GPU", "self-test"}
+    assert {each.subject for each in findings if each.state == "unknown"} == {"instructions", "GPU", "RPC", "self-test"}
     assert as_lines(findings, machine().terminal).endswith("lacli does not work here: see llama.cpp.")
     assert not usable(findings)
 

@@ -33,8 +33,11 @@ MODES = {
     "lookahead": DecodeSettings(mode="lookahead", window=5, ngram=3, guesses=4),
     "auto": DecodeSettings(),
 }
-MIDDLE = 40_000
-"""Bytes of a server that are in the middle of an answer: loading takes hundreds, a step of one row 1.2 kB."""
+FEW = 8
+"""Tokens for a slow network."""
+
+MIDDLE = 10_000
+"""Bytes of a server that are in the middle of an answer: loading takes hundreds, each row of a step 1.2 kB."""
 
 EACH = (("RPC0",), ("RPC1",))
 
@@ -58,11 +61,13 @@ def one_device(tiny: Path) -> str:
     return answered(tiny, "plain")[0]
 
 
-def answered(tiny: Path, mode: str, wanted: ReplicaSettings | None = None, *ending: Server) -> tuple[str, list[str]]:
+def answered(
+    tiny: Path, mode: str, wanted: ReplicaSettings | None = None, *ending: Server, limit: int = LIMIT
+) -> tuple[str, list[str]]:
     """The text, and what is said of copies that were lost. ending: servers that are killed in the middle."""
     with Session(tiny, LOADING, MODES[mode], SamplingSettings(), template=None, replicas=wanted) as session:
         assert not session.notes or mode == "plain", session.notes
-        generation = session.generate(session.prompt(PROMPT), LIMIT)
+        generation = session.generate(session.prompt(PROMPT), limit)
         for place, _ in enumerate(generation):
             if place == 20:
                 for server in ending:
@@ -126,7 +131,7 @@ def test_where_nothing_is_left_the_program_ends_with_one_line_and_the_text_so_fa
     trouble: Trouble, words: str, tiny: Path, servers: tuple[str, str], one_device: str
 ) -> None:
     with Relay(servers[0], most=MIDDLE, trouble=trouble) as network:
-        where = ("--rpc", network.endpoint, "--replica-timeout", "3", "--mode", "plain", "-fa", "off")
+        where = ("--rpc", network.endpoint, "--replica-timeout", "3", "--mode", "plain", "-fa", "off", "-ngl", "all")
         done = run("run", str(tiny), "--raw", "-p", PROMPT, "-n", str(LIMIT), *where)
     assert done.code == 1 and done.err.count("\n") == 1 and words in done.err, done.err
     so_far = done.out.removesuffix("\n")
@@ -134,9 +139,10 @@ def test_where_nothing_is_left_the_program_ends_with_one_line_and_the_text_so_fa
 
 
 def test_a_slow_network_changes_nothing_about_the_text(tiny: Path, servers: tuple[str, str], one_device: str) -> None:
-    with Relay(servers[0], delay_s=0.01) as near, Relay(servers[1], delay_s=0.03) as far:
+    with Relay(servers[0], delay_s=0.01) as near, Relay(servers[1], delay_s=0.02) as far:
         wanted = ReplicaSettings(EACH, rpc=(near.endpoint, far.endpoint))
-        assert answered(tiny, "lookahead", wanted) == (one_device, [])
+        text, losses = answered(tiny, "lookahead", wanted, limit=FEW)
+    assert text and one_device.startswith(text) and not losses
 
 
 SLOW_NETWORK = "ip link set lo up && tc qdisc add dev lo root netem delay 10ms"
@@ -147,9 +153,10 @@ import json, sys
 from pathlib import Path
 from lacli.placement import ReplicaSettings
 from tests.rpc_servers import rpc_server
-from tests.test_rpc_answers import EACH, answered
+from tests.test_rpc_answers import EACH, FEW, answered
 with rpc_server() as one, rpc_server() as other:
-    print(json.dumps(answered(Path(sys.argv[1]), "lookahead", ReplicaSettings(EACH, rpc=(one.endpoint, other.endpoint)))))
+    wanted = ReplicaSettings(EACH, rpc=(one.endpoint, other.endpoint))
+    print(json.dumps(answered(Path(sys.argv[1]), "lookahead", wanted, limit=FEW)))
 """
 
 
@@ -162,4 +169,5 @@ def test_a_network_of_its_own_with_latency_gives_the_same_text(tiny: Path, one_d
         pytest.skip(f"this system makes no such network: {made.stderr.strip()}")
     program = [*network, f'{SLOW_NETWORK} && exec "$@"', "sh", sys.executable, "-c", IN_IT, str(tiny)]
     done = subprocess.run(program, capture_output=True, text=True, env=environment(), cwd=ROOT, check=True)
-    assert json.loads(done.stdout) == [one_device, []]
+    text, losses = json.loads(done.stdout)
+    assert text and one_device.startswith(text) and not losses

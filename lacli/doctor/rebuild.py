@@ -53,15 +53,15 @@ def built_for(backends: Iterable[str]) -> list[Kind]:
     return [BACKENDS[name.upper()] for name in backends if name.upper() in BACKENDS]
 
 
-def steps(machine: Machine, kind: Kind = "any", *kept: Kind) -> tuple[str, ...]:
-    """What has to be installed first, where it is not there, and the command; kept: what the build has already."""
+def steps(machine: Machine, kind: Kind = "any") -> tuple[str, ...]:
+    """What has to be installed first, where it is not there, and the command."""
     first = []
     if not compiler(machine):
         first.append(f"first install a C++ compiler: {install_compiler(machine)}")
     program, origin = TOOLS.get(kind, ("", ""))
     if program and not machine.which(program):
         first.append(f"first install {origin}")
-    return (*first, command(machine, *kept, kind))
+    return (*first, command(machine, kind))
 
 
 def compiler(machine: Machine) -> str:

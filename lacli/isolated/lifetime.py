@@ -12,6 +12,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import IO
 
+from lacli.child_python import python_environment
 from lacli.closing import Closing
 from lacli.isolated.wire import LENGTH, Wire
 
@@ -85,8 +86,7 @@ class Child(Closing):
 
 def _started(command: Sequence[str], connection: socket.socket) -> subprocess.Popen[bytes]:
     """The process. Standard input ends when we do, and so tells it; a terminal's Ctrl-C is not for its group."""
-    # It finds the modules that we find, wherever we were started.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = python_environment()
     if sys.platform == "win32":
         return _started_on_windows(command, connection, environment)
     number = connection.fileno()

@@ -114,6 +114,7 @@ class Replicas:
 
         least_outputs: rows that each part must read.
         """
+        refused = False
         while self._has_leader_for(text, tree):
             if len(self._replicas) == 1:
                 only = self._replicas[0]
@@ -121,11 +122,13 @@ class Replicas:
                 only.prepare(text, tree)
                 return only.decode()
             before = len(self._replicas)
-            if len(tree.sequences[ROOT]) > FEWEST:
+            if len(tree.sequences[ROOT]) > FEWEST and not refused:
                 self._shares = self._deal(text, tree, least_outputs)
                 done = self._run(chain(self._catching_up(text), self._parts(text)))
             else:
-                self._shares = [self._undivided(text, tree)]
+                # Where somebody has found no cells the leader tries alone, who lacks the least.
+                chosen = self.leader if refused else self._soonest(text, tree)
+                self._shares = [Share(chosen, tree, range(len(tree)))]
                 done = self._run(self._parts(text))
             fits = [done.get(share.replica) for share in self._shares]
             if all(fits):
@@ -135,7 +138,9 @@ class Replicas:
             # Of a step that failed somewhere nobody keeps anything.
             self._each(lambda replica: replica.cut(replica.cache.past))
             if len(self._replicas) == before:
-                break
+                if refused:
+                    break
+                refused = True
         return False
 
     def choices(self) -> dict[int, int]:
@@ -206,16 +211,15 @@ class Replicas:
             if seconds is not None:
                 return seconds
 
-    def _undivided(self, text: Sequence[int], tree: Tree) -> Share:
-        """A whole step for the one that has had such steps so far, or for another that is clearly faster."""
+    def _soonest(self, text: Sequence[int], tree: Tree) -> Replica:
+        """Who gets a whole step: the one that has had such steps so far, or another that is clearly faster."""
         below = len(tree) - 1
         leader = self.leader
         seconds = {
             replica: hand.seconds(below) for replica, hand in zip(self._replicas, self._hands(text), strict=True)
         }
         soonest = min(seconds, key=seconds.__getitem__)
-        chosen = soonest if seconds[soonest] < CLEARLY * seconds[leader] else leader
-        return Share(chosen, tree, range(len(tree)))
+        return soonest if seconds[soonest] < CLEARLY * seconds[leader] else leader
 
     def _hands(self, text: Sequence[int]) -> list[Hand]:
         # One that has decoded something speaks for those that have not yet.

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from lacli.backends import Device
-from lacli.child_python import python_command
+from lacli.child_python import python_environment
 from lacli.errors import LacliError
 from lacli.rpc.addresses import look
 from lacli.rpc.library import need_support
 
-LISTING = "lacli.rpc.listing"
+LISTING = (sys.executable, "-P", "-m", "lacli.rpc.listing")
 
 ANSWER_S = 20.0
 """How long servers may take at most to say what they have, which is a moment's work."""
@@ -57,11 +58,17 @@ def found(endpoints: Sequence[str], limit_s: float) -> list[Device]:
 
 
 def _ask(endpoints: Sequence[str], limit_s: float) -> Answer:
-    # Unbuffered, so that nothing but the first line is taken from what `communicate` reads.
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
-    with subprocess.Popen(python_command(LISTING, *endpoints), **pipes) as child:  # type: ignore[call-overload]
-        in_time = True
+    in_time = True
+    with subprocess.Popen(
+        [*LISTING, *endpoints],
+        bufsize=0,  # so that nothing but the first line is taken from what `communicate` reads
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=python_environment(),
+    ) as child:
         try:
+            assert child.stdout
             # Loading llama.cpp is not the servers' time.
             child.stdout.readline()
             out, err = child.communicate(timeout=limit_s)
