@@ -12,7 +12,6 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-from lacli.prefix import common_prefix
 from lacli.tree import ROOT, Tree
 
 NOBODY = -1
@@ -89,9 +88,14 @@ def deal(paths: dict[int, list[int]], hands: Sequence[Hand]) -> list[list[int]]:
     branches = sorted(paths, key=paths.__getitem__)
     in_order = [paths[branch] for branch in branches]
     alone = [len(path) for path in in_order]
-    more = [0, *(len(path) - common_prefix(above, path) for above, path in pairwise(in_order))]
+    more = []
+    seen: set[int] = set()
+    for path in in_order:
+        before = len(seen)
+        seen.update(path)
+        more.append(len(seen) - before)
     # Each could take all that the others leave, so the time of the fastest alone is enough.
-    enough = min(hand.seconds(alone[0] + sum(more) if alone else 0) for hand in hands)
+    enough = min(hand.seconds(len(seen)) for hand in hands)
     assert enough < inf, "the caller sees to it that one replica can take the whole step"
     best, least = _fill(alone, more, hands, enough), 0.0
     assert best is not None, "what one can do all can do"

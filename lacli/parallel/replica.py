@@ -18,6 +18,9 @@ from lacli.parallel.dealing import Hand
 from lacli.parallel.speed import Speed
 from lacli.tree import Branches, Tree
 
+PATIENCE = 0.1
+"""The part of the time of the others' steps that they wait for one that seems too slow; half as much the next time."""
+
 
 @dataclass
 class Work:
@@ -45,6 +48,7 @@ class Replica:
         self.work = Work()
         self._batch = Batch(engine.batch_rows)
         self._again = 0
+        self._sat_out_s, self._patience = 0.0, PATIENCE
 
     @property
     def rows(self) -> int:
@@ -85,6 +89,7 @@ class Replica:
     def learn(self) -> None:
         """Take its last part for how fast it is."""
         seconds = self.decode_s + self.choose_s
+        self._sat_out_s, self._patience = 0.0, PATIENCE
         self.speed.saw(self.rows, seconds)
         self.work.parts += 1
         self.work.rows += self.rows
@@ -108,7 +113,23 @@ class Replica:
         rows, begin = len(tokens) - self.cache.past, perf_counter()
         self.prefill(tokens)
         self.speed.saw(rows, perf_counter() - begin)
+        self._sat_out_s = 0.0
         return True
+
+    def rows_to_catch_up(self, behind: int, step_s: float) -> int:
+        """How many of so many tokens that it lacks it can decode beside a step of the others that takes so long.
+
+        One that seems too slow for any is waited for all the same when that is little beside the steps that it has sat
+        out, because it may have been held up only.
+        """
+        self._sat_out_s += step_s
+        if not self.speed.seen:
+            return behind
+        fixed, row = self.speed.line()
+        within = int((step_s - fixed) / row) if row > 0 else behind if fixed <= step_s else 0
+        if within < 1 and fixed + row <= self._patience * self._sat_out_s:
+            within, self._patience = 1, self._patience / 2
+        return min(max(within, 0), behind)
 
     def cut(self, length: int) -> None:
         """Cut the cache back; a model that cannot forget a part forgets all, and all is decoded again."""

@@ -6,25 +6,20 @@ nothing is dealt. One that fails is dropped, and the others do the step again; t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
 from lacli.cache import PREFILL_ROWS
 from lacli.engine import Engine, Floats, Successors
-from lacli.errors import BatchRefused, LacliError
+from lacli.parallel.crew import Call, Crew
 from lacli.parallel.dealing import NOBODY, Hand, Part, deal, paths_of
 from lacli.parallel.replica import Replica, Work
 from lacli.tree import ROOT, Branches, Tree
-
-Call = tuple[Replica, Callable[[], bool]]
-"""A replica and what it shall do."""
-
-Result = TypeVar("Result")
 
 FEWEST = 2
 """Sequences of a step that cannot be taken apart: the text's own and one branch's."""
@@ -42,28 +37,27 @@ class Share(NamedTuple):
 
 
 class Replicas:
-    """Replicas that decode a text together; each is run by a thread of its own, one of them by the caller's.
-
-    lost: why replicas were dropped, by their names.
-    """
+    """Replicas that decode a text together. crew: those that are left, and why others are not."""
 
     def __init__(self, engines: Mapping[str, Engine]) -> None:
         """engines: by what messages call their replicas."""
-        self._replicas = [Replica(engine, name) for name, engine in engines.items()]
-        # A thread of llama.cpp's own belongs to the one that calls it, so each replica keeps to one.
-        self._threads = {replica: ThreadPoolExecutor(1) for replica in self._replicas[1:]}
+        self.crew = Crew(engines)
+        self._all = tuple(self.crew)
         self._shares: list[Share] = []
-        self.lost: dict[str, str] = {}
+        self._took = 0.0
 
     def __len__(self) -> int:
-        return len(self._replicas)
+        return len(self.crew)
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """Why replicas were dropped, by their names."""
+        return self.crew.lost
 
     @property
     def leader(self) -> Replica:
         """The one that holds the most of the text."""
-        if len(self._replicas) == 1:
-            return self._replicas[0]
-        return max(self._replicas, key=lambda replica: replica.cache.past)
+        return self.crew.leader
 
     @property
     def past(self) -> int:
@@ -73,7 +67,7 @@ class Replicas:
     @property
     def cache_s(self) -> float:
         """Seconds of sequence calls so far."""
-        return sum(replica.cache.seconds for replica in self._replicas)
+        return sum(replica.cache.seconds for replica in self._all)
 
     @property
     def rows(self) -> int:
@@ -82,18 +76,21 @@ class Replicas:
 
     @property
     def times(self) -> tuple[float, float]:
-        """Seconds of decoding and of choosing in the last step, of the replica that took longest."""
-        return max((share.replica.decode_s, share.replica.choose_s) for share in self._shares)
+        """Seconds of decoding and of choosing in the last step; of several replicas as long as one of them did so."""
+        choose_s = max(share.replica.choose_s for share in self._shares)
+        if len(self.crew) == 1:
+            return self._shares[0].replica.decode_s, choose_s
+        return self._took - choose_s, choose_s
 
     @property
     def cells(self) -> int:
         """Tokens that all of them can hold."""
-        return min(replica.engine.cells for replica in self._replicas)
+        return min(replica.engine.cells for replica in self.crew.members)
 
     @property
     def work(self) -> dict[str, Work]:
         """What each has decoded so far, by their names."""
-        return {replica.name: replica.work for replica in self._replicas}
+        return {replica.name: replica.work for replica in self.crew.members}
 
     def room(self, text: Sequence[int]) -> int:
         """Rows that the next step's tree may have; where nobody holds enough of the text, once one has caught up."""
@@ -104,10 +101,10 @@ class Replicas:
     def prefill(self, tokens: Sequence[int], *, everybody: bool) -> None:
         """Decode the beginning of a text. everybody: in all replicas, since all will be needed for what comes."""
         while self.past < len(tokens):
-            wanted = [*self._replicas] if everybody else [self.leader]
+            wanted = [*self.crew] if everybody else [self.leader]
             # Piece by piece, because Ctrl-C is heard between them only.
-            while lacking := [each for each in wanted if each in self._replicas and each.cache.past < len(tokens)]:
-                self._run([(each, _prefilling(each, tokens[: each.cache.past + PREFILL_ROWS])) for each in lacking])
+            while lacking := [each for each in wanted if each in self.crew.members and each.cache.past < len(tokens)]:
+                self.crew.run([(each, _prefilling(each, tokens[: each.cache.past + PREFILL_ROWS])) for each in lacking])
 
     def decode(self, text: Sequence[int], tree: Tree, least_outputs: int) -> bool:
         """Decode a step; False, with nothing changed, when it finds no cells. Raises what the last replica raises.
@@ -116,28 +113,32 @@ class Replicas:
         """
         refused = False
         while self._has_leader_for(text, tree):
-            if len(self._replicas) == 1:
-                only = self._replicas[0]
+            if len(self.crew) == 1:
+                only = self.crew.members[0]
                 self._shares = [Share(only, tree, range(len(tree.tokens)))]
                 only.prepare(text, tree)
                 return only.decode()
-            before = len(self._replicas)
+            before = len(self.crew)
             if len(tree.sequences[ROOT]) > FEWEST and not refused:
                 self._shares = self._deal(text, tree, least_outputs)
-                done = self._run(chain(self._catching_up(text), self._parts(text)))
+                calls: Iterator[Call] = chain(self._catching_up(text), self._parts(text))
             else:
                 # Where somebody has found no cells the leader tries alone, who lacks the least.
                 chosen = self.leader if refused else self._soonest(text, tree)
                 self._shares = [Share(chosen, tree, range(len(tree)))]
-                done = self._run(self._parts(text))
+                calls = self._parts(text)
+            begin, shared_s = perf_counter(), self.cache_s
+            done = self.crew.run(calls)
+            # Sequence calls are counted apart, and some are made while others decode already.
+            self._took = perf_counter() - begin - (self.cache_s - shared_s)
             fits = [done.get(share.replica) for share in self._shares]
             if all(fits):
                 for replica, *_ in self._shares:
                     replica.learn()
                 return True
             # Of a step that failed somewhere nobody keeps anything.
-            self._each(lambda replica: replica.cut(replica.cache.past))
-            if len(self._replicas) == before:
+            self.crew.each(lambda replica: replica.cut(replica.cache.past))
+            if len(self.crew) == before:
                 if refused:
                     break
                 refused = True
@@ -174,20 +175,20 @@ class Replicas:
         for replica, branches, nodes in self._shares:
             rows = {node: row for row, node in enumerate(nodes)}
             decoded = [rows[node] for node in path if node in rows]
-            self._guarded(replica, partial(replica.keep, branches, decoded, ordered=ordered))
+            self.crew.guarded(replica, partial(replica.keep, branches, decoded, ordered=ordered))
 
     def cut(self, length: int) -> None:
         """Cut the caches back to the first `length` tokens."""
-        self._each(lambda replica: replica.cut(length))
+        self.crew.each(lambda replica: replica.cut(length))
 
     def clear(self) -> None:
         """Forget everything."""
-        self._each(lambda replica: replica.cache.clear())
+        self.crew.each(lambda replica: replica.cache.clear())
 
     def unshare(self) -> None:
         """After an interrupt, when sequences may own more than is known, and somebody may decode still."""
-        _wait([thread.submit(bool) for thread in self._threads.values()])
-        self._each(lambda replica: replica.cache.unshare())
+        self.crew.wait()
+        self.crew.each(lambda replica: replica.cache.unshare())
 
     def shift(self, text: Sequence[int], keep: int, count: int) -> None:
         """Drop `count` tokens of a text after the first `keep`; those behind them move up (`Cache.shift`)."""
@@ -197,17 +198,17 @@ class Replicas:
             replica.prefill(past)
             replica.cache.shift(keep, count)
 
-        self._each(shift)
+        self.crew.each(shift)
 
     def grow(self, past: int) -> None:
         """Hold on to the tokens up to `past`, which are decoded."""
-        self._each(lambda replica: replica.cache.grow(past))
+        self.crew.each(lambda replica: replica.cache.grow(past))
 
     def time_plain_step(self, text: Sequence[int], repeats: int, least_outputs: int) -> float:
         """Median seconds of a one-row step, as the one that holds the most times it."""
         while True:
             leader = self.leader
-            seconds = self._guarded(leader, partial(leader.time_plain_step, text, repeats, least_outputs))
+            seconds = self.crew.guarded(leader, partial(leader.time_plain_step, text, repeats, least_outputs))
             if seconds is not None:
                 return seconds
 
@@ -216,15 +217,15 @@ class Replicas:
         below = len(tree) - 1
         leader = self.leader
         seconds = {
-            replica: hand.seconds(below) for replica, hand in zip(self._replicas, self._hands(text), strict=True)
+            replica: hand.seconds(below) for replica, hand in zip(self.crew.members, self._hands(text), strict=True)
         }
         soonest = min(seconds, key=seconds.__getitem__)
         return soonest if seconds[soonest] < CLEARLY * seconds[leader] else leader
 
     def _hands(self, text: Sequence[int]) -> list[Hand]:
         # One that has decoded something speaks for those that have not yet.
-        known = next((replica.speed for replica in self._replicas if replica.speed.seen), self.leader.speed)
-        return [replica.hand(text, known) for replica in self._replicas]
+        known = next((replica.speed for replica in self.crew.members if replica.speed.seen), self.leader.speed)
+        return [replica.hand(text, known) for replica in self.crew.members]
 
     def _deal(self, text: Sequence[int], tree: Tree, least_outputs: int) -> list[Share]:
         """Who decodes which branches of a step."""
@@ -232,7 +233,7 @@ class Replicas:
         dealt = deal(paths, self._hands(text))
         parts = [
             (replica, Part(tree, branches, paths))
-            for replica, branches in zip(self._replicas, dealt, strict=True)
+            for replica, branches in zip(self.crew.members, dealt, strict=True)
             if branches
         ]
         shares = [Share(replica, part, part.nodes) for replica, part in parts]
@@ -251,13 +252,16 @@ class Replicas:
     def _catching_up(self, text: Sequence[int]) -> Iterator[Call]:
         """What those do that have no part of a step because they lack too much of the text.
 
-        They take no longer for it than the others for theirs, and show how fast they are now.
+        Each catches up as far as the step's own time allows, and shows by that how fast it is now. One that is too slow
+        for that is waited for once in a while.
         """
         busy = [share.replica for share in self._shares]
-        rows = max(len(share.nodes) for share in self._shares)
-        for replica in self._replicas:
-            if replica not in busy and replica.behind(text):
-                yield replica, partial(replica.catch_up, text[: min(replica.cache.past + rows, len(text) - 1)])
+        step_s = max(share.replica.speed.seconds(len(share.nodes)) for share in self._shares)
+        for replica in self.crew:
+            if replica not in busy and (behind := replica.behind(text)):
+                rows = replica.rows_to_catch_up(behind, step_s)
+                if rows:
+                    yield replica, partial(replica.catch_up, text[: replica.cache.past + rows])
 
     def _outputs(self) -> Iterator[tuple[Replica, int, int]]:
         """Who can say what follows which node in which of its output rows; who is asked comes last."""
@@ -269,42 +273,10 @@ class Replicas:
 
     def _parts(self, text: Sequence[int]) -> Iterator[Call]:
         """The parts of a step, each made ready when the one before has begun; the caller's own comes last."""
-        for replica, branches, _ in sorted(self._shares, key=lambda share: share.replica not in self._threads):
-            self._guarded(replica, partial(replica.prepare, text, branches))
-            if replica in self._replicas:
+        for replica, branches, _ in sorted(self._shares, key=lambda share: self.crew.is_run_here(share.replica)):
+            self.crew.guarded(replica, partial(replica.prepare, text, branches))
+            if replica in self.crew.members:
                 yield replica, replica.decode
-
-    def _run(self, calls: Iterable[Call]) -> dict[Replica, bool | None]:
-        """Make these calls at the same time; None for a replica that was dropped in its own."""
-        futures: dict[Replica, Future[bool]] = {}
-        own: list[Call] = []
-        try:
-            for replica, call in calls:
-                if replica in self._threads:
-                    futures[replica] = self._threads[replica].submit(call)
-                else:
-                    own.append((replica, call))
-            done = {replica: self._guarded(replica, call) for replica, call in own}
-        finally:
-            _wait(futures.values())
-        return done | {replica: self._guarded(replica, future.result) for replica, future in futures.items()}
-
-    def _each(self, call: Callable[[Replica], object]) -> None:
-        for replica in list(self._replicas):
-            self._guarded(replica, partial(call, replica))
-
-    def _guarded(self, replica: Replica, call: Callable[[], Result]) -> Result | None:
-        """The result of a call; a replica that fails is dropped, unless it is the last one."""
-        try:
-            return call()
-        except BatchRefused:
-            raise
-        except LacliError as error:
-            if len(self._replicas) == 1:
-                raise
-            self._replicas.remove(replica)
-            self.lost[replica.name] = str(error)
-            return None
 
 
 def _prefilling(replica: Replica, tokens: Sequence[int]) -> Callable[[], bool]:
@@ -313,16 +285,3 @@ def _prefilling(replica: Replica, tokens: Sequence[int]) -> Callable[[], bool]:
         return True
 
     return prefill
-
-
-def _wait(futures: Iterable[Future[bool]]) -> None:
-    """Wait until all are done, an interrupt too: nobody may touch a cache in which something is being decoded."""
-    interrupted: KeyboardInterrupt | None = None
-    for future in futures:
-        while not future.done():
-            try:
-                future.exception()
-            except KeyboardInterrupt as interrupt:
-                interrupted = interrupt
-    if interrupted:
-        raise interrupted

@@ -38,8 +38,7 @@ class Speed:
     def saw(self, rows: int, seconds: float) -> None:
         """A step of so many rows took so long."""
         if self.seen:
-            fixed, row = self.line()
-            seconds = min(seconds, LATE * (fixed + row * rows))
+            seconds = min(seconds, LATE * self.seconds(rows))
         kept = KEEP * self._weight
         self._weight = kept + 1
         # The mean and the spread around it are kept up to date together (Welford's method with forgetting).
@@ -48,6 +47,11 @@ class Speed:
         self._seconds += step / self._weight
         self._spread = KEEP * self._spread + away * away * kept / self._weight
         self._together = KEEP * self._together + away * step * kept / self._weight
+
+    def seconds(self, rows: int) -> float:
+        """How long so many rows take."""
+        fixed, row = self.line()
+        return fixed + row * rows
 
     def line(self, like: Speed | None = None) -> tuple[float, float]:
         """Seconds of a step without rows, and of each row. like: another replica that speaks for one not seen yet."""

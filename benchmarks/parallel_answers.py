@@ -1,0 +1,72 @@
+"""A model's answers as traces: in lookahead with any W, N and G, and in mode auto on a simulated group of devices.
+
+What the steps of a trace take is `parallel_steps.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.parallel_device import Travel
+from benchmarks.parallel_steps import Group, GroupStairs
+from benchmarks.parallel_trace import Trace, TracedStep, TracingDecoder
+from benchmarks.simulated import SimulatedEngine, Stairs
+from lacli.bench.tasks import Task
+from lacli.capacity import Capacity
+from lacli.closing import Closing
+from lacli.context import LlamaEngine
+from lacli.sampling import SamplingSettings
+from lacli.session import Session
+from lacli.settings import DecodeSettings, ModelSettings, decode_settings
+
+CELLS = 4096
+AUTO = DecodeSettings(mode="auto")
+
+
+def lookahead(size: str) -> DecodeSettings:
+    """The settings of W/N/G, such as 15/5/15. Raises UsageError for what is none or needs too many sequences."""
+    window, ngram, guesses = (int(number) for number in size.split("/"))
+    return decode_settings(mode="lookahead", window=window, ngram=ngram, guesses=guesses)
+
+
+class Answers(Closing):
+    """Greedy answers of at most `limit` tokens to each task's first turn."""
+
+    def __init__(self, model: Path, tasks: Sequence[Task], sizes: Sequence[str], limit: int, threads: int) -> None:
+        loading = ModelSettings(context=CELLS, threads=threads, threads_batch=threads)
+        self._limit = limit
+        self._session = Session(model, loading, DecodeSettings(mode="plain"), SamplingSettings(temp=0.0))
+        capacity = Capacity.of([AUTO, *map(lookahead, sizes)])
+        self._engine = LlamaEngine(self._session.model, self._session.model_settings, capacity, backend_greedy=False)
+        self._prompts: dict[str, list[list[int]]] = {}
+        for task in tasks:
+            prompt = self._session.prompt(task.turns[0], task.system, raw=task.raw)
+            self._prompts.setdefault(task.kind, []).append(prompt)
+
+    def with_lookahead(self, size: str) -> list[Trace]:
+        """A trace for each class."""
+        settings = lookahead(size)
+        return [
+            Trace(kind, tuple(TracingDecoder(self._engine, settings).traced(prompt, self._limit) for prompt in prompts))
+            for kind, prompts in self._prompts.items()
+        ]
+
+    def with_auto(self, stairs: Stairs, devices: int, travel: Travel | None) -> list[Trace]:
+        """The same of mode auto, which decides by the clock of these devices and has measured one of them before."""
+        return [
+            Trace(kind, tuple(self._auto(stairs, Group(stairs, devices, travel), prompt) for prompt in prompts))
+            for kind, prompts in self._prompts.items()
+        ]
+
+    def _auto(self, stairs: Stairs, group: Group, prompt: Sequence[int]) -> tuple[TracedStep, ...]:
+        together = GroupStairs(stairs, group)
+        engine = SimulatedEngine(self._engine, together)
+        decoder = TracingDecoder(engine, AUTO, cost=stairs.cost())
+        decoder.watcher = together
+        with engine.clock():
+            return decoder.traced(prompt, self._limit)
+
+    def close(self) -> None:
+        self._engine.close()
+        self._session.close()

@@ -1,0 +1,52 @@
+"""One replica: how much it may catch up beside the steps of others."""
+
+from __future__ import annotations
+
+from lacli.parallel.replica import PATIENCE, Replica
+from tests.fake_engine import FakeEngine
+
+
+def replica_of(fixed: float, row: float) -> Replica:
+    found = Replica(FakeEngine())
+    for rows in (1, 40) * 10:
+        found.speed.saw(rows, fixed + row * rows)
+    return found
+
+
+def waits(replica: Replica, steps: int, step_s: float) -> list[int]:
+    """The steps in which it is given rows, and is as slow as before."""
+    given = []
+    for step in range(steps):
+        if rows := replica.rows_to_catch_up(100, step_s):
+            given.append(step)
+            replica.catch_up(range(replica.cache.past + rows))
+            replica.speed = replica_of(8.0, 0.1).speed
+    return given
+
+
+def test_one_that_has_decoded_nothing_yet_may_catch_up_with_all() -> None:
+    assert Replica(FakeEngine()).rows_to_catch_up(17, 1e-3) == 17
+
+
+def test_it_catches_up_as_far_as_the_others_time_allows_and_no_further_than_it_lacks() -> None:
+    fast = replica_of(1.0, 0.1)
+    assert 18 <= fast.rows_to_catch_up(100, 3.0) <= 20
+    assert fast.rows_to_catch_up(7, 3.0) == 7
+
+
+def test_one_too_slow_for_any_is_waited_for_ever_more_seldom() -> None:
+    slow = replica_of(8.0, 0.1)
+    found = waits(slow, 2000, 1.0)
+    first, second, third = found[:3]
+    assert abs(first - 8.1 / PATIENCE) < 2
+    assert second - first > 1.9 * first and third - second > 1.9 * (second - first)
+    # All the waiting together is little beside the steps.
+    assert 8.1 * len(found) < 0.03 * 2000
+
+
+def test_one_that_got_a_part_again_is_given_the_same_patience_as_at_first() -> None:
+    slow = replica_of(8.0, 0.1)
+    first = waits(slow, 500, 1.0)[0]
+    slow.learn()
+    slow.speed = replica_of(8.0, 0.1).speed
+    assert waits(slow, 500, 1.0)[0] == first
