@@ -17,11 +17,11 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from benchmarks.parallel_answers import Answers, lookahead
-from benchmarks.parallel_machine import A100, MACHINES, Network, machine_of
-from benchmarks.parallel_panels import by_latency, by_number
-from benchmarks.parallel_study import Study, auto_by_devices, best, by_devices, layers, over_network, paying, speeds_of
-from benchmarks.parallel_tables import THE_PAPERS, as_json, tables
+from benchmarks.parallel.answers import Answers, lookahead
+from benchmarks.parallel.machine import A100, MACHINES, Network, machine_of
+from benchmarks.parallel.panels import by_latency, by_number
+from benchmarks.parallel.study import Study, auto_by_devices, best, by_devices, layers, over_network, paying, speeds_of
+from benchmarks.parallel.tables import THE_PAPERS, as_json, tables
 from benchmarks.shapes import SHAPES as MODELS
 from lacli.bench.task_files import read_tasks
 from lacli.errors import LacliError

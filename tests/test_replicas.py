@@ -31,6 +31,7 @@ from tests.fake_engine import FakeEngine
 from tests.fake_sampler import FakeSampler
 from tests.test_decode import (
     VOCABULARY,
+    Interrupting,
     any_settings,
     ends,
     engine_for,
@@ -679,6 +680,18 @@ def test_nothing_decodes_any_more_when_the_callers_part_has_failed(
     assert decoder.text == [1, 2, 3, *tokens_of(taken)] and all_hold(decoder, engines)
     assert tokens_of(list(decoder.generate([1, 2, 3], 60))) == plain_tokens([1, 2, 3], 60)
     assert not decoder.replicas.lost
+
+
+def test_ctrl_c_is_heard_between_the_pieces_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.parallel.replicas.PREFILL_ROWS", 8)
+    engines: list[Interrupting] = alike(Interrupting, 2, LOOKAHEAD)
+    decoder = decoder_of(engines, LOOKAHEAD)
+    prompt = [*range(VOCABULARY)] * 4
+    engines[0].calls_left, engines[0].before = 2, True
+    with pytest.raises(KeyboardInterrupt):
+        next(decoder.generate(prompt, 20))
+    assert engines[1].calls == 2
+    assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == plain_tokens(prompt, 20)
 
 
 @pytest.mark.parametrize("keep", [None, 2])

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.parallel_machine import MACHINES, Machine, Network, machine_of
-from benchmarks.parallel_panels import by_latency, by_number
-from benchmarks.parallel_steps import TOKEN_IDS, Group, GroupStairs, Link, Wire, in_layers, remote_calls, replayed
-from benchmarks.parallel_study import MOST_PATIENT, bearable, best, by_devices, layers, paying, speed, speeds_of
-from benchmarks.parallel_trace import LAW_STEPS, Trace, TracedStep, TracingDecoder, full_tree, law_trace
+from benchmarks.parallel.machine import MACHINES, Machine, Network, machine_of
+from benchmarks.parallel.panels import by_latency, by_number
+from benchmarks.parallel.steps import TOKEN_IDS, Group, GroupStairs, Link, Wire, in_layers, remote_calls, replayed
+from benchmarks.parallel.study import MOST_PATIENT, bearable, best, by_devices, layers, paying, speed, speeds_of
+from benchmarks.parallel.trace import LAW_STEPS, Trace, TracedStep, TracingDecoder, full_tree, law_trace
 from benchmarks.shapes import SHAPES as MODELS
 from benchmarks.simulated import PLAIN_S, SimulatedEngine, Stairs
 from lacli.cost.cost_json import as_json as cost_as_json

@@ -1,6 +1,6 @@
 """The machines that are simulated: what a device's steps cost, and the network between devices.
 
-Names, files and sizes only; who is timed on them is `parallel_study.py`.
+Names, files and sizes only; who is timed on them is `study.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.parallel_device import Travel
-from benchmarks.parallel_steps import Link, Wire, remote_calls
+from benchmarks.parallel.device import Travel
+from benchmarks.parallel.steps import Link, Wire, remote_calls
 from benchmarks.shapes import SHAPES as MODELS
 from benchmarks.shapes import Shape
 from benchmarks.simulated import SHAPES, Stairs

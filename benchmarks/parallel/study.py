@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from benchmarks.parallel_device import Travel
-from benchmarks.parallel_machine import Machine, Network
-from benchmarks.parallel_steps import TOKEN_IDS, Group, in_layers, replayed
-from benchmarks.parallel_trace import Trace, law_trace
+from benchmarks.parallel.device import Travel
+from benchmarks.parallel.machine import Machine, Network
+from benchmarks.parallel.steps import TOKEN_IDS, Group, in_layers, replayed
+from benchmarks.parallel.trace import Trace, law_trace
 from lacli.law import PAPER, Law, fit
 
 MOST_PATIENT = 1000.0

@@ -1,6 +1,6 @@
 """A model's answers as traces: in lookahead with any W, N and G, and in mode auto on a simulated group of devices.
 
-What the steps of a trace take is `parallel_steps.py`'s.
+What the steps of a trace take is `steps.py`'s.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.parallel_device import Travel
-from benchmarks.parallel_steps import Group, GroupStairs
-from benchmarks.parallel_trace import Trace, TracedStep, TracingDecoder
+from benchmarks.parallel.device import Travel
+from benchmarks.parallel.steps import Group, GroupStairs
+from benchmarks.parallel.trace import Trace, TracedStep, TracingDecoder
 from benchmarks.simulated import SimulatedEngine, Stairs
 from lacli.bench.tasks import Task
 from lacli.capacity import Capacity

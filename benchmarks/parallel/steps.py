@@ -1,8 +1,8 @@
 """How long a step takes on several devices: replicas that share its branches, or layers that follow one another.
 
-Replicas are lacli's own, on devices that compute nothing (`parallel_device.py`), so who decodes what, who catches up
+Replicas are lacli's own, on devices that compute nothing (`device.py`), so who decodes what, who catches up
 and what is learned of speeds is not simulated. Times are in plain steps, t(1) of one device. Trees in, times out; where
-the trees come from is `parallel_trace.py`.
+the trees come from is `trace.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from benchmarks.parallel_device import Clock, Device, Travel
-from benchmarks.parallel_trace import Trace
+from benchmarks.parallel.device import Clock, Device, Travel
+from benchmarks.parallel.trace import Trace
 from benchmarks.shapes import Shape
 from benchmarks.simulated import Stairs
 from lacli.parallel import replica

@@ -1,7 +1,7 @@
 """What steps hold and bring: their trees and accepted paths, recorded while a model really decodes, or drawn from the
 paper's law.
 
-A trace knows no time: what its steps take on several devices says `parallel_steps.py`. Which replica decodes which
+A trace knows no time: what its steps take on several devices says `steps.py`. Which replica decodes which
 part of a lookahead step changes no text, so one trace is good for any number of them. Mode auto looks at the clock, so
 its traces are good for the machine they were made on.
 """

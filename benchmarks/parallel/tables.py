@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.parallel_machine import A100, machine_of
-from benchmarks.parallel_study import LAYERS, Sizes, Study, best, by_devices, compression, of_the_law, speeds_of
+from benchmarks.parallel.machine import A100, machine_of
+from benchmarks.parallel.study import LAYERS, Sizes, Study, best, by_devices, compression, of_the_law, speeds_of
 from lacli.law import PAPER
 from lacli.tables import markdown
 
