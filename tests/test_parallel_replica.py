@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lacli.parallel.replica import PATIENCE, Replica
 from tests.fake_engine import FakeEngine
 
@@ -26,6 +28,23 @@ def waits(replica: Replica, steps: int, step_s: float) -> list[int]:
 
 def test_one_that_has_decoded_nothing_yet_may_catch_up_with_all() -> None:
     assert Replica(FakeEngine()).rows_to_catch_up(17, 1e-3) == 17
+
+
+def test_its_prompt_is_a_hint_of_its_speed_until_a_step_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([5.0, 9.0])
+    monkeypatch.setattr("lacli.parallel.replica.perf_counter", lambda: next(times))
+    replica = Replica(FakeEngine())
+    replica.prefill([3] * 40)
+    assert replica.speed.line() == (2.0, 0.05) and not replica.speed.seen
+    assert replica.rows_to_catch_up(17, 3.0) == 17 and replica.rows_to_catch_up(17, 1.0) == 0
+    replica.speed.saw(10, 1.0)
+    assert replica.speed.seconds(10) == pytest.approx(1.0)
+
+
+def test_a_short_prompt_says_nothing() -> None:
+    replica = Replica(FakeEngine())
+    replica.prefill([3] * 15)
+    assert not replica.speed.known
 
 
 def test_it_catches_up_as_far_as_the_others_time_allows_and_no_further_than_it_lacks() -> None:

@@ -40,6 +40,7 @@ from tests.test_decode import (
     prompts,
     tokens_of,
 )
+from tests.test_hybrid import chains
 from tests.test_reuse import ctrl_c_at_line, few, shiftable
 
 Result = TypeVar("Result")
@@ -89,7 +90,7 @@ sizes = st.lists(st.tuples(st.integers(41, 130), st.integers(4, 64)), min_size=2
 
 
 @given(any_settings, prompts, ends, st.integers(-1, 80), speeds, sizes, st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_several_replicas_equal_one(
     chosen: DecodeSettings,
     prompt: list[int],
@@ -149,7 +150,7 @@ def sampled(seed: int, *, rejects: bool) -> Verifier:
 
 
 @given(any_settings, prompts, st.integers(0, 99), st.booleans(), st.integers(2, 3), speeds)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_seed_gives_one_replicas_text(
     chosen: DecodeSettings, prompt: list[int], seed: int, rejects: bool, count: int, seen: list[tuple[int, float]]
 ) -> None:
@@ -179,7 +180,7 @@ turns = st.lists(
 
 
 @given(any_settings, any_settings, prompts, turns, ends, st.integers(2, 3), speeds)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
     first: DecodeSettings,
     second: DecodeSettings,
@@ -245,7 +246,7 @@ class Refusing(FakeEngine):
 
 
 @given(any_settings, prompts, st.integers(1, 20), st.integers(0, 2), st.integers(2, 3))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_replica_that_finds_no_cells_makes_the_step_smaller(
     chosen: DecodeSettings, prompt: list[int], most: int, place: int, count: int
 ) -> None:
@@ -423,7 +424,7 @@ def failing(chosen: DecodeSettings, faults: Sequence[tuple[str, int]], rows: int
 
 
 @given(modes, prompts, failures, st.integers(0, 2), st.sampled_from([None, 5]), st.integers(20, 256), speeds)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_replica_that_fails_anywhere_is_dropped_and_the_text_is_one_replicas(
     chosen: DecodeSettings,
     prompt: list[int],
@@ -448,8 +449,27 @@ def test_a_replica_that_fails_anywhere_is_dropped_and_the_text_is_one_replicas(
     assert decoder.replicas.lost == gone
 
 
+@given(chains, prompts, failures, st.integers(0, 2), speeds)
+@settings(max_examples=60, deadline=None)
+def test_replicas_with_a_recurrent_state_equal_one_and_may_fail(
+    chosen: DecodeSettings,
+    prompt: list[int],
+    faults: list[tuple[str, int]],
+    lasting: int,
+    seen: list[tuple[int, float]],
+) -> None:
+    faults[lasting % len(faults)] = ("", 0)
+    engines = failing(chosen, faults)
+    for engine in engines:
+        engine.back = chosen.back
+    decoder = decoder_of(engines, chosen, seen=seen)
+    for turn in (prompt, [*prompt, 3], [*prompt, 3, 4]):
+        assert tokens_of(list(decoder.generate(turn, 40, reuse=True))) == plain_tokens(turn, 40)
+        assert hold_beginnings(decoder, [engine for engine in engines if not engine.gone])
+
+
 @given(modes, prompts, failures, st.sampled_from([None, 5]), speeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_last_ones_failure_is_raised_and_the_text_is_what_was_yielded(
     chosen: DecodeSettings,
     prompt: list[int],
@@ -680,6 +700,34 @@ def test_nothing_decodes_any_more_when_the_callers_part_has_failed(
     assert decoder.text == [1, 2, 3, *tokens_of(taken)] and all_hold(decoder, engines)
     assert tokens_of(list(decoder.generate([1, 2, 3], 60))) == plain_tokens([1, 2, 3], 60)
     assert not decoder.replicas.lost
+
+
+class Pressed(Interrupting):
+    """Ctrl-C is pressed in its n-th sequence call: all of those are made by the caller's thread."""
+
+    def decode(self, batch: Batch) -> bool:
+        return FakeEngine.decode(self, batch)
+
+    def greedy(self) -> Ints:
+        return FakeEngine.greedy(self)
+
+
+@given(modes, prompts, st.integers(0, 1), st.integers(1, 40), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_an_interrupt_in_any_sequence_call_leaves_text_and_caches_agreeing(
+    chosen: DecodeSettings, prompt: list[int], place: int, calls: int, before: bool
+) -> None:
+    engines: list[Pressed] = alike(Pressed, 2, chosen)
+    decoder = decoder_of(engines, chosen)
+    generation = decoder.generate(prompt, 40)
+    next(generation)
+    engines[place].calls_left, engines[place].before = calls, before
+    with suppress(KeyboardInterrupt):
+        list(generation)
+    engines[place].calls_left = 0
+    assert hold_beginnings(decoder, engines)
+    prompt = [*decoder.text, 1]
+    assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == plain_tokens(prompt, 20)
 
 
 def test_ctrl_c_is_heard_between_the_pieces_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:

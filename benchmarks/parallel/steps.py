@@ -106,7 +106,10 @@ class Group:
 
     def prefill(self, rows: int) -> float:
         """Everybody decodes a piece of the prompt at the same time."""
-        return max(self._stairs(rows) + (travel(rows, 0) if travel else 0.0) for travel in self._travels)
+        times = [self._stairs(rows) + (travel(rows, 0) if travel else 0.0) for travel in self._travels]
+        for member, seconds in zip(self._replicas.crew, times, strict=True):
+            member.speed.hint(rows, seconds)
+        return max(times)
 
     def decode(self, tree: Tree) -> float:
         """How long a step takes that they share."""

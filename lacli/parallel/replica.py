@@ -106,7 +106,9 @@ class Replica:
 
     def prefill(self, tokens: Sequence[int]) -> None:
         """Decode what its cache lacks of these tokens, in as many calls as that takes."""
+        rows, begin = len(tokens) - self.cache.past, perf_counter()
         self.cache.prefill(tokens[self.cache.past :])
+        self.speed.hint(rows, perf_counter() - begin)
 
     def catch_up(self, tokens: Sequence[int]) -> bool:
         """Decode what its cache lacks of these tokens, and learn from it how fast it is; True."""
@@ -123,7 +125,7 @@ class Replica:
         out, because it may have been held up only.
         """
         self._sat_out_s += step_s
-        if not self.speed.seen:
+        if not self.speed.known:
             return behind
         fixed, row = self.speed.line()
         within = int((step_s - fixed) / row) if row > 0 else behind if fixed <= step_s else 0

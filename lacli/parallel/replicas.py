@@ -224,7 +224,7 @@ class Replicas:
 
     def _hands(self, text: Sequence[int]) -> list[Hand]:
         # One that has decoded something speaks for those that have not yet.
-        known = next((replica.speed for replica in self.crew.members if replica.speed.seen), self.leader.speed)
+        known = next((replica.speed for replica in self.crew.members if replica.speed.known), self.leader.speed)
         return [replica.hand(text, known) for replica in self.crew.members]
 
     def _deal(self, text: Sequence[int], tree: Tree, least_outputs: int) -> list[Share]:

@@ -11,13 +11,16 @@ KEEP = 0.9
 SLOPE = 0.5
 """The part of a step's time that its rows are taken to cost, where all steps were alike."""
 
+LEAST_HINT = 16
+"""Rows of a prompt from which its time is a hint."""
+
 LATE = 3.0
 """A step that took so many times as long as expected was held up, and counts as one that took so much longer."""
 
 UNSEEN = 1.0
 """Seconds of a step where nothing was seen yet of any replica; only how they compare matters then."""
 
-UNSEEN_ROWS = 16.0
+UNSEEN_ROWS = 16
 
 
 class Speed:
@@ -29,11 +32,17 @@ class Speed:
         self._seconds = 0.0
         self._spread = 0.0
         self._together = 0.0
+        self._hint: tuple[float, float] | None = None
 
     @property
     def seen(self) -> bool:
         """Whether it has decoded anything yet."""
         return self._weight > 0
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is known of it."""
+        return self.seen or self._hint is not None
 
     def saw(self, rows: int, seconds: float) -> None:
         """A step of so many rows took so long."""
@@ -48,18 +57,28 @@ class Speed:
         self._spread = KEEP * self._spread + away * away * kept / self._weight
         self._together = KEEP * self._together + away * step * kept / self._weight
 
+    def hint(self, rows: int, seconds: float) -> None:
+        """A piece of a prompt took so long, which says something as long as no step was seen."""
+        if rows >= LEAST_HINT:
+            self._hint = _split(rows, seconds)
+
     def seconds(self, rows: int) -> float:
         """How long so many rows take."""
         fixed, row = self.line()
         return fixed + row * rows
 
     def line(self, like: Speed | None = None) -> tuple[float, float]:
-        """Seconds of a step without rows, and of each row. like: another replica that speaks for one not seen yet."""
+        """Seconds of a step without rows, and of each row. like: another replica, for one of which nothing is known."""
         if not self.seen:
-            return like.line() if like else ((1 - SLOPE) * UNSEEN, SLOPE * UNSEEN / UNSEEN_ROWS)
+            return self._hint or (like.line() if like and like is not self else _split(UNSEEN_ROWS, UNSEEN))
         usual = SLOPE * self._seconds / self._rows
         # Sizes that hardly differ say little about a slope: they count against as many rows as an eighth of the size.
         doubt = self._weight * (self._rows / 8) ** 2
         row = (self._together + doubt * usual) / (self._spread + doubt)
         row = min(max(row, 0.0), self._seconds / self._rows)
         return self._seconds - row * self._rows, row
+
+
+def _split(rows: int, seconds: float) -> tuple[float, float]:
+    """The line of which one point is known."""
+    return (1 - SLOPE) * seconds, SLOPE * seconds / rows
