@@ -159,9 +159,9 @@ class Decoder:
     def _start(self, prompt: Sequence[int], reuse: bool) -> None:
         if not prompt:
             raise PromptError("the prompt has no tokens", "give some text with -p or -f")
-        if len(prompt) > self._engine.cells:
+        if len(prompt) > self.replicas.cells:
             raise PromptError(
-                f"the prompt has {len(prompt)} tokens and the context {self._engine.cells} cells",
+                f"the prompt has {len(prompt)} tokens and the context {self.replicas.cells} cells",
                 f"a larger context, -c {len(prompt) + 512} for example, or a shorter prompt",
             )
         begin = perf_counter()
@@ -252,7 +252,7 @@ class Decoder:
             if len(tree) < self.settings.least_outputs:
                 # A second row where a step would have one, and single rows have a kernel of their own.
                 tree.pad()
-            if self.replicas.decode(self.text, tree, self.settings.least_outputs):
+            if self.replicas.decode(self.text, tree):
                 return tree
             room = len(tree) // 2
         return None

@@ -35,9 +35,6 @@ class Branches(Protocol):
     sequences: list[list[int]]
     verified: list[bool]
 
-    def pad(self) -> None:
-        """Append a row below the input that is decoded and read, and that no choice leads to."""
-
 
 class Tree:
     """A tree of guesses below the input token, which is node 0.

@@ -137,7 +137,7 @@ def test_a_cache_that_refuses_large_batches_gets_smaller_ones(
     chosen: DecodeSettings, prompt: list[int], largest: int
 ) -> None:
     assume(largest >= chosen.least_outputs + (chosen.most_tokens if chosen.ordered else 1))
-    engine = engine_for(chosen, rows=largest)
+    engine = engine_for(chosen)
     decoder = Decoder(engine, chosen)
     generation = decoder.generate(prompt, 40)
     first = next(generation)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.columns import Columns
-from lacli.parallel.dealing import NOBODY, Hand, Part, deal, paths_of
+from lacli.parallel.dealing import Hand, Part, deal, paths_of
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings, window_rows
 from lacli.tree import ROOT, Origin, Tree
@@ -120,19 +120,6 @@ def test_a_chain_of_the_texts_own_stays_in_its_sequence() -> None:
     chained.add([4, 5], 0, Origin.CHAIN)
     part = Part(chained, [0], paths_of(chained))
     assert part.sequences == [[0], [0], [0]] == chained.sequences
-
-
-def test_a_padding_row_is_the_trees() -> None:
-    tree, part = Tree(9), Part(Tree(9), (), {})
-    tree.pad()
-    part.pad()
-    assert (part.tokens, part.depths, part.sequences, part.verified) == (
-        tree.tokens,
-        tree.depths,
-        tree.sequences,
-        tree.verified,
-    )
-    assert part.nodes == [ROOT, NOBODY]
 
 
 def rows_of(count: int, *hands: Hand) -> list[int]:

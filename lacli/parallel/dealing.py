@@ -14,9 +14,6 @@ from typing import NamedTuple
 
 from lacli.tree import ROOT, Tree
 
-NOBODY = -1
-"""In place of a node: the row of a part that the tree does not have."""
-
 CLOSE = 0.01
 """How near to the best time, as a part of it, a deal is good enough."""
 
@@ -46,7 +43,7 @@ class Hand(NamedTuple):
 class Part:
     """The branches of a tree that one replica decodes, as `Batch` and `Cache` take them.
 
-    nodes: which of the tree's each row is, in the tree's order; NOBODY for a padding row.
+    nodes: which of the tree's each row is, in the tree's order.
     """
 
     def __init__(self, tree: Tree, branches: Sequence[int], paths: dict[int, list[int]]) -> None:
@@ -61,14 +58,6 @@ class Part:
         self.depths = [tree.depths[node] for node in self.nodes]
         self.verified = [tree.verified[node] for node in self.nodes]
         self.sequences = [owners[node] for node in self.nodes]
-
-    def pad(self) -> None:
-        """Append a row below the input that is decoded and read, as `Tree.pad` does."""
-        self.nodes.append(NOBODY)
-        self.tokens.append(self.tokens[ROOT])
-        self.depths.append(1)
-        self.verified.append(True)
-        self.sequences.append([0])
 
 
 def paths_of(tree: Tree) -> dict[int, list[int]]:

@@ -17,7 +17,7 @@ import numpy as np
 from lacli.cache import PREFILL_ROWS
 from lacli.engine import Engine, Floats, Successors
 from lacli.parallel.crew import Call, Crew
-from lacli.parallel.dealing import NOBODY, Hand, Part, deal, paths_of
+from lacli.parallel.dealing import Hand, Part, deal, paths_of
 from lacli.parallel.replica import Replica, Work
 from lacli.tree import ROOT, Branches, Tree
 
@@ -106,11 +106,8 @@ class Replicas:
             while lacking := [each for each in wanted if each in self.crew.members and each.cache.past < len(tokens)]:
                 self.crew.run([(each, _prefilling(each, tokens[: each.cache.past + PREFILL_ROWS])) for each in lacking])
 
-    def decode(self, text: Sequence[int], tree: Tree, least_outputs: int) -> bool:
-        """Decode a step; False, with nothing changed, when it finds no cells. Raises what the last replica raises.
-
-        least_outputs: rows that each part must read.
-        """
+    def decode(self, text: Sequence[int], tree: Tree) -> bool:
+        """Decode a step; False, with nothing changed, when it finds no cells. Raises what the last replica raises."""
         refused = False
         while self._has_leader_for(text, tree):
             if len(self.crew) == 1:
@@ -120,7 +117,7 @@ class Replicas:
                 return only.decode()
             before = len(self.crew)
             if len(tree.sequences[ROOT]) > FEWEST and not refused:
-                self._shares = self._deal(text, tree, least_outputs)
+                self._shares = self._deal(text, tree)
                 calls: Iterator[Call] = chain(self._catching_up(text), self._parts(text))
             else:
                 # Where somebody has found no cells the leader tries alone, who lacks the least.
@@ -150,7 +147,6 @@ class Replicas:
         for replica, branches, nodes in reversed(self._shares):
             outputs = (node for node, wanted in zip(nodes, branches.verified, strict=True) if wanted)
             merged.update(zip(outputs, replica.choices, strict=True))
-        merged.pop(NOBODY, None)
         return merged
 
     def logits(self) -> Callable[[int], Floats]:
@@ -227,7 +223,7 @@ class Replicas:
         known = next((replica.speed for replica in self.crew.members if replica.speed.known), self.leader.speed)
         return [replica.hand(text, known) for replica in self.crew.members]
 
-    def _deal(self, text: Sequence[int], tree: Tree, least_outputs: int) -> list[Share]:
+    def _deal(self, text: Sequence[int], tree: Tree) -> list[Share]:
         """Who decodes which branches of a step."""
         paths = paths_of(tree)
         dealt = deal(paths, self._hands(text))
@@ -236,11 +232,7 @@ class Replicas:
             for replica, branches in zip(self.crew.members, dealt, strict=True)
             if branches
         ]
-        shares = [Share(replica, part, part.nodes) for replica, part in parts]
-        for share in shares:
-            if len(share.nodes) < least_outputs:
-                share.branches.pad()
-        return shares
+        return [Share(replica, part, part.nodes) for replica, part in parts]
 
     def _has_leader_for(self, text: Sequence[int], tree: Tree) -> bool:
         """See to it that one could take a whole step; False where it is too large for all that are left."""
@@ -268,8 +260,7 @@ class Replicas:
         for replica, branches, nodes in reversed(self._shares):
             outputs = [node for node, wanted in zip(nodes, branches.verified, strict=True) if wanted]
             for row, node in enumerate(outputs):
-                if node != NOBODY:
-                    yield replica, node, row
+                yield replica, node, row
 
     def _parts(self, text: Sequence[int]) -> Iterator[Call]:
         """The parts of a step, each made ready when the one before has begun; the caller's own comes last."""
