@@ -171,12 +171,8 @@ class Decoder:
             self._forget()
         self.reused = self.replicas.past
         self.text = list(prompt)
-        prefill = perf_counter()
-        together = self.settings.sequences > 1
-        self.replicas.prefill(prompt[:-1], everybody=together)
-        # All decoded the whole prompt, and of a step's rows each gets a part.
-        parts = len(self.replicas) if together else 1
-        self._mode.prefilled(self.replicas.past - self.reused, (perf_counter() - prefill) / parts)
+        shared_s = self.replicas.prefill(prompt[:-1], everybody=self.settings.sequences > 1)
+        self._mode.prefilled(self.replicas.past - self.reused, shared_s)
         self._mode.begin(self.text)
         if self._verifier:
             self._verifier.begin(prompt)

@@ -20,7 +20,7 @@ from lacli.copies import Context, Copies
 from lacli.cores import with_threads
 from lacli.decode import Decoder
 from lacli.engine import Engine
-from lacli.errors import LacliError, PromptError
+from lacli.errors import LacliError, PromptError, UsageError
 from lacli.generation import Generation
 from lacli.llama import offloads, schema_grammar
 from lacli.notes import asked_sources, context_notes, idle_notes, source_notes
@@ -70,8 +70,9 @@ class Session(Closing):
         self._schema = ("", "")
         check_rows(fitted(decode_settings, model_settings), model_settings)
         if decode_settings.strict:
-            away = replicas is not None and bool(replicas.rpc)
-            model_settings, decode_settings = self._strict(path, model_settings, decode_settings, sampling, away)
+            if replicas and replicas.rpc:
+                raise UsageError("--strict is about this machine's processor, and --rpc computes on others", "drop one")
+            model_settings, decode_settings = self._strict(path, model_settings, decode_settings, sampling)
         with ExitStack() as stack:
             self.copies = stack.enter_context(Copies(path, model_settings, replicas, verbose=verbose))
             self.model = self.copies.model
@@ -265,11 +266,11 @@ class Session(Closing):
             self.decoder = self.decoder_in(self.copies.contexts or self.engine, settings)
 
     def _strict(
-        self, path: Path, loading: ModelSettings, decoding: DecodeSettings, sampling: SamplingSettings, away: bool
+        self, path: Path, loading: ModelSettings, decoding: DecodeSettings, sampling: SamplingSettings
     ) -> tuple[ModelSettings, DecodeSettings]:
-        """What --strict takes with this model. away: other machines compute, whatever they do it with."""
+        """What --strict takes with this model."""
         check_draws(sampling)
-        loading, decoding = strict_settings(loading, decoding, weight_types(path), on_gpu=away or offloads(loading))
+        loading, decoding = strict_settings(loading, decoding, weight_types(path), on_gpu=offloads(loading))
         self.notes.append(f"--strict decodes with -fa on -ctk {loading.cache_type_k} -ctv {loading.cache_type_v}")
         return loading, decoding
 

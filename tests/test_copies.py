@@ -138,8 +138,13 @@ def test_a_model_that_takes_no_trees_is_decoded_by_one_copy(tmp_path: Path) -> N
 
 
 def test_strict_is_refused_where_other_machines_compute() -> None:
-    with pytest.raises(UsageError, match="--strict holds on the CPU only"):
+    with pytest.raises(UsageError, match="--rpc computes on others"):
         session_of(replace(LOOKAHEAD, strict=True), ReplicaSettings(rpc=("192.0.2.1:50052",)))
+
+
+def test_a_benchmark_is_refused_where_a_server_would_serve_only_one_of_its_contexts() -> None:
+    done = call("bench", "-q", "--rpc", "192.0.2.1:50052")
+    assert done.code == 2 and "an RPC server serves one" in done.err and done.err.count("\n") == 1
 
 
 def test_what_was_measured_of_one_copy_is_known_of_several() -> None:

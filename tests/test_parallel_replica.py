@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lacli.parallel.replica import PATIENCE, Replica
+from lacli.parallel.replicas import shared_s
 from tests.fake_engine import FakeEngine
 
 
@@ -69,3 +70,8 @@ def test_one_that_got_a_part_again_is_given_the_same_patience_as_at_first() -> N
     slow.learn()
     slow.speed = replica_of(8.0, 0.1).speed
     assert waits(slow, 500, 1.0)[0] == first
+
+
+def test_a_prompt_that_two_decode_alike_is_worth_half_the_time_and_one_far_away_counts_little() -> None:
+    assert shared_s([3.0, 3.0]) == 1.5 and shared_s([3.0, 0.0]) == 3.0 and shared_s([]) == 0.0
+    assert 2.7 < shared_s([3.0, 50.0]) < 3.0

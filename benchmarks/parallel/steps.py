@@ -16,7 +16,7 @@ from benchmarks.parallel.trace import Trace
 from benchmarks.shapes import Shape
 from benchmarks.simulated import Stairs
 from lacli.parallel import replica
-from lacli.parallel.replicas import Replicas
+from lacli.parallel.replicas import Replicas, shared_s
 from lacli.tree import Tree
 
 RPC_LAYER_BYTES = 13_000
@@ -105,11 +105,11 @@ class Group:
         self.rows = 0
 
     def prefill(self, rows: int) -> float:
-        """Everybody decodes a piece of the prompt at the same time."""
+        """Everybody decodes a piece of the prompt: what it would take if they shared it, which the modes are told."""
         times = [self._stairs(rows) + (travel(rows, 0) if travel else 0.0) for travel in self._travels]
         for member, seconds in zip(self._replicas.crew, times, strict=True):
             member.speed.hint(rows, seconds)
-        return max(times)
+        return shared_s(times)
 
     def decode(self, tree: Tree) -> float:
         """How long a step takes that they share."""

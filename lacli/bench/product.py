@@ -32,7 +32,7 @@ from lacli.check import fixed_seed, refuse_other_draws
 from lacli.cost.known import cost_beside
 from lacli.cost.store import CostStore
 from lacli.ending import ctrl_c_ends_at_once, loading_model
-from lacli.errors import Interrupted, LacliError
+from lacli.errors import Interrupted, LacliError, UsageError
 from lacli.llama import version
 from lacli.memory import peak_memory
 from lacli.report import describe_sampling
@@ -98,6 +98,11 @@ def benchmark(
     """
     if request.check:
         refuse_other_draws(sampling)
+    if request.replicas and request.replicas.rpc:
+        raise UsageError(
+            "a benchmark has contexts for all its modes at once, and an RPC server serves one",
+            "lacli run --rpc --stats says what one answer took",
+        )
     sampling = fixed_seed(sampling)
     with loading_model(screen):
         plain = replace(decoding, mode="plain")

@@ -35,7 +35,7 @@ class Replica:
     """One copy of the model. name: what messages call it.
 
     choices: the most probable token after each output row of its last part. decode_s, choose_s: seconds that decoding
-    it and reading them took. work: of all its parts so far.
+    it and reading them took. prompt_s: seconds of the last prompt. work: of all its parts so far.
     """
 
     def __init__(self, engine: Engine, name: str = "") -> None:
@@ -44,7 +44,7 @@ class Replica:
         self.cache = Cache(engine)
         self.speed = Speed()
         self.choices: list[int] = []
-        self.decode_s = self.choose_s = 0.0
+        self.decode_s = self.choose_s = self.prompt_s = 0.0
         self.work = Work()
         self._batch = Batch(engine.batch_rows)
         self._again = 0
@@ -108,7 +108,9 @@ class Replica:
         """Decode what its cache lacks of these tokens, in as many calls as that takes."""
         rows, begin = len(tokens) - self.cache.past, perf_counter()
         self.cache.prefill(tokens[self.cache.past :])
-        self.speed.hint(rows, perf_counter() - begin)
+        seconds = perf_counter() - begin
+        self.prompt_s += seconds
+        self.speed.hint(rows, seconds)
 
     def catch_up(self, tokens: Sequence[int]) -> bool:
         """Decode what its cache lacks of these tokens, and learn from it how fast it is; True."""

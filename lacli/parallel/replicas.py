@@ -6,9 +6,10 @@ nothing is dealt. One that fails is dropped, and the others do the step again; t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from math import inf
 from time import perf_counter
 from typing import NamedTuple
 
@@ -98,13 +99,19 @@ class Replicas:
         room = leader.room(text)
         return min(room if room > 0 else leader.engine.batch_rows, most)
 
-    def prefill(self, tokens: Sequence[int], *, everybody: bool) -> None:
-        """Decode the beginning of a text. everybody: in all replicas, since all will be needed for what comes."""
+    def prefill(self, tokens: Sequence[int], *, everybody: bool) -> float:
+        """Decode the beginning of a text; the seconds that it would have taken if all had shared its rows.
+
+        everybody: in all replicas, since all will be needed for what comes.
+        """
+        for replica in self.crew:
+            replica.prompt_s = 0.0
         while self.past < len(tokens):
             wanted = [*self.crew] if everybody else [self.leader]
             # Piece by piece, because Ctrl-C is heard between them only.
             while lacking := [each for each in wanted if each in self.crew.members and each.cache.past < len(tokens)]:
                 self.crew.run([(each, _prefilling(each, tokens[: each.cache.past + PREFILL_ROWS])) for each in lacking])
+        return shared_s(replica.prompt_s for replica in self.crew)
 
     def decode(self, text: Sequence[int], tree: Tree) -> bool:
         """Decode a step; False, with nothing changed, when it finds no cells. Raises what the last replica raises."""
@@ -209,13 +216,16 @@ class Replicas:
                 return seconds
 
     def _soonest(self, text: Sequence[int], tree: Tree) -> Replica:
-        """Who gets a whole step: the one that has had such steps so far, or another that is clearly faster."""
-        below = len(tree) - 1
-        leader = self.leader
-        seconds = {
-            replica: hand.seconds(below) for replica, hand in zip(self.crew.members, self._hands(text), strict=True)
-        }
-        soonest = min(seconds, key=seconds.__getitem__)
+        """Who gets a whole step: the one that has had such steps so far, or another that is clearly faster.
+
+        One of which nothing is known is tried once, when it lacks no more than a piece of prompt.
+        """
+        seconds: dict[Replica, float] = {}
+        for replica, hand in zip(self.crew.members, self._hands(text), strict=True):
+            if not replica.speed.known and hand.behind <= PREFILL_ROWS and hand.seconds(len(tree) - 1) < inf:
+                return replica
+            seconds[replica] = hand.seconds(len(tree) - 1)
+        leader, soonest = self.leader, min(seconds, key=seconds.__getitem__)
         return soonest if seconds[soonest] < CLEARLY * seconds[leader] else leader
 
     def _hands(self, text: Sequence[int]) -> list[Hand]:
@@ -276,3 +286,9 @@ def _prefilling(replica: Replica, tokens: Sequence[int]) -> Callable[[], bool]:
         return True
 
     return prefill
+
+
+def shared_s(seconds: Iterable[float]) -> float:
+    """How long those who take so long for the same work alone take for it together; 0 for those who did none of it."""
+    pace = sum(1 / each for each in seconds if each > 0)
+    return 1 / pace if pace else 0.0
