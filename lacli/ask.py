@@ -22,6 +22,7 @@ from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
+from lacli.stats import Step
 from lacli.thoughts import begun_thought, with_thoughts
 from lacli.ui import Screen
 
@@ -87,9 +88,6 @@ def ask(
             screen.note(note)
         prompt = session.prompt(question.text, question.system, raw=question.raw)
         generation = _answer(session, prompt, question, output, screen)
-        for loss in session.losses():
-            # They are about the answer, and so said also where notes are not wanted.
-            screen.say(f"lacli: {loss}")
         if store and (trouble := store.add([*prompt, *generation.answer().tokens])):
             session.notes.append(trouble)
             screen.note(trouble)
@@ -98,14 +96,20 @@ def ask(
 
 def _answer(session: Session, prompt: list[int], question: Question, output: Output, screen: Screen) -> Generation:
     """The answer, which is shown as it comes, and its steps where they are explained."""
-    explanation = Explanation(
-        screen.row, planned=session.settings.mode == "auto", wait=screen.shared and not output.json
-    )
+    wait = screen.shared and not output.json
+    explanation = Explanation(screen.row, planned=session.settings.mode == "auto", wait=wait)
+
+    def watch(step: Step, text: str) -> None:
+        if output.explain:
+            explanation.add(step, text)
+        if not wait:
+            _tell_losses(session, screen)
+
     generation = session.generate(
         prompt,
         question.limit,
         (*question.stops, *session.turn_ends),
-        watch=explanation.add if output.explain else None,
+        watch=watch,
     )
     try:
         _stream(generation, output, screen, begun=begun_thought(session.text(prompt[-LAST:], special=True)))
@@ -114,7 +118,15 @@ def _answer(session: Session, prompt: list[int], question: Question, output: Out
     finally:
         screen.end_line()
         explanation.end()
+        _tell_losses(session, screen)
     return generation
+
+
+def _tell_losses(session: Session, screen: Screen) -> None:
+    """Say which copies have failed: it is about the answer, and so said also where notes are not wanted."""
+    for loss in session.losses():
+        screen.say(f"lacli: {loss}")
+        session.notes.append(loss)
 
 
 def _stream(generation: Generation, output: Output, screen: Screen, *, begun: str) -> None:

@@ -21,6 +21,7 @@ from lacli.engine import Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llama import LlamaModel, lib, library
 from lacli.memory import bounded_by_free_memory
+from lacli.place import RowsInPlace
 from lacli.ranking import in_order, ranked
 from lacli.settings import PLAIN_CACHE_TYPES, DecodeSettings, ModelSettings
 
@@ -95,9 +96,9 @@ class LlamaEngine(Closing):
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
         self._snapshots = 0
         self._batch: Batch | None = None
-        self._logits = _Rows(ctypes.c_float, self._most_outputs, self.vocabulary)
-        self._kept_tokens = _Rows(ctypes.c_int32, self._most_outputs, self.vocabulary)
-        self._kept_logits = _Rows(ctypes.c_float, self._most_outputs, self.vocabulary)
+        self._logits = RowsInPlace(ctypes.c_float, self._most_outputs, self.vocabulary)
+        self._kept_tokens = RowsInPlace(ctypes.c_int32, self._most_outputs, self.vocabulary)
+        self._kept_logits = RowsInPlace(ctypes.c_float, self._most_outputs, self.vocabulary)
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """Whether these settings can decode in this context. raw_logits: they sample from them."""
@@ -250,27 +251,6 @@ class LlamaEngine(Closing):
         self._sampler_configs = configs
         parameters.samplers, parameters.n_samplers = configs, decode.sequences
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
-
-
-class _Rows:
-    """Rows of one length in llama.cpp's memory, as a numpy view of as many as there can be.
-
-    Making a view costs as much as reading a row; llama.cpp moves the rows only when it needs more room for them.
-    """
-
-    def __init__(self, kind: type[ctypes.c_float] | type[ctypes.c_int32], rows: int, length: int) -> None:
-        self._kind, self._rows, self._length = kind, rows, length
-        self._address = 0
-        self._view = np.zeros((0, length))
-
-    def at(self, pointer: Any) -> npt.NDArray[Any]:
-        """The view, (rows, length); only rows that the last batch had may be read."""
-        address = ctypes.addressof(pointer.contents)
-        if address != self._address:
-            memory = memoryview((self._kind * (self._rows * self._length)).from_address(address))
-            self._view = np.asarray(memory).reshape(self._rows, self._length)
-            self._address = address
-        return self._view
 
 
 def most_back(model: LlamaModel, loading: ModelSettings) -> int:

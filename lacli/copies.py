@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from lacli.capacity import Capacity
 from lacli.closing import Closing
 from lacli.context import LlamaEngine
 from lacli.cores import shared_threads
 from lacli.devices import CPU, RPC, Device, offloading, placements
-from lacli.engine import Engine
+from lacli.engine import Context
 from lacli.errors import LacliError, UsageError
 from lacli.isolated.remote import RemoteEngine
 from lacli.isolated.settings import ChildSettings
@@ -32,21 +31,8 @@ At 1 Gbit/s they take 2 ms then; the candidates take three answers, each of a fr
 """
 
 
-class Context(Engine, Protocol):
-    """An open context of llama.cpp, in this process or in another.
-
-    memory: MiB of its buffers. calls: how often it has decoded. back: as LlamaEngine has it.
-    """
-
-    memory: float
-    calls: int
-    back: int
-
-    def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """Whether these settings can decode in this context. raw_logits: they sample from them."""
-
-    def close(self) -> None:
-        """Give back what it holds."""
+ALONE = "has no branches to share"
+"""Of the note on a mode that one copy decodes."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +87,25 @@ def _copy(
 
 def _names(places: Sequence[Placement], found: Sequence[Device]) -> Iterator[str]:
     """The devices of each, numbered where several copies have the same."""
-    words = ["+".join(offloading(place, found)) or CPU for place in places]
+    words = ["+".join(_computing(place, found)) or CPU for place in places]
     for number, word in enumerate(words):
         yield f"{word} ({words[:number].count(word) + 1})" if words.count(word) > 1 else word
+
+
+def _computing(place: Placement, found: Sequence[Device]) -> tuple[str, ...]:
+    devices = offloading(place, found)
+    return devices[place.main_gpu :][:1] if place.split_mode == "none" else devices
+
+
+def _idle(copies: Sequence[Copy], wanted: ReplicaSettings) -> Iterator[str]:
+    """Sentences about copies that gain nothing, and servers that nothing goes to."""
+    if len(copies) > 1 and all(copy.loading.placement.devices == (CPU,) for copy in copies):
+        yield "all copies compute on one processor, which gains nothing"
+    used = {server for copy in copies for server in copy.rpc}
+    if used and copies[0].loading.gpu_layers == 0:
+        yield "-ngl 0 leaves all layers to this machine's processor: nothing goes to --rpc's servers"
+    elif idle := [server for server in wanted.rpc if server not in used]:
+        yield f"no copy uses the RPC server at {' and '.join(idle)}"
 
 
 def _with(copy: Copy, flash_attention: Switch | None) -> Copy:
@@ -124,11 +126,13 @@ class Copies(Closing):
     ) -> None:
         self._wanted = wanted or ReplicaSettings()
         self._path = path
+        self._whole = loading
         self._copies = planned(self._wanted, loading)
         self._models: dict[Placement, LlamaModel] = {}
         self._verbose = verbose
-        self._notes: list[str] = []
+        self._notes = [*_idle(self._copies, self._wanted)]
         self.contexts: dict[str, Context] = {}
+        self._gone = False
         first = next((copy for copy in self._copies if not copy.apart), None)
         if first:
             self.model = self._model(first.loading)
@@ -139,7 +143,7 @@ class Copies(Closing):
     @property
     def loading(self) -> ModelSettings:
         """How the first copy was loaded."""
-        return self._copies[0].loading
+        return self._copies[0].loading if self._copies[1:] else self._with_all_threads(self._copies[0])
 
     @property
     def names(self) -> list[str]:
@@ -156,17 +160,26 @@ class Copies(Closing):
         """Whether the weights of a copy are in this process."""
         return bool(self._models)
 
+    @property
+    def gone(self) -> bool:
+        """Whether the process of every context that was open has ended."""
+        contexts = self.contexts.values()
+        lost = [isinstance(context, RemoteEngine) and context.lost for context in contexts]
+        return all(lost) if lost else self._gone
+
     def open(self, decoding: DecodeSettings, *, backend_greedy: bool | None) -> Context:
         """Open a context of each copy, in place of those that are open; the first one.
 
         Without branches there is nothing to share, so one is enough. A copy that cannot be had is left out. Raises the
         first one's LacliError when none can.
         """
+        self._gone = self.gone
         self._close_contexts()
         failed: dict[str, LacliError] = {}
         for copy in self._copies:
             if not self.contexts or decoding.sequences > 1:
                 try:
+                    self._check_servers(copy)
                     self.contexts[copy.name] = self._context(copy, decoding, backend_greedy)
                 except LacliError as error:
                     failed[copy.name] = error
@@ -174,9 +187,12 @@ class Copies(Closing):
             raise next(iter(failed.values()))
         self._copies = [copy for copy in self._copies if copy.name not in failed]
         self._notes += [f"replica {name} is left out: {error}" for name, error in failed.items()]
+        if self._gone:
+            self._notes.append("the context was lost and opened anew: the whole text was decoded again")
+        self._gone = False
         first = next(iter(self.contexts))
         if len(self._copies) > len(self.contexts):
-            self._notes.append(f"mode {decoding.mode} has no branches to share: {first} decodes alone")
+            self._notes.append(f"mode {decoding.mode} {ALONE}: {first} decodes alone")
         return self.contexts[first]
 
     def more(
@@ -223,6 +239,13 @@ class Copies(Closing):
         left = " and ".join(self.contexts)
         return [f"replica {name} has failed, {left} went on: {why}" for name, why in lost.items()]
 
+    def _check_servers(self, copy: Copy) -> None:
+        """Raise LacliError for a server that went away and is not back, since its child process has no words for it."""
+        if self._gone and copy.rpc:
+            from lacli.rpc import found
+
+            found(copy.rpc, self._wanted.limit_s)
+
     def _close_contexts(self) -> None:
         with ExitStack() as stack:
             for context in self.contexts.values():
@@ -235,6 +258,8 @@ class Copies(Closing):
             model.close()
 
     def _context(self, copy: Copy, decoding: DecodeSettings | Capacity, backend_greedy: bool | None) -> Context:
+        if decoding.sequences == 1 or not self._copies[1:]:
+            copy = replace(copy, loading=self._with_all_threads(copy))
         if not copy.apart:
             return LlamaEngine(self._model(copy.loading), copy.loading, decoding, backend_greedy=backend_greedy)
         if copy.rpc and not (decoding.recycles and self.model.vocabulary > FETCHED_WHOLE):
@@ -244,6 +269,10 @@ class Copies(Closing):
             self._path, copy.loading, decoding, backend_greedy, copy.rpc, self._wanted.limit_s, copy.name
         )
         return RemoteEngine(child)
+
+    def _with_all_threads(self, copy: Copy) -> ModelSettings:
+        """Where the others are idle it has the threads of all."""
+        return replace(copy.loading, threads=self._whole.threads, threads_batch=self._whole.threads_batch)
 
     def _model(self, loading: ModelSettings) -> LlamaModel:
         """The weights on a copy's devices, which all copies there share."""

@@ -165,6 +165,7 @@ class Decoder:
                 f"a larger context, -c {len(prompt) + 512} for example, or a shorter prompt",
             )
         begin = perf_counter()
+        self.replicas.crew.begin()
         if reuse:
             self.cut_back(prompt)
         else:

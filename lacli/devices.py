@@ -55,14 +55,18 @@ def placements(wanted: ReplicaSettings, loading: ModelSettings, found: Sequence[
     elif wanted.rpc and not own:
         groups = (chosen(found),)
     copies = [replace(loading, placement=replace(loading.placement, devices=group)) for group in groups]
-    return tuple(settled(copy, found).placement for copy in copies)
+    whose = [f"the copy on {'+'.join(group)}" if len(groups) > 1 else "the model" for group in groups]
+    return tuple(settled(copy, found, name).placement for copy, name in zip(copies, whose, strict=True))
 
 
-def settled(loading: ModelSettings, found: Sequence[Device]) -> ModelSettings:
-    """The settings with devices as ggml spells them. Raises UsageError for what the devices found cannot do."""
+def settled(loading: ModelSettings, found: Sequence[Device], whose: str = "the model") -> ModelSettings:
+    """The settings with devices as ggml spells them. Raises UsageError for what the devices found cannot do.
+
+    whose: what the error calls the copy of these settings.
+    """
     devices = named(loading.placement.devices, found)
     loading = replace(loading, placement=replace(loading.placement, devices=devices))
-    _check_split(loading, offloading(loading.placement, found))
+    _check_split(loading, offloading(loading.placement, found), whose)
     return loading
 
 
@@ -79,7 +83,7 @@ def named(names: Sequence[str], found: Sequence[Device], flag: str = "--device")
     if CPU in spelled and len(spelled) > 1:
         raise UsageError(
             f"{flag}: {CPU} stands alone, and not with {next(name for name in spelled if name != CPU)}",
-            "-ngl N leaves the layers above N to the processor",
+            "-ngl N leaves the rest of the layers to the processor",
         )
     return spelled
 
@@ -103,14 +107,14 @@ def offloading(placement: Placement, found: Sequence[Device]) -> tuple[str, ...]
     return () if [name.upper() for name in devices] == [CPU] else devices
 
 
-def _check_split(loading: ModelSettings, devices: tuple[str, ...]) -> None:
+def _check_split(loading: ModelSettings, devices: tuple[str, ...], whose: str) -> None:
     """Raise UsageError where llama.cpp would refuse so many devices, or take no account of a flag."""
     placement = loading.placement
     there = counted(len(devices), "device") if devices else "no GPU"
     if (several := len(placement.tensor_split)) > len(devices):
-        raise UsageError(f"-ts has {counted(several, 'proportion')}, and the model has {there}", _numbered(devices))
+        raise UsageError(f"-ts has {counted(several, 'proportion')}, and {whose} has {there}", _numbered(devices))
     if placement.main_gpu >= max(len(devices), 1):
-        raise UsageError(f"-mg is {placement.main_gpu}, and the model has {there}", _numbered(devices))
+        raise UsageError(f"-mg is {placement.main_gpu}, and {whose} has {there}", _numbered(devices))
     tensors = placement.split_mode == "tensor"
     if len(devices) > MOST_DEVICES and (tensors or several):
         flag = "-sm tensor" if tensors else "-ts"
@@ -127,17 +131,33 @@ def _alike(count: int, own: tuple[str, ...], found: Sequence[Device]) -> tuple[t
     if not cards or own == (CPU,):
         return ((CPU,),) * count
     kinds: dict[tuple[str, str, int], list[str]] = {}
-    for card in cards:
+    usable = _one_of_each_server(cards)
+    for card in usable:
         kinds.setdefault(_kind(card), []).append(card.name)
     for names in kinds.values():
         if len(names) >= count:
             return tuple((name,) for name in names[:count])
     there = ", ".join(f"{card.name} ({card.description.strip()})" for card in cards)
-    names = [card.name for card in cards]
     raise UsageError(
         f"--replicas {count}: there are not {count} devices alike, there is {there}",
-        f"names take any: --replicas {','.join((names * count)[:count])}",
+        _names_instead(count, usable, named_by_user=bool(own)),
     )
+
+
+def _one_of_each_server(cards: Sequence[Device]) -> list[Device]:
+    """Devices that copies of their own can have at the same time: an RPC server serves one client at a time."""
+    first = {card.description: card.name for card in reversed(cards) if _backend(card) == RPC}
+    return [card for card in cards if _backend(card) != RPC or first[card.description] == card.name]
+
+
+def _names_instead(count: int, usable: Sequence[Device], *, named_by_user: bool) -> str:
+    """What can be typed for so many copies on devices that are not alike; only local ones can have several."""
+    remote = [card.name for card in usable if _backend(card) == RPC]
+    local = [card.name for card in usable if _backend(card) != RPC] or [CPU]
+    names = ",".join((local + remote + local * count)[:count])
+    without = " without --device" if named_by_user else ""
+    another = "; or start another server: lacli rpc-server" if remote else ""
+    return f"names take any: --replicas {names}{without}{another}"
 
 
 def _kind(device: Device) -> tuple[str, str, int]:

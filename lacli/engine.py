@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
+from lacli.settings import DecodeSettings
 
 Floats = npt.NDArray[np.floating]
 
@@ -89,6 +90,24 @@ class Engine(Protocol):
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends a generation (llama_vocab_is_eog)."""
+
+
+class Context(Engine, Protocol):
+    """An open context of llama.cpp, in this process or in another.
+
+    memory: MiB of its buffers. calls: how often it has decoded. back: guesses that can be taken back after a step, -1
+    for any number and trees.
+    """
+
+    memory: float
+    calls: int
+    back: int
+
+    def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
+        """Whether these settings can decode in this context. raw_logits: they sample from them."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
 
 
 class Distribution(NamedTuple):

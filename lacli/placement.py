@@ -91,4 +91,6 @@ class ReplicaSettings:
                 f"--replicas asks for {max(self.count, len(self.groups))}", f"there are at most {MOST_REPLICAS}"
             )
         if not 0 < self.limit_s < math.inf:
-            raise UsageError(f"--replica-timeout is {self.limit_s:g} s", "it must be above 0")
+            raise UsageError(
+                f"--replica-timeout is {self.limit_s:g} s", "give seconds, a number above 0: 3600 is an hour"
+            )

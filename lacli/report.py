@@ -11,6 +11,8 @@ from typing import Any
 from lacli.amounts import counted
 from lacli.charts import histogram
 from lacli.generation import Answer
+from lacli.parallel.replica import Work
+from lacli.parallel.replicas import Replicas
 from lacli.sampling import DEFAULT, SamplingSettings, flag
 from lacli.session import Session
 from lacli.settings import SOURCES, DecodeSettings
@@ -26,10 +28,11 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
     that they made unnecessary; None without a plan.
     """
     run, settings, pool = answer.statistics, session.settings, answer.pool
+    work = session.decoder.replicas.work
     planned = run.planned if settings.mode == "auto" else None
     return {
         "model": str(session.model.path),
-        "replicas": session.copies.names if len(session.copies.names) > 1 else [],
+        "replicas": [*work] if len(work) > 1 else [],
         "mode": settings.mode,
         "window": settings.window,
         "ngram": settings.ngram,
@@ -86,7 +89,7 @@ def as_lines(session: Session, answer: Answer) -> str:
     steps = max(run.steps, 1)
     prefill = max(run.prompt_tokens - 1 - run.reused_tokens, 0)
     reused = f", {run.reused_tokens} of them in the cache" if run.reused_tokens else ""
-    threads = f"{session.model_settings.thread_words}, {session.devices}"
+    threads = f"{session.model_settings.thread_words}, {_devices(session)}"
     lines = [
         ("model", f"{session.model.description}, {session.engine.cells} cells, {threads}"),
         ("mode", describe(session.settings)),
@@ -99,8 +102,8 @@ def as_lines(session: Session, answer: Answer) -> str:
         ("a step", f"decode {run.decode_s / steps * 1e3:.2f} ms, choose {run.choose_s / steps * 1e3:.2f}, "
                    f"cache {run.cache_s / steps * 1e3:.2f}, Python {run.python_s / steps * 1e3:.2f}"),
     ]  # fmt: skip
-    if len(session.copies.names) > 1:
-        lines += _shared(session)
+    if len(session.decoder.replicas.work) > 1:
+        lines += _shared(session.decoder.replicas)
     if run.drafted:
         lines.append(("guesses", f"{run.accepted} accepted of {run.drafted} verified"))
         lines += [("", line) for line in _by_source(run)]
@@ -118,18 +121,28 @@ def as_lines(session: Session, answer: Answer) -> str:
     return "\n".join(f"{name:9} {text}" for name, text in lines)
 
 
-def _shared(session: Session) -> list[tuple[str, str]]:
-    """How much of the steps so far each copy of the model has decoded."""
-    work = session.decoder.replicas.work
-    width = max(map(len, work))
-    return [
-        (
-            "" if number else "replicas",
-            f"{name:{width}} {done.parts} parts of {done.rows / max(done.parts, 1):.1f} rows, "
-            f"{done.seconds / max(done.parts, 1) * 1e3:.2f} ms each",
-        )
-        for number, (name, done) in enumerate(work.items())
+def _devices(session: Session) -> str:
+    """What computed the answer: the copies that began it, or one copy's devices."""
+    return ", ".join(name for name in session.decoder.replicas.work if name) or session.model.devices
+
+
+def _shared(replicas: Replicas) -> list[tuple[str, str]]:
+    """How much of the answer's steps each copy of the model has decoded."""
+    width = max(map(len, replicas.work))
+    lines = [
+        f"{name:{width}} {_done(work)}{', then failed' if name in replicas.lost else ''}"
+        for name, work in replicas.work.items()
     ]
+    return [("" if number else "replicas", line) for number, line in enumerate(lines)]
+
+
+def _done(work: Work) -> str:
+    if not work.parts:
+        return "unused"
+    return (
+        f"{counted(work.parts, 'part')} of {work.rows / work.parts:.1f} rows, "
+        f"{work.seconds / work.parts * 1e3:.2f} ms each"
+    )
 
 
 def against_plain(answer: Answer, plain_tokens_per_second: float, mode: str) -> str:

@@ -16,10 +16,10 @@ from lacli.batch import Ints
 from lacli.chain import LlamaSampler
 from lacli.closing import Closing
 from lacli.context import most_back
-from lacli.copies import Context, Copies
+from lacli.copies import Copies
 from lacli.cores import with_threads
 from lacli.decode import Decoder
-from lacli.engine import Engine
+from lacli.engine import Context, Engine
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.generation import Generation
 from lacli.llama import offloads, schema_grammar
@@ -101,11 +101,6 @@ class Session(Closing):
     def sources(self) -> tuple[SourceName, ...]:
         """Where mode auto can take guesses from, of the sources that were chosen."""
         return asked_sources(self.settings, texts=self._kept is not None)
-
-    @property
-    def devices(self) -> str:
-        """Where it computes, in a few words."""
-        return ", ".join(name for name in self.copies.names if name) or self.model.devices
 
     @property
     def turn_ends(self) -> tuple[str, ...]:
@@ -211,11 +206,15 @@ class Session(Closing):
         reuse: decode only what differs from the text before. keep: shift a full context, but not its first tokens.
         watch: gets every step with its text.
         """
+        if self.copies.gone:
+            # What has ended may be back; the notes about it are said with the answer.
+            self.engine = self.copies.open(self.settings, backend_greedy=False if self.sampler else None)
+            self.decoder = self.decoder_in(self.copies.contexts, self.settings)
         return Generation(self.decoder, self.piece, prompt, limit, stops, reuse=reuse, keep=keep, watch=watch)
 
     def losses(self) -> list[str]:
-        """Sentences about copies that have failed since this was last asked; the others go on without them."""
-        sentences = self.copies.lose(self.decoder.replicas.lost)
+        """Sentences about copies that have failed or are back since this was last asked; others go on without them."""
+        sentences = self.copies.take_notes() + self.copies.lose(self.decoder.replicas.lost)
         self.engine = next(iter(self.copies.contexts.values()), self.engine)
         return sentences
 

@@ -46,10 +46,12 @@ def machine(**other: object) -> Machine:
         "system": "Linux",
         "processor": "x86_64",
         "python": (3, 12, 1),
+        "executable": "/usr/bin/python3",
         "environ": {},
         "variables": {"LACLI_DEBUG": "", "LACLI_WINDOW": "-W", "LACLI_THREADS": "-t", "LLAMA_ARG_THREADS": "-t"},
         "folders": {"measured costs": Path("/home/me/.cache/lacli"), "history": Path("/home/me/.local/state/lacli")},
         "terminal": Terminal(True, False, "utf-8", 80),
+        "rpc": (),
         "read": reading(proc__cpuinfo=f"processor : 0\nflags : {FLAGS}\n"),
         "exists": lambda path: False,
         "which": having("g++", "cmake", "apt-get"),
@@ -69,6 +71,7 @@ def machine(**other: object) -> Machine:
         "folder_size": lambda path: 3 * GIB,
         "broken_names": list,
         "self_test": lambda threads: SelfTest(50.0, 70.0, True),
+        "rpc_devices": lambda endpoints: [],
     }
     return Machine(**{**given, **other})  # type: ignore[arg-type]
 

@@ -12,6 +12,7 @@ from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation
 from lacli.errors import UsageError
 from lacli.generation import Answer
+from lacli.parallel.replica import Work
 from lacli.pool import NgramPool
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
@@ -50,6 +51,8 @@ class FakeChat:
             sources=self.settings.sources,
             sampling=self.sampling,
             model_settings=ModelSettings(),
+            decoder=SimpleNamespace(replicas=SimpleNamespace(work={"": Work()}, lost={})),
+            losses=list,
         )
         return cast(Session, session)
 

@@ -13,8 +13,9 @@ from threading import Event
 from typing import Any, cast
 
 from lacli.batch import Batch
+from lacli.engine import Context
 from lacli.errors import LacliError, ModelLoadError
-from lacli.isolated.child import Context, open_context, run
+from lacli.isolated.child import open_context, run
 from lacli.isolated.settings import ChildSettings
 from tests.fake_engine import FakeEngine
 

@@ -511,3 +511,16 @@ def test_a_full_context_is_said_and_a_reached_limit_is_not() -> None:
 def test_a_context_below_the_smallest_is_said() -> None:
     assert "no context smaller than 256 tokens" in call("run", "-n", "1", "-c", "64", "-p", "Hi").err
     assert "no context smaller" not in call("run", "-n", "1", "-c", "300", "-p", "Hi").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("check", "--replicas", "2"), "no such option: --replicas (lacli run, chat and bench have it)"),
+        (("doctor", "--no-test", "--all-quants"), "lacli doctor -h lists what there is"),
+        (("run", "--no-test"), "no such option: --no-test (lacli doctor has it)"),
+    ],
+)
+def test_an_option_of_other_commands_is_answered_with_those(arguments: tuple[str, ...], words: str) -> None:
+    done = call(*arguments)
+    assert done.code == 2 and words in done.err and done.err.count("\n") == 1

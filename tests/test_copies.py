@@ -11,9 +11,11 @@ import pytest
 from lacli import copies as room
 from lacli.api import generate, load
 from lacli.context import LlamaEngine
-from lacli.copies import Context, Copies, Copy, planned
+from lacli.copies import Copies, Copy, planned
 from lacli.devices import Device
+from lacli.engine import Context
 from lacli.errors import ModelLoadError, UsageError
+from lacli.llama import lib
 from lacli.placement import Placement, ReplicaSettings
 from lacli.resolve import demo_model
 from lacli.sampling import SamplingSettings
@@ -78,7 +80,18 @@ def test_a_mode_without_branches_opens_one_context_and_says_so_and_another_mode_
         assert session.adapt(LOOKAHEAD, SamplingSettings())
         assert list(session.copies.contexts) == ["CPU (1)", "CPU (2)"]
         assert generate(session, QUESTION, limit=40).tokens == plain.tokens
-        assert all(work.parts for work in session.decoder.replicas.work.values())
+        # Which one gets how much of the steps is a matter of their speed.
+        work = session.decoder.replicas.work
+        assert list(work) == ["CPU (1)", "CPU (2)"] and any(done.parts for done in work.values())
+
+
+def test_a_copy_that_decodes_alone_has_all_threads() -> None:
+    with session_of(PLAIN) as session:
+        first = session.copies.contexts["CPU (1)"]
+        assert isinstance(first, LlamaEngine) and lib.llama_n_threads(first._handle) == LOADING.threads == 2
+        session.adapt(LOOKAHEAD, SamplingSettings())
+        first = session.copies.contexts["CPU (1)"]
+        assert isinstance(first, LlamaEngine) and lib.llama_n_threads(first._handle) == 1
 
 
 def full(copy: Copy, *_: object) -> Context:
@@ -183,6 +196,89 @@ def test_the_programs_answer_is_one_copys_and_says_who_did_how_much() -> None:
 def test_copies_that_cannot_be_are_refused_in_one_line(flags: list[str], words: str) -> None:
     done = call("run", "-p", "x", "-q", *flags)
     assert done.code == 2 and words in done.err and done.err.count("\n") == 1
+
+
+def test_one_copy_that_decodes_alone_has_no_block_about_copies() -> None:
+    done = call("run", "-p", QUESTION, "-n", "5", "-q", "--mode", "plain", "--replicas", "CPU,CPU", "--stats")
+    assert "CPU (1)" in done.err and "CPU (2)" not in done.err and "replicas" not in done.err
+
+
+def test_work_is_that_of_the_last_answer() -> None:
+    with session_of() as session:
+        generate(session, QUESTION, limit=40)
+        steps = generate(session, QUESTION, limit=5).statistics.steps
+        parts = [work.parts for work in session.decoder.replicas.work.values()]
+        assert 0 < max(parts) <= steps
+
+
+SIZES = ("--mode", "lookahead", "-W", "5", "-N", "3", "-G", "4", "-n", "40", "-q", "--replicas", "CPU,CPU")
+
+
+@pytest.fixture
+def second_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second copy fails at once; later it might have no part of a step on a busy machine."""
+    whole = Copies._context
+
+    def failing(self: Copies, copy: Copy, decoding: DecodeSettings, greedy: bool | None) -> Context:
+        context = whole(self, copy, decoding, greedy)
+        if copy.name.endswith("(2)"):
+            monkeypatch.setattr(context, "decode", full)
+        return context
+
+    monkeypatch.setattr(Copies, "_context", failing)
+
+
+@pytest.mark.usefixtures("second_fails")
+def test_the_records_of_an_answer_have_a_copy_that_failed_in_it() -> None:
+    answer = json.loads(call("run", "-p", QUESTION, *SIZES, "--json").out)
+    assert answer["replicas"] == ["CPU (1)", "CPU (2)"]
+    assert any(note.startswith("replica CPU (2) has failed, CPU (1) went on") for note in answer["notes"])
+    lines = call("run", "-p", QUESTION, *SIZES, "--stats").err.splitlines()
+    assert sum(line.endswith("CPU (2) unused, then failed") for line in lines) == 1
+
+
+@pytest.mark.usefixtures("second_fails")
+def test_a_failure_is_said_among_the_steps_where_they_are_explained() -> None:
+    lines = call("run", "-p", QUESTION, *SIZES, "--explain").err.splitlines()
+    (place,) = (number for number, line in enumerate(lines) if "has failed" in line)
+    assert place < len(lines) - 2
+
+
+def servers(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """A machine that has a processor, and servers with a device each."""
+    remote = [Device(f"RPC{number}", server, True) for number, server in enumerate(names)]
+    monkeypatch.setattr(room, "devices", lambda: [PROCESSOR])
+    monkeypatch.setattr("lacli.rpc.found", lambda endpoints, limit_s: remote)
+
+
+def notes(wanted: ReplicaSettings, loading: ModelSettings) -> list[str]:
+    return [*room._idle(planned(wanted, loading), wanted)]
+
+
+def test_devices_that_gain_nothing_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers(monkeypatch, "a:1")
+    all_layers = replace(LOADING, gpu_layers=-1)
+    assert notes(TWO, LOADING) == ["all copies compute on one processor, which gains nothing"]
+    assert notes(ReplicaSettings((("CPU",),), rpc=("a:1",)), all_layers) == ["no copy uses the RPC server at a:1"]
+    assert "nothing goes to --rpc's servers" in notes(ReplicaSettings(rpc=("a:1",)), LOADING)[0]
+    assert notes(ReplicaSettings(rpc=("a:1",)), all_layers) == []
+    assert notes(ReplicaSettings((("CPU",), ("RPC0",)), rpc=("a:1",)), all_layers) == []
+
+
+def test_of_several_devices_the_one_that_computes_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers(monkeypatch, "a:1", "b:2")
+    alone = replace(LOADING, placement=Placement(split_mode="none", main_gpu=1))
+    wanted = ReplicaSettings(rpc=("a:1", "b:2"))
+    assert [copy.name for copy in planned(wanted, alone)] == ["RPC1"]
+    assert [copy.name for copy in planned(wanted, LOADING)] == ["RPC0+RPC1"]
+
+
+def test_a_benchmark_names_its_copies_and_says_nothing_of_its_baseline() -> None:
+    quick = ("bench", "--modes", "plain", "--classes", "edit", "--each", "1", "-r", "1", "-n", "5")
+    done = call(*quick, "--replicas", "2")
+    assert "copies on CPU (1), CPU (2)" in done.out and "no branches" not in done.err
+    (row,) = json.loads(call(*quick, "--replicas", "2", "-o", "json").out)
+    assert row["replicas"] == ["CPU (1)", "CPU (2)"]
 
 
 def test_placements_are_public() -> None:

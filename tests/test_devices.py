@@ -69,7 +69,7 @@ def test_the_other_flags_hold_for_every_group() -> None:
         Placement(("CUDA0", "CUDA1"), "row", (3, 1)),
         Placement(("CUDA2", "CUDA3"), "row", (3, 1)),
     )
-    with pytest.raises(UsageError, match="-ts has 2 proportions, and the model has 1 device"):
+    with pytest.raises(UsageError, match="-ts has 2 proportions, and the copy on CUDA2 has 1 device"):
         placements(asked("CUDA0+CUDA1,CUDA2"), loading(ts=(3, 1)), FOUR)
 
 
@@ -102,6 +102,26 @@ def test_too_few_alike_are_named_with_what_can_be_typed() -> None:
         "--replicas 3: there are not 3 devices alike, there is CUDA0 (H200), CUDA1 (A100) "
         "(names take any: --replicas CUDA0,CUDA1,CUDA0)"
     )
+
+
+def test_an_rpc_device_is_never_offered_for_two_copies() -> None:
+    wanted = ReplicaSettings(count=2, rpc=("10.0.0.0:50052",))
+    with pytest.raises(UsageError, match="--replicas CPU,RPC0; or start another server: lacli rpc-server"):
+        placements(wanted, LOADING, [PROCESSOR, remote(0)])
+    with pytest.raises(UsageError, match="--replicas CUDA0,RPC0;"):
+        placements(wanted, LOADING, [card(0), PROCESSOR, remote(0)])
+    with pytest.raises(UsageError, match="--replicas CPU,RPC0,CPU;"):
+        placements(replace(wanted, count=3), LOADING, [PROCESSOR, remote(0)])
+    with pytest.raises(UsageError, match="--replicas CUDA2,CUDA2 without --device"):
+        placements(ReplicaSettings(count=2), loading("CUDA2"), FOUR)
+
+
+def test_two_devices_of_one_server_are_not_two_alike() -> None:
+    same = remote(1)._replace(description=remote(0).description)
+    wanted = ReplicaSettings(count=2, rpc=("10.0.0.0:50052", "10.0.0.2:50052"))
+    assert groups(wanted, [PROCESSOR, remote(0), same, remote(2)]) == ["RPC0", "RPC2"]
+    with pytest.raises(UsageError, match="there is RPC0 .*, RPC1 .*--replicas CPU,RPC0;"):
+        placements(wanted, LOADING, [PROCESSOR, remote(0), same])
 
 
 def test_servers_alike_are_told_by_their_memory() -> None:
@@ -143,7 +163,7 @@ def test_a_servers_device_without_a_server_is_answered_with_the_flag_that_it_nee
 def test_one_copy_has_a_device_once_and_the_processor_alone() -> None:
     with pytest.raises(UsageError, match="has CUDA1 twice"):
         named(["CUDA0", "CUDA1", "cuda1"], FOUR)
-    with pytest.raises(UsageError, match="CPU stands alone, and not with CUDA0.*-ngl"):
+    with pytest.raises(UsageError, match="CPU stands alone, and not with CUDA0.*-ngl N leaves the rest of the layers"):
         named(["cuda0", "cpu"], FOUR)
 
 

@@ -148,9 +148,9 @@ def test_old_pythons_and_packages_outside_the_tested_range_are_told_apart() -> N
     assert finding("Python", machine(python=(3, 10, 4))).state == "broken"
     assert finding("Python", machine(python=(3, 14, 0))).state == "better"
     other = finding("packages", machine(version_of=lambda package: "3.1"))
-    assert (other.state, other.todo) == ("better", ("pip install 'numpy>=2.4,<3'",))
+    assert (other.state, other.todo) == ("better", ("/usr/bin/python3 -m pip install 'numpy>=2.4,<3'",))
     missing = finding("packages", machine(version_of=lambda package: None))
-    assert (missing.state, missing.todo) == ("broken", ("pip install 'numpy>=2.4,<3'",))
+    assert (missing.state, missing.todo) == ("broken", ("/usr/bin/python3 -m pip install 'numpy>=2.4,<3'",))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,8 @@ def test_colours_only_where_the_terminal_has_them() -> None:
 
 
 def test_a_command_of_windows_is_one_of_powershell() -> None:
-    assert rebuild.command(machine(system="Windows"), "cuda").startswith('$env:CMAKE_ARGS="-DGGML_CUDA=on"; pip')
+    command = rebuild.command(machine(system="Windows", executable=r"C:\Py\python.exe"), "cuda")
+    assert command.startswith(r"""$env:CMAKE_ARGS="-DGGML_CUDA=on"; & 'C:\Py\python.exe' -m pip install""")
 
 
 def test_broken_lines_of_the_own_aliases_are_named() -> None:

@@ -10,10 +10,21 @@ from tests.doctored import CARD, FLAGS, PROCESSOR, fail, finding, having, librar
 
 def test_a_cuda_card_beside_a_build_for_the_processor_gets_the_command_to_build_it_again() -> None:
     programs = having("g++", "nvcc", "nvidia-smi")
-    found = finding("GPU", machine(which=programs, output=lambda command: "NVIDIA H200\nNVIDIA H200\n"))
+    asked = ["rich>=14", "llama-cpp-python<2,>=1 ; python_version > '3'"]
+    cards = "NVIDIA H200\nNVIDIA H200\n"
+    found = finding("GPU", machine(which=programs, output=lambda command: cards, requirements=lambda: asked))
     assert found.state == "better"
     assert "NVIDIA H200 (and 1 more)" in found.words and "processor only" in found.words
-    assert found.todo == ('CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-cache-dir llama-cpp-python',)
+    assert found.todo == (
+        'CMAKE_ARGS="-DGGML_CUDA=on" /usr/bin/python3 -m pip install --force-reinstall --no-cache-dir '
+        "'llama-cpp-python<2,>=1'",
+    )
+
+
+def test_a_python_whose_path_has_spaces_is_quoted_for_the_shell() -> None:
+    assert "\"-DGGML_RPC=on\" '/my tools/python' -m pip" in rebuild.command(
+        machine(executable="/my tools/python"), "rpc"
+    )
 
 
 def test_what_the_build_needs_and_is_not_there_comes_first() -> None:

@@ -130,12 +130,36 @@ def test_a_lost_replica_says_so_at_every_call() -> None:
         assert not engine.suits(LOOKAHEAD, raw_logits=False)
 
 
-def test_what_is_wrong_with_a_remote_server_is_asked_of_that_server() -> None:
-    lost = RemoteEngine(settings("stops"), COMMAND)
-    lost._settings = replace(lost._settings, rpc=("10.0.0.7:50052",))
-    with lost, pytest.raises(ReplicaLost) as error:
-        lost.decode(step())
-    assert "10.0.0.7:50052" in error.value.hint
+FAR = "10.0.0.7:50052"
+
+
+def far(engine: RemoteEngine, *servers: str) -> RemoteEngine:
+    """The engine, as if it computed on these servers."""
+    engine._settings = replace(engine._settings, rpc=servers)
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("name", "servers", "sentence"),
+    [
+        ("stops", (FAR,), f"exit code 7 (see what the RPC server at {FAR} says)"),
+        ("aborts", (FAR,), f"the RPC server at {FAR} went away (start it again there, and ask again)"),
+        ("aborts", (FAR, "b:1"), f"an RPC server of {FAR}, b:1 went away (see which of them has ended"),
+        ("is killed", (), "memory is short (a smaller -c or fewer --replicas need less of it)"),
+    ],
+)
+def test_a_lost_replica_says_what_to_do_in_the_words_of_who_started_it(
+    name: str, servers: tuple[str, ...], sentence: str
+) -> None:
+    with far(child(name), *servers) as engine, pytest.raises(ReplicaLost) as error:
+        engine.decode(step())
+    assert sentence in str(error.value)
+
+
+def test_a_server_that_gives_no_answer_in_time_is_named() -> None:
+    with far(hurried(child("hangs")), FAR) as engine, pytest.raises(ReplicaLost) as error:
+        engine.decode(step())
+    assert f"no answer of the RPC server at {FAR} within" in error.value.what
 
 
 def test_an_error_of_the_childs_context_is_that_error_here_and_the_child_lives_on() -> None:

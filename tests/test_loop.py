@@ -21,6 +21,7 @@ from lacli.chat.saved import SavedChat, write_chat
 from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError
+from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.stats import Step
 from lacli.text import Piece
@@ -139,6 +140,33 @@ def test_a_line_that_only_looks_like_a_command_is_asked_without_its_space(stream
     chat = Answering()
     say(chat, " /help", "//x", "\n/y")
     assert [message.content for message in chat.conversation.messages[::2]] == ["/help", "//x", "/y"]
+
+
+@dataclass
+class Losing(Answering):
+    """A copy of its model fails in the answer."""
+
+    failed: list[str] = field(default_factory=lambda: ["replica A has failed"])
+
+    @property
+    def session(self) -> Session:
+        session = super().session
+        session.losses = self._losses  # type: ignore[method-assign]
+        return session
+
+    def _losses(self) -> list[str]:
+        return [self.failed.pop()] if self.failed else []
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_failure_is_said_at_once_where_that_does_not_break_into_the_answer(
+    shared: bool, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Screen, "shared", shared)
+    chat = Losing()
+    say(chat, "one", interactive=False)
+    assert ("lacli: replica A has failed" in streams.words) == (not shared)
+    assert streams.answers == "yes\n"
 
 
 def test_exit_ends_it_and_leaves_the_lines_behind(streams: Streams) -> None:

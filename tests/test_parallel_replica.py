@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from threading import Event
+
 import pytest
 
+from lacli.cache import PREFILL_ROWS
 from lacli.parallel.replica import PATIENCE, Replica
 from lacli.parallel.replicas import shared_s
-from tests.fake_engine import FakeEngine
+from tests.fake_engine import FakeEngine, RuleBroken
 
 
 def replica_of(fixed: float, row: float) -> Replica:
@@ -73,5 +76,22 @@ def test_one_that_got_a_part_again_is_given_the_same_patience_as_at_first() -> N
 
 
 def test_a_prompt_that_two_decode_alike_is_worth_half_the_time_and_one_far_away_counts_little() -> None:
-    assert shared_s([3.0, 3.0]) == 1.5 and shared_s([3.0, 0.0]) == 3.0 and shared_s([]) == 0.0
-    assert 2.7 < shared_s([3.0, 50.0]) < 3.0
+    assert shared_s(30, [(30, 3.0), (30, 3.0)]) == 1.5 and shared_s(30, [(30, 3.0), (0, 0.0)]) == 3.0
+    assert shared_s(30, []) == 0.0 and 2.7 < shared_s(30, [(30, 3.0), (3, 5.0)]) < 3.0
+
+
+def test_a_long_prompt_ends_for_all_when_one_has_it_but_for_those_with_one_piece_left() -> None:
+    over, far, near = Event(), Replica(FakeEngine(4096, 512)), Replica(FakeEngine(4096, 512))
+    tokens = [3] * (4 * PREFILL_ROWS)
+    near.prefill(tokens[: 2 * PREFILL_ROWS])
+    over.set()
+    assert far.prefill_until(tokens, over) and far.cache.past == PREFILL_ROWS
+    assert near.prefill_until(tokens, over) and near.cache.past == 4 * PREFILL_ROWS
+
+
+def test_whoever_has_the_prompt_says_so_and_whoever_fails_too() -> None:
+    done, failed = Event(), Event()
+    assert Replica(FakeEngine()).prefill_until([3] * 20, done) and done.is_set()
+    with pytest.raises(RuleBroken):
+        Replica(FakeEngine()).prefill_until([99] * 20, failed)
+    assert failed.is_set()

@@ -62,5 +62,5 @@ def test_there_is_a_bound_of_copies_however_they_are_asked_for() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
 def test_a_time_limit_is_a_time(seconds: float) -> None:
-    with pytest.raises(UsageError, match="--replica-timeout"):
+    with pytest.raises(UsageError, match="--replica-timeout.*a number above 0"):
         ReplicaSettings(limit_s=seconds)

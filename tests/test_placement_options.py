@@ -66,7 +66,7 @@ def test_the_processor_alone_has_two_names(word: str) -> None:
 def test_a_name_that_there_is_not_is_refused_at_once_but_servers_are_asked_later() -> None:
     with pytest.raises(UsageError, match="there is no device 'CUDA2' .*CUDA0, CUDA1, CPU"):
         typed("--device", "CUDA0,CUDA2")
-    with pytest.raises(UsageError, match="there is no device ''"):
+    with pytest.raises(UsageError, match="'CUDA0,' lacks a name"):
         typed("--device", "CUDA0,")
     assert typed("--device", "rpc1,cuda0")[0].placement.devices == ("RPC1", "CUDA0")
 

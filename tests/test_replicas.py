@@ -207,7 +207,9 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
             decoder.change(second if decoder.settings is first else first, None)
         elif what == "time":
             assert decoder.time_plain_step() >= 0
-        if what != "cut back":
+        # A step of the mode before may have left more to be decoded again than one of this mode can.
+        assert hold_beginnings(decoder, engines)
+        if what not in ("cut back", "change"):
             assert all_hold(decoder, engines)
         answer = decoder.generate(prompt, limit, reuse=True)
         steps = [step for _, step in zip(range(2 if what == "close" else 99), answer, strict=False)]
@@ -215,7 +217,7 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
         expected = plain_tokens(prompt, limit, 400 - first.least_outputs + 1, ends)
         assert tokens_of(steps) == (expected[: len(tokens_of(steps))] if what == "close" else expected)
         assert decoder.text == prompt + tokens_of(steps)
-        assert all_hold(decoder, engines)
+        assert all_hold(decoder, engines) if steps else hold_beginnings(decoder, engines)
 
 
 @given(shiftable, prompts, st.integers(42, 60), st.integers(0, 10), st.integers(2, 3), speeds)
@@ -282,14 +284,23 @@ def test_where_the_fastest_finds_no_cells_another_one_goes_on(mode: Mode) -> Non
 
 def test_a_replica_that_has_fallen_far_behind_catches_up() -> None:
     engines = alike(Watched, 3, LOOKAHEAD)
-    decoder = decoder_of(engines, DecodeSettings(mode="lookup"))
+    decoder = decoder_of(engines, DecodeSettings(mode="lookup"), seen=[(4, 1e-3), (4, 1e6), (4, 1e6)])
     list(decoder.generate([1, 2, 3], 120))
     assert [len(engine.held()) for engine in engines[1:]] == [0, 0]
+    for replica in decoder.replicas.crew.members:
+        replica.speed = Speed()
     decoder.change(LOOKAHEAD, None)
     prompt, before = list(decoder.text), [engine.steps for engine in engines]
     assert tokens_of(list(decoder.generate(prompt, 100, reuse=True))) == plain_tokens(prompt, 100)
     assert all(len(engine.held()) > len(prompt) for engine in engines)
     assert all(engine.steps > seen for engine, seen in zip(engines, before, strict=True))
+
+
+def test_one_of_which_nothing_is_known_is_tried_once_for_a_step_without_branches() -> None:
+    engines = alike(Watched, 3, LOOKAHEAD)
+    decoder = decoder_of(engines, DecodeSettings(mode="plain"))
+    list(decoder.generate([1, 2, 3], 30))
+    assert all(engine.steps for engine in engines)
 
 
 class OwnClock(local):
@@ -594,19 +605,25 @@ def test_a_batch_that_llama_cpp_refuses_is_raised_at_once(place: int) -> None:
 
 
 def test_the_others_go_on_with_smaller_batches_and_far_behind_where_the_leader_is_lost() -> None:
+    lost = 0
     for number in (1, 2, 5):
         for kind in ("decode", "remove", "copy", "greedy"):
             engines = failing(LOOKAHEAD, [(kind, 0), ("", 0), ("", 0)])
             engines[1].batch_rows, engines[2].batch_rows = 8, 16
-            decoder = decoder_of(engines, DecodeSettings(mode="lookup"))
+            decoder = decoder_of(engines, DecodeSettings(mode="lookup"), seen=[(4, 1e-3), (4, 1e6), (4, 1e6)])
             list(decoder.generate([1, 2, 3], 100))
             decoder.change(LOOKAHEAD, None)
+            for replica in decoder.replicas.crew.members:
+                replica.speed = Speed()
             engines[0].calls_left = number
             prompt = list(decoder.text)
             steps = list(decoder.generate(prompt, 60, reuse=True))
             assert tokens_of(steps) == plain_tokens(prompt, 60), (kind, number)
-            assert engines[0].gone and steps[-1].finish == "length"
+            # Who decodes what follows the clock, so it may not come to its fifth call.
+            lost += engines[0].gone
+            assert steps[-1].finish == "length"
             assert hold_beginnings(decoder, engines[1:])
+    assert lost >= 8
 
 
 def test_timing_plain_steps_goes_on_with_those_that_are_left() -> None:
@@ -680,9 +697,9 @@ def test_nothing_decodes_any_more_when_the_callers_part_has_failed(
     decoder = decoder_of(engines, LOOKAHEAD)
     waiting, wait = Event(), crew._wait
 
-    def noted(futures: Any) -> None:
+    def noted(*arguments: Any) -> None:
         waiting.set()
-        wait(futures)
+        wait(*arguments)
 
     monkeypatch.setattr(crew, "_wait", noted)
     generation = decoder.generate([1, 2, 3], 60)
@@ -731,14 +748,14 @@ def test_an_interrupt_in_any_sequence_call_leaves_text_and_caches_agreeing(
 
 
 def test_ctrl_c_is_heard_between_the_pieces_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.parallel.replicas.PREFILL_ROWS", 8)
+    monkeypatch.setattr("lacli.parallel.replica.PREFILL_ROWS", 8)
     engines: list[Interrupting] = alike(Interrupting, 2, LOOKAHEAD)
     decoder = decoder_of(engines, LOOKAHEAD)
     prompt = [*range(VOCABULARY)] * 4
     engines[0].calls_left, engines[0].before = 2, True
     with pytest.raises(KeyboardInterrupt):
         next(decoder.generate(prompt, 20))
-    assert engines[1].calls == 2
+    assert engines[0].calls == 1
     assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == plain_tokens(prompt, 20)
 
 

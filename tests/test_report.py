@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -10,6 +11,7 @@ from typing import cast
 import pytest
 
 from lacli.generation import Answer
+from lacli.parallel.replica import Work
 from lacli.pool import NgramPool
 from lacli.report import against_plain, as_json, as_lines, describe
 from lacli.sampling import SamplingSettings
@@ -20,10 +22,14 @@ from lacli.tree import Origin
 
 SUFFIX, POOL, MODEL = Origin.SUFFIX, Origin.POOL, Origin.MODEL
 AUTO = DecodeSettings(mode="auto")
+ALONE = {"": Work()}
+NOBODY: dict[str, str] = {}
 PLAN = Plan(tokens=2.5, seconds=0.012, plain=0.010, reason="")
 
 
-def session(settings: DecodeSettings = AUTO) -> Session:
+def session(
+    settings: DecodeSettings = AUTO, work: Mapping[str, Work] = ALONE, lost: Mapping[str, str] = NOBODY
+) -> Session:
     model = SimpleNamespace(path="m.gguf", description="toy 1M F32", devices="CPU")
     made = SimpleNamespace(model=model, engine=SimpleNamespace(cells=100), settings=settings)
     return cast(
@@ -34,6 +40,7 @@ def session(settings: DecodeSettings = AUTO) -> Session:
             sources=settings.sources,
             sampling=SamplingSettings(),
             model_settings=ModelSettings(),
+            decoder=SimpleNamespace(replicas=SimpleNamespace(work=dict(work), lost=dict(lost))),
         ),
     )
 
@@ -147,3 +154,21 @@ def test_of_auto_it_is_said_how_fast_it_was_and_no_other_mode_is_proposed(plain:
     sentence = against_plain(answer(*plain_step(3)), plain, "auto")
     assert sentence.endswith(f": auto was {factor} times as fast.")
     assert ("Try --mode plain" in against_plain(answer(*plain_step(3)), plain, "lookahead")) == (plain > 100)
+
+
+def test_copies_are_told_with_what_they_did_and_one_that_failed_stays_in_the_records() -> None:
+    work = {"CPU (1)": Work(60, 300, 0.3), "CPU (2)": Work(1, 4, 0.01), "RPC0": Work()}
+    shared = session(work=work, lost={"CPU (2)": "no answer"})
+    lines = as_lines(shared, answer(*plain_step()))
+    assert words(lines, "replicas") == "CPU (1) 60 parts of 5.0 rows, 5.00 ms each"
+    told = [" ".join(line.split()) for line in lines.splitlines()]
+    assert "CPU (2) 1 part of 4.0 rows, 10.00 ms each, then failed" in told and "RPC0 unused" in told
+    assert words(lines, "model").endswith(", CPU (1), CPU (2), RPC0")
+    assert as_json(shared, answer(*plain_step()))["replicas"] == ["CPU (1)", "CPU (2)", "RPC0"]
+
+
+def test_one_copy_that_decodes_alone_is_the_only_one_named() -> None:
+    alone = session(DecodeSettings(mode="plain"), {"CPU (1)": Work()})
+    lines = as_lines(alone, answer(*plain_step()))
+    assert words(lines, "model").endswith(", CPU (1)") and "replicas" not in lines
+    assert as_json(alone, answer(*plain_step()))["replicas"] == []

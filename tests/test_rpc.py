@@ -12,9 +12,10 @@ import pytest
 
 from lacli.backends import Backend, Build, Device
 from lacli.child_python import python_environment
+from lacli.doctor.versions import GIB
 from lacli.errors import LacliError, UsageError
 from lacli.rpc import addresses, asking, check_endpoints, found, library, supported
-from lacli.rpc.addresses import look
+from lacli.rpc.addresses import look, own_address
 from lacli.rpc.server import ServerSettings, danger, free_port, served_devices, served_words
 from tests.doctored import CARD, PROCESSOR, finding, machine
 from tests.doctored import library as library_of
@@ -109,6 +110,32 @@ def test_an_address_that_does_not_answer_is_given_up_in_time(monkeypatch: pytest
     assert limits == [0.5, addresses.CONNECT_S]
 
 
+def test_an_address_that_does_not_answer_may_be_a_busy_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*_: object) -> socket.socket:
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(LacliError, match="--rpc: .* does not answer") as caught:
+        look((f"{HERE}:1",), 1.0)
+    assert "one client at a time" in caught.value.hint and "firewall" in caught.value.hint
+
+
+def test_a_busy_server_is_not_waited_for_as_long_as_a_step_may_take(
+    with_rpc: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+
+    def ask(endpoints: tuple[str, ...], limit_s: float) -> asking.Answer:
+        limits.append(limit_s)
+        return asking.Answer([], "", in_time=False)
+
+    monkeypatch.setattr(asking, "look", lambda endpoints, limit_s: None)
+    monkeypatch.setattr(asking, "_ask", ask)
+    with pytest.raises(LacliError, match="does not answer within 5 s .it serves one client at a time"):
+        found((f"{HERE}:1",), 60.0)
+    assert limits == [5.0]
+
+
 def test_an_unreachable_network_is_said_in_the_systems_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(*_: object) -> socket.socket:
         raise OSError(101, "Network is unreachable")
@@ -121,7 +148,7 @@ def test_an_unreachable_network_is_said_in_the_systems_words(monkeypatch: pytest
 def test_one_server_under_two_names_is_refused_because_it_serves_one_client_at_a_time() -> None:
     with socket.create_server((HERE, 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(LacliError, match=f"{HERE}:{port} and localhost:{port} are the same RPC server"):
+        with pytest.raises(UsageError, match=f"--rpc: {HERE}:{port} and localhost:{port} are the same RPC server"):
             look((f"{HERE}:{port}", f"localhost:{port}"), 5.0)
 
 
@@ -129,7 +156,8 @@ def test_a_build_without_rpc_says_how_to_get_one(without_rpc: None) -> None:
     assert not supported()
     with pytest.raises(LacliError, match="built without RPC") as caught:
         library.register((f"{HERE}:1",))
-    assert 'CMAKE_ARGS="-DGGML_RPC=on" pip install --force-reinstall' in caught.value.hint
+    assert f'CMAKE_ARGS="-DGGML_RPC=on" {sys.executable} -m pip install --force-reinstall' in caught.value.hint
+    assert caught.value.hint.endswith("'") and "'llama-cpp-python" in caught.value.hint and "<" in caught.value.hint
     with pytest.raises(LacliError, match="built without RPC"):
         found((f"{HERE}:1",), 1.0)
 
@@ -153,6 +181,12 @@ def test_the_command_without_rpc_in_the_build_is_one_line_and_exit_code_1(withou
         (("-p", "65536"), "-p is 65536"),
         (("--port", "-1"), "-p is -1"),
         (("-t", "-5"), "-t is -5"),
+        (("-t", "-1"), "-t is -1"),
+        (("-H", "127.0.0.1:50070"), "the port goes to -p: -H 127.0.0.1 -p 50070"),
+        (("-H", "::1"), "-H ::1 is an IPv6 address"),
+        (("-H", ""), "-H '' is no address"),
+        (("-H", "two words"), "-H 'two words' is no address"),
+        (("-d", "CPU,"), "--device 'CPU,' lacks a name"),
         (("-p", "many"), "'many', which is no whole number"),
     ],
 )
@@ -166,8 +200,10 @@ def test_without_names_all_gpus_are_served_and_else_the_processor() -> None:
     assert served_devices([BLAS, PROCESSOR], ()) == [PROCESSOR]
 
 
-def test_named_devices_are_served_in_their_order_and_once() -> None:
-    assert served_devices([CARD, PROCESSOR], ("cpu", "CUDA0", "CPU")) == [PROCESSOR, CARD]
+def test_named_devices_are_served_in_their_order_and_only_once() -> None:
+    assert served_devices([CARD, PROCESSOR], ("cpu", "CUDA0")) == [PROCESSOR, CARD]
+    with pytest.raises(UsageError, match="--device has CPU twice"):
+        served_devices([CARD, PROCESSOR], ("CPU", "CUDA0", "cpu"))
     with pytest.raises(UsageError, match="--device CUDA7 is not here .there is CUDA0, CPU"):
         served_devices([CARD, PROCESSOR], ("CPU", "CUDA7"))
 
@@ -197,9 +233,27 @@ def test_a_cache_that_cannot_be_made_is_said(tmp_path: Path, monkeypatch: pytest
 def test_what_is_served_and_how_it_is_used_is_said() -> None:
     said = served_words([CARD, PROCESSOR], "192.168.1.2", 7, 3)
     assert said[0] == "serving CUDA0: A card, 20.0 of 24.0 GiB free; CPU: A processor, 16.0 GiB; 3 threads"
-    assert said[-1].endswith("lacli run --rpc 192.168.1.2:7")
+    assert said[-1] == "use it with: lacli run --rpc 192.168.1.2:7"
     assert "thread" not in served_words([CARD], HERE, 7, 3)[0]
-    assert served_words([CARD], "0.0.0.0", 7, 3)[-1].endswith(f"--rpc {socket.gethostname()}:7")
+    assert served_words([CARD], "0.0.0.0", 7, 3)[-1].endswith(f"--rpc {own_address()}:7")
+
+
+def test_the_own_address_is_the_one_that_others_reach_and_else_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: list[tuple[str, int]] = []
+    monkeypatch.setattr(socket.socket, "connect", lambda way, address: ways.append(address))
+    monkeypatch.setattr(socket.socket, "getsockname", lambda way: ("10.1.2.3", 4))
+    assert own_address() == "10.1.2.3" and ways
+
+    def nowhere(*_: object) -> None:
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", nowhere)
+    assert own_address() == socket.gethostname()
+
+
+def test_the_servers_help_promises_no_variables_that_it_does_not_read() -> None:
+    assert "LACLI_" not in call("rpc-server", "-h").out
+    assert "LLAMA_ARG_THREADS" in call("rpc-server", "-h").out
 
 
 def test_the_danger_is_said_in_words() -> None:
@@ -212,6 +266,31 @@ def test_the_doctor_says_whether_rpc_is_there_and_does_not_complain() -> None:
     for played, words in ((there, "built in"), (absent, "not built in")):
         said = finding("RPC", played)
         assert (said.state, said.todo) == ("fine", ()) and said.words.startswith(words)
+
+
+def test_the_doctor_lists_what_servers_have() -> None:
+    asked: list[object] = []
+
+    def devices(endpoints: object) -> list[Device]:
+        asked.append(endpoints)
+        return [Device("RPC0", "box:1", True, 3 * GIB, 4 * GIB), Device("RPC1", "box:2", True, GIB, 2 * GIB)]
+
+    said = finding("RPC", machine(rpc=("box:1", "box:2"), rpc_devices=devices))
+    assert said.state == "fine" and asked == [("box:1", "box:2")]
+    assert said.words == "RPC0: box:1, 3.0 of 4.0 GiB free; RPC1: box:2, 1.0 of 2.0 GiB free"
+
+
+def test_the_doctor_says_why_a_server_is_of_no_use() -> None:
+    def devices(endpoints: object) -> list[Device]:
+        raise LacliError("nobody listens", "start a server")
+
+    said = finding("RPC", machine(rpc=("box:1",), rpc_devices=devices))
+    assert (said.state, said.words, said.todo) == ("broken", "nobody listens", ("start a server",))
+
+
+def test_the_doctor_takes_addresses_from_the_variable_too_and_says_what_is_none() -> None:
+    done = call("doctor", "--no-test", env={"LLAMA_ARG_RPC": "box:0"})
+    assert done.code == 2 and "box:0 has no such port" in done.err and "LLAMA_ARG_RPC sets --rpc" in done.err
 
 
 def test_another_python_finds_what_this_one_finds_and_nothing_where_the_user_is(

@@ -41,6 +41,23 @@ def test_a_server_says_what_it_serves_and_ends_at_ctrl_c_with_130_and_an_empty_s
         assert (server.process.returncode, out, err) == (130, b"", b"")
 
 
+def test_the_doctor_says_what_a_server_has() -> None:
+    with rpc_server() as server:
+        done = run("doctor", "--no-test", "--rpc", server.endpoint)
+    assert f"RPC0: {server.endpoint}, " in done.out and " GiB free" in done.out
+    gone = run("doctor", "--no-test", "--rpc", server.endpoint)
+    assert gone.code == 1 and f"no RPC server listens at {server.endpoint}" in " ".join(gone.out.split())
+
+
+def test_a_server_that_is_not_there_is_told_with_the_variable_that_names_it() -> None:
+    with rpc_server() as server:
+        gone = server.endpoint
+    done = run("run", "-q", "-p", "x", env={"LLAMA_ARG_RPC": gone})
+    assert done.code == 1 and "LLAMA_ARG_RPC sets --rpc" in done.err and done.err.count("\n") == 1
+    typed = run("run", "-q", "-p", "x", "--rpc", gone, env={"LLAMA_ARG_RPC": "box:1"})
+    assert typed.code == 1 and "--rpc: no RPC server listens" in typed.err and "LLAMA_ARG_RPC" not in typed.err
+
+
 def test_a_verbose_server_shows_on_stderr_that_clients_come() -> None:
     with rpc_server("-v") as server:
         found([server.endpoint], 60.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,9 +16,13 @@ from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation, Message
 from lacli.chat.talk import Chat
 from lacli.context import LlamaEngine
-from lacli.copies import Context, Copy
-from lacli.errors import LacliError, ModelLoadError, PromptError, UsageError
+from lacli.copies import Copy
+from lacli.engine import Context
+from lacli.errors import LacliError, ModelLoadError, PromptError, ReplicaLost, UsageError
+from lacli.isolated.remote import RemoteEngine
 from lacli.judge import PLAIN
+from lacli.placement import ReplicaSettings
+from lacli.resolve import demo_model
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings
@@ -272,6 +278,32 @@ def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat, monkeypatch:
         chat.change(Adjusted(replace(SMALL, window=30)))
     assert chat.settings == SMALL
     assert said(chat.ask("Explain json.dumps."))
+
+
+def test_a_context_that_was_lost_is_opened_anew_with_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = ReplicaSettings(isolate=True)
+    with Session(demo_model(), LOADING, SMALL, SamplingSettings(), replicas=alone) as session:
+        chat = chat_on(session)
+        expected = said(chat.ask(QUESTION))
+        assert isinstance(session.engine, RemoteEngine)
+        os.kill(session.engine.process_id, signal.SIGKILL)
+        chat.clear()
+        with pytest.raises(ReplicaLost):
+            said(chat.ask(QUESTION))
+        assert chat.undo() == QUESTION
+        make = session.copies._context
+
+        def refused(*_: object) -> Context:
+            raise ModelLoadError("cannot make a context: not enough memory")
+
+        monkeypatch.setattr(session.copies, "_context", refused)
+        with pytest.raises(ModelLoadError):
+            said(chat.ask(QUESTION))
+        monkeypatch.setattr(session.copies, "_context", make)
+        assert said(chat.ask(QUESTION)) == expected
+        assert any("opened anew" in note for note in chat.notes)
+        said(chat.ask("Explain json.dumps."))
+        assert not any("opened anew" in note for note in chat.notes)
 
 
 def test_a_model_without_a_template_talks_in_chatml() -> None:

@@ -109,7 +109,7 @@ class Group:
         times = [self._stairs(rows) + (travel(rows, 0) if travel else 0.0) for travel in self._travels]
         for member, seconds in zip(self._replicas.crew, times, strict=True):
             member.speed.hint(rows, seconds)
-        return shared_s(times)
+        return shared_s(rows, ((rows, each) for each in times))
 
     def decode(self, tree: Tree) -> float:
         """How long a step takes that they share."""

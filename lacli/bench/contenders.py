@@ -13,6 +13,7 @@ from lacli.bench.contexts import Contexts
 from lacli.bench.rivals import Program, Rival, Server
 from lacli.bench.rounds import Contender, Exchange, Trial, timed
 from lacli.bench.sweep import Point
+from lacli.errors import LacliError
 from lacli.session import Session
 from lacli.template import with_one_bos
 
@@ -57,7 +58,14 @@ def rivals(session: Session, found: Sequence[Rival], stack: ExitStack) -> list[C
 
 
 def _answering(session: Session, contexts: Contexts, point: Point) -> Callable[[Exchange], Trial]:
-    return lambda exchange: timed(contexts.decoder(point), exchange, session.text)
+    def answer(exchange: Exchange) -> Trial:
+        decoder = contexts.decoder(point)
+        trial = timed(decoder, exchange, session.text)
+        for name, why in decoder.replicas.lost.items():
+            raise LacliError(f"replica {name} has failed, and fewer are another machine: {why}")
+        return trial
+
+    return answer
 
 
 def _asking(session: Session, program: Program | Server) -> Callable[[Exchange], Trial]:

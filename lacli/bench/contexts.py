@@ -15,9 +15,8 @@ from lacli.bench.sweep import Point
 from lacli.capacity import Capacity
 from lacli.closing import Closing
 from lacli.compare import OpenEngine
-from lacli.copies import Context
 from lacli.decode import Decoder
-from lacli.engine import Engine
+from lacli.engine import Context, Engine
 from lacli.session import Session
 from lacli.settings import DecodeSettings, Mode, Switch
 
@@ -35,7 +34,9 @@ class Contexts(Closing):
 
     def __init__(self, session: Session, points: Sequence[Point]) -> None:
         self._session = session
-        self._on_backend = session.model.chooses and session.sampler is None
+        # Only a child process knows where its copy computes.
+        chooses = session.model.chooses if session.copies.here else None
+        self._on_backend = False if session.sampler else chooses
         self._closing = ExitStack()
         self._engines: dict[Key, Mapping[str, Context]] = {(None, "plain"): session.copies.contexts}
         families: dict[Key, list[DecodeSettings]] = {}
@@ -72,7 +73,7 @@ class Contexts(Closing):
         """Contexts like a point's whose logits can be read: the point's own where it is one, and plain decoding's."""
 
         def open_engine(settings: DecodeSettings) -> AbstractContextManager[Engine]:
-            if self._on_backend:
+            if self._on_backend is not False:
                 return self._alone(point, settings, on_backend=False)
             return nullcontext(_first(self._engines[point.flash_attention, FAMILY[settings.mode]]))
 
@@ -81,10 +82,14 @@ class Contexts(Closing):
     def close(self) -> None:
         self._closing.close()
 
-    def _open(self, flash_attention: Switch | None, capacity: Capacity, *, on_backend: bool) -> dict[str, Context]:
+    def _open(
+        self, flash_attention: Switch | None, capacity: Capacity, *, on_backend: bool | None
+    ) -> dict[str, Context]:
         return self._session.copies.more(capacity, backend_greedy=on_backend, flash_attention=flash_attention)
 
-    def _alone(self, point: Point, settings: DecodeSettings, *, on_backend: bool) -> AbstractContextManager[Engine]:
+    def _alone(
+        self, point: Point, settings: DecodeSettings, *, on_backend: bool | None
+    ) -> AbstractContextManager[Engine]:
         copies, capacity = self._session.copies, Capacity.of([settings])
         return closing(copies.another(capacity, backend_greedy=on_backend, flash_attention=point.flash_attention))
 

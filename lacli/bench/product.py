@@ -29,6 +29,7 @@ from lacli.bench.rows import Machine, Row, as_rows, as_text
 from lacli.bench.scores import save_samples, scores
 from lacli.bench.staging import Request, asker_of, planned, points_of, prompts_of
 from lacli.check import fixed_seed, refuse_other_draws
+from lacli.copies import ALONE
 from lacli.cost.known import cost_beside
 from lacli.cost.store import CostStore
 from lacli.ending import ctrl_c_ends_at_once, loading_model
@@ -109,7 +110,9 @@ def benchmark(
         opened = Session(path, loading, plain, sampling, replicas=request.replicas, verbose=request.verbose)
     with opened as session:
         for note in session.notes:
-            screen.note(note)
+            # It is about plain, which is only the first of the modes here.
+            if ALONE not in note:
+                screen.note(note)
         if not session.sampling.greedy:
             screen.note(f"sampling with seed {session.sampling.seed}")
         outcome = _measured(session, request, screen)
@@ -264,6 +267,7 @@ def _machine(session: Session, request: Request) -> Machine:
         comparable=not session.sampling.draws_otherwise,
         model_memory=model.memory,
         peak_memory=peak_memory(),
+        replicas=tuple(session.copies.names if len(session.copies.names) > 1 else ()),
     )
 
 

@@ -61,12 +61,13 @@ def as_lines(
 def heading(machine: Machine) -> str:
     """The model, the machine and the settings that all rows share."""
     loading = machine.loading
+    copies = f", copies on {', '.join(machine.replicas)}" if machine.replicas else ""
     flags = f"-fa {machine.flash_attention} -ctk {loading.cache_type_k} -ctv {loading.cache_type_v}"
     return "\n".join(
         [
             f"model     {machine.description}, {machine.model_memory:.0f} MiB of weights; "
             f"at most {machine.peak_memory:.0f} MiB in memory",
-            f"machine   {machine.where}; {machine.backends}, {loading.thread_words}; "
+            f"machine   {machine.where}; {machine.backends}, {loading.thread_words}{copies}; "
             f"llama-cpp-python {machine.version}",
             f"context   {machine.context} cells, {flags}",
             f"sampling  {machine.sampling}",

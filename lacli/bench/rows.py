@@ -40,6 +40,7 @@ class Machine:
 
     time: UTC, ISO 8601. comparable: whether all modes draw the same numbers, so that texts should agree. model_memory,
     peak_memory: MiB, of the weights and of the process. flash_attention: as asked for, several values with commas.
+    replicas: names of the copies that answer together, where there are several.
     """
 
     time: str
@@ -58,6 +59,7 @@ class Machine:
     comparable: bool
     model_memory: float
     peak_memory: float
+    replicas: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
@@ -109,6 +111,7 @@ def _machine(machine: Machine, contender: Contender) -> Row:
         "backends": machine.backends,
         "cpu_info": machine.cpu,
         "gpu_info": machine.gpu,
+        "replicas": list(machine.replicas),
         "model_filename": machine.model,
         "model_type": machine.description,
         "model_size": machine.model_size,

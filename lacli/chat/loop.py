@@ -20,6 +20,7 @@ from lacli.errors import Interrupted, LacliError, OutputError, PromptError
 from lacli.explain import Explanation
 from lacli.interrupts import without_ctrl_c
 from lacli.report import as_lines
+from lacli.stats import Step
 from lacli.text import Piece
 from lacli.ui import Screen
 
@@ -193,10 +194,17 @@ class Loop:
 
     def _explanation(self) -> Explanation:
         """The lines about the next answer's steps, where they are wanted."""
-        explanation = Explanation(
-            self._screen.row, planned=self._chat.settings.mode == "auto", wait=self._screen.shared
-        )
-        self._chat.watch = explanation.add if self._explain else None
+        wait = self._screen.shared
+        explanation = Explanation(self._screen.row, planned=self._chat.settings.mode == "auto", wait=wait)
+
+        def watch(step: Step, text: str) -> None:
+            if self._explain:
+                explanation.add(step, text)
+            if not wait:
+                for loss in self._chat.session.losses():
+                    self._screen.say(f"lacli: {loss}")
+
+        self._chat.watch = watch
         return explanation
 
     def _sum_up(self) -> None:

@@ -13,7 +13,7 @@ from lacli.auto.store import TextStore
 from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation, Message
 from lacli.chat.prompts import Prompts, Spelled
-from lacli.errors import PromptError
+from lacli.errors import PromptError, ReplicaLost
 from lacli.generation import Answer
 from lacli.interrupts import without_ctrl_c
 from lacli.prefix import common_prefix
@@ -36,8 +36,7 @@ class Chat:
 
     conversation: what was said. limit: tokens of an answer, -1 for none. stops: texts that end one. sampling: as the
     user asked for it. turns: the answers so far. notes: sentences about the last turn or change.
-    dropped: the oldest questions that the last turn had no room for. watch: gets every step with its text.
-    store: where the turns are kept between runs, None for nowhere.
+    dropped: the oldest questions that had no room in it. watch: gets every step. store: keeps the turns, or None.
     """
 
     def __init__(
@@ -276,7 +275,7 @@ class Chat:
 
     def _cut_back(self) -> None:
         """Forget, in the cache and in what was learned, what the conversation does not have any more."""
-        with suppress(PromptError):  # the next turn says it
+        with suppress(PromptError, ReplicaLost):  # the next turn says it
             spelled = self._spelled(self.conversation)
             self.session.decoder.cut_back(spelled.tokens)
             self._used = len(spelled.tokens) if self.conversation.messages else 0

@@ -7,16 +7,25 @@ from typing import Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.environment import known_variables, with_variables
+from lacli.cli.environment import known_variables, setting, with_variables
+from lacli.cli.placement_options import endpoints
 from lacli.errors import UsageError
+from lacli.flags import spellings
 from lacli.settings import ModelSettings
 
 NoTest = Annotated[bool, typer.Option("--no-test", help="Leave out the short answer of the demo model.")]
+Rpc = Annotated[
+    str,
+    setting(
+        *spellings("rpc"), metavar="HOST:PORT,..", show_default=False, help="RPC servers to ask what devices they have."
+    ),
+]
 
 
 def doctor(
     context: typer.Context,
     no_test: NoTest = False,
+    rpc: Rpc = "",
     threads: options.Threads = 0,
     json: options.Json = False,
     color: options.ColorWhen = "auto",
@@ -40,6 +49,7 @@ def doctor(
 
     try:
         ModelSettings(threads=threads)
+        servers = endpoints(rpc)
     except UsageError as error:
         raise with_variables(error, context) from error
     screen = Screen(color=color)
@@ -47,7 +57,7 @@ def doctor(
     encoding = getattr(sys.stdout, "encoding", None) or ""
     terminal = Terminal(is_terminal(sys.stdout), colours, encoding, get_terminal_size().columns)
     variables = known_variables(getattr((context.parent or context).command, "commands", {}))
-    machine = this_machine(os.environ, variables, own_folders(), own_aliases(), terminal)
+    machine = this_machine(os.environ, variables, own_folders(), own_aliases(), terminal, servers)
     findings = examine_machine(machine, None if no_test else threads)
     screen.line(dumps(as_json(findings), ensure_ascii=False) if json else as_lines(findings, terminal))
     if not usable(findings):

@@ -11,7 +11,7 @@ import typer
 from lacli import __version__
 from lacli.cli import bench, chat, check, cost, doctor, mask, pull, rm, rpc_server, run, show, tune
 from lacli.cli import list as list_command
-from lacli.cli.environment import DEBUG, EPILOG, variable_of
+from lacli.cli.environment import DEBUG, EPILOG, variable_of, variables
 from lacli.errors import Interrupted, LacliError, UsageError
 
 NO_SUCH_VALUE = {
@@ -43,7 +43,7 @@ app.command("pull", epilog=EPILOG)(pull.pull)
 app.command("list")(list_command.list_models)
 app.command("show", epilog=EPILOG)(show.show)
 app.command("rm")(rm.remove)
-app.command("rpc-server", epilog=EPILOG)(rpc_server.rpc_server)
+app.command("rpc-server")(rpc_server.rpc_server)
 app.command("doctor")(doctor.doctor)
 
 
@@ -80,7 +80,7 @@ def main() -> None:
             raise
         from lacli.ui import Screen
 
-        shown = error if isinstance(error, LacliError) else _in_one_line(error)
+        shown = _with_servers_variable(error) if isinstance(error, LacliError) else _in_one_line(error)
         if shown.what:
             Screen().error(shown)
         sys.exit(shown.exit_code)
@@ -91,6 +91,15 @@ def main() -> None:
 
         Screen().error(missing)
         sys.exit(missing.exit_code)
+
+
+def _with_servers_variable(error: LacliError) -> LacliError:
+    """The error, where it is a server's, with the variable that named the server and may be forgotten."""
+    typed = any(word.partition("=")[0] == "--rpc" for word in sys.argv[1:])
+    named = next((name for name in variables("--rpc") if os.environ.get(name)), "")
+    if typed or not named or not error.what.startswith("--rpc: ") or named in error.hint:
+        return error
+    return type(error)(error.what, "; ".join(filter(None, [error.hint, f"{named} sets --rpc"])))
 
 
 def _missing_library() -> LacliError | None:
@@ -112,9 +121,25 @@ def _in_one_line(error: Any) -> UsageError:
     command = error.ctx.command_path if error.ctx else _command_typed()
     similar = getattr(error, "possibilities", None)
     hint = f"perhaps {' or '.join(sorted(similar))}" if similar else f"{command} -h lists what there is"
+    if error.ctx and error.ctx.parent and (others := _commands_with(getattr(error, "option_name", ""))):
+        hint = f"lacli {_listed(others)} {'have' if others[1:] else 'has'} it"
     if parameter and error.ctx and (variable := variable_of(error.ctx, parameter)):
         hint = f"{variable} sets it"
     return UsageError(what[:1].lower() + what[1:].rstrip("."), hint)
+
+
+def _commands_with(option: str) -> list[str]:
+    """The commands that know an option."""
+    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
+    return [
+        name
+        for name, command in commands.items()
+        if any(option in (*parameter.opts, *parameter.secondary_opts) for parameter in command.params)
+    ]
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _not_wanted(cause: Any) -> str:

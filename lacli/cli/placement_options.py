@@ -48,7 +48,7 @@ Replicas = Annotated[
 Rpc = Annotated[
     str,
     setting(*spellings("rpc"), metavar="HOST:PORT,..", show_default=False, rich_help_panel=REPLICAS,
-            help="RPC servers ('lacli rpc-server' on other machines) whose devices are RPC0, RPC1, ... here."),
+            help="RPC servers ('lacli rpc-server' on other machines) whose devices are RPC0, RPC1, .. here."),
 ]  # fmt: skip
 Isolate = Annotated[
     bool,
@@ -58,7 +58,7 @@ Isolate = Annotated[
 ReplicaTimeout = Annotated[
     float,
     setting(*spellings("limit_s"), metavar="SECONDS", rich_help_panel=REPLICAS,
-            help="How long a step of a copy in a process of its own may take."),
+            help="How long a step of a copy in a process of its own may take; loading may take ten times as long."),
 ]  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def replica_group(
     replica_timeout: ReplicaTimeout = COPIES.limit_s,
 ) -> ReplicaSettings:
     count, groups = copies(replicas)
-    return ReplicaSettings(groups, count, _endpoints(rpc), isolate, replica_timeout)
+    return ReplicaSettings(groups, count, endpoints(rpc), isolate, replica_timeout)
 
 
 def copies(text: str) -> tuple[int, tuple[tuple[str, ...], ...]]:
@@ -90,8 +90,25 @@ def copies(text: str) -> tuple[int, tuple[tuple[str, ...], ...]]:
     return 0, groups
 
 
-def _devices(text: str) -> tuple[str, ...]:
+def device_names(text: str) -> tuple[str, ...]:
+    """--device: names with commas between them; none where nothing is said."""
     names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+    if not all(names):
+        raise UsageError(f"--device {text!r} lacks a name", "for example CUDA0,CUDA1")
+    return names
+
+
+def endpoints(text: str) -> tuple[str, ...]:
+    """--rpc: addresses of servers; none where nothing is said. Raises UsageError."""
+    if not text.strip():
+        return ()
+    from lacli.rpc import check_endpoints
+
+    return check_endpoints(text)
+
+
+def _devices(text: str) -> tuple[str, ...]:
+    names = device_names(text)
     if not names:
         return ()
     # Only now: it loads llama.cpp.
@@ -109,11 +126,3 @@ def _proportions(text: str) -> tuple[float, ...]:
         return tuple(float(share) for share in re.split(r"[,/]", text)) if text.strip() else ()
     except ValueError:
         raise UsageError(f"-ts {text!r} is no list of numbers", "for example -ts 3,1") from None
-
-
-def _endpoints(text: str) -> tuple[str, ...]:
-    if not text.strip():
-        return ()
-    from lacli.rpc import check_endpoints
-
-    return check_endpoints(text)

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.environment import setting, threads, with_variables
+from lacli.cli.environment import setting, with_variables
 from lacli.cli.folders import rpc_folder
+from lacli.cli.placement_options import device_names
 from lacli.errors import UsageError
 from lacli.flags import spellings
 from lacli.settings import ModelSettings
@@ -21,18 +22,14 @@ Devices = Annotated[
         "-d",
         "-dev",
         "--device",
-        metavar="NAME,...",
+        metavar="NAME,..",
         show_default=False,
         help="Devices to serve, as 'lacli doctor' lists them; without it all GPUs, or the processor where none is.",
     ),
 ]
 Threads = Annotated[
     int,
-    setting(
-        *spellings("threads"),
-        parser=threads,
-        help="Threads for the processor, where it is served; 0 is one a physical core.",
-    ),
+    setting(*spellings("threads"), help="Threads for the processor, where it is served; 0 is one a physical core."),
 ]
 Cache = Annotated[
     bool,
@@ -52,16 +49,16 @@ def rpc_server(
 ) -> None:
     """Serve this machine's devices to lacli or llama.cpp on other machines: 'lacli run --rpc host:port' uses them.
 
-    It is llama.cpp's own RPC server, without encryption and without a password: by default it listens to this machine
-    only. It serves one client at a time until Ctrl-C. Needs a llama.cpp that was built with RPC.
+    It is llama.cpp's own RPC server, which has no password and no encryption: by default only this machine reaches it.
+
+    It serves one client at a time until Ctrl-C. Needs a llama.cpp that was built with RPC.
     """
     from lacli.rpc.server import ServerSettings, serve
     from lacli.ui import Screen
 
     try:
         ModelSettings(threads=threads)
-        names = tuple(filter(None, map(str.strip, device.split(","))))
-        settings = ServerSettings(host, port, names, threads, rpc_folder() if cache else None, verbose)
+        settings = ServerSettings(host, port, device_names(device), threads, rpc_folder() if cache else None, verbose)
     except UsageError as error:
         raise with_variables(error, context) from error
     serve(settings, Screen(color=color))

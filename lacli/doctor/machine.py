@@ -1,6 +1,6 @@
 """The machine as the doctor sees it: every probe is a function of one record, so that another machine can be played.
 
-Nothing is judged here, and nothing asks the network.
+Nothing is judged here, and nothing asks the network but for RPC servers that the user names.
 """
 
 from __future__ import annotations
@@ -57,18 +57,21 @@ class Terminal(NamedTuple):
 class Machine:
     """All probes. Bytes and seconds; a probe that cannot tell raises, and the report says unknown.
 
-    requirements: what lacli's own metadata asks for ("numpy>=2.4,<3"). output: what a program prints. folders: lacli's
-    own, by what is in them. variables: the environment's names that lacli knows, each with the flag it sets.
-    broken_names: what is wrong in the user's own list of model names.
+    executable: this Python. requirements: what lacli's own metadata asks for ("numpy>=2.4,<3"). output: what a program
+    prints. folders: lacli's own, by what is in them. variables: the environment's names that lacli knows, each with the
+    flag it sets. broken_names: what is wrong in the user's own list of model names. rpc: addresses of RPC servers to
+    be asked, and rpc_devices: which devices they have.
     """
 
     system: str
     processor: str
     python: tuple[int, int, int]
+    executable: str
     environ: Mapping[str, str]
     variables: Mapping[str, str]
     folders: Mapping[str, Path]
     terminal: Terminal
+    rpc: tuple[str, ...]
     read: Callable[[str], str]
     exists: Callable[[str], bool]
     which: Callable[[str], str | None]
@@ -88,6 +91,7 @@ class Machine:
     folder_size: Callable[[Path], int | None]
     broken_names: Callable[[], list[str]]
     self_test: Callable[[int], SelfTest]
+    rpc_devices: Callable[[Sequence[str]], list[Device]]
 
 
 def this_machine(
@@ -96,16 +100,19 @@ def this_machine(
     folders: Mapping[str, Path],
     own_names: Path,
     terminal: Terminal,
+    rpc: tuple[str, ...] = (),
 ) -> Machine:
-    """The machine that lacli runs on. own_names: the user's own list of model names."""
+    """The machine that lacli runs on. own_names: the user's own list of model names. rpc: servers to be asked."""
     return Machine(
         system=platform.system(),
         processor=platform.machine(),
         python=(sys.version_info.major, sys.version_info.minor, sys.version_info.micro),
+        executable=sys.executable,
         environ=environ,
         variables=variables,
         folders=folders,
         terminal=terminal,
+        rpc=rpc,
         read=lambda path: Path(path).read_text("utf-8", "replace"),
         exists=os.path.exists,
         which=shutil.which,
@@ -117,7 +124,7 @@ def this_machine(
         physical_cores=physical_cores,
         free_memory=free_memory,
         total_memory=lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        requirements=_requirements,
+        requirements=requirements,
         version_of=_version_of,
         library=cache(load_library),
         hub_cache=_hub_cache,
@@ -125,6 +132,7 @@ def this_machine(
         folder_size=_folder_size,
         broken_names=lambda: _broken_names(own_names),
         self_test=_self_test,
+        rpc_devices=_rpc_devices,
     )
 
 
@@ -138,17 +146,7 @@ def load_library() -> Library:
         raise LibraryMissing(in_one_line(error)) from error
 
 
-def _writable(path: Path) -> bool:
-    """Whether a folder is there and can be written, or can be made; a file in its place is neither."""
-    found = nearest_folder(path)
-    return found.is_dir() and os.access(found, os.W_OK | os.X_OK)
-
-
-def _output(command: Sequence[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
-
-
-def _requirements() -> list[str]:
+def requirements() -> list[str]:
     """From the installed package, or from the checkout that runs without being installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
@@ -160,6 +158,16 @@ def _requirements() -> list[str]:
         text = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
         found: list[str] = tomllib.loads(text)["project"]["dependencies"]
         return found
+
+
+def _writable(path: Path) -> bool:
+    """Whether a folder is there and can be written, or can be made; a file in its place is neither."""
+    found = nearest_folder(path)
+    return found.is_dir() and os.access(found, os.W_OK | os.X_OK)
+
+
+def _output(command: Sequence[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
 
 
 def _version_of(package: str) -> str | None:
@@ -211,3 +219,9 @@ def _self_test(threads: int) -> SelfTest:
     from lacli.doctor.self_test import run_self_test
 
     return run_self_test(threads)
+
+
+def _rpc_devices(endpoints: Sequence[str]) -> list[Device]:
+    from lacli.rpc.asking import ANSWER_S, found
+
+    return found(endpoints, ANSWER_S)

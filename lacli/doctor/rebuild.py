@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from typing import Literal
 
@@ -9,7 +10,7 @@ from lacli.doctor.machine import Machine
 
 Kind = Literal["cuda", "hip", "vulkan", "metal", "native", "rpc", "any"]
 
-PIP = "pip install --force-reinstall --no-cache-dir llama-cpp-python"
+LIBRARY = "llama-cpp-python"
 
 CMAKE_ARGUMENTS: dict[Kind, str] = {
     "cuda": "-DGGML_CUDA=on",
@@ -35,17 +36,35 @@ COMPILERS = ("g++", "clang++", "c++", "cl")
 
 def command(machine: Machine, *kinds: Kind) -> str:
     """The command line that builds llama.cpp for these kinds of devices."""
-    return command_line(machine.system, *kinds)
+    return command_line(machine.system, machine.executable, machine.requirements(), *kinds)
 
 
-def command_line(system: str, *kinds: Kind) -> str:
-    """The same, on a system of this name."""
+def command_line(system: str, executable: str, requirements: Iterable[str], *kinds: Kind) -> str:
+    """The same, on a system of this name, for this Python. requirements: lacli's own, with llama.cpp's range."""
+    pip = f"{_installing(system, executable)} --force-reinstall --no-cache-dir {_library(system, requirements)}"
     arguments = " ".join(CMAKE_ARGUMENTS[kind] for kind in kinds if kind in CMAKE_ARGUMENTS)
     if not arguments:
-        return PIP
+        return pip
     if system == "Windows":
-        return f'$env:CMAKE_ARGS="{arguments}"; {PIP}'
-    return f'CMAKE_ARGS="{arguments}" {PIP}'
+        return f'$env:CMAKE_ARGS="{arguments}"; {pip}'
+    return f'CMAKE_ARGS="{arguments}" {pip}'
+
+
+def installing(machine: Machine) -> str:
+    """How this Python's pip is called, which need not be the first one on PATH."""
+    return _installing(machine.system, machine.executable)
+
+
+def _installing(system: str, executable: str) -> str:
+    # PowerShell calls what stands in quotes only with an ampersand.
+    python = f"& '{executable}'" if system == "Windows" else shlex.quote(executable)
+    return f"{python} -m pip install"
+
+
+def _library(system: str, requirements: Iterable[str]) -> str:
+    """llama.cpp's package with the versions that lacli takes, in quotes, because < and > are the shell's."""
+    found = next((each for each in requirements if each.startswith(LIBRARY)), LIBRARY)
+    return f"'{found.partition(';')[0].strip()}'"
 
 
 def built_for(backends: Iterable[str]) -> list[Kind]:

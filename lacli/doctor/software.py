@@ -7,12 +7,11 @@ import re
 from lacli.doctor import rebuild
 from lacli.doctor.finding import Finding
 from lacli.doctor.machine import LibraryMissing, Machine
-from lacli.doctor.versions import build_words
+from lacli.doctor.versions import build_words, device_words
+from lacli.errors import LacliError
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 """What lacli is tested with (pyproject.toml)."""
-
-LIBRARY = "llama-cpp-python"
 
 CUDA_LIBRARIES = "this build needs CUDA's libraries: put their folder into LD_LIBRARY_PATH, or build it again:"
 
@@ -53,9 +52,11 @@ def check_packages(machine: Machine) -> Finding:
             other.append((f"{name} {version} (tested: {wanted})", f"'{name}{wanted}'"))
     if missing:
         absent = ", ".join(each.strip("'") for each in missing)
-        return Finding("packages", "broken", f"missing: {absent}", (f"pip install {' '.join(missing)}",), facts)
+        return Finding(
+            "packages", "broken", f"missing: {absent}", (f"{rebuild.installing(machine)} {' '.join(missing)}",), facts
+        )
     if other:
-        command = "pip install " + " ".join(wanted for _, wanted in other)
+        command = f"{rebuild.installing(machine)} " + " ".join(wanted for _, wanted in other)
         return Finding("packages", "better", "untested: " + ", ".join(each for each, _ in other), (command,), facts)
     return Finding("packages", "fine", f"all {len(facts)} are of tested versions", facts=facts)
 
@@ -85,18 +86,32 @@ def check_library(machine: Machine) -> Finding:
         reason = str(error)
         hint = next((hint for part, hint in LOADER_HINTS if part in reason), "install it again:")
         todo = (hint, *rebuild.steps(machine)) if hint.endswith(":") else (hint,)
-        return Finding("llama.cpp", "broken", f"{LIBRARY} does not load: {reason}", todo)
+        return Finding("llama.cpp", "broken", f"{rebuild.LIBRARY} does not load: {reason}", todo)
     facts = {"python": build.python, "llama": build.llama, "ggml": build.ggml, "commit": build.commit}
     return Finding("llama.cpp", "fine", build_words(build), facts=facts)
 
 
 def check_rpc(machine: Machine) -> Finding:
-    """Whether devices of other machines can be used, and this machine's lent."""
+    """Whether devices of other machines can be used, and this machine's lent; which the servers named have."""
     names = [backend.name for backend in machine.library().build.backends]
+    if machine.rpc:
+        return _servers(machine)
     if "RPC" in names:
         return Finding("RPC", "fine", "built in: --rpc and lacli rpc-server work", facts={"built_in": True})
     words = "not built in; only --rpc and lacli rpc-server need it, and say how to build it"
     return Finding("RPC", "fine", words, facts={"built_in": False})
+
+
+def _servers(machine: Machine) -> Finding:
+    try:
+        found = machine.rpc_devices(machine.rpc)
+    except LacliError as error:
+        return Finding("RPC", "broken", error.what, (error.hint,) if error.hint else (), {"asked": list(machine.rpc)})
+    devices = [
+        {"name": each.name, "server": each.description, "free": each.free, "total": each.total} for each in found
+    ]
+    facts = {"built_in": True, "asked": list(machine.rpc), "devices": devices}
+    return Finding("RPC", "fine", "; ".join(map(device_words, found)), facts=facts)
 
 
 def check_compiler(machine: Machine) -> Finding:

@@ -14,12 +14,12 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 
 from lacli.batch import Batch
-from lacli.engine import Engine
+from lacli.engine import Context
 from lacli.errors import LacliError
 from lacli.isolated.settings import ChildSettings, Opened
 from lacli.isolated.wire import LENGTH, Change, Refusal, Request, Wire
@@ -28,18 +28,6 @@ FAILED = 1
 
 PLACE = re.compile(r"^.*?:\d+: ")
 """Where in ggml's sources a message comes from."""
-
-
-class Context(Engine, Protocol):
-    """An engine that says what it takes, as LlamaEngine does."""
-
-    @property
-    def memory(self) -> float:
-        """MiB of its buffers."""
-
-    @property
-    def back(self) -> int:
-        """Guesses that can be taken back after a step, -1 for any number."""
 
 
 Open = Callable[[ChildSettings], Context]

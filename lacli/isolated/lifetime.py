@@ -55,6 +55,10 @@ class Child(Closing):
         self.close()
         return "it closed its connection" if code is None else _ending(code, self._said)
 
+    def strike(self) -> None:
+        """End the process and nothing else; the other end of its connection breaks."""
+        self._process.kill()
+
     def kill(self) -> None:
         """End it at once."""
         self._process.kill()

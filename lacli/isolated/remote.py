@@ -25,6 +25,10 @@ LOADING = 10
 """Calls' time limits that loading the model may take."""
 
 
+SERVER_GONE = "Remote RPC server crashed"
+"""Of ggml's last words, when a server gives no answer any more."""
+
+
 class RemoteEngine(Closing):
     """A context in a process of its own as an Engine; close it, or use it in `with`. One thread at a time asks it.
 
@@ -58,16 +62,32 @@ class RemoteEngine(Closing):
         return f"replica {self._settings.name}" if self._settings.name else "the replica"
 
     @property
-    def _where_to_look(self) -> str:
-        return f"see what its server at {' and '.join(self._settings.rpc)} says" if self._settings.rpc else ""
+    def lost(self) -> bool:
+        """Whether its process is gone, or gave no answer in time."""
+        return self._lost is not None
+
+    def _late(self, limit_s: float) -> ReplicaLost:
+        who = _servers(self._settings.rpc) or self._name
+        return ReplicaLost(f"no answer of {who} within {limit_s:g} s", "--replica-timeout allows more")
+
+    def _ended(self, words: str) -> ReplicaLost:
+        """What its process said last, or what ended it, for a user; a server's end is the end of the process."""
+        if (servers := self._settings.rpc) and SERVER_GONE in words:
+            there = "start it again there" if len(servers) == 1 else "see which of them has ended, start it again"
+            return ReplicaLost(f"{_servers(servers)} went away", f"{there}, and ask again")
+        hint = f"see what {_servers(servers)} says" if servers else ""
+        if "memory is short" in words:
+            hint = "a smaller -c or fewer --replicas need less of it"
+        return ReplicaLost(f"the process of {self._name} ended: {words}", hint)
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """Whether these settings can decode in this context, which one that is closed or lost cannot."""
-        return (
-            self._lost is None
-            and self._child is not None
-            and bool(self._ask("suits", decode=decode, raw_logits=raw_logits))
-        )
+        if self._lost or not self._child:
+            return False
+        try:
+            return bool(self._ask("suits", decode=decode, raw_logits=raw_logits))
+        except ReplicaLost:
+            return False
 
     def decode(self, batch: Batch) -> bool:
         rows = batch.rows
@@ -121,6 +141,11 @@ class RemoteEngine(Closing):
     def is_end(self, token: int) -> bool:
         return token in self._ends
 
+    def abandon(self) -> None:
+        """End the process in the middle of a call, from any thread: the call raises ReplicaLost."""
+        if child := self._child:
+            child.strike()
+
     def close(self) -> None:
         child, self._child = self._child, None
         if child:
@@ -165,11 +190,18 @@ class RemoteEngine(Closing):
             while answered != number:  # one that an interrupt has left unheard
                 answered, answer = self._child.wire.receive(deadline)
         except TimeoutError:
-            self._lost = ReplicaLost(f"no answer of {self._name} within {limit_s:g} s", "--replica-timeout allows more")
+            self._lost = self._late(limit_s)
             self._child.kill()
         except EOFError:
-            self._lost = ReplicaLost(f"the process of {self._name} ended: {self._child.end()}", self._where_to_look)
+            self._lost = self._ended(self._child.end())
         self._check()
         if isinstance(answer, Refusal):
             raise answer.error()
         return answer
+
+
+def _servers(endpoints: Sequence[str]) -> str:
+    """The RPC servers that a context computes on, in words; empty for none."""
+    if not endpoints:
+        return ""
+    return f"the RPC server at {endpoints[0]}" if len(endpoints) == 1 else f"an RPC server of {', '.join(endpoints)}"

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from threading import Event
 from time import perf_counter
 
 from lacli.batch import Batch
-from lacli.cache import Cache
+from lacli.cache import PREFILL_ROWS, Cache
 from lacli.engine import Engine
 from lacli.parallel.dealing import Hand
 from lacli.parallel.speed import Speed
@@ -24,7 +25,7 @@ PATIENCE = 0.1
 
 @dataclass
 class Work:
-    """What a replica has decoded of steps that several shared: parts, their rows, seconds of all."""
+    """What a replica has decoded of an answer that several began: parts, their rows, seconds of all."""
 
     parts: int = 0
     rows: int = 0
@@ -35,7 +36,8 @@ class Replica:
     """One copy of the model. name: what messages call it.
 
     choices: the most probable token after each output row of its last part. decode_s, choose_s: seconds that decoding
-    it and reading them took. prompt_s: seconds of the last prompt. work: of all its parts so far.
+    it and reading them took. prompt_rows, prompt_s: what it decoded of the last prompt, in seconds. work: of its parts
+    of this answer.
     """
 
     def __init__(self, engine: Engine, name: str = "") -> None:
@@ -45,6 +47,7 @@ class Replica:
         self.speed = Speed()
         self.choices: list[int] = []
         self.decode_s = self.choose_s = self.prompt_s = 0.0
+        self.prompt_rows = 0
         self.work = Work()
         self._batch = Batch(engine.batch_rows)
         self._again = 0
@@ -109,8 +112,23 @@ class Replica:
         rows, begin = len(tokens) - self.cache.past, perf_counter()
         self.cache.prefill(tokens[self.cache.past :])
         seconds = perf_counter() - begin
+        self.prompt_rows += rows
         self.prompt_s += seconds
         self.speed.hint(rows, seconds)
+
+    def prefill_until(self, tokens: Sequence[int], over: Event) -> bool:
+        """The same piece by piece, until somebody has all or was interrupted, as `over` says; what is left waits; True.
+
+        Ctrl-C is heard between pieces only. One that has but a piece left decodes that too.
+        """
+        try:
+            while self.cache.past < len(tokens):
+                self.prefill(tokens[: self.cache.past + PREFILL_ROWS])
+                if over.is_set() and self.cache.past + PREFILL_ROWS < len(tokens):
+                    break
+        finally:
+            over.set()
+        return True
 
     def catch_up(self, tokens: Sequence[int]) -> bool:
         """Decode what its cache lacks of these tokens, and learn from it how fast it is; True."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from math import inf
+from threading import Event
 from time import perf_counter
 from typing import NamedTuple
 
@@ -89,9 +90,9 @@ class Replicas:
         return min(replica.engine.cells for replica in self.crew.members)
 
     @property
-    def work(self) -> dict[str, Work]:
-        """What each has decoded so far, by their names."""
-        return {replica.name: replica.work for replica in self.crew.members}
+    def work(self) -> Mapping[str, Work]:
+        """What each has decoded of this answer, by their names; also those that were dropped in it."""
+        return self.crew.work
 
     def room(self, text: Sequence[int]) -> int:
         """Rows that the next step's tree may have; where nobody holds enough of the text, once one has caught up."""
@@ -105,13 +106,13 @@ class Replicas:
         everybody: in all replicas, since all will be needed for what comes.
         """
         for replica in self.crew:
-            replica.prompt_s = 0.0
+            replica.prompt_rows, replica.prompt_s = 0, 0.0
+        rows = len(tokens) - self.past
         while self.past < len(tokens):
             wanted = [*self.crew] if everybody else [self.leader]
-            # Piece by piece, because Ctrl-C is heard between them only.
-            while lacking := [each for each in wanted if each in self.crew.members and each.cache.past < len(tokens)]:
-                self.crew.run([(each, _prefilling(each, tokens[: each.cache.past + PREFILL_ROWS])) for each in lacking])
-        return shared_s(replica.prompt_s for replica in self.crew)
+            over = Event()
+            self.crew.run([(each, partial(each.prefill_until, tokens, over)) for each in wanted])
+        return shared_s(rows, ((each.prompt_rows, each.prompt_s) for each in self.crew))
 
     def decode(self, text: Sequence[int], tree: Tree) -> bool:
         """Decode a step; False, with nothing changed, when it finds no cells. Raises what the last replica raises."""
@@ -121,7 +122,10 @@ class Replicas:
                 only = self.crew.members[0]
                 self._shares = [Share(only, tree, range(len(tree.tokens)))]
                 only.prepare(text, tree)
-                return only.decode()
+                decoded = only.decode()
+                if decoded and len(self.work) > 1:
+                    only.learn()
+                return decoded
             before = len(self.crew)
             if len(tree.sequences[ROOT]) > FEWEST and not refused:
                 self._shares = self._deal(text, tree)
@@ -280,15 +284,7 @@ class Replicas:
                 yield replica, replica.decode
 
 
-def _prefilling(replica: Replica, tokens: Sequence[int]) -> Callable[[], bool]:
-    def prefill() -> bool:
-        replica.prefill(tokens)
-        return True
-
-    return prefill
-
-
-def shared_s(seconds: Iterable[float]) -> float:
-    """How long those who take so long for the same work alone take for it together; 0 for those who did none of it."""
-    pace = sum(1 / each for each in seconds if each > 0)
-    return 1 / pace if pace else 0.0
+def shared_s(rows: int, parts: Iterable[tuple[int, float]]) -> float:
+    """Seconds of so many rows for all together, of whom each has decoded so many in so long."""
+    pace = sum(done / seconds for done, seconds in parts if seconds > 0)
+    return rows / pace if pace else 0.0

@@ -21,6 +21,11 @@ ENDPOINT = re.compile(r"(?P<host>[^\s:/\\\[\]\x00]+)(?::(?P<port>[0-9]+))?")
 CONNECT_S = 5.0
 """How long a connection may take at most; one to a machine that is there takes a moment."""
 
+BUSY = "it serves one client at a time, and another may be using it"
+
+ROUTED = ("192.0.2.1", PORT)
+"""An address of no machine, kept for examples, which lies beyond the own network as others do."""
+
 
 def check_endpoints(text: str) -> tuple[str, ...]:
     """--rpc as llama.cpp takes it, "host:port,host:port"; a port that is left out is 50052. Raises UsageError."""
@@ -48,13 +53,16 @@ def _checked(part: str) -> str:
 
 
 def look(endpoints: Sequence[str], limit_s: float) -> None:
-    """Connect to each address once and leave again. Raises LacliError where one is of no use."""
+    """Connect to each address once and leave again.
+
+    Raises LacliError where one is of no use, UsageError where two are the same.
+    """
     seen: dict[tuple[str, int], str] = {}
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
         address = (ipv4(host), int(port))
         if address in seen:
-            raise LacliError(f"{seen[address]} and {endpoint} are the same RPC server", "name each server once")
+            raise UsageError(f"--rpc: {seen[address]} and {endpoint} are the same RPC server", "name each server once")
         seen[address] = endpoint
         _connect(endpoint, address, min(limit_s, CONNECT_S))
 
@@ -67,15 +75,26 @@ def ipv4(host: str) -> str:
         raise LacliError(f"the name {host} cannot be resolved", "check its spelling, or give an IP address") from error
 
 
+def own_address() -> str:
+    """This machine's address towards other networks, in numbers; its name where it has no way there."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            # Nothing is sent: this only looks the way up.
+            way.connect(ROUTED)
+            return str(way.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
+
+
 def _connect(endpoint: str, address: tuple[str, int], limit_s: float) -> None:
     try:
         socket.create_connection(address, limit_s).close()
     except ConnectionRefusedError as error:
         hint = f"start one there: lacli rpc-server -p {address[1]}; other machines need its -H too"
-        raise LacliError(f"no RPC server listens at {endpoint}: connection refused", hint) from error
+        raise LacliError(f"--rpc: no RPC server listens at {endpoint}: connection refused", hint) from error
     except TimeoutError as error:
-        raise LacliError(
-            f"{endpoint} does not answer within {limit_s:g} s", "check the address, and that no firewall is in between"
-        ) from error
+        hint = f"{BUSY}; or the address is wrong, or a firewall is in between"
+        raise LacliError(f"--rpc: {endpoint} does not answer within {limit_s:g} s", hint) from error
     except OSError as error:
-        raise LacliError(f"cannot reach {endpoint}: {reason_of(error)}", "check the address and the network") from error
+        what = f"--rpc: cannot reach {endpoint}: {reason_of(error)}"
+        raise LacliError(what, "check the address and the network") from error

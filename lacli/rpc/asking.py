@@ -12,13 +12,13 @@ from typing import NamedTuple
 from lacli.backends import Device
 from lacli.child_python import python_environment
 from lacli.errors import LacliError
-from lacli.rpc.addresses import look
+from lacli.rpc.addresses import BUSY, look
 from lacli.rpc.library import need_support
 
 LISTING = (sys.executable, "-P", "-m", "lacli.rpc.listing")
 
-ANSWER_S = 20.0
-"""How long servers may take at most to say what they have, which is a moment's work."""
+ANSWER_S = 5.0
+"""How long servers may take at most to say what they have, which is a moment's work for one that is free."""
 
 SAME_VERSION = "both ends need the same version of llama.cpp"
 
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 def found(endpoints: Sequence[str], limit_s: float) -> list[Device]:
     """The devices of these servers, named RPC0, RPC1 and so on in their order; `description` is the server's address.
 
-    limit_s: seconds that an answer may take, though never more than 20. Raises LacliError, in one line, where this
+    limit_s: seconds that an answer may take, though never more than 5. Raises LacliError, in one line, where this
     build has no RPC or a server is not there, does not answer, is none or is of another version.
     """
     need_support()
@@ -51,8 +51,8 @@ def found(endpoints: Sequence[str], limit_s: float) -> list[Device]:
     endpoint = endpoints[len(answer.lines)]
     if not answer.in_time:
         raise LacliError(
-            f"the RPC server at {endpoint} does not answer within {limit_s:g} s",
-            "it serves one client at a time: another may be using it; or something else listens there",
+            f"--rpc: the RPC server at {endpoint} does not answer within {limit_s:g} s",
+            f"{BUSY}; or something else listens there",
         )
     raise _refused(endpoint, answer.words)
 
@@ -85,12 +85,12 @@ def _ask(endpoints: Sequence[str], limit_s: float) -> Answer:
 def _refused(endpoint: str, words: str) -> LacliError:
     """What llama.cpp's last words about a server mean."""
     if other := OTHER_VERSION.search(words):
-        what = f"the RPC server at {endpoint} speaks version {other[1]} of the protocol, this llama.cpp another"
+        what = f"--rpc: the RPC server at {endpoint} speaks version {other[1]} of the protocol, this llama.cpp another"
         return LacliError(what, SAME_VERSION)
     if NO_SERVER in words:
         return LacliError(
-            f"what listens at {endpoint} does not speak llama.cpp's RPC protocol",
+            f"--rpc: what listens at {endpoint} does not speak llama.cpp's RPC protocol",
             f"check the port; {SAME_VERSION}",
         )
     last = [line.strip() for line in words.splitlines() if line.strip()][-1:] or ["llama.cpp gives no reason"]
-    return LacliError(f"the RPC server at {endpoint} cannot be used: {last[0].rsplit('/', 1)[-1]}", SAME_VERSION)
+    return LacliError(f"--rpc: the RPC server at {endpoint} cannot be used: {last[0].rsplit('/', 1)[-1]}", SAME_VERSION)

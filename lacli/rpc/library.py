@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -31,9 +32,10 @@ def need_support() -> None:
     """Raise LacliError, with the command that builds llama.cpp anew, where it was built without RPC."""
     if not supported():
         from lacli.doctor import rebuild
+        from lacli.doctor.machine import requirements
 
         here = rebuild.built_for(backend.name for backend in build().backends)
-        command = rebuild.command_line(platform.system(), *here, "rpc")
+        command = rebuild.command_line(platform.system(), sys.executable, requirements(), *here, "rpc")
         raise LacliError("this llama.cpp was built without RPC", f"build it again: {command}")
 
 

@@ -19,7 +19,7 @@ from lacli.doctor.versions import device_words
 from lacli.ending import end_at_abort
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llama import library
-from lacli.rpc.addresses import LARGEST_PORT, PORT, ipv4
+from lacli.rpc.addresses import ENDPOINT, LARGEST_PORT, PORT, ipv4, own_address
 from lacli.rpc.library import need_support, server_loop
 from lacli.ui import Screen, abandon_stdout
 
@@ -49,6 +49,18 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= LARGEST_PORT:
             raise UsageError(f"-p is {self.port}", f"ports go from 0, for any that is free, to {LARGEST_PORT}")
+        _check_host(self.host)
+
+
+def _check_host(host: str) -> None:
+    """Raise UsageError for what is no address or name of a machine."""
+    if host.count(":") > 1:
+        raise UsageError(f"-H {host} is an IPv6 address, which llama.cpp does not take", f"{EVERYWHERE} is all of IPv4")
+    found = ENDPOINT.fullmatch(host)
+    if not found:
+        raise UsageError(f"-H {host!r} is no address", f"for example -H {LOOPBACK}")
+    if found["port"]:
+        raise UsageError(f"-H {host} has a port", f"the port goes to -p: -H {found['host']} -p {found['port']}")
 
 
 def serve(settings: ServerSettings, screen: Screen) -> None:
@@ -82,7 +94,10 @@ def served_devices(present: Sequence[Device], names: Sequence[str]) -> list[Devi
     for name in names:
         if name.lower() not in known:
             raise UsageError(f"--device {name} is not here", "there is " + ", ".join(each.name for each in present))
-    return [known[name] for name in dict.fromkeys(map(str.lower, names))]
+    served = [known[name.lower()] for name in names]
+    if twice := [device.name for device in served if served.count(device) > 1]:
+        raise UsageError(f"--device has {twice[0]} twice", "name it once")
+    return served
 
 
 def free_port(address: str, port: int) -> int:
@@ -114,11 +129,11 @@ def served_words(served: Sequence[Device], address: str, port: int, threads: int
     words = "; ".join(map(device_words, served))
     if any(device.name == CPU for device in served):
         words += f"; {counted(threads, 'thread')}"
-    reached = socket.gethostname() if address == EVERYWHERE else address
+    reached = own_address() if address == EVERYWHERE else address
     return [
         f"serving {words}",
         f"listening at {address}:{port}, one client at a time; Ctrl-C ends it",
-        f"used by: lacli run --rpc {reached}:{port}",
+        f"use it with: lacli run --rpc {reached}:{port}",
     ]
 
 
