@@ -142,8 +142,9 @@ class Copies(Closing):
 
     @property
     def loading(self) -> ModelSettings:
-        """How the first copy was loaded."""
-        return self._copies[0].loading if self._copies[1:] else self._with_all_threads(self._copies[0])
+        """How the first copy is loaded; where it is alone, or the only one that is open, all threads are its own."""
+        shared = len(self.contexts) > 1
+        return self._copies[0].loading if shared else self._with_all_threads(self._copies[0])
 
     @property
     def names(self) -> list[str]:

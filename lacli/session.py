@@ -245,6 +245,7 @@ class Session(Closing):
         try:
             return self.copies.open(decode_settings, backend_greedy=False if self.sampler else None)
         finally:
+            self.model_settings = self.copies.loading
             self.notes += self.copies.take_notes()
 
     def _change_context(

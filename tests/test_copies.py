@@ -89,9 +89,11 @@ def test_a_copy_that_decodes_alone_has_all_threads() -> None:
     with session_of(PLAIN) as session:
         first = session.copies.contexts["CPU (1)"]
         assert isinstance(first, LlamaEngine) and lib.llama_n_threads(first._handle) == LOADING.threads == 2
+        assert session.model_settings.threads == 2
         session.adapt(LOOKAHEAD, SamplingSettings())
         first = session.copies.contexts["CPU (1)"]
         assert isinstance(first, LlamaEngine) and lib.llama_n_threads(first._handle) == 1
+        assert session.model_settings.threads == 1
 
 
 def full(copy: Copy, *_: object) -> Context:
