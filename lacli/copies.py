@@ -30,7 +30,6 @@ FETCHED_WHOLE = 65_536
 At 1 Gbit/s they take 2 ms then; the candidates take three answers, each of a fraction of a millisecond.
 """
 
-
 ALONE = "has no branches to share"
 """Of the note on a mode that one copy decodes."""
 

@@ -44,7 +44,6 @@ class Replicas:
     def __init__(self, engines: Mapping[str, Engine]) -> None:
         """engines: by what messages call their replicas."""
         self.crew = Crew(engines)
-        self._all = tuple(self.crew)
         self._shares: list[Share] = []
         self._took = 0.0
 
@@ -69,7 +68,7 @@ class Replicas:
     @property
     def cache_s(self) -> float:
         """Seconds of sequence calls so far."""
-        return sum(replica.cache.seconds for replica in self._all)
+        return self.crew.cache_s
 
     @property
     def rows(self) -> int:
@@ -135,10 +134,10 @@ class Replicas:
                 chosen = self.leader if refused else self._soonest(text, tree)
                 self._shares = [Share(chosen, tree, range(len(tree)))]
                 calls = self._parts(text)
-            begin, shared_s = perf_counter(), self.cache_s
+            begin, cache_before = perf_counter(), self.cache_s
             done = self.crew.run(calls)
             # Sequence calls are counted apart, and some are made while others decode already.
-            self._took = perf_counter() - begin - (self.cache_s - shared_s)
+            self._took = perf_counter() - begin - (self.cache_s - cache_before)
             fits = [done.get(share.replica) for share in self._shares]
             if all(fits):
                 for replica, *_ in self._shares:
