@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lacli.cache import PREFILL_ROWS
 from lacli.engine import Engine, Floats, Successors
 from lacli.parallel.crew import Call, Crew
 from lacli.parallel.dealing import Hand, Part, deal, paths_of
@@ -25,6 +24,9 @@ from lacli.tree import ROOT, Branches, Tree
 
 FEWEST = 2
 """Sequences of a step that cannot be taken apart: the text's own and one branch's."""
+
+LITTLE = 16
+"""Tokens that one may lack to be tried with a step that could be anyone's."""
 
 CLEARLY = 0.8
 """What another replica takes at most of the time of the one that holds the text, to be given a step in its place."""
@@ -221,11 +223,11 @@ class Replicas:
     def _soonest(self, text: Sequence[int], tree: Tree) -> Replica:
         """Who gets a whole step: the one that has had such steps so far, or another that is clearly faster.
 
-        One of which nothing is known is tried once, when it lacks no more than a piece of prompt.
+        One of which nothing is known is tried once, where it lacks next to nothing of the text.
         """
         seconds: dict[Replica, float] = {}
         for replica, hand in zip(self.crew.members, self._hands(text), strict=True):
-            if not replica.speed.known and hand.behind <= PREFILL_ROWS and hand.seconds(len(tree) - 1) < inf:
+            if not replica.speed.known and hand.behind <= LITTLE and hand.seconds(len(tree) - 1) < inf:
                 return replica
             seconds[replica] = hand.seconds(len(tree) - 1)
         leader, soonest = self.leader, min(seconds, key=seconds.__getitem__)
