@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from lacli.auto.store import store_for
@@ -15,14 +16,13 @@ from lacli.cost.known import tell
 from lacli.cost.store import CostStore
 from lacli.ending import loading_model
 from lacli.errors import Interrupted
-from lacli.explain import Explanation
+from lacli.explain import Explanation, watching
 from lacli.generation import Generation
 from lacli.placement import ReplicaSettings
 from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
-from lacli.stats import Step
 from lacli.thoughts import begun_thought, with_thoughts
 from lacli.ui import Screen
 
@@ -98,18 +98,14 @@ def _answer(session: Session, prompt: list[int], question: Question, output: Out
     """The answer, which is shown as it comes, and its steps where they are explained."""
     wait = screen.shared and not output.json
     explanation = Explanation(screen.row, planned=session.settings.mode == "auto", wait=wait)
-
-    def watch(step: Step, text: str) -> None:
-        if output.explain:
-            explanation.add(step, text)
-        if not wait:
-            _tell_losses(session, screen)
-
+    tells = not wait and len(session.copies.names) > 1
     generation = session.generate(
         prompt,
         question.limit,
         (*question.stops, *session.turn_ends),
-        watch=watch,
+        watch=watching(
+            explanation if output.explain else None, partial(_tell_losses, session, screen) if tells else None
+        ),
     )
     try:
         _stream(generation, output, screen, begun=begun_thought(session.text(prompt[-LAST:], special=True)))

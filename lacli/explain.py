@@ -108,3 +108,20 @@ def _shortened(text: str) -> str:
     """A text in quotes, in one line and without control codes."""
     shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
     return repr(shown)
+
+
+def watching(explanation: Explanation | None, tell: Callable[[], None] | None) -> Callable[[Step, str], None] | None:
+    """Who is to hear of every step: an explanation, where one is wanted, and whoever tells what else has happened.
+
+    None where nobody is, because every step's text is made once more for whoever hears of it.
+    """
+    if not explanation and not tell:
+        return None
+
+    def hear(step: Step, text: str) -> None:
+        if explanation:
+            explanation.add(step, text)
+        if tell:
+            tell()
+
+    return hear

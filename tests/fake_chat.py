@@ -52,6 +52,7 @@ class FakeChat:
             sampling=self.sampling,
             model_settings=ModelSettings(),
             decoder=SimpleNamespace(replicas=SimpleNamespace(work={"": Work()}, lost={})),
+            copies=SimpleNamespace(names=["CPU (1)", "CPU (2)"]),
             losses=list,
         )
         return cast(Session, session)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.explain import Explanation
+from lacli.explain import Explanation, watching
 from lacli.stats import Plan, Step
 from lacli.tree import Origin
 
@@ -111,3 +111,21 @@ def test_every_step_is_in_one_line_with_its_tokens(steps: list[Step]) -> None:
     assert told == Counter(range(1, len(steps) + 1))
     came = [int(line[29:].split(" in ")[0]) for line in lines]
     assert sum(came) == sum(len(each.tokens) for each in steps)
+
+
+def test_where_nobody_wants_to_hear_of_steps_nobody_does() -> None:
+    assert watching(None, None) is None
+
+
+def test_who_wants_to_hear_of_steps_hears_of_each() -> None:
+    lines: list[str] = []
+    explanation = Explanation(lines.append, planned=False)
+    hear = watching(explanation, lambda: lines.append("told"))
+    assert hear
+    hear(step(POOL, guesses=(POOL, POOL)), "a b")
+    explanation.end()
+    assert lines.count("told") == 1 and sum("pool 1/2" in " ".join(line.split()) for line in lines) == 1
+    only = watching(None, lambda: lines.append("again"))
+    assert only
+    only(step(), "")
+    assert lines[-1] == "again"

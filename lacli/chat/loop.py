@@ -17,10 +17,9 @@ from lacli.chat.status import status_line
 from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError
-from lacli.explain import Explanation
+from lacli.explain import Explanation, watching
 from lacli.interrupts import without_ctrl_c
 from lacli.report import as_lines
-from lacli.stats import Step
 from lacli.text import Piece
 from lacli.ui import Screen
 
@@ -196,16 +195,13 @@ class Loop:
         """The lines about the next answer's steps, where they are wanted."""
         wait = self._screen.shared
         explanation = Explanation(self._screen.row, planned=self._chat.settings.mode == "auto", wait=wait)
-
-        def watch(step: Step, text: str) -> None:
-            if self._explain:
-                explanation.add(step, text)
-            if not wait:
-                for loss in self._chat.session.losses():
-                    self._screen.say(f"lacli: {loss}")
-
-        self._chat.watch = watch
+        tells = not wait and len(self._chat.session.copies.names) > 1
+        self._chat.watch = watching(explanation if self._explain else None, self._tell_losses if tells else None)
         return explanation
+
+    def _tell_losses(self) -> None:
+        for loss in self._chat.session.losses():
+            self._screen.say(f"lacli: {loss}")
 
     def _sum_up(self) -> None:
         """What is shown of the last answer as a whole."""

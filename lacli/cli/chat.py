@@ -11,7 +11,7 @@ import typer
 from lacli.cli import options
 from lacli.cli.environment import setting, yes_or_no
 from lacli.cli.folders import cost_folder, history_file, store_folder
-from lacli.cli.groups import with_groups
+from lacli.cli.groups import Group, with_groups
 from lacli.cli.lookahead_options import Guessing, lookahead_group
 from lacli.cli.options import Wording, model_group, wording_group
 from lacli.cli.placement_options import replica_group
@@ -64,13 +64,17 @@ ContextShift = Annotated[
 ]  # fmt: skip
 
 
-@with_groups(
-    wording=wording_group,
-    sampling=sampling_group,
-    decoding=lookahead_group,
-    loading=model_group,
-    copies=replica_group,
-)
+ANSWERING: dict[str, Group] = {
+    "wording": wording_group,
+    "sampling": sampling_group,
+    "decoding": lookahead_group,
+    "loading": model_group,
+    "copies": replica_group,
+}
+"""The groups of settings of the commands that answer: this one and `lacli run`."""
+
+
+@with_groups(**ANSWERING)
 def chat(
     model: options.Model = None,
     first: First = "",

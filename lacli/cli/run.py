@@ -6,13 +6,11 @@ from dataclasses import replace
 from typing import Annotated
 
 from lacli.cli import options
-from lacli.cli.chat import plan_of, start
+from lacli.cli.chat import ANSWERING, plan_of, start
 from lacli.cli.environment import setting
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import Guessing, lookahead_group
-from lacli.cli.options import Wording, model_group, wording_group
-from lacli.cli.placement_options import replica_group
-from lacli.cli.sampling_options import sampling_group
+from lacli.cli.lookahead_options import Guessing
+from lacli.cli.options import Wording
 from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
 from lacli.settings import ModelSettings
@@ -21,13 +19,7 @@ History = Annotated[bool, setting("--history/--no-history", hidden=True)]
 """Of the chat that a run without a prompt is."""
 
 
-@with_groups(
-    wording=wording_group,
-    sampling=sampling_group,
-    decoding=lookahead_group,
-    loading=model_group,
-    copies=replica_group,
-)
+@with_groups(**ANSWERING)
 def run(
     model: options.Model = None,
     stdin: options.FromStdin = None,
