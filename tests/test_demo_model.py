@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -103,9 +103,14 @@ def model() -> Iterator[LlamaModel]:
 
 @pytest.fixture(scope="module")
 def prompts(model: LlamaModel) -> list[list[int]]:
+    return asked(model, QUESTIONS)
+
+
+def asked(model: LlamaModel, questions: Sequence[str]) -> list[list[int]]:
+    """The tokens of questions in the model's own template."""
     template, _ = choose_template("", model)
     assert template
-    return [model.tokenize(template.render(as_messages(question))) for question in QUESTIONS]
+    return [model.tokenize(template.render(as_messages(question))) for question in questions]
 
 
 @pytest.fixture(scope="module")

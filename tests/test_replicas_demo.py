@@ -20,10 +20,10 @@ from lacli.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.stats import Step
 from lacli.strict import strict_settings
-from lacli.template import as_messages, choose_template
 from lacli.verify import SampleAndMatch
 from lacli.weights import weight_types
 from tests.talking import QUESTION
+from tests.test_demo_model import asked
 
 LIMIT = 40
 ON_ONE_THREAD = ModelSettings(context=512, gpu_layers=0, threads=1)
@@ -60,9 +60,7 @@ def model() -> Iterator[LlamaModel]:
 
 @pytest.fixture(scope="module")
 def prompts(model: LlamaModel) -> list[list[int]]:
-    template, _ = choose_template("", model)
-    assert template
-    return [model.tokenize(template.render(as_messages(question))) for question in QUESTIONS]
+    return asked(model, QUESTIONS)
 
 
 class Group:
