@@ -192,6 +192,7 @@ class _Answers(BaseHTTPRequestHandler):
             self.fake.released.wait(60)
         if repository.ending != "close":
             self.connection.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()  # the server would first send an end, which a client may see alone
         self.close_connection = True
 
     def _send(self, status: int, body: bytes, headers: dict[str, str], length: int | None = None) -> None:
