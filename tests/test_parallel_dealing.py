@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.columns import Columns
-from lacli.parallel.dealing import Hand, Part, deal, paths_of
+from lacli.parallel.dealing import TERM, Hand, Part, deal, paths_of
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings, window_rows
 from lacli.tree import ROOT, Origin, Tree
@@ -186,3 +186,13 @@ def test_the_rows_that_fit_into_a_time_are_those_that_take_it(
     fits = hand.rows_within(seconds)
     assert rows <= fits <= most and (row == 0 or fits == rows)
     assert hand.rows_within(fixed / 2) == 0
+
+
+@given(fixed, row, st.integers(0, 40), st.integers(0, 20))
+def test_what_one_lacks_counts_little_where_it_takes_the_next_steps_too(
+    fixed: float, row: float, behind: int, rows: int
+) -> None:
+    hand = Hand(fixed, row, behind, 64)
+    assert hand.seconds_from_now_on(rows) == pytest.approx(
+        sum([hand.seconds(rows), *[hand._replace(behind=0).seconds(rows)] * (TERM - 1)]) / TERM
+    )

@@ -66,6 +66,25 @@ def test_steps_of_one_size_say_no_more() -> None:
     assert speed_after([(20, 0.4)] * 50).line() == pytest.approx(speed_after([(20, 0.4)]).line())
 
 
+def test_where_steps_are_small_the_prompt_says_what_rows_cost() -> None:
+    nearly_free = speed_after([(1, 1.0)] * 20)
+    nearly_free.hint(301, 1.3)
+    assert nearly_free.line() == pytest.approx((0.999, 0.001))
+    for rows, hint in ((9, 15), (9, 17), (1, 15)):
+        too_small = speed_after([(rows, 1.0)])
+        too_small.hint(hint, 1.1)
+        assert too_small.line() == speed_after([(rows, 1.0)]).line()
+
+
+@given(steps, st.integers(16, 512), st.floats(1e-6, 1e3))
+def test_a_slow_prompt_makes_rows_no_dearer_than_without_one(
+    seen: list[tuple[int, float]], rows: int, seconds: float
+) -> None:
+    without, told = speed_after(seen), speed_after(seen)
+    told.hint(rows, seconds)
+    assert 0 <= told.line()[1] <= without.line()[1]
+
+
 def test_unlike_sizes_show_what_is_fixed() -> None:
     speed = speed_after([(rows, 0.1 + 0.001 * rows) for _ in range(20) for rows in (10, 60)])
     assert seconds(speed, 10) == pytest.approx(0.11, rel=0.05)

@@ -26,6 +26,7 @@ from lacli.parallel.speed import Speed
 from lacli.pretended import PretendingDecoder as Decoder
 from lacli.settings import MODES, DecodeSettings, Mode
 from lacli.stats import Step
+from lacli.tree import Origin, Tree
 from lacli.verify import Rejection, SampleAndMatch, Verifier
 from tests.fake_engine import FakeEngine
 from tests.fake_sampler import FakeSampler
@@ -329,6 +330,38 @@ def test_a_replica_that_was_held_up_once_is_dealt_branches_again(monkeypatch: py
     decoder = decoder_of(engines, SHORT, seen=[(4, 1e-3), (4, 8e-3)])
     steps = list(decoder.generate([1, 2, 3], 800))
     assert 20 < engines[1].steps < len(steps)
+
+
+def test_after_a_slower_ones_trial_steps_without_branches_go_back_to_the_faster_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lacli.parallel.replica.perf_counter", Clocked.clock)
+    engines = [Clocked(256, 256, LOOKAHEAD.sequences, VOCABULARY) for _ in range(3)]
+    # What it lacks after the trials costs it more than a step of the others.
+    engines[0].fixed, engines[0].row = 5e-4, 5e-4
+    for engine in engines[1:]:
+        engine.fixed, engine.row = 1.5e-3, 4e-4
+    decoder = decoder_of(engines, DecodeSettings(mode="plain"))
+    steps = list(decoder.generate([1, 2, 3], 200))
+    assert [engine.steps for engine in engines] == [len(steps) - 2, 1, 1]
+
+
+def test_a_large_step_stays_here_where_the_prompt_says_that_rows_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.parallel.replica.perf_counter", Clocked.clock)
+    engines = [Clocked(400, 256, LOOKAHEAD.sequences, VOCABULARY) for _ in range(2)]
+    for engine, fixed in zip(engines, (1e-2, 2e-2), strict=True):
+        engine.fixed, engine.row = fixed, 1e-5
+    replicas = decoder_of(engines, LOOKAHEAD).replicas
+    text = [7] * 100
+    replicas.prefill(text[:-1], everybody=True)
+    for _ in range(20):
+        assert replicas.decode(text, Tree(7))
+        replicas.keep((), ordered=False)
+        text.append(7)
+    tree = Tree(7)
+    tree.add([3] * 50, 1, Origin.POOL)
+    before = engines[1].steps
+    assert replicas.decode(text, tree) and engines[1].steps == before
 
 
 def test_shares_follow_the_speeds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,9 @@ from lacli.tree import ROOT, Tree
 CLOSE = 0.01
 """How near to the best time, as a part of it, a deal is good enough."""
 
+TERM = 16
+"""Steps over which it counts what a replica has to decode before it can take whole ones."""
+
 
 class Hand(NamedTuple):
     """What a replica can take: t(b) = fixed + row b seconds, and at most `most` rows of a batch.
@@ -33,6 +36,11 @@ class Hand(NamedTuple):
         """How long it takes for the input, so many rows below it, and what it lacks; no time is enough for too many."""
         rows += 1 + self.behind
         return self.fixed + self.row * rows if rows <= self.most else inf
+
+    def seconds_from_now_on(self, rows: int) -> float:
+        """The same of each step, if it takes this one and the next ones: what it lacks it decodes only once."""
+        once = self.row * self.behind
+        return self.seconds(rows) - once + once / TERM
 
     def rows_within(self, seconds: float) -> int:
         """Rows below the input that it can decode in so long, at least 0."""

@@ -229,7 +229,7 @@ class Replicas:
         for replica, hand in zip(self.crew.members, self._hands(text), strict=True):
             if not replica.speed.known and hand.behind <= LITTLE and hand.seconds(len(tree) - 1) < inf:
                 return replica
-            seconds[replica] = hand.seconds(len(tree) - 1)
+            seconds[replica] = hand.seconds_from_now_on(len(tree) - 1)
         leader, soonest = self.leader, min(seconds, key=seconds.__getitem__)
         return soonest if seconds[soonest] < CLEARLY * seconds[leader] else leader
 
