@@ -41,6 +41,9 @@ MIDDLE = 10_000
 
 EACH = (("RPC0",), ("RPC1",))
 
+FAR_S = 0.01
+"""How far away a server is whose neighbour is to have a part of every step, however busy this machine may be."""
+
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -95,8 +98,8 @@ def test_this_processor_and_a_server_answer_together(tiny: Path, servers: tuple[
 
 
 def test_a_server_killed_in_the_middle_is_dropped_and_the_answer_goes_on(tiny: Path, one_device: str) -> None:
-    with rpc_server() as one, rpc_server() as other:
-        wanted = ReplicaSettings(EACH, rpc=(one.endpoint, other.endpoint))
+    with rpc_server() as one, rpc_server() as other, Relay(other.endpoint, delay_s=FAR_S) as far:
+        wanted = ReplicaSettings(EACH, rpc=(one.endpoint, far.endpoint))
         text, losses = answered(tiny, "lookahead", wanted, one)
     assert text == one_device
     assert len(losses) == 1 and "replica RPC0" in losses[0] and one.endpoint in losses[0]
@@ -119,8 +122,8 @@ def test_when_all_servers_are_killed_the_answer_ends_with_an_error(tiny: Path) -
 def test_a_network_that_fails_in_the_middle_of_an_answer_drops_its_server(
     trouble: Trouble, tiny: Path, servers: tuple[str, str], one_device: str
 ) -> None:
-    with Relay(servers[0], most=MIDDLE, trouble=trouble) as network:
-        wanted = ReplicaSettings(EACH, rpc=(network.endpoint, servers[1]), limit_s=3.0)
+    with Relay(servers[0], most=MIDDLE, trouble=trouble) as network, Relay(servers[1], delay_s=FAR_S) as far:
+        wanted = ReplicaSettings(EACH, rpc=(network.endpoint, far.endpoint), limit_s=3.0)
         text, losses = answered(tiny, "lookahead", wanted)
         assert network.passed > MIDDLE
     assert text == one_device and len(losses) == 1 and "replica RPC0" in losses[0]
