@@ -265,10 +265,10 @@ class Copies(Closing):
         if copy.rpc and not (decoding.recycles and self.model.vocabulary > FETCHED_WHOLE):
             # llama.cpp asks a server for each row's choice by itself, and for all rows' logits at once.
             backend_greedy = False
-        child = ChildSettings(
-            self._path, copy.loading, decoding, backend_greedy, copy.rpc, self._wanted.limit_s, copy.name
+        limit_s, verbose = self._wanted.limit_s, self._verbose
+        return RemoteEngine(
+            ChildSettings(self._path, copy.loading, decoding, backend_greedy, copy.rpc, limit_s, copy.name, verbose)
         )
-        return RemoteEngine(child)
 
     def _with_all_threads(self, copy: Copy) -> ModelSettings:
         """Where the others are idle it has the threads of all."""

@@ -167,3 +167,11 @@ def test_a_file_that_cannot_be_loaded_is_the_same_error(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError) as there:
         RemoteEngine(ChildSettings(path, LOADING, PLAIN, None))
     assert str(there.value) == str(here.value)
+
+
+def test_its_log_is_on_our_standard_error_where_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    for verbose in (False, True):
+        with RemoteEngine(ChildSettings(demo_model(), LOADING, PLAIN, None, verbose=verbose)):
+            pass
+        out, err = capfd.readouterr()
+        assert ("llama_context" in err) == verbose and not out

@@ -111,7 +111,7 @@ def open_context(settings: ChildSettings) -> Context:
         from lacli.rpc import register
 
         register(settings.rpc)
-    model = LlamaModel(settings.path, settings.loading)
+    model = LlamaModel(settings.path, settings.loading, verbose=settings.verbose)
     return LlamaEngine(model, settings.loading, settings.decoding, backend_greedy=settings.backend_greedy)
 
 

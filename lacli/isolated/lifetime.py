@@ -34,7 +34,8 @@ class Child(Closing):
     Raises OSError when it cannot be started.
     """
 
-    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND, *, heard: bool = False) -> None:
+        """heard: what it writes to its standard error goes to ours."""
         ours, theirs = socket.socketpair()
         self.wire = Wire(ours)
         with theirs:
@@ -44,7 +45,7 @@ class Child(Closing):
                 self.wire.close()
                 raise
         self.process_id = self._process.pid
-        self._said = b""
+        self._said, self._heard = b"", heard
         assert self._process.stderr
         self._ear = Thread(target=self._listen, args=(self._process.stderr,), daemon=True)
         self._ear.start()
@@ -86,6 +87,9 @@ class Child(Closing):
         with said:
             while piece := os.read(said.fileno(), KEPT):
                 self._said = (self._said + piece)[-KEPT:]
+                if self._heard:
+                    with suppress(OSError):
+                        os.write(2, piece)
 
 
 def _started(command: Sequence[str], connection: socket.socket) -> subprocess.Popen[bytes]:

@@ -46,7 +46,7 @@ class RemoteEngine(Closing):
         self._choices: Ints = np.zeros(0, np.int32)
         self.calls = 0
         try:
-            self._child: Child | None = Child(command)
+            self._child: Child | None = Child(command, heard=settings.verbose)
         except OSError as error:
             raise ReplicaLost(f"the process of {self._name} cannot be started: {error}") from error
         self.process_id = self._child.process_id

@@ -18,7 +18,7 @@ class ChildSettings:
 
     loading.placement has the devices' names as they are called in the child. backend_greedy: as LlamaEngine takes it.
     rpc: addresses of the RPC servers that this placement needs. limit_s: seconds that a call may take. name: of the
-    replica, for messages.
+    replica, for messages. verbose: llama.cpp's log goes to standard error.
     """
 
     path: Path
@@ -28,6 +28,7 @@ class ChildSettings:
     rpc: tuple[str, ...] = ()
     limit_s: float = 60.0
     name: str = ""
+    verbose: bool = False
 
 
 @dataclass(frozen=True)
