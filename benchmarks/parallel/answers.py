@@ -5,8 +5,9 @@ What the steps of a trace take is `steps.py`'s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import mean
 
 from benchmarks.parallel.device import Travel
 from benchmarks.parallel.steps import Group, GroupStairs
@@ -47,15 +48,15 @@ class Answers(Closing):
     def with_lookahead(self, size: str) -> list[Trace]:
         """A trace for each class."""
         settings = lookahead(size)
-        return [
-            Trace(kind, tuple(TracingDecoder(self._engine, settings).traced(prompt, self._limit) for prompt in prompts))
-            for kind, prompts in self._prompts.items()
-        ]
+        return self._traces(lambda prompt: TracingDecoder(self._engine, settings).traced(prompt, self._limit))
 
     def with_auto(self, stairs: Stairs, devices: int, travel: Travel | None) -> list[Trace]:
         """The same of mode auto, which decides by the clock of these devices and has measured one of them before."""
+        return self._traces(lambda prompt: self._auto(stairs, Group(stairs, devices, travel), prompt))
+
+    def _traces(self, answer: Callable[[Sequence[int]], tuple[TracedStep, ...]]) -> list[Trace]:
         return [
-            Trace(kind, tuple(self._auto(stairs, Group(stairs, devices, travel), prompt) for prompt in prompts))
+            Trace(kind, tuple(map(answer, prompts)), round(mean(map(len, prompts))))
             for kind, prompts in self._prompts.items()
         ]
 

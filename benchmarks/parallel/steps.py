@@ -147,10 +147,11 @@ class GroupStairs(Stairs):
 
 
 def replayed(trace: Trace, group: Group) -> float:
-    """How long a trace's steps take together, in plain steps."""
+    """How long a trace's steps take together, in plain steps. Prompts say how fast the devices are, and take no time."""
     total = 0.0
     for answer in trace.answers:
         group.begin()
+        group.prefill(trace.prompt - 1)
         for step in answer:
             total += group.decode(step.tree)
             group.keep(step.nodes)

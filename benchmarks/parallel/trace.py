@@ -23,6 +23,7 @@ from lacli.window import Window
 
 LAW_SEED = 2402
 LAW_STEPS = 300
+LAW_PROMPT = 128
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,11 @@ class TracedStep:
 
 @dataclass(frozen=True)
 class Trace:
-    """Answers to prompts of one class, each one's steps."""
+    """Answers to prompts of one class, each one's steps. prompt: tokens of a prompt, the mean."""
 
     kind: str
     answers: tuple[tuple[TracedStep, ...], ...]
+    prompt: int = 1
 
     @property
     def steps(self) -> int:
@@ -138,7 +140,7 @@ def law_trace(law: Law, window: int, ngram: int, guesses: int) -> Trace:
     random.shuffle(depths)
     begins = [random.choice(ends) - ngram + 2 for _ in depths]
     steps = (TracedStep(tree, tuple(range(begin, begin + depth))) for begin, depth in zip(begins, depths, strict=True))
-    return Trace("law", (tuple(steps),))
+    return Trace("law", (tuple(steps),), LAW_PROMPT)
 
 
 def full_tree(window: int, ngram: int, guesses: int) -> tuple[Tree, list[int]]:

@@ -61,8 +61,11 @@ class Speed:
         self._together = KEEP * self._together + away * step * kept / self._weight
 
     def hint(self, rows: int, seconds: float) -> None:
-        """A piece of a prompt took so long, which says something where no step was seen, or only small ones."""
-        if rows >= LEAST_HINT:
+        """A piece of a prompt took so long, which says something where no step was seen, or only small ones.
+
+        The largest one says the most.
+        """
+        if rows >= max(LEAST_HINT, self._hint[0]):
             self._hint = rows, seconds
 
     def seconds(self, rows: int) -> float:
