@@ -76,6 +76,13 @@ def test_where_steps_are_small_the_prompt_says_what_rows_cost() -> None:
         assert too_small.line() == speed_after([(rows, 1.0)]).line()
 
 
+def test_of_several_pieces_of_prompts_the_largest_counts() -> None:
+    speed = speed_after([(10, 1.0)])
+    for rows, seconds in ((100, 1.9), (20, 5.0), (200, 2.9), (20, 1.0)):
+        speed.hint(rows, seconds)
+    assert speed.line()[1] == pytest.approx(0.01)
+
+
 @given(steps, st.integers(16, 512), st.floats(1e-6, 1e3))
 def test_a_slow_prompt_makes_rows_no_dearer_than_without_one(
     seen: list[tuple[int, float]], rows: int, seconds: float

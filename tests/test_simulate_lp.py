@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from tests.program import ROOT, SECONDS, environment
 PROMPT = [1, 2, 3, 1, 2, 3, 1, 2]
 FREE = Stairs.named("1:1")
 DEAR = Stairs.named("1:1,101:11")
+CHEAP = Stairs.named("gpu")
 SETTINGS = DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=5)
 
 
@@ -105,6 +107,12 @@ def test_where_rows_are_dear_more_devices_are_faster_but_never_by_their_number()
     trace = traced(DecodeSettings(mode="lookahead", window=10, ngram=4, guesses=10))
     one, two, four = (replayed(trace, Group(DEAR, devices)) for devices in (1, 2, 4))
     assert one / 2 < two < 0.9 * one and one / 4 < four < two
+
+
+def test_devices_that_have_decoded_a_prompt_share_steps_sooner() -> None:
+    short = traced(DecodeSettings(mode="lookahead", window=10, ngram=4, guesses=10))
+    two, eight = (replayed(replace(short, prompt=100), Group(CHEAP, devices)) for devices in (2, 8))
+    assert eight < replayed(short, Group(CHEAP, 8)) < two
 
 
 def test_a_device_decodes_first_what_it_lacks_of_the_text() -> None:

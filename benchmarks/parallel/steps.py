@@ -147,7 +147,7 @@ class GroupStairs(Stairs):
 
 
 def replayed(trace: Trace, group: Group) -> float:
-    """How long a trace's steps take together, in plain steps. Prompts say how fast the devices are, and take no time."""
+    """How long a trace's steps take together, in plain steps. Prompts only say how fast devices are, in no time."""
     total = 0.0
     for answer in trace.answers:
         group.begin()
