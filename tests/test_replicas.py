@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from signal import SIGINT, pthread_kill
-from threading import Event, get_ident, local, main_thread
+from threading import Event, get_ident, main_thread
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from lacli.settings import MODES, DecodeSettings, Mode
 from lacli.stats import Step
 from lacli.tree import Origin, Tree
 from lacli.verify import Rejection, SampleAndMatch, Verifier
+from tests.fake_clock import OwnClock, make_equally_fast
 from tests.fake_engine import FakeEngine
 from tests.fake_sampler import FakeSampler
 from tests.test_decode import (
@@ -112,6 +113,12 @@ def test_several_replicas_equal_one(
     assert not decoder.replicas.lost
 
 
+@pytest.fixture
+def equally_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_equally_fast(FakeEngine, monkeypatch)
+
+
+@pytest.mark.usefixtures("equally_fast")
 def test_all_replicas_decode_branches_of_the_same_steps() -> None:
     engines = alike(Watched, 3, LOOKAHEAD)
     list(decoder_of(engines, LOOKAHEAD).generate([1, 2, 3, 1, 2, 3], 200))
@@ -263,6 +270,7 @@ def test_a_replica_that_finds_no_cells_makes_the_step_smaller(
     assert all_hold(decoder, engines) and not decoder.replicas.lost
 
 
+@pytest.mark.usefixtures("equally_fast")
 def test_of_a_step_that_was_refused_somewhere_nothing_stays() -> None:
     engines = alike(Refusing, 2, LOOKAHEAD)
     decoder = decoder_of(engines, LOOKAHEAD)
@@ -302,15 +310,6 @@ def test_one_of_which_nothing_is_known_is_tried_once_for_a_step_without_branches
     decoder = decoder_of(engines, DecodeSettings(mode="plain"))
     list(decoder.generate([1, 2, 3], 30))
     assert all(engine.steps for engine in engines)
-
-
-class OwnClock(local):
-    """A clock for each thread, which moves when an engine decodes there."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Clocked(Watched):
@@ -394,6 +393,7 @@ class Together(FakeEngine):
         return super().decode(batch)
 
 
+@pytest.mark.usefixtures("equally_fast")
 @pytest.mark.parametrize("behind", [0, 1])
 def test_one_that_catches_up_does_so_while_the_other_decodes(behind: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replica, "rows_to_catch_up", lambda replica, behind, step_s: min(behind, 5))
@@ -612,6 +612,7 @@ class Erring(FakeEngine):
         return super().decode(batch)
 
 
+@pytest.mark.usefixtures("equally_fast")
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_replica_that_has_failed_once_is_asked_no_more(place: int) -> None:
     engines = alike(Erring, 2, LOOKAHEAD)
@@ -624,6 +625,7 @@ def test_a_replica_that_has_failed_once_is_asked_no_more(place: int) -> None:
     assert engines[place].calls == calls
 
 
+@pytest.mark.usefixtures("equally_fast")
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_batch_that_llama_cpp_refuses_is_raised_at_once(place: int) -> None:
     engines = alike(Erring, 3, LOOKAHEAD)
@@ -659,6 +661,7 @@ def test_the_others_go_on_with_smaller_batches_and_far_behind_where_the_leader_i
     assert lost >= 8
 
 
+@pytest.mark.usefixtures("equally_fast")
 def test_timing_plain_steps_goes_on_with_those_that_are_left() -> None:
     engines = failing(LOOKAHEAD, [("decode", 0), ("", 0)])
     decoder = decoder_of(engines, LOOKAHEAD)

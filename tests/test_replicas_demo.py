@@ -22,6 +22,7 @@ from lacli.stats import Step
 from lacli.strict import strict_settings
 from lacli.verify import SampleAndMatch
 from lacli.weights import weight_types
+from tests.fake_clock import make_equally_fast
 from tests.talking import QUESTION
 from tests.test_demo_model import asked
 
@@ -205,7 +206,9 @@ def test_an_answer_goes_on_without_a_context_that_is_gone(
     model: LlamaModel,
     prompts: list[list[int]],
     strict_plain: dict[float, list[list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    make_equally_fast(LlamaEngine, monkeypatch)
     with Group(model, *strict(chosen), 3) as group:
         decoder = group.decoder()
         answer = decoder.generate(prompts[0], LIMIT)
