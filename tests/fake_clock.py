@@ -10,6 +10,7 @@ import pytest
 
 from lacli.batch import Batch
 from lacli.context import LlamaEngine
+from lacli.isolated.remote import RemoteEngine
 from tests.fake_engine import FakeEngine
 
 READERS = ("lacli.bench.rounds", "lacli.bench.warm_up", "lacli.decode", "lacli.cache", "lacli.parallel.replica")
@@ -56,11 +57,13 @@ class OwnClock(local):
         return self.now
 
 
-def make_equally_fast(kind: type[FakeEngine] | type[LlamaEngine], monkeypatch: pytest.MonkeyPatch) -> None:
+def make_equally_fast(
+    kind: type[FakeEngine] | type[LlamaEngine] | type[RemoteEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Let replicas with such engines read a clock by which none is ever held up, so that each goes on to get parts."""
     decode, clock = kind.decode, OwnClock()
 
-    def timed(engine: FakeEngine | LlamaEngine, batch: Batch) -> bool:
+    def timed(engine: FakeEngine | LlamaEngine | RemoteEngine, batch: Batch) -> bool:
         clock.now += 1e-3 + 1e-4 * len(batch)
         return decode(engine, batch)  # type: ignore[arg-type]  # it is of that kind
 

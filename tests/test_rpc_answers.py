@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from lacli.errors import LacliError, ReplicaLost
+from lacli.isolated.remote import RemoteEngine
 from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
+from tests.fake_clock import make_equally_fast
 from tests.program import ROOT, environment, run
 from tests.rpc_relay import Relay, Trouble
 from tests.rpc_servers import Server, rpc_server, with_rpc
@@ -40,9 +42,6 @@ MIDDLE = 10_000
 """Bytes of a server that are in the middle of an answer: loading takes hundreds, each row of a step 1.2 kB."""
 
 EACH = (("RPC0",), ("RPC1",))
-
-FAR_S = 0.01
-"""How far away a server is whose neighbour is to have a part of every step, however busy this machine may be."""
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +77,11 @@ def answered(
         return generation.answer().text, session.losses()
 
 
+@pytest.fixture
+def equally_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_equally_fast(RemoteEngine, monkeypatch)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_two_servers_as_replicas_give_the_text_of_one_device(
     mode: str, tiny: Path, servers: tuple[str, str], one_device: str
@@ -97,9 +101,10 @@ def test_this_processor_and_a_server_answer_together(tiny: Path, servers: tuple[
     assert answered(tiny, "lookahead", wanted) == (one_device, [])
 
 
+@pytest.mark.usefixtures("equally_fast")
 def test_a_server_killed_in_the_middle_is_dropped_and_the_answer_goes_on(tiny: Path, one_device: str) -> None:
-    with rpc_server() as one, rpc_server() as other, Relay(other.endpoint, delay_s=FAR_S) as far:
-        wanted = ReplicaSettings(EACH, rpc=(one.endpoint, far.endpoint))
+    with rpc_server() as one, rpc_server() as other:
+        wanted = ReplicaSettings(EACH, rpc=(one.endpoint, other.endpoint))
         text, losses = answered(tiny, "lookahead", wanted, one)
     assert text == one_device
     assert len(losses) == 1 and "replica RPC0" in losses[0] and one.endpoint in losses[0]
@@ -118,12 +123,13 @@ def test_when_all_servers_are_killed_the_answer_ends_with_an_error(tiny: Path) -
         answered(tiny, "lookahead", ReplicaSettings(EACH, rpc=(one.endpoint, other.endpoint)), one, other)
 
 
+@pytest.mark.usefixtures("equally_fast")
 @pytest.mark.parametrize("trouble", ["broken", "silent"])
 def test_a_network_that_fails_in_the_middle_of_an_answer_drops_its_server(
     trouble: Trouble, tiny: Path, servers: tuple[str, str], one_device: str
 ) -> None:
-    with Relay(servers[0], most=MIDDLE, trouble=trouble) as network, Relay(servers[1], delay_s=FAR_S) as far:
-        wanted = ReplicaSettings(EACH, rpc=(network.endpoint, far.endpoint), limit_s=3.0)
+    with Relay(servers[0], most=MIDDLE, trouble=trouble) as network:
+        wanted = ReplicaSettings(EACH, rpc=(network.endpoint, servers[1]), limit_s=3.0)
         text, losses = answered(tiny, "lookahead", wanted)
         assert network.passed > MIDDLE
     assert text == one_device and len(losses) == 1 and "replica RPC0" in losses[0]
