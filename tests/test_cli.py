@@ -411,8 +411,8 @@ def test_without_show_accepted_the_answer_is_never_coloured(shown: list[str]) ->
     assert "\x1b" not in finish(on_terminal(*shown)).out
 
 
-ENDLESS = ("run", "-q", "--raw", "-p", "def f(x):", "-c", "2048")
-"""An answer that takes far longer than it takes to press Ctrl-C."""
+ENDLESS = ("run", "-q", "--raw", "-p", "def f(x):", "-c", "16384", "--ignore-eos")
+"""An answer that takes half a minute, so it goes on however late Ctrl-C comes."""
 
 
 def test_ctrl_c_on_a_terminal_keeps_the_text_so_far() -> None:
