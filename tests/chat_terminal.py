@@ -6,9 +6,9 @@ No test lives here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from tests.program import on_terminal
+from tests.program import PROGRAM, on_terminal
 
 DRAWN, TAKEN = "\x1b[?2004h", "\x1b[?2004l"
 """Bracketed paste is asked for while the prompt has the terminal, and no more once it has a line."""
@@ -25,8 +25,10 @@ class ChatTerminal:
     included; raw: what was shown between the last two prompts, likewise.
     """
 
-    def __init__(self, *arguments: str, env: Mapping[str, str], columns: int = 400) -> None:
-        self.process = on_terminal(*arguments, env=env, columns=columns)
+    def __init__(
+        self, *arguments: str, env: Mapping[str, str], columns: int = 400, program: Sequence[str] = PROGRAM
+    ) -> None:
+        self.process = on_terminal(*arguments, env=env, columns=columns, program=program)
         self.process.delaybeforesend = None
         self.drawn = self.raw = ""
         self.greeting = self.shown()

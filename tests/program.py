@@ -96,14 +96,16 @@ def run(
     return Done(process.returncode, (out or b"").decode(), err.decode())
 
 
-def on_terminal(*arguments: str, env: Mapping[str, str] | None = None, columns: int = 400) -> pexpect.spawn:
+def on_terminal(
+    *arguments: str, env: Mapping[str, str] | None = None, columns: int = 400, program: Sequence[str] = PROGRAM
+) -> pexpect.spawn:
     """Start lacli on a terminal of its own, wide enough that no line wraps unless `columns` says otherwise."""
     with warnings.catch_warnings():
         # Python dislikes forks in a process in which numpy has threads.
         warnings.simplefilter("ignore", DeprecationWarning)
         return pexpect.spawn(
-            PROGRAM[0],
-            [*PROGRAM[1:], *arguments],
+            program[0],
+            [*program[1:], *arguments],
             env=environment(env),
             dimensions=(50, columns),
             timeout=SECONDS,

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from lacli.chat.keys import ALL
 from lacli.chat.saved import read_chat
 from lacli.settings import DecodeSettings, ModelSettings
 from tests.chat_terminal import CTRL_C, CTRL_D, ENTER, UP, ChatTerminal, plain
-from tests.program import SECONDS, call, on_terminal, start
+from tests.program import PROGRAM, SECONDS, call, on_terminal, start
 
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
 """No choice between two tokens of its answer is close, so every mode gives the same one."""
@@ -55,9 +56,9 @@ def start_chat(tmp_path: Path) -> Iterator[Start]:
     """Starts a chat with a history of its own; one that a test leaves running is ended."""
     started: list[ChatTerminal] = []
 
-    def start_one(*arguments: str, columns: int = 400, **env: str) -> ChatTerminal:
+    def start_one(*arguments: str, columns: int = 400, program: Sequence[str] = PROGRAM, **env: str) -> ChatTerminal:
         changes = {**NOTHING, "XDG_STATE_HOME": str(tmp_path / "state"), **env}
-        started.append(ChatTerminal("chat", *QUICK, *arguments, env=changes, columns=columns))
+        started.append(ChatTerminal("chat", *QUICK, *arguments, env=changes, columns=columns, program=program))
         return started[-1]
 
     yield start_one
@@ -310,11 +311,35 @@ def test_whatever_goes_wrong_is_one_line_and_the_chat_goes_on(chat: ChatTerminal
     assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
 
 
-def test_ctrl_c_stops_an_answer_and_keeps_what_came(chat: ChatTerminal, tmp_path: Path) -> None:
-    for line in ("/set predict -1", "/set ignore-eos on", "/mode plain"):
-        chat.says(line)
+def until_ctrl_c(rows: str) -> tuple[str, ...]:
+    """The program, which says that it waits at its first batch with such rows, until Ctrl-C comes, however late."""
+    text = f"""
+import time
+from lacli.__main__ import main
+from lacli.context import LlamaEngine
+
+decode = LlamaEngine.decode
+
+def waiting(engine, batch):
+    if {rows}:
+        LlamaEngine.decode = decode
+        print("WAITING", flush=True)
+        while True:
+            time.sleep(0.01)
+    return decode(engine, batch)
+
+LlamaEngine.decode = waiting
+main()
+"""
+    return (sys.executable, "-c", text)
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_what_came(start_chat: Start, tmp_path: Path) -> None:
+    program = until_ctrl_c("batch.wanted and batch.positions[0] > 60")
+    chat = start_chat("-n", "-1", "--ignore-eos", "--mode", "plain", program=program)
     chat.send(QUESTION + ENTER)
-    begun = chat.sees("def is_empty")
+    begun = chat.sees("WAITING\r\n").removesuffix("WAITING\n")
+    assert "def is_empty" in begun
     chat.process.send(CTRL_C)
     partial, note, gap = (begun + chat.shown()).rsplit("\n", 2)
     assert note == "" and gap == ""
@@ -329,11 +354,13 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_came(chat: ChatTerminal, tmp_path
     assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
 
 
-def test_ctrl_c_while_a_message_is_read_in_leaves_the_question_open(chat: ChatTerminal, tmp_path: Path) -> None:
+def test_ctrl_c_while_a_message_is_read_in_leaves_the_question_open(start_chat: Start, tmp_path: Path) -> None:
     file = tmp_path / "long.txt"
     file.write_text("".join(f"self.x{number} = {number}\n" for number in range(200)))
+    chat = start_chat(program=until_ctrl_c("batch.positions[0] > 200"))
     chat.send(f"/read {file} {QUESTION}{ENTER}")
-    chat.sees(" tokens\r\n")
+    # Between the words about the file and its first token Ctrl-C is not heard.
+    assert " tokens\n" in chat.sees("WAITING\r\n")
     chat.process.send(CTRL_C)
     assert "stopped before the answer began; /regen gives it" in chat.shown()
     assert shown(answer("-f", str(file), "-p", QUESTION))[:-1] in chat.says("/regen")
