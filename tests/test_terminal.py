@@ -10,6 +10,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 
@@ -87,6 +88,13 @@ class Terminal:
         self._screen.reset()
         pyte.Stream(self._screen).feed(self.output)
         return [row.rstrip() for row in self._screen.display if row.strip()]
+
+    def shows(self, *rows: str) -> None:
+        """These are the rows, once the rest of what is being drawn has come: it may be read in any pieces."""
+        with suppress(pexpect.TIMEOUT, pexpect.EOF):
+            while self.screen() != [*rows]:
+                self.process.expect(".")
+        assert self.screen() == [*rows]
 
 
 Start = Callable[..., Terminal]
@@ -329,8 +337,7 @@ def test_an_editor_that_fails_leaves_the_line_and_a_sentence(
 def test_the_status_line_stands_below_the_line_and_is_gone_when_it_is_sent(start: Start) -> None:
     terminal = start("--status", STATUS)
     terminal.type("hello")
-    terminal.process.expect_exact("hello")
-    assert terminal.screen() == ["> hello", STATUS]
+    terminal.shows("> hello", STATUS)
     terminal.process.send(ENTER)
     terminal.read()
     terminal.end()
@@ -340,15 +347,13 @@ def test_the_status_line_stands_below_the_line_and_is_gone_when_it_is_sent(start
 def test_a_hidden_status_line_takes_no_row(start: Start) -> None:
     terminal = start()
     terminal.type("hello")
-    terminal.process.expect_exact("hello")
-    assert terminal.screen() == ["> hello"]
+    terminal.shows("> hello")
 
 
 def test_twenty_columns_and_few_rows_are_enough(start: Start) -> None:
     terminal = start("--status", STATUS, rows=4, columns=20)
     terminal.type("a line that needs two")
-    terminal.process.expect_exact("two")
-    assert terminal.screen() == ["> a line that needs", "  two", STATUS[:20].rstrip()]
+    terminal.shows("> a line that needs", "  two", STATUS[:20].rstrip())
     terminal.process.send(f"{CTRL_C}/re")
     terminal.process.expect_exact("/regen")
     terminal.process.send(f"{CTRL_C}{CTRL_D}")
