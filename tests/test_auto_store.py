@@ -24,7 +24,7 @@ from lacli.cost.store import HASHED
 from lacli.errors import ModelLoadError
 from lacli.resolve import find_model
 from lacli.settings import DecodeSettings
-from tests.program import ROOT, environment
+from tests.program import ROOT, SECONDS, environment
 
 KEY = StoreKey("toy 1.gguf", 4000, "some content", 1000, "some pieces")
 TEXTS = [[1, 2, 3], [4, 5, 6, 7, 8], [999]]
@@ -230,7 +230,10 @@ for number in range(10**6):
 ADDING = f"""
 import sys
 from pathlib import Path
+from lacli.auto import store as store_module
 from lacli.auto.store import StoreKey, open_store
+# A slow disk keeps the other one busy for longer than a user would wait.
+store_module.PATIENCE = {SECONDS}
 store, notes = open_store(Path(sys.argv[1]), {KEY!r})
 print(notes, flush=True)
 sys.stdin.readline()
