@@ -135,10 +135,12 @@ def run(opens: Open = open_context) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = _connection(sys.argv[1])
     Thread(target=_end_with_parent, daemon=True).start()
+    wire = Wire(connection)
     try:
-        with suppress(EOFError), Wire(connection) as wire:
+        with suppress(EOFError):
             serve(wire, opens)
     except Exception:
+        # The connection breaks behind the last words only: whoever asks does not wait for them.
         traceback.print_exc()
         os._exit(FAILED)
     os._exit(0)
