@@ -7,6 +7,7 @@ who decodes is `replica.py`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
@@ -85,20 +86,19 @@ def deal(paths: dict[int, list[int]], hands: Sequence[Hand]) -> list[list[int]]:
     branches = sorted(paths, key=paths.__getitem__)
     in_order = [paths[branch] for branch in branches]
     alone = [len(path) for path in in_order]
-    more = []
+    together = [0]
     seen: set[int] = set()
     for path in in_order:
-        before = len(seen)
         seen.update(path)
-        more.append(len(seen) - before)
+        together.append(len(seen))
     # Each could take all that the others leave, so the time of the fastest alone is enough.
     enough = min(hand.seconds(len(seen)) for hand in hands)
     assert enough < inf, "the caller sees to it that one replica can take the whole step"
-    best, least = _fill(alone, more, hands, enough), 0.0
+    best, least = _fill(alone, together, hands, enough), 0.0
     assert best is not None, "what one can do all can do"
     while enough - least > CLOSE * enough:
         middle = (least + enough) / 2
-        found = _fill(alone, more, hands, middle)
+        found = _fill(alone, together, hands, middle)
         if found is None:
             least = middle
         else:
@@ -107,19 +107,16 @@ def deal(paths: dict[int, list[int]], hands: Sequence[Hand]) -> list[list[int]]:
     return [branches[begin:end] for begin, end in pairwise(ends)]
 
 
-def _fill(alone: Sequence[int], more: Sequence[int], hands: Sequence[Hand], seconds: float) -> list[int] | None:
+def _fill(alone: Sequence[int], together: Sequence[int], hands: Sequence[Hand], seconds: float) -> list[int] | None:
     """How many branches have been dealt after each hand when all stop in time; None where some are left.
 
-    alone, more: rows of each branch for a hand that has nothing yet, and for the one that has the branch before.
+    alone: rows of each branch by itself. together: rows of so many branches from the first on. What one shares with
+    any before it, it shares with its neighbour.
     """
     dealt, ends = 0, []
     for hand in hands:
-        room, rows = hand.rows_within(seconds), 0
-        begin = dealt
-        while dealt < len(alone):
-            rows += alone[dealt] if dealt == begin else more[dealt]
-            if rows > room:
-                break
-            dealt += 1
+        if dealt < len(alone):
+            room = hand.rows_within(seconds) - alone[dealt] + together[dealt + 1]
+            dealt = max(dealt, bisect_right(together, room) - 1)
         ends.append(dealt)
     return ends if dealt == len(alone) else None
