@@ -64,7 +64,7 @@ class Relay:
             try:
                 server = socket.create_connection(self._server)
             except OSError:
-                client.shutdown(socket.SHUT_RDWR)
+                client.close()
                 continue
             self._sockets.append(server)
             for each in (client, server):

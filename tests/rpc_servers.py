@@ -6,7 +6,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event, Thread
 
@@ -87,8 +87,8 @@ class Pretender:
     def _serve(self) -> None:
         while not self._over.is_set():
             client, _ = self._listening.accept()
-            with client:
-                # Who only looks whether somebody is here says nothing.
+            # Who only looks whether somebody is here says nothing, and who has waited too long is gone.
+            with client, suppress(OSError):
                 if message := client.recv(HELLO, socket.MSG_WAITALL) if not self._over.is_set() else b"":
                     self.heard = message
                     self._reply(client)
