@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -169,9 +170,25 @@ def test_a_file_that_cannot_be_loaded_is_the_same_error(tmp_path: Path) -> None:
     assert str(there.value) == str(here.value)
 
 
-def test_its_log_is_on_our_standard_error_where_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+class Full(StringIO):
+    """A file on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_its_log_is_on_our_standard_error_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     for verbose in (False, True):
         with RemoteEngine(ChildSettings(demo_model(), LOADING, PLAIN, None, verbose=verbose)):
             pass
-        out, err = capfd.readouterr()
+        out, err = capsys.readouterr()
         assert ("llama_context" in err) == verbose and not out
+
+
+@pytest.mark.parametrize("closed", [None, Full()], ids=["closed", "full"])
+def test_where_its_log_cannot_be_written_it_goes_on(
+    closed: StringIO | None, prompt: list[int], here: LlamaEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", closed)
+    with RemoteEngine(ChildSettings(demo_model(), LOADING, PLAIN, None, verbose=True)) as there:
+        assert tokens(Decoder(there, PLAIN), prompt) == tokens(Decoder(here, PLAIN), prompt)

@@ -87,9 +87,9 @@ class Child(Closing):
         with said:
             while piece := os.read(said.fileno(), KEPT):
                 self._said = (self._said + piece)[-KEPT:]
-                if self._heard:
+                if self._heard and sys.stderr:
                     with suppress(OSError):
-                        os.write(2, piece)
+                        sys.stderr.write(piece.decode("utf-8", "replace"))
 
 
 def _started(command: Sequence[str], connection: socket.socket) -> subprocess.Popen[bytes]:
