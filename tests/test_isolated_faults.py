@@ -233,8 +233,8 @@ def test_ctrl_c_of_a_terminal_does_not_reach_the_child() -> None:
 def test_ctrl_c_while_a_child_loads_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Child] = []
 
-    def start(command: Sequence[str]) -> Child:
-        started.append(Child(command))
+    def start(command: Sequence[str], *, heard: bool) -> Child:
+        started.append(Child(command, heard=heard))
         return started[-1]
 
     monkeypatch.setattr("lacli.isolated.remote.Child", start)
