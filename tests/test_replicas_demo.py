@@ -130,7 +130,9 @@ def test_strict_replicas_give_strict_plains_tokens(
     model: LlamaModel,
     prompts: list[list[int]],
     strict_plain: dict[float, list[list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    make_equally_fast(LlamaEngine, monkeypatch)
     with Group(model, *strict(chosen), count) as group:
         assert group.answers(prompts) == strict_plain[0.0]
         for temp in (0.8, 1.2):
