@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import local
 
 import pytest
 
+from benchmarks.parallel.device import Clock
 from lacli.batch import Batch
 from lacli.context import LlamaEngine
 from lacli.isolated.remote import RemoteEngine
@@ -48,24 +48,15 @@ class ClockedEngine(FakeEngine):
         return fits
 
 
-class OwnClock(local):
-    """A clock for each thread, which moves when an engine decodes there."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def make_equally_fast(
     kind: type[FakeEngine] | type[LlamaEngine] | type[RemoteEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let replicas with such engines read a clock by which none is ever held up, so that each goes on to get parts."""
-    decode, clock = kind.decode, OwnClock()
+    decode, clock = kind.decode, Clock()
 
     def timed(engine: FakeEngine | LlamaEngine | RemoteEngine, batch: Batch) -> bool:
         clock.now += 1e-3 + 1e-4 * len(batch)
         return decode(engine, batch)  # type: ignore[arg-type]  # it is of that kind
 
     monkeypatch.setattr(kind, "decode", timed)
-    monkeypatch.setattr("lacli.parallel.replica.perf_counter", clock)
+    monkeypatch.setattr("lacli.parallel.replica.perf_counter", clock.read)

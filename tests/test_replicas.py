@@ -16,6 +16,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.parallel.device import Clock
 from lacli import decode
 from lacli.batch import Batch, Ints
 from lacli.engine import Floats, Successors
@@ -28,7 +29,7 @@ from lacli.settings import MODES, DecodeSettings, Mode
 from lacli.stats import Step
 from lacli.tree import Origin, Tree
 from lacli.verify import Rejection, SampleAndMatch, Verifier
-from tests.fake_clock import OwnClock, make_equally_fast
+from tests.fake_clock import make_equally_fast
 from tests.fake_engine import FakeEngine
 from tests.fake_sampler import FakeSampler
 from tests.test_decode import (
@@ -315,7 +316,7 @@ def test_one_of_which_nothing_is_known_is_tried_once_for_a_step_without_branches
 class Clocked(Watched):
     """Takes so many seconds for each call, and for each row."""
 
-    clock = OwnClock()
+    clock = Clock()
     fixed, row = 1e-3, 1e-4
 
     def decode(self, batch: Batch) -> bool:
@@ -324,7 +325,7 @@ class Clocked(Watched):
 
 
 def test_a_replica_that_was_held_up_once_is_dealt_branches_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.parallel.replica.perf_counter", Clocked.clock)
+    monkeypatch.setattr("lacli.parallel.replica.perf_counter", Clocked.clock.read)
     engines = [Clocked(900, 256, SHORT.sequences, VOCABULARY) for _ in range(2)]
     decoder = decoder_of(engines, SHORT, seen=[(4, 1e-3), (4, 8e-3)])
     steps = list(decoder.generate([1, 2, 3], 800))
@@ -334,7 +335,7 @@ def test_a_replica_that_was_held_up_once_is_dealt_branches_again(monkeypatch: py
 def test_after_a_slower_ones_trial_steps_without_branches_go_back_to_the_faster_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lacli.parallel.replica.perf_counter", Clocked.clock)
+    monkeypatch.setattr("lacli.parallel.replica.perf_counter", Clocked.clock.read)
     engines = [Clocked(256, 256, LOOKAHEAD.sequences, VOCABULARY) for _ in range(3)]
     # What it lacks after the trials costs it more than a step of the others.
     engines[0].fixed, engines[0].row = 5e-4, 5e-4
@@ -346,7 +347,7 @@ def test_after_a_slower_ones_trial_steps_without_branches_go_back_to_the_faster_
 
 
 def test_a_large_step_stays_here_where_the_prompt_says_that_rows_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.parallel.replica.perf_counter", Clocked.clock)
+    monkeypatch.setattr("lacli.parallel.replica.perf_counter", Clocked.clock.read)
     engines = [Clocked(400, 256, LOOKAHEAD.sequences, VOCABULARY) for _ in range(2)]
     for engine, fixed in zip(engines, (1e-2, 2e-2), strict=True):
         engine.fixed, engine.row = fixed, 1e-5
@@ -364,7 +365,7 @@ def test_a_large_step_stays_here_where_the_prompt_says_that_rows_are_cheap(monke
 
 
 def test_shares_follow_the_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.parallel.replica.perf_counter", Clocked.clock)
+    monkeypatch.setattr("lacli.parallel.replica.perf_counter", Clocked.clock.read)
     wide = replace(LOOKAHEAD, window=30, guesses=0)
     engines = [Clocked(300, 256, wide.sequences, VOCABULARY) for _ in range(2)]
     engines[0].row = 3e-4
