@@ -14,17 +14,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-from llama_cpp.llama_grammar import json_schema_to_gbnf
-
 from lacli.amounts import count_in_words
 from lacli.closing import Closing
 from lacli.devices import CPU, Device, offloading, settled
 from lacli.errors import LacliError, ModelLoadError, PromptError
+from lacli.llamacpp.probe import proven
 from lacli.log import Log
 from lacli.offload import FUNCTIONS, found_devices, place
 from lacli.settings import ModelSettings
+
+# A library for another processor can end this process by a signal as soon as it is loaded.
+proven(ModelSettings())
+
+import llama_cpp  # noqa: E402
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter  # noqa: E402
+from llama_cpp.llama_grammar import json_schema_to_gbnf  # noqa: E402
 
 lib = llama_cpp
 
@@ -64,6 +68,15 @@ def library() -> Log:
     lib.llama_log_set(callback, ctypes.c_void_p(0))
     lib.llama_backend_init()
     return log
+
+
+def quantize(source: Path, target: Path, kind: int) -> None:
+    """Write a model file with all its matrices in another type. kind: llama.cpp's llama_ftype."""
+    library()
+    parameters = lib.llama_model_quantize_default_params()
+    parameters.ftype, parameters.pure, parameters.nthread = kind, True, 1
+    if status := lib.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(parameters)):
+        raise LacliError(f"llama.cpp cannot quantise {source.name} ({status})")
 
 
 def declared(*functions: tuple[str, list[Any], Any]) -> ctypes.CDLL:
@@ -129,7 +142,8 @@ class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
     memory: MiB that its weights take, mapped from the file or copied to a device. simulated: its weights are not read
-    and its contexts take no memory but say how much they would; nothing can be decoded then.
+    and its contexts take no memory but say how much they would; nothing can be decoded then. Kernels that fail on this
+    processor are left out (`probe.proven`).
     Raises ModelLoadError when llama.cpp cannot read the file or lacli cannot decode with its kind of model.
     """
 
@@ -138,6 +152,8 @@ class LlamaModel(Closing):
         self._log.verbose = verbose
         self._log.forget()
         self._log.take_buffers()
+        if not simulated:
+            settings, _ = proven(settings)
         settings = settled(settings, devices(memory=False))
         parameters = lib.llama_model_default_params()
         kept = place(parameters, settings, declared(*FUNCTIONS))

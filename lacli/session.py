@@ -17,12 +17,12 @@ from lacli.chain import LlamaSampler
 from lacli.closing import Closing
 from lacli.context import most_back
 from lacli.copies import Copies
-from lacli.cores import with_threads
 from lacli.decode import Decoder
 from lacli.engine import Context, Engine
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.generation import Generation
 from lacli.llama import offloads, schema_grammar
+from lacli.llamacpp.probe import proven
 from lacli.notes import asked_sources, context_notes, idle_notes, source_notes
 from lacli.placement import ReplicaSettings
 from lacli.possible import possible
@@ -63,8 +63,8 @@ class Session(Closing):
 
         replicas: how many copies of the model answer together, and where; None for one.
         """
-        model_settings = with_threads(model_settings)
-        self.notes: list[str] = []
+        model_settings, fault = proven(model_settings)
+        self.notes = [fault] if fault else []
         self._cost = cost
         self._kept = KeptTexts(kept) if kept else None
         self._schema = ("", "")

@@ -240,7 +240,8 @@ class ModelSettings:
     @property
     def flags(self) -> str:
         """The flags of a context that change what it computes, as they are typed."""
-        return f"-fa {self.flash_attention} -ctk {self.cache_type_k} -ctv {self.cache_type_v} -b {self.batch}"
+        repack = "" if self.repack else " --no-repack"
+        return f"-fa {self.flash_attention} -ctk {self.cache_type_k} -ctv {self.cache_type_v} -b {self.batch}{repack}"
 
     @property
     def by_name(self) -> dict[str, int | str]:

@@ -24,6 +24,9 @@ FLOATS = {"f32", "f16", "bf16"}
 REPACKED = {"q2_K", "q3_K", "q4_K"}
 """Weights that llama.cpp stores anew at loading, for kernels that take 4 rows at a time and others for the rest."""
 
+EXACT_REPACKED = {"iq4_nl"}
+"""Weights that have a kernel of their own for one row only where they are not stored anew."""
+
 
 def strict_settings(
     loading: ModelSettings, decoding: DecodeSettings, types: frozenset[str], *, on_gpu: bool
@@ -33,15 +36,17 @@ def strict_settings(
         raise UsageError("--strict holds on the CPU only", "-ngl 0 computes there; lacli check tells what differs")
     if loading.flash_attention == "off":
         raise UsageError("--strict needs flash attention", "leave -fa off out")
+    repack = loading.repack and not types & REPACKED
+    one_row_differs = types & FLOATS or (types & EXACT_REPACKED and not repack)
     loading = replace(
         loading,
         flash_attention="on",
         cache_type_k=_exact(loading.cache_type_k),
         cache_type_v=_exact(loading.cache_type_v),
         tiled=not any(map(_is_tiled, types)),
-        repack=not types & REPACKED,
+        repack=repack,
     )
-    return loading, replace(decoding, ordered=True, least_outputs=2 if types & FLOATS else 1)
+    return loading, replace(decoding, ordered=True, least_outputs=2 if one_row_differs else 1)
 
 
 def check_draws(sampling: SamplingSettings) -> None:

@@ -44,7 +44,7 @@ def measured(cache: dict[str, str], *arguments: str) -> dict[str, Any]:
 
 
 def kept(cache: dict[str, str]) -> list[Path]:
-    return sorted(Path(cache["XDG_CACHE_HOME"]).rglob("*.json"))
+    return sorted(Path(cache["XDG_CACHE_HOME"]).rglob("cost/*.json"))
 
 
 def test_it_prints_tables_and_a_conclusion_and_nothing_else_on_stdout(cache: dict[str, str]) -> None:

@@ -49,8 +49,11 @@ def history_file() -> Path:
 
 def own_folders() -> dict[str, Path]:
     """All folders that lacli writes into or reads the user's files from, by what is in them."""
+    from lacli.llamacpp import probe
+
     return {
         "measured costs": cost_folder(),
+        "tried builds": probe.folder(),
         "kept texts": store_folder(),
         "weights of RPC clients": rpc_folder(),
         "chat history": history_file().parent,

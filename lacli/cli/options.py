@@ -226,6 +226,17 @@ CacheTypeV = Annotated[
     setting(*spellings("cache_type_v"), help="Type of the cache's values.", rich_help_panel=MODEL),
 ]
 
+NoRepack = Annotated[
+    bool,
+    setting(
+        "-nr",
+        "--no-repack",
+        parser=yes_or_no,
+        help="Leave out the CPU kernels for repacked weights and AMX, which are faster for several rows.",
+        rich_help_panel=MODEL,
+    ),
+]
+
 
 Offline = Annotated[
     bool,
@@ -247,6 +258,7 @@ def model_group(
     flash_attention: FlashAttention = LOADING.flash_attention,
     cache_type_k: CacheTypeK = LOADING.cache_type_k,
     cache_type_v: CacheTypeV = LOADING.cache_type_v,
+    no_repack: NoRepack = not LOADING.repack,
     device: Devices = "",
     split_mode: SplitMode = PLACE.split_mode,
     tensor_split: TensorSplit = "",
@@ -261,6 +273,7 @@ def model_group(
         flash_attention=flash_attention,
         cache_type_k=cache_type_k,
         cache_type_v=cache_type_v,
+        repack=not no_repack,
         placement=placement_of(device, split_mode, tensor_split, main_gpu),
     )
 

@@ -10,15 +10,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from time import time
 
-from lacli.backends import devices
+from lacli.backends import build, devices
 from lacli.context import LlamaEngine, most_back
 from lacli.cores import with_threads
 from lacli.cost.measure import MeasurePlan, drift, engine_settings, measure
 from lacli.cost.store import CostKey, CostStore, MachineKey, content_hash
 from lacli.devices import CPU, Device
+from lacli.doctor.versions import backend_words, build_words
 from lacli.ending import ctrl_c_ends_at_once
 from lacli.errors import reason_of
-from lacli.llama import LlamaModel, offloads, version
+from lacli.llama import LlamaModel, offloads
+from lacli.llamacpp.probe import proven
 from lacli.placement import Placement
 from lacli.session import Session
 from lacli.settings import ModelSettings
@@ -62,12 +64,13 @@ def room(plan: MeasurePlan, loading: ModelSettings, default_context: int = 0) ->
 
 def machine_key(path: Path, loading: ModelSettings) -> MachineKey:
     """A model file with these settings on this machine; no model has to be loaded for it."""
-    loading = with_threads(loading)
+    loading, _ = proven(loading)
+    library = build()
     return MachineKey(
         model=path.name,
         size=path.stat().st_size,
         content=content_hash(path),
-        library=f"llama-cpp-python {version()}",
+        library="; ".join([build_words(library), *map(backend_words, library.backends)]),
         devices=build_devices(loading.placement),
         threads=loading.threads,
         threads_batch=loading.threads_batch,

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from time import time
 
-from lacli.cores import with_threads
 from lacli.cost.cost_json import as_json
 from lacli.cost.known import cost_key, cost_of, measure_cost
 from lacli.cost.measure import MeasurePlan
@@ -20,6 +19,7 @@ from lacli.cost.store import CostStore
 from lacli.ending import loading_model
 from lacli.errors import Interrupted
 from lacli.llama import LlamaModel
+from lacli.llamacpp.probe import proven
 from lacli.settings import ModelSettings
 from lacli.staircase import Cost
 from lacli.ui import Screen
@@ -38,7 +38,9 @@ class CostPlan:
 
 def show_cost(path: Path, loading: ModelSettings, plan: CostPlan, screen: Screen) -> None:
     """Print what steps of a model cost here. Raises Interrupted after Ctrl-C, with nothing printed or kept."""
-    loading = with_threads(loading)
+    loading, fault = proven(loading)
+    if fault:
+        screen.note(fault)
     store, key = CostStore(plan.folder), cost_key(path, loading, plan.measured)
     measured = partial(_measured, path, loading, plan, screen)
     cost, kept = cost_of(key, plan.measured, store, measured, fresh=plan.fresh, progress=screen.note)

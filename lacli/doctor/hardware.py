@@ -58,6 +58,23 @@ def check_instructions(machine: Machine) -> Finding:
     return Finding("instructions", "fine", f"{shown} in use, all that this processor has", facts=facts)
 
 
+def check_kernels(machine: Machine) -> Finding:
+    """The kernels for several rows compute rightly here; a child process tries them now."""
+    fault, without = machine.faults()
+    facts = {"fault": fault, "fault_without_repack": without}
+    if not fault:
+        return Finding("kernels", "fine", "batches of several rows give the right numbers", facts=facts)
+    try:
+        flags = _processor_flags(machine)
+    except OSError:
+        flags = set()
+    todo = rebuild.steps(machine, rebuild.sound(flags))
+    if without:
+        return Finding("kernels", "broken", f"this build fails on this processor: {without}", todo, facts)
+    words = f"this build fails on this processor: {fault}; lacli leaves the faster kernels out (--no-repack)"
+    return Finding("kernels", "better", words, todo, facts)
+
+
 def _processor_flags(machine: Machine) -> set[str]:
     for line in machine.read("/proc/cpuinfo").splitlines():
         name, _, flags = line.partition(":")

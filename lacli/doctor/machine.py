@@ -60,7 +60,8 @@ class Machine:
     executable: this Python. requirements: what lacli's own metadata asks for ("numpy>=2.4,<3"). output: what a program
     prints. folders: lacli's own, by what is in them. variables: the environment's names that lacli knows, each with the
     flag it sets. broken_names: what is wrong in the user's own list of model names. rpc: addresses of RPC servers to
-    be asked, and rpc_devices: which devices they have.
+    be asked, and rpc_devices: which devices they have. faults: what fails in this build when it is tried now, with all
+    kernels and without those for repacked weights; '' for nothing.
     """
 
     system: str
@@ -89,6 +90,7 @@ class Machine:
     hub_cache: Callable[[], Path]
     hub_token: Callable[[], bool]
     folder_size: Callable[[Path], int | None]
+    faults: Callable[[], tuple[str, str]]
     broken_names: Callable[[], list[str]]
     self_test: Callable[[int], SelfTest]
     rpc_devices: Callable[[Sequence[str]], list[Device]]
@@ -130,6 +132,7 @@ def this_machine(
         hub_cache=_hub_cache,
         hub_token=_hub_token,
         folder_size=_folder_size,
+        faults=_faults,
         broken_names=lambda: _broken_names(own_names),
         self_test=_self_test,
         rpc_devices=_rpc_devices,
@@ -207,6 +210,15 @@ def _folder_size(folder: Path) -> int | None:
         if perf_counter() - begin > SCAN_S:
             return None
     return total
+
+
+def _faults() -> tuple[str, str]:
+    from lacli.llamacpp import probe
+
+    probe.forget()
+    cores = physical_cores()
+    fault = probe.fault_of(cores, cores, repack=True)
+    return fault, fault and probe.fault_of(cores, cores, repack=False)
 
 
 def _broken_names(own: Path) -> list[str]:

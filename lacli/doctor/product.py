@@ -16,6 +16,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("packages", software.check_packages),
     ("llama.cpp", software.check_library),
     ("instructions", hardware.check_instructions),
+    ("kernels", hardware.check_kernels),
     ("GPU", hardware.check_gpu),
     ("RPC", software.check_rpc),
     ("compiler", software.check_compiler),

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterable
 from typing import Literal
 
-from lacli.doctor.machine import Machine
+from lacli.doctor.machine import LibraryMissing, Machine
 
-Kind = Literal["cuda", "hip", "vulkan", "metal", "native", "rpc", "any"]
+Kind = Literal["cuda", "hip", "vulkan", "metal", "native", "no-amx", "rpc", "any"]
 
 LIBRARY = "llama-cpp-python"
 
@@ -18,10 +18,11 @@ CMAKE_ARGUMENTS: dict[Kind, str] = {
     "vulkan": "-DGGML_VULKAN=on",
     "metal": "-DGGML_METAL=on",
     "native": "-DGGML_NATIVE=on",
+    "no-amx": "-DCMAKE_CXX_FLAGS=-mno-amx-int8",
     "rpc": "-DGGML_RPC=on",
 }
 
-BACKENDS: dict[str, Kind] = {"CUDA": "cuda", "ROCM": "hip", "HIP": "hip", "VULKAN": "vulkan"}
+BACKENDS: dict[str, Kind] = {"CUDA": "cuda", "ROCM": "hip", "HIP": "hip", "VULKAN": "vulkan", "RPC": "rpc"}
 """What a backend of ggml's was asked for with; Metal needs no asking."""
 
 TOOLS: dict[Kind, tuple[str, str]] = {
@@ -80,7 +81,24 @@ def steps(machine: Machine, kind: Kind = "any") -> tuple[str, ...]:
     program, origin = TOOLS.get(kind, ("", ""))
     if program and not machine.which(program):
         first.append(f"first install {origin}")
-    return (*first, command(machine, kind))
+    return (*first, command(machine, *dict.fromkeys([*_built_here(machine), kind])))
+
+
+def sound(processor_flags: Iterable[str]) -> Kind:
+    """What mends a build that fails on a processor: no AMX where there is AMX, else a build for this processor.
+
+    GCC 12.2 and its like make the set-up of ggml's AMX kernels crash (llama.cpp issue 20824); GCC 12.4, 13.3 and 14
+    and clang do not.
+    """
+    return "no-amx" if "amx_int8" in processor_flags else "native"
+
+
+def _built_here(machine: Machine) -> list[Kind]:
+    """What the build here was asked for, so that the next one has it too."""
+    try:
+        return built_for(backend.name for backend in machine.library().build.backends)
+    except LibraryMissing:
+        return []
 
 
 def compiler(machine: Machine) -> str:

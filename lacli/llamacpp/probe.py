@@ -1,0 +1,320 @@
+"""Whether this build of llama.cpp computes rightly on this processor, tried in a child process that may die of it.
+
+Some builds end by a signal at their first batch of two rows: ggml's AMX kernels as GCC 12.2 compiles them, a library
+made for another processor. Each build is tried before its first use, once a processor and number of threads, and a file
+remembers what came out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import numpy.typing as npt
+
+from lacli.child_python import python_environment
+from lacli.cores import with_threads
+from lacli.errors import ModelLoadError
+from lacli.placement import Placement
+from lacli.records import UNREADABLE, read_record, save_record
+from lacli.settings import ModelSettings
+
+COMMAND = (sys.executable, "-P", "-m", "lacli.llamacpp.probe")
+"""Starts a trial; the folder for its files, both numbers of threads and `repack` or `plain` follow."""
+
+REFERENCE = "F16"
+WEIGHTS = {REFERENCE: 1, "Q8_0": 7, "Q4_0": 2, "Q4_K": 14, "Q6_K": 18}
+"""llama_ftype of the weights that are tried: types of most model files, each with kernels of its own."""
+
+ROWS = (1, 2, 16)
+"""Rows of the batches: one row, a few rows and a whole AMX tile have kernels of their own."""
+
+LEAST_COSINE = 0.8
+"""Least cosine of a row's logits with those of F16 weights: sound kernels gave 0.93 (Q4_0) to 1.0, unrelated logits of
+64 tokens give 0.0 with a spread of 0.13."""
+
+PATIENCE_S = 60.0
+"""Seconds that a trial may take: a hundred times what it took on two cores."""
+
+CELLS, VOCABULARY, WIDTH, KEY_WIDTH, HEADS = 256, 64, 256, 128, 4
+"""Shape of the model that is tried: one layer of the least width that K-quants allow, 0.8 MB in F16."""
+
+FORMAT = 1
+"""Number of the records' format; records of another format are tried again."""
+
+
+def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
+    """Return settings under which this build computes rightly here, and a sentence where that took a change.
+
+    Both numbers of threads are decided in what is returned. Raises ModelLoadError where nothing works.
+    """
+    settings = with_threads(settings)
+    fault = fault_of(settings.threads, settings.threads_batch, settings.repack)
+    if not fault:
+        return settings, ""
+    if settings.repack and not fault_of(settings.threads, settings.threads_batch, repack=False):
+        what = f"this build of llama.cpp fails on this processor: {fault}. Its faster kernels are off (--no-repack)"
+        return replace(settings, repack=False), f"{what}; a sound build: {rebuild_command()}"
+    raise ModelLoadError(f"this build of llama.cpp fails on this processor: {fault}", f"build it: {rebuild_command()}")
+
+
+@cache
+def fault_of(threads: int, threads_batch: int, repack: bool) -> str:
+    """Say what goes wrong with this build here in a few words, '' if nothing does or no child could tell.
+
+    repack: with the kernels for repacked weights and AMX, or without (llama.cpp's use_extra_bufts).
+    """
+    if _is_trial():
+        return ""
+    key = {**_machine(), "threads": threads, "threads_batch": threads_batch, "repack": repack}
+    path = folder() / f"{sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
+    with suppress(*UNREADABLE):
+        return str(read_record(path, FORMAT, key, "fault"))
+    fault = _try(threads, threads_batch, repack)
+    if fault is not None:
+        # Where it cannot be kept, the next process tries again.
+        save_record(path, FORMAT, key, "fault", fault)
+    return fault or ""
+
+
+def folder() -> Path:
+    """Where the outcomes of trials are kept: in the user's cache directory."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("lacli", appauthor=False) / "probe"
+
+
+def forget() -> None:
+    """Forget all outcomes, so that the next use tries this build again."""
+    fault_of.cache_clear()
+    for path in folder().glob("*.json"):
+        with suppress(OSError):
+            path.unlink()
+
+
+def rebuild_command() -> str:
+    """The command that builds a llama.cpp that is sound here, for the GPUs that this one was built for."""
+    from lacli.doctor import rebuild
+    from lacli.doctor.machine import requirements
+
+    backends = {name for path in _libraries() for name in re.findall(r"ggml-(\w+)", path.name)}
+    kinds = *rebuild.built_for(sorted(backends)), rebuild.sound(_processor().split())
+    return rebuild.command_line(platform.system(), sys.executable, requirements(), *kinds)
+
+
+def _machine() -> dict[str, object]:
+    """What an outcome depends on: the files of the build, and the processor with its instruction sets."""
+    files = [(path.name, status.st_size, status.st_mtime_ns) for path in _libraries() if (status := path.stat())]
+    return {"build": files, "processor": _processor()}
+
+
+def _libraries() -> list[Path]:
+    """The files of llama.cpp's libraries, where llama_cpp would load them, without loading them."""
+    spec = find_spec("llama_cpp")
+    package = Path(spec.origin).parent if spec and spec.origin else Path()
+    # llama_cpp's own variable: which build is tried must be the build that it loads.
+    found = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or package / "lib")
+    return sorted(path for path in found.glob("*") if re.search(r"\.(so|dylib|dll)\b", path.name))
+
+
+def _processor() -> str:
+    """The processor's name and, on Linux, all that it says it can do."""
+    try:
+        first = Path("/proc/cpuinfo").read_text("utf-8", "replace").split("\n\n")[0]
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    said = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", first, re.MULTILINE))
+    return " ".join(said.get(name, "") for name in ("model name", "flags", "Features", "CPU part"))
+
+
+def _try(threads: int, threads_batch: int, repack: bool) -> str | None:
+    """Run a trial to its end; None if it could not be run, which says nothing of the build."""
+    try:
+        with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as place:
+            arguments = [place, str(threads), str(threads_batch), "repack" if repack else "plain"]
+            ended, printed = _run([*COMMAND, *arguments], place)
+    except OSError:
+        return None
+    found = _read(printed)
+    if ended:
+        missing = next((case for case in _cases() if case not in found), None)
+        return f"{ended} {_in_words(missing) if missing and found else 'when it is loaded'}"
+    return next((f"wrong numbers {_in_words(case)}" for case in _cases() if not _is_right(found, case)), "")
+
+
+def _run(command: Sequence[str], place: str) -> tuple[str, str]:
+    """Run a trial and return what ended it, '' for itself, and what it printed. Raises OSError if it cannot run."""
+    with subprocess.Popen(
+        command, cwd=place, env=python_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    ) as child:  # fmt: skip
+        try:
+            printed, _ = child.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            return f"no answer within {PATIENCE_S:g} s", child.communicate()[0]
+        except BaseException:
+            child.kill()
+            raise
+    if child.returncode < 0:
+        return signal.Signals(-child.returncode).name, printed
+    if child.returncode >= 1 << 31:  # Windows ends a process by an exception's number
+        return f"exception {child.returncode:#x}", printed
+    if child.returncode:
+        raise OSError(f"the trial could not be made (exit code {child.returncode})")
+    return "", printed
+
+
+Case = tuple[str, int]
+"""A type of weights and the rows of a batch."""
+
+
+def _cases() -> Iterator[Case]:
+    """All batches in the order in which they are tried."""
+    return ((weights, rows) for weights in WEIGHTS for rows in ROWS)
+
+
+def _in_words(case: Case) -> str:
+    weights, rows = case
+    return f"in a batch of {rows} row{'s' * (rows > 1)} with {weights} weights"
+
+
+def _read(printed: str) -> Mapping[Case, npt.NDArray[np.float64]]:
+    """The logits of each case that a trial has printed, (rows, VOCABULARY); a last line may be cut."""
+    found = {}
+    for line in printed.splitlines():
+        with suppress(ValueError):
+            weights, rows, logits = json.loads(line)
+            found[weights, rows] = np.array(logits, np.float64).reshape(rows, VOCABULARY)
+    return found
+
+
+def _is_right(found: Mapping[Case, npt.NDArray[np.float64]], case: Case) -> bool:
+    """Whether a case's logits are numbers and point where those of F16 weights do, row by row."""
+    weights, rows = case
+    if case not in found or (REFERENCE, rows) not in found:
+        return False
+    logits, reference = found[case], found[REFERENCE, rows]
+    lengths = np.linalg.norm(logits, axis=1) * np.linalg.norm(reference, axis=1)
+    # A comparison with a NaN is false.
+    return bool(np.all((logits * reference).sum(axis=1) >= LEAST_COSINE * lengths) and np.all(lengths > 0))
+
+
+def _is_trial() -> bool:
+    """Whether this process is a trial, which uses the build untried."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == "lacli.llamacpp.probe"
+
+
+def main(place: Path, threads: int, threads_batch: int, *, repack: bool) -> None:
+    """Decode every case and print its logits, a line of JSON each: weights, rows, logits."""
+    _leave_no_core()
+    from lacli.batch import Batch
+    from lacli.context import LlamaEngine
+    from lacli.llama import LlamaModel, quantize
+    from lacli.settings import DecodeSettings
+
+    settings = ModelSettings(
+        context=CELLS, batch=ROWS[-1], gpu_layers=0, threads=threads, threads_batch=threads_batch, repack=repack,
+        placement=Placement(("CPU",)),
+    )  # fmt: skip
+    original = place / f"{REFERENCE}.gguf"
+    write_model(original)
+    for weights, kind in WEIGHTS.items():
+        path = place / f"{weights}.gguf"
+        if weights != REFERENCE:
+            quantize(original, path, kind)
+        one_chain = DecodeSettings(mode="lookup", lookup_draft=ROWS[-1] - 1)
+        with LlamaModel(path, settings) as model, LlamaEngine(model, settings, one_chain) as engine:
+            for rows in ROWS:
+                engine.clear()
+                batch = Batch(rows).set_rows(range(rows), range(rows), [(0,)] * rows, [True] * rows)
+                assert engine.decode(batch)
+                print(json.dumps([weights, rows, engine.logits().tolist()]), flush=True)
+
+
+def write_model(path: Path) -> None:
+    """Write a llama model of one layer with random F16 weights and no vocabulary, the same ones each time."""
+    random = np.random.default_rng(0)
+    shapes = {
+        "token_embd.weight": (VOCABULARY, WIDTH),
+        "output_norm.weight": (WIDTH,),
+        "blk.0.attn_norm.weight": (WIDTH,),
+        "blk.0.attn_q.weight": (WIDTH, WIDTH),
+        "blk.0.attn_k.weight": (KEY_WIDTH, WIDTH),
+        "blk.0.attn_v.weight": (KEY_WIDTH, WIDTH),
+        "blk.0.attn_output.weight": (WIDTH, WIDTH),
+        "blk.0.ffn_norm.weight": (WIDTH,),
+        "blk.0.ffn_gate.weight": (WIDTH, WIDTH),
+        "blk.0.ffn_up.weight": (WIDTH, WIDTH),
+        "blk.0.ffn_down.weight": (WIDTH, WIDTH),
+    }
+    keys: dict[str, int | float | str] = {
+        "general.architecture": "llama",
+        "tokenizer.ggml.model": "no_vocab",
+        "llama.vocab_size": VOCABULARY,
+        "llama.block_count": 1,
+        "llama.context_length": CELLS,
+        "llama.embedding_length": WIDTH,
+        "llama.feed_forward_length": WIDTH,
+        "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": KEY_WIDTH * HEADS // WIDTH,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(keys))
+    head += b"".join(_string(key) + _value(value) for key, value in keys.items())
+    body = b""
+    for name, shape in shapes.items():
+        is_norm = len(shape) == 1
+        weights = np.ones(shape, np.float32) if is_norm else random.standard_normal(shape) / np.sqrt(WIDTH)
+        head += _string(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *reversed(shape))
+        head += struct.pack("<IQ", 0 if is_norm else 1, len(body))
+        body += _padded(weights.astype(np.float32 if is_norm else np.float16).tobytes())
+    path.write_bytes(_padded(head) + body)
+
+
+def _string(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def _value(value: int | float | str) -> bytes:
+    """A value of the file's header behind GGUF's number of its type."""
+    match value:
+        case int():
+            return struct.pack("<II", 4, value)
+        case float():
+            return struct.pack("<If", 6, value)
+        case str():
+            return struct.pack("<I", 8) + _string(value)
+
+
+def _padded(part: bytes) -> bytes:
+    """The same up to GGUF's alignment of 32 bytes."""
+    return part + bytes(-len(part) % 32)
+
+
+def _leave_no_core() -> None:
+    """A trial that dies needs no core dump."""
+    with suppress(ImportError):  # Windows has neither
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), repack=sys.argv[4] == "repack")

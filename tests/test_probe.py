@@ -1,0 +1,215 @@
+"""Builds of llama.cpp that die, hang or compute nonsense, played by children that print a sound one's numbers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lacli.child_python import python_environment
+from lacli.errors import ModelLoadError
+from lacli.llamacpp import probe
+from lacli.resolve import demo_model
+from lacli.sampling import SamplingSettings
+from lacli.session import Session
+from lacli.settings import DecodeSettings, ModelSettings
+from tests.doctored import finding, machine
+from tests.program import call
+
+ON_ONE_THREAD = ModelSettings(gpu_layers=0, threads=1)
+AT_TWO_ROWS = "SIGSEGV in a batch of 2 rows with Q8_0 weights"
+WITH_REPACK = {"LACLI_NO_REPACK": "0"}
+"""Where the tests' other runs go without, because this build fails with repacked weights."""
+
+RUN = ("run", "-n", "4", "-p", "hello")
+
+CHILD = """
+import os, signal, sys
+place, threads, threads_batch, kernels = sys.argv[1:]
+for line in {lines!r}:
+    print(line, flush=True)
+if kernels in {failing!r}:
+    {end}
+for line in {rest!r}:
+    print(line, flush=True)
+"""
+
+Play = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What a trial of the build at hand prints."""
+    command = [*probe.COMMAND, str(tmp_path_factory.mktemp("trial")), "1", "1", "plain"]
+    return subprocess.check_output(command, env=python_environment(), text=True).splitlines()
+
+
+@pytest.fixture
+def play(sound: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
+    """Let a child with some end take the place of a trial; outcomes are kept in a folder of the test's."""
+
+    def child(end: str, after: int = 4, failing: tuple[str, ...] = ("repack",), numbers: list[str] = sound) -> None:
+        script = CHILD.format(lines=numbers[:after], rest=numbers[after:], failing=failing, end=end)
+        monkeypatch.setattr(probe, "COMMAND", (sys.executable, "-c", script))
+
+    monkeypatch.setattr(probe, "folder", lambda: tmp_path)
+    probe.fault_of.cache_clear()
+    yield child
+    probe.fault_of.cache_clear()
+
+
+def killed(name: str) -> str:
+    return f"os.kill(os.getpid(), signal.{name})"
+
+
+BOTH = ("repack", "plain")
+
+
+def test_the_build_at_hand_is_sound_with_and_without_repacked_weights(play: Play) -> None:
+    for repack in (True, False):
+        fault = probe.fault_of(1, 2, repack)
+        assert not fault or "amx_int8" in Path("/proc/cpuinfo").read_text()
+
+
+@pytest.mark.parametrize(
+    ("end", "after", "words"),
+    [
+        (killed("SIGSEGV"), 4, AT_TWO_ROWS),
+        (killed("SIGILL"), 0, "SIGILL when it is loaded"),
+        (killed("SIGABRT"), 14, "SIGABRT in a batch of 16 rows with Q6_K weights"),
+        (killed("SIGSEGV"), 15, "SIGSEGV"),
+        ("signal.pause()", 3, "no answer within 0.5 s in a batch of 1 row with Q8_0 weights"),
+    ],
+)
+def test_a_fault_is_named_with_the_batch_it_came_in(
+    end: str, after: int, words: str, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "pause" in end:
+        monkeypatch.setattr(probe, "PATIENCE_S", 0.5)
+    play(end, after)
+    assert probe.fault_of(1, 1, repack=True).startswith(words)
+
+
+@pytest.mark.parametrize("nonsense", ["NaN", "shuffled", "zero", "missing"])
+@pytest.mark.parametrize("row", [0, 1])
+def test_wrong_numbers_in_any_row_are_a_fault(nonsense: str, row: int, play: Play, sound: list[str]) -> None:
+    weights, rows, logits = json.loads(sound[7])
+    assert (weights, rows) == ("Q4_0", 2)
+    changes = {"NaN": [float("nan")] * 64, "shuffled": logits[row][::-1], "zero": [0.0] * 64}
+    logits[row] = changes.get(nonsense, logits[row])
+    line = "" if nonsense == "missing" else json.dumps([weights, rows, logits])
+    play("pass", numbers=[*sound[:7], line, *sound[8:]])
+    assert probe.fault_of(1, 1, repack=True) == "wrong numbers in a batch of 2 rows with Q4_0 weights"
+
+
+def test_a_build_that_fails_with_repacked_weights_goes_on_without_them(play: Play) -> None:
+    play(killed("SIGSEGV"))
+    settings, sentence = probe.proven(ON_ONE_THREAD)
+    assert settings == ModelSettings(gpu_layers=0, threads=1, threads_batch=1, repack=False)
+    assert AT_TWO_ROWS in sentence and "--no-repack" in sentence and "pip install" in sentence
+    assert "\n" not in sentence
+
+
+def test_a_user_without_repacked_weights_hears_nothing_of_their_fault(play: Play) -> None:
+    play(killed("SIGSEGV"))
+    assert probe.proven(ModelSettings(threads=1, repack=False))[1] == ""
+
+
+def test_a_build_in_which_nothing_works_is_refused_with_the_command_that_builds_another(play: Play) -> None:
+    play(killed("SIGILL"), after=0, failing=BOTH)
+    with pytest.raises(ModelLoadError, match="SIGILL when it is loaded") as caught:
+        probe.proven(ON_ONE_THREAD)
+    assert "pip install" in caught.value.hint
+
+
+def test_an_outcome_is_remembered_by_build_processor_and_threads(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tried(**known: object) -> bool:
+        """Whether a trial is made where there are the outcomes so far."""
+        probe.fault_of.cache_clear()
+        before = len(list(tmp_path.iterdir()))
+        assert probe.fault_of(int(str(known.get("threads", 1))), 1, repack=True) == AT_TWO_ROWS
+        return len(list(tmp_path.iterdir())) > before
+
+    play(killed("SIGSEGV"))
+    assert tried() and not tried()
+    assert tried(threads=2) and not tried(threads=2)
+    monkeypatch.setattr(probe, "_processor", lambda: "another processor")
+    assert tried() and not tried()
+    library = tmp_path / "libllama.so"
+    library.write_bytes(b"another build")
+    monkeypatch.setattr(probe, "_libraries", lambda: [library])
+    assert tried() and not tried()
+    probe.forget()
+    assert tried()
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}', "null"])
+def test_a_damaged_record_is_as_good_as_none(damage: str, play: Play, tmp_path: Path) -> None:
+    play(killed("SIGSEGV"))
+    probe.fault_of(1, 1, repack=True)
+    (record,) = tmp_path.iterdir()
+    record.write_text(damage)
+    probe.fault_of.cache_clear()
+    assert probe.fault_of(1, 1, repack=True) == AT_TWO_ROWS
+
+
+@pytest.mark.parametrize("end", ["sys.exit(1)", "raise ImportError('no libllama')"])
+def test_a_trial_that_cannot_be_made_says_nothing_of_the_build_and_is_not_remembered(
+    end: str, play: Play, tmp_path: Path
+) -> None:
+    play(end)
+    assert probe.fault_of(1, 1, repack=True) == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_python_that_cannot_be_started_is_no_fault_of_the_build(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "COMMAND", ("/nowhere/python",))
+    assert probe.fault_of(1, 1, repack=True) == ""
+
+
+def test_run_answers_with_a_build_that_dies_and_says_so_in_a_line(play: Play) -> None:
+    play(killed("SIGSEGV"))
+    done = call(*RUN, env=WITH_REPACK)
+    said = [line for line in done.err.splitlines() if AT_TWO_ROWS in line]
+    assert (done.code, bool(done.out), len(said)) == (0, True, 1)
+    assert "pip install" in said[0]
+    assert AT_TWO_ROWS not in call(*RUN, "-q", env=WITH_REPACK).err
+    assert AT_TWO_ROWS not in call(*RUN, "--no-repack", env=WITH_REPACK).err
+
+
+@pytest.mark.parametrize("command", [RUN, ("check",), ("cost", "--fresh"), ("bench",)])
+def test_no_command_begins_with_a_build_in_which_nothing_works(command: tuple[str, ...], play: Play) -> None:
+    play(killed("SIGILL"), failing=BOTH)
+    done = call(*command)
+    assert (done.code, done.out) == (1, "")
+    assert "SIGILL" in done.err and done.err.strip().splitlines()[-1].startswith("lacli: this build")
+
+
+def test_a_session_has_the_settings_that_work_and_a_note(play: Play) -> None:
+    play(killed("SIGSEGV"))
+    with Session(demo_model(), ON_ONE_THREAD, DecodeSettings(mode="plain"), SamplingSettings()) as session:
+        assert not session.model_settings.repack
+        assert AT_TWO_ROWS in session.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "arguments"), [("fpu avx", "-DGGML_NATIVE=on"), ("amx_int8", "-DCMAKE_CXX_FLAGS=-mno-amx-int8")]
+)
+@pytest.mark.parametrize(("without", "state"), [("", "better"), ("SIGILL when it is loaded", "broken")])
+def test_the_doctor_names_the_fault_and_the_build_that_has_none(
+    flags: str, arguments: str, without: str, state: str
+) -> None:
+    said = f"processor : 0\nflags : {flags}\n"
+    found = finding("kernels", machine(faults=lambda: (AT_TWO_ROWS, without), read=lambda path: said))
+    assert found.state == state and (without or AT_TWO_ROWS) in found.words
+    assert arguments in found.todo[-1]
+
+
+def test_a_sound_build_is_fine_to_the_doctor() -> None:
+    assert finding("kernels", machine()).state == "fine"
