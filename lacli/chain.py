@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import inf
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,11 +127,13 @@ class LlamaSampler(Closing):
         return token
 
     def _pick(self, samplers: Samplers, array: Any) -> int:
-        chosen = self._candidates[_apply(samplers.last, _apply(samplers.chain, array)).selected]
+        _apply(samplers.last, _apply(samplers.chain, array))
+        assert 0 <= array.selected < array.size, "samplers leave at least one candidate"
+        chosen = array.data[array.selected]
         # To accept a token that a grammar forbids would end the process.
-        if not np.isfinite(chosen["logit"]):
+        if not isfinite(chosen.logit):
             raise self._nothing_left()
-        return int(chosen["id"])
+        return int(chosen.id)
 
     def _distribution(self, samplers: Samplers, logits: Floats) -> Distribution:
         free = self._weighed(samplers, self._filled(logits))
@@ -147,12 +149,12 @@ class LlamaSampler(Closing):
         return Distribution(tokens, np.bincount(place, shares).astype(np.float64))
 
     def _weighed(self, samplers: Samplers, array: Any) -> Distribution:
-        left = self._candidates[: _apply(samplers.chain, array).size]
+        left = _left_in(_apply(samplers.chain, array))
         logits = left["logit"].astype(np.float64)
         if not np.isfinite(logits.max()):
             raise self._nothing_left()
         weights = np.exp(logits - logits.max())
-        return Distribution(left["id"].copy(), weights / weights.sum())
+        return Distribution(left["id"], weights / weights.sum())
 
     def _filled(self, logits: Floats) -> Any:
         """All tokens with their logits as a llama_token_data_array over `_candidates`."""
@@ -177,6 +179,14 @@ class LlamaSampler(Closing):
 def _array_over(candidates: Any) -> Any:
     pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
     return lib.llama_token_data_array(data=pointer, size=len(candidates), selected=-1, sorted=False)
+
+
+def _left_in(array: Any) -> npt.NDArray[Any]:
+    """A copy of the candidates that samplers have left, (candidates,) CANDIDATE.
+
+    XTC drops the first ones by moving the array's own pointer, so they need not begin where `_array_over` put them.
+    """
+    return np.frombuffer(ctypes.string_at(array.data, array.size * CANDIDATE.itemsize), CANDIDATE)
 
 
 def _apply(sampler: Any, array: Any) -> Any:

@@ -1,24 +1,34 @@
-"""llama.cpp's samplers on the bundled model: the default order, what each flag does, and grammars that end nowhere."""
+"""llama.cpp's samplers on the bundled model: its own draws, the default order, each flag, grammars that end nowhere."""
 
 from __future__ import annotations
 
+import ctypes
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import llama_cpp as lib
 import numpy as np
 import pytest
 
+from lacli.batch import from_tree
 from lacli.chain import LlamaSampler
+from lacli.context import LlamaEngine
 from lacli.engine import Floats
 from lacli.errors import SamplingError, UsageError
 from lacli.llama import LlamaModel
 from lacli.resolve import demo_model
 from lacli.sampling import SamplingSettings
-from lacli.settings import ModelSettings
+from lacli.settings import DecodeSettings, ModelSettings
+from lacli.tree import Tree
 
 WARM = SamplingSettings(seed=7, temp=1.0)
+BARE = replace(WARM, top_k=0, top_p=1.0, min_p=0.0)
+"""Nothing but the draw."""
+
 GRAMMAR = 'root ::= "yes" | "no"'
 
 
@@ -31,6 +41,127 @@ def model() -> Iterator[LlamaModel]:
 @pytest.fixture(scope="module")
 def logits(model: LlamaModel) -> Floats:
     return np.random.default_rng(1).normal(0, 4, model.vocabulary).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def context(model: LlamaModel) -> Iterator[Any]:
+    """A llama_context with one output row, whose logits are there to be overwritten."""
+    settings = ModelSettings(gpu_layers=0, threads=1, context=256)
+    with LlamaEngine(model, settings, DecodeSettings(mode="plain"), backend_greedy=False) as engine:
+        assert engine.decode(from_tree(Tree(1), 0))
+        yield engine._handle
+
+
+HOT = [*range(500, 512)]
+PROMPT = [*HOT[:6], *HOT[:6], *HOT[:3]]
+BIASES = ((500, 4.0), (501, -np.inf))
+
+
+def random_rows(count: int) -> Iterator[Floats]:
+    """Logits in which a dozen tokens have nearly all of the probability, so that they repeat."""
+    random = np.random.default_rng(3)
+    for _ in range(count):
+        row = random.normal(0, 1, 4096).astype(np.float32)
+        row[HOT] += random.normal(7, 2, len(HOT)).astype(np.float32)
+        yield row
+
+
+def bias() -> Any:
+    return lib.llama_sampler_init_logit_bias(
+        4096, 2, (lib.llama_logit_bias * 2)(*(lib.llama_logit_bias(*each) for each in BIASES))
+    )
+
+
+def dry(vocabulary: Any) -> Any:
+    breakers = (ctypes.c_char_p * 1)(b"\n")
+    return lib.llama_sampler_init_dry(vocabulary, 5.0, 1.5, 1, 32, breakers, 1)
+
+
+SAMPLERS: dict[str, tuple[SamplingSettings, Callable[[Any], list[Any]]]] = {
+    "logit bias": (replace(BARE, logit_bias=BIASES), lambda _: [bias()]),
+    "penalties": (
+        replace(BARE, repeat_last_n=8, repeat_penalty=1.3, frequency_penalty=0.2, presence_penalty=0.4),
+        lambda _: [lib.llama_sampler_init_penalties(4096, 8, 1.3, 0.2, 0.4)],
+    ),
+    "DRY": (
+        replace(BARE, dry_multiplier=5.0, dry_base=1.5, dry_allowed_length=1, dry_penalty_last_n=32,
+                dry_sequence_breaker=("\n",)),
+        lambda vocabulary: [dry(vocabulary)],
+    ),
+    "top-n-sigma": (replace(BARE, top_nsigma=1.0), lambda _: [lib.llama_sampler_init_top_n_sigma(1.0)]),
+    "top-k": (replace(BARE, top_k=2), lambda _: [lib.llama_sampler_init_top_k(2)]),
+    "typical": (replace(BARE, typical=0.5), lambda _: [lib.llama_sampler_init_typical(0.5, 0)]),
+    "top-p": (replace(BARE, top_p=0.6), lambda _: [lib.llama_sampler_init_top_p(0.6, 0)]),
+    "min-p": (replace(BARE, min_p=0.3), lambda _: [lib.llama_sampler_init_min_p(0.3, 0)]),
+    "XTC": (
+        replace(BARE, xtc_probability=0.5, xtc_threshold=0.1),
+        lambda _: [lib.llama_sampler_init_xtc(0.5, 0.1, 0, 7)],
+    ),
+    "XTC at temperature 0": (
+        replace(BARE, temp=0.0, xtc_probability=1.0, xtc_threshold=0.2),
+        lambda _: [lib.llama_sampler_init_xtc(1.0, 0.2, 0, 7), lib.llama_sampler_init_temp_ext(0.0, 0.0, 1.0)],
+    ),
+    "XTC that leaves the last token": (
+        replace(BARE, temp=0.0, top_k=9, xtc_probability=1.0, xtc_threshold=0.0),
+        lambda _: [lib.llama_sampler_init_top_k(9), lib.llama_sampler_init_xtc(1.0, 0.0, 0, 7)],
+    ),
+    "temperature": (replace(BARE, temp=3.0), lambda _: [lib.llama_sampler_init_temp(3.0)]),
+    "temperature 0": (
+        replace(BARE, temp=0.0, repeat_penalty=1.5),
+        lambda _: [lib.llama_sampler_init_penalties(4096, 64, 1.5, 0.0, 0.0), lib.llama_sampler_init_temp(0.0)],
+    ),
+    "dynamic temperature": (
+        replace(BARE, dynatemp_range=0.9, dynatemp_exp=2.0),
+        lambda _: [lib.llama_sampler_init_temp_ext(1.0, 0.9, 2.0)],
+    ),
+    "all of them": (
+        replace(BARE, logit_bias=BIASES, repeat_penalty=1.1, dry_multiplier=5.0, dry_base=1.5, dry_allowed_length=1,
+                dry_penalty_last_n=32, dry_sequence_breaker=("\n",), top_nsigma=4.0, top_k=40, typical=0.95,
+                top_p=0.95, min_p=0.01, xtc_probability=0.5, temp=0.8, dynatemp_range=0.3),
+        lambda vocabulary: [
+            bias(),
+            lib.llama_sampler_init_penalties(4096, 64, 1.1, 0.0, 0.0),
+            dry(vocabulary),
+            lib.llama_sampler_init_top_n_sigma(4.0),
+            lib.llama_sampler_init_top_k(40),
+            lib.llama_sampler_init_typical(0.95, 0),
+            lib.llama_sampler_init_top_p(0.95, 0),
+            lib.llama_sampler_init_min_p(0.01, 0),
+            lib.llama_sampler_init_xtc(0.5, 0.1, 0, 7),
+            lib.llama_sampler_init_temp_ext(0.8, 0.3, 1.0),
+        ],
+    ),
+}  # fmt: skip
+"""Settings, and llama.cpp's own samplers for them without the draw, which is by seed 7."""
+
+MIROSTAT: dict[str, tuple[SamplingSettings, Callable[[Any], list[Any]]]] = {
+    "mirostat 1": (
+        replace(BARE, mirostat=1, temp=0.8, mirostat_ent=2.0, mirostat_lr=0.3),
+        lambda _: [lib.llama_sampler_init_temp(0.8), lib.llama_sampler_init_mirostat(4096, 7, 2.0, 0.3, 100)],
+    ),
+    "mirostat 2": (
+        replace(BARE, mirostat=2, logit_bias=BIASES, mirostat_ent=1.5),
+        lambda _: [bias(), lib.llama_sampler_init_mirostat_v2(7, 1.5, 0.1)],
+    ),
+}
+
+
+@contextmanager
+def llama_cpps(samplers: Sequence[Any], text: Sequence[int] = ()) -> Iterator[Any]:
+    """A chain of llama.cpp's own, behind a prompt."""
+    chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+    for sampler in samplers:
+        lib.llama_sampler_chain_add(chain, sampler)
+    for each in text:
+        lib.llama_sampler_accept(chain, each)
+    yield chain
+    lib.llama_sampler_free(chain)
+
+
+def sampled(chain: Any, context: Any, row: Floats) -> int:
+    """llama.cpp's own choice from an output row."""
+    np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), row.shape)[:] = row
+    return int(lib.llama_sampler_sample(chain, context, -1))
 
 
 def names(sampler: LlamaSampler) -> list[str]:
@@ -80,6 +211,82 @@ def test_a_seed_repeats_its_draws_and_another_one_does_not(model: LlamaModel, lo
     first = drawn(model, WARM, logits, 20, [])
     assert drawn(model, WARM, logits, 20, []) == first
     assert drawn(model, replace(WARM, seed=8), logits, 20, []) != first
+
+
+@pytest.mark.parametrize("name", [*SAMPLERS, *MIROSTAT])
+def test_every_sampler_draws_and_foresees_what_llama_cpp_draws(model: LlamaModel, context: Any, name: str) -> None:
+    settings, samplers = (SAMPLERS | MIROSTAT)[name]
+    last = [] if settings.mirostat else [lib.llama_sampler_init_dist(7)]
+    with (
+        LlamaSampler(model, settings) as sampler,
+        llama_cpps([*samplers(model.vocabulary_handle), *last], PROMPT) as own,
+        llama_cpps([lib.llama_sampler_init_dist(7)]) as bare,
+    ):
+        sampler.begin(PROMPT)
+        rows = list(random_rows(60))
+        expected = [sampled(own, context, row) for row in rows]
+        assert [(sampler.peek(row), sampler.draw(row)) for row in rows] == [(token, token) for token in expected]
+        assert expected != [sampled(bare, context, row) for row in rows], "the sampler changes nothing here"
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_distribution_is_what_llama_cpps_samplers_leave(model: LlamaModel, name: str) -> None:
+    settings, samplers = SAMPLERS[name]
+    with (
+        LlamaSampler(model, settings) as sampler,
+        llama_cpps(samplers(model.vocabulary_handle), PROMPT) as own,
+    ):
+        sampler.begin(PROMPT)
+        for row in random_rows(6):
+            candidates = (lib.llama_token_data * len(row))()
+            for each, (candidate, logit) in enumerate(zip(candidates, row.tolist(), strict=True)):
+                candidate.id, candidate.logit = each, logit
+            left = lib.llama_token_data_array(candidates, len(row), -1, False)
+            lib.llama_sampler_apply(own, ctypes.byref(left))
+            tokens = [int(left.data[place].id) for place in range(left.size)]
+            weights = np.exp([left.data[place].logit for place in range(left.size)])
+            for found in (sampler.preview(row), sampler.distribution(row)):
+                assert found.tokens.tolist() == tokens
+                assert found.probabilities == pytest.approx(weights / weights.sum())
+            sampler.accept(tokens[0])
+            lib.llama_sampler_accept(own, tokens[0])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        replace(BARE, temp=0.0),
+        replace(WARM, top_k=200),
+        replace(BARE, top_k=300, xtc_probability=0.5, xtc_threshold=0.01),
+    ],
+)
+def test_with_a_grammar_llama_cpp_draws_again_among_what_it_allows(
+    model: LlamaModel, context: Any, settings: SamplingSettings
+) -> None:
+    """As its programs do: the first draw stands where the grammar allows it."""
+    allowed = np.array([bool(re.fullmatch(rb"[a-z]+", model.piece(token))) for token in range(model.vocabulary)])
+    samplers = [
+        lib.llama_sampler_init_top_k(settings.top_k),
+        lib.llama_sampler_init_top_p(settings.top_p, 0),
+        lib.llama_sampler_init_min_p(settings.min_p, 0),
+        lib.llama_sampler_init_xtc(settings.xtc_probability, settings.xtc_threshold, 0, 7),
+        lib.llama_sampler_init_temp(settings.temp),
+        lib.llama_sampler_init_dist(7),
+    ]
+    again = 0
+    with (
+        LlamaSampler(model, replace(settings, grammar="root ::= [a-z]+")) as sampler,
+        llama_cpps(samplers) as own,
+    ):
+        sampler.begin(PROMPT)
+        for row in np.random.default_rng(5).normal(0, 4, (40, model.vocabulary)).astype(np.float32):
+            row[model.ends()] = -20.0
+            token = sampled(own, context, row)
+            if not allowed[token]:
+                again += 1
+                token = sampled(own, context, np.where(allowed, row, -np.inf))
+            assert (sampler.peek(row), sampler.draw(row)) == (token, token)
+    assert 0 < again < 40
 
 
 @pytest.mark.parametrize(
