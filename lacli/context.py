@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from contextlib import nullcontext
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -130,14 +131,17 @@ class LlamaEngine(Closing):
 
     def greedy(self) -> Ints:
         if (kept := self._kept(1)) is not None:
-            return kept.tokens[:, 0]
-        if self._samplers and not self._keeps_candidates:
-            assert self._batch is not None
-            rows = np.flatnonzero(self._batch.outputs[: len(self._batch)]).tolist()
-            tokens = np.fromiter((lib.llama_get_sampled_token_ith(self._handle, row) for row in rows), np.int32)
-            if not np.any(tokens < 0):
-                return tokens
-        best: Ints = self.logits().argmax(axis=1)
+            best, found = kept.tokens[:, 0], kept.logits[:, 0].tolist()
+        else:
+            logits = self.logits()
+            best = self._best(logits)
+            found = map(logits.item, range(len(best)), best.tolist())
+        # The argmax of a row with a NaN is that NaN, so no other logit needs a look.
+        if not all(map(isfinite, found)):
+            raise LacliError(
+                "the model's logits are NaN or infinite",
+                "its file may be damaged: fetch it again; `lacli doctor` tries this build of llama.cpp",
+            )
         return best
 
     def logits(self) -> npt.NDArray[np.float32]:
@@ -234,6 +238,17 @@ class LlamaEngine(Closing):
         logits = self._kept_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[:wanted, :there]
         kept = in_order(Successors(tokens, logits))
         return Successors(kept.tokens[:, :most], kept.logits[:, :most])
+
+    def _best(self, logits: npt.NDArray[np.float32]) -> Ints:
+        """The most probable token of each output row: as the backend chose it, or by the logits where it did not."""
+        if self._samplers and not self._keeps_candidates:
+            assert self._batch is not None
+            rows = np.flatnonzero(self._batch.outputs[: len(self._batch)]).tolist()
+            tokens = np.fromiter((lib.llama_get_sampled_token_ith(self._handle, row) for row in rows), np.int32)
+            if not np.any(tokens < 0):
+                return tokens
+        best: Ints = logits.argmax(axis=1)
+        return best
 
     def _add_samplers(self, parameters: Any, decode: DecodeSettings | Capacity) -> None:
         """One chain a sequence: an output row whose id has none would bring all raw logits back.

@@ -52,7 +52,10 @@ class Engine(Protocol):
         """Run one batch; False, with nothing changed, when the cache has no room for it."""
 
     def greedy(self) -> Ints:
-        """The most probable next token of each output row of the last batch, (outputs,) integers."""
+        """The most probable next token of each output row of the last batch, (outputs,) integers.
+
+        Raises LacliError when the logit of one of them is NaN or infinite: then the model computes nonsense.
+        """
 
     def logits(self) -> Floats:
         """The last batch's logits, (outputs, vocabulary), valid until the next decode.

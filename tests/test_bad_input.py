@@ -10,9 +10,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 
-from lacli.settings import MAX_SEQUENCES, DecodeSettings
+from lacli import DecodeSettings, LacliError, ModelSettings, generate, load
+from lacli.batch import from_tokens, from_tree
+from lacli.context import LlamaEngine
+from lacli.llama import LlamaModel
+from lacli.settings import MAX_SEQUENCES, MODES, Mode
+from lacli.tree import Tree
 from tests.program import PROGRAM, SECONDS, Done, call, finish, on_terminal, run, start
 from tests.tiny_models import (
     write_bert,
@@ -121,6 +128,72 @@ def test_an_assertion_of_llama_cpp_is_a_line_and_not_a_crash(tiny: Path, tmp_pat
     path.write_bytes(raw.replace(a + b, a + a))
     done = run("run", "-q", str(path), "-p", "hi")
     assert "GGML_ASSERT" in complaint(done) and "fetch it again" in done.err
+
+
+@pytest.fixture(scope="module", params=["all logits", "one token's logit"])
+def numberless(tiny: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> str:
+    """A model that computes NaN."""
+    path = tmp_path_factory.mktemp("damaged") / "numberless.gguf"
+    path.write_bytes(tiny.read_bytes())
+    tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path, "r+").tensors}
+    damaged = tensors["output_norm.weight"] if request.param == "all logits" else tensors["output.weight"][-1]
+    damaged[0] = np.nan
+    return str(path)
+
+
+@pytest.mark.parametrize("flags", [[], ["--temp", "1"]])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_that_computes_no_numbers_ends_every_mode(numberless: str, mode: str, flags: list[str]) -> None:
+    assert "NaN" in refused(numberless, "-p", "hi", "-n", "8", "-c", "256", "--mode", mode, *flags)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "-q", "-p", "hi", "--json"],
+        ["run", "-q", "-p", "hi", "--temp", "1", "--verify", "rejection"],
+        ["run", "-q", "-p", "hi", "--isolate"],
+        ["check", "-q", "-n", "4", "-c", "256"],
+        ["check", "-q", "-n", "4", "-c", "256", "--temp", "1"],
+        ["bench", "-q", "-n", "4", "-c", "512", "-r", "1", "--classes", "chat"],
+    ],
+)
+def test_no_command_takes_an_answer_without_numbers_for_an_answer(numberless: str, command: list[str]) -> None:
+    assert "NaN" in complaint(call(command[0], numberless, *command[1:]))
+
+
+def test_each_replica_without_numbers_is_dropped_until_the_last_one_ends_the_answer(numberless: str) -> None:
+    done = call("run", "-q", numberless, "-p", "hi", "--replicas", "2")
+    dropped, last = done.err.splitlines()
+    assert (done.code, done.out) == (1, "")
+    assert "CPU (1) has failed" in dropped and last.startswith("lacli: the model's logits are NaN")
+
+
+def test_the_api_raises_where_a_model_computes_no_numbers(numberless: str) -> None:
+    with (
+        load(numberless, model_settings=ModelSettings(context=256, threads=1, gpu_layers=0)) as session,
+        pytest.raises(LacliError, match="NaN"),
+    ):
+        generate(session, "hi", limit=4)
+
+
+@pytest.mark.parametrize("mode", ["plain", "auto"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_choices_made_where_the_logits_are_are_looked_at_too(
+    tiny: Path, tmp_path: Path, mode: Mode, value: float
+) -> None:
+    path = tmp_path / "numberless.gguf"
+    path.write_bytes(tiny.read_bytes())
+    norm = next(each.data for each in gguf.GGUFReader(path, "r+").tensors if each.name == "output_norm.weight")
+    norm[:] = value
+    loading = ModelSettings(context=256, threads=1, gpu_layers=0)
+    with (
+        LlamaModel(path, loading) as model,
+        LlamaEngine(model, loading, DecodeSettings(mode=mode), backend_greedy=True) as engine,
+    ):
+        assert engine.decode(from_tokens([5], 0)) and engine.decode(from_tree(Tree(5), 1))
+        with pytest.raises(LacliError, match="NaN or infinite"):
+            engine.greedy()
 
 
 def test_a_chat_template_that_is_none(tiny: Path, tmp_path: Path) -> None:
