@@ -5,7 +5,7 @@ Neither a model nor a screen: tokens come from a decoder, their bytes from a fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -51,17 +51,21 @@ class Generation:
         limit: int = -1,
         stops: Sequence[str] = (),
         *,
+        controls: Mapping[int, str] | None = None,
         reuse: bool = False,
         keep: int | None = None,
         watch: Callable[[Step, str], None] | None = None,
     ) -> None:
-        """reuse, keep: as `Decoder.generate` takes them. watch: gets every step with the text of its tokens."""
+        """controls: as `TextStream` takes them. reuse, keep: as `Decoder.generate` takes them.
+
+        watch: gets every step with the text of its tokens.
+        """
         self._decoder = decoder
         self._reuse, self._keep = reuse, keep
         self._prompt = prompt
         self._bytes_of, self._watch = bytes_of, watch
         self._limit = limit
-        self._stream = TextStream(bytes_of, stops)
+        self._stream = TextStream(bytes_of, stops, controls)
         self._text: list[str] = []
         self._tokens: list[int] = []
         self._finish: Finish = "interrupt"

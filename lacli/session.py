@@ -210,7 +210,10 @@ class Session(Closing):
             # What has ended may be back; the notes about it are said with the answer.
             self.engine = self.copies.open(self.settings, backend_greedy=False if self.sampler else None)
             self.decoder = self.decoder_in(self.copies.contexts, self.settings)
-        return Generation(self.decoder, self.piece, prompt, limit, stops, reuse=reuse, keep=keep, watch=watch)
+        controls = self._controls(stops)
+        return Generation(
+            self.decoder, self.piece, prompt, limit, stops, controls=controls, reuse=reuse, keep=keep, watch=watch
+        )
 
     def losses(self) -> list[str]:
         """Sentences about copies that have failed or are back since this was last asked; others go on without them."""
@@ -229,6 +232,11 @@ class Session(Closing):
     def close(self) -> None:
         self._close_sampler()
         self.copies.close()
+
+    def _controls(self, stops: Sequence[str]) -> dict[int, str]:
+        """The control tokens that texts name, each with its name; they have no other text."""
+        tokens = {token for stop in stops for token in self.model.tokenize(stop, add_special=False)}
+        return {token: name for token in tokens if not self.piece(token) and (name := self.text([token], special=True))}
 
     def _new_sampler(self, sampling: SamplingSettings) -> LlamaSampler | None:
         return None if sampling.greedy and not self.model.suppressed else LlamaSampler(self.model, sampling)

@@ -6,7 +6,7 @@ Bytes in, strings out. Templates, colours and terminals are elsewhere.
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lacli.tree import Origin
@@ -29,6 +29,10 @@ class Piece:
         return self.origin is not Origin.MODEL
 
 
+FIRST_MARK = 0xD800
+"""The first of Unicode's surrogates, which no decoded text holds."""
+
+
 class TextStream:
     """Turns tokens into text that is safe to print, and finds the first stop string.
 
@@ -36,9 +40,16 @@ class TextStream:
     tokens that lie wholly before the stop (all read ones without it), `read` those up to the one that completes it.
     """
 
-    def __init__(self, bytes_of: Callable[[int], bytes], stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self, bytes_of: Callable[[int], bytes], stops: Sequence[str] = (), controls: Mapping[int, str] | None = None
+    ) -> None:
+        """controls: tokens without a text of their own, by the names that stops may have for them."""
         self._bytes_of = bytes_of
-        self._stops = [stop for stop in stops if stop]
+        # In what is searched one character stands for each, so no stop begins or ends within a name.
+        controls = controls or {}
+        marks = {name: chr(FIRST_MARK + number) for number, name in enumerate(controls.values())}
+        self._marks = {token: marks[name] for token, name in controls.items()}
+        self._stops = [form for stop in stops if stop for form in {stop, _with_marks(stop, marks)}]
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._held: list[Piece] = []
         self._ends: list[int] = []
@@ -57,7 +68,7 @@ class TextStream:
         for token, origin in zip(tokens, origins, strict=True):
             if self.stopped:
                 break
-            text = self._decoder.decode(self._bytes_of(token))
+            text = self._marks.get(token) or self._decoder.decode(self._bytes_of(token))
             self._length += len(text)
             half, _ = self._decoder.getstate()
             # A half character already belongs to whatever it will complete.
@@ -101,5 +112,13 @@ class TextStream:
                 self._held.insert(0, replace(piece, text=piece.text[characters:]))
                 piece = replace(piece, text=piece.text[:characters])
             characters -= len(piece.text)
-            taken.append(piece)
+            if piece.text not in self._marks.values():
+                taken.append(piece)
         return taken
+
+
+def _with_marks(stop: str, marks: Mapping[str, str]) -> str:
+    """A stop string with marks in the places of names; the longest name first, since it may hold another."""
+    for name in sorted(marks, key=len, reverse=True):
+        stop = stop.replace(name, marks[name])
+    return stop

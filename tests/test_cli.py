@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from lacli import __version__
+from lacli import __version__, generate, load
 from lacli.question import read_question
 from lacli.resolve import DEMO, demo_model
-from lacli.settings import MODES, PRESETS, DecodeSettings
+from lacli.sampling import SamplingSettings
+from lacli.settings import MODES, PRESETS, DecodeSettings, ModelSettings
 from tests.program import Done, call, finish, on_terminal, run, start
 from tests.tiny_models import CONTEXT_LENGTH, write_llama, write_llama_split, write_mamba
 
@@ -195,6 +196,30 @@ def test_the_first_of_several_stop_strings_ends_the_answer(reference: dict[str, 
     assert found["finish_reason"] == "stop"
     assert found["text"] == text[: min(text.index(later), text.index(sooner))]
     assert call("run", "-p", QUESTION, "-n", str(SIZE), "--stop", later, "--stop", sooner).out == printed(found["text"])
+
+
+CONTROLLED = ("--grammar", 'root ::= "one" <|im_start|> "two"')
+"""Makes the demo model say two words with a control token between them."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stop_string_may_be_the_name_of_a_control_token(mode: str) -> None:
+    found = answer("-p", QUESTION, *CONTROLLED, "--mode", mode, "--stop", "<|im_start|>")
+    assert (found["text"], found["finish_reason"]) == ("one", "stop")
+
+
+@pytest.mark.parametrize(("stop", "kept"), [("e<|im_start|>", "on"), ("<|im_start|>tw", "one"), ("im_start", "onetwo")])
+def test_what_is_printed_ends_before_a_stop_with_a_control_token_in_it(stop: str, kept: str) -> None:
+    assert call("run", "-p", QUESTION, *CONTROLLED, "--stop", stop).out == printed(kept)
+    assert call("chat", *CONTROLLED, "--stop", stop, stdin=QUESTION.encode()).out == printed(kept)
+
+
+def test_a_control_token_of_the_chat_templates_format_ends_an_answer() -> None:
+    settings = ModelSettings(threads=1, gpu_layers=0)
+    with load(model_settings=settings, sampling=SamplingSettings(grammar=CONTROLLED[1]), template="chatml") as session:
+        assert generate(session, QUESTION).text == "one"
+        assert generate(session, QUESTION, raw=True).text == "onetwo"
+        assert generate(session, QUESTION, stops=["<|im_start|>"], raw=True).finish_reason == "stop"
 
 
 def test_json_is_one_flat_object_with_the_promised_keys() -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lacli.decode import Decoder
 from lacli.generation import Answer, Generation
 from lacli.settings import DecodeSettings
 from tests.fake_engine import FakeEngine
-from tests.test_decode import VOCABULARY, any_settings, ends, holds_its_text, prompts
+from tests.test_decode import VOCABULARY, any_settings, ends, engine_for, holds_its_text, plain_tokens, prompts
 
 ALPHABET = "ab é\n€"
-"""Tokens 0, 1, .. are its characters cut into bytes: some are whole, some halves, and two are special and empty."""
+"""Tokens 0, 1, .. are its characters cut into bytes: some are whole, some halves, and four are empty."""
+
+CONTROLS = {5: "<go>", 9: "<|stop|>"}
+"""The names of two that are empty."""
 
 PIECES = [piece for char in ALPHABET for piece in (char.encode()[:1], char.encode()[1:])]
 
@@ -29,12 +32,15 @@ def answer(
     """A finished answer, with what was printed on the way."""
     engine = FakeEngine(120, 120, chosen.sequences, VOCABULARY, ends)
     decoder = Decoder(engine, chosen)
-    generation = Generation(decoder, bytes_of, prompt, limit, stops)
+    generation = Generation(decoder, bytes_of, prompt, limit, stops, controls=CONTROLS)
     printed = "".join(piece.text for piece in generation)
     return generation.answer(), decoder, engine, printed
 
 
-@given(any_settings, prompts, st.integers(0, 60), st.lists(st.text(ALPHABET, min_size=1, max_size=4), max_size=3), ends)
+stop_texts = st.lists(st.sampled_from([*ALPHABET, *CONTROLS.values()]), min_size=1, max_size=4).map("".join)
+
+
+@given(any_settings, prompts, st.integers(0, 60), st.lists(stop_texts, max_size=3), ends)
 @settings(max_examples=300, deadline=None)
 def test_every_mode_gives_plains_answer(
     chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
@@ -64,6 +70,26 @@ def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
     assert decoder.text == prompt + list(left.tokens)
     assert holds_its_text(decoder, engine)
     assert left.statistics.tokens == len(left.tokens) == len(left.text)
+
+
+@given(any_settings, prompts)
+@settings(max_examples=100, deadline=None)
+def test_a_stop_that_is_a_control_token_ends_every_mode_just_before_it(
+    chosen: DecodeSettings, prompt: list[int]
+) -> None:
+    plain = plain_tokens(prompt, 60)
+    assume(9 in plain)
+    kept = plain[: plain.index(9)]
+    engine = engine_for(chosen)
+    decoder = Decoder(engine, chosen)
+    stop = "<|stop|>"
+    generation = Generation(decoder, lambda token: b"x" * (token != 9), prompt, 60, [stop], controls={9: stop})
+    assert "".join(piece.text for piece in generation) == "x" * len(kept)
+    ours = generation.answer()
+    assert (list(ours.tokens), ours.finish_reason) == (kept, "stop")
+    assert ours.statistics.tokens == len(kept) + 1
+    assert decoder.text == prompt + kept
+    assert holds_its_text(decoder, engine)
 
 
 def test_a_second_answer_leaves_the_first_one_alone() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,9 +12,9 @@ from lacli.text import TextStream
 from lacli.tree import Origin
 
 
-def stream_of(pieces: list[bytes], *stops: str) -> tuple[TextStream, str]:
+def stream_of(pieces: list[bytes], *stops: str, controls: Mapping[int, str] | None = None) -> tuple[TextStream, str]:
     """Feed the pieces in runs of up to three tokens and give the stream and all the text it printed."""
-    stream = TextStream(pieces.__getitem__, stops)
+    stream = TextStream(pieces.__getitem__, stops, controls or {})
     printed = ""
     for first in range(0, len(pieces), 3):
         run = range(first, min(first + 3, len(pieces)))
@@ -69,6 +72,30 @@ def test_a_stop_character_split_over_tokens_keeps_neither_half() -> None:
 def test_an_empty_stop_string_stops_nothing() -> None:
     stream, text = stream_of([b"a", b"b"], "")
     assert (text, stream.stopped) == ("ab", False)
+
+
+@pytest.mark.parametrize(
+    ("stop", "printed", "kept", "read"),
+    [
+        ("<end>", "one.two", 2, 3),
+        (".two<end>", "one", 1, 3),
+        ("<end> three", "one.two", 2, 4),
+        ("two<end> th", "one.", 1, 4),
+        ("end", "one.two three<", 4, 5),
+        ("> three", "one.two three<end>", 5, 5),
+    ],
+)
+def test_a_stop_may_name_a_control_token_which_has_no_text_itself(
+    stop: str, printed: str, kept: int, read: int
+) -> None:
+    pieces = [b"one", b".two", b"", b" three", b"<end>"]
+    stream, text = stream_of(pieces, stop, controls={2: "<end>"})
+    assert (text, stream.kept, stream.read) == (printed, kept, read)
+
+
+def test_a_control_token_that_no_stop_is_completed_by_is_not_printed() -> None:
+    _, text = stream_of([b"one", b"", b" two", b""], "<end> three", controls={1: "<end>", 3: "<end>"})
+    assert text == "one two"
 
 
 def test_a_piece_knows_where_its_token_was_guessed_and_so_do_its_halves() -> None:
