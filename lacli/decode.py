@@ -29,8 +29,8 @@ class Decoder:
     """Generates in one mode at a time; the pool lives as long as the decoder.
 
     text: the prompt's and the accepted tokens. A cache holds all of them but the last, which is the next step's
-    input, and but those before it that have to be decoded again (strict.py, parallel/). reused: tokens of the last
-    prompt that a cache held already. prompt_s: seconds that the others took. replicas: what decodes.
+    input, and but those before it that have to be decoded again (strict.py, parallel/, an interrupt). reused: tokens
+    of the last prompt that a cache held already. prompt_s: seconds that the others took. replicas: what decodes.
     """
 
     def __init__(
@@ -148,13 +148,13 @@ class Decoder:
             self._mode.begin(self.text)
 
     def time_plain_step(self, repeats: int = 5) -> float:
-        """Median seconds of a one-row step at the end of the text: its last tokens are decoded again, one by one."""
+        """Median seconds of a one-row step at the end of the text: its last tokens are decoded again, one by one.
+
+        After an interrupt the caches lack some of them, which the next step decodes.
+        """
         if not self.replicas.past:
             return 0.0
-        try:
-            return self.replicas.time_plain_step(self.text, repeats, self.settings.least_outputs)
-        finally:
-            del self.text[self.replicas.past + 1 :]
+        return self.replicas.time_plain_step(self.text, repeats, self.settings.least_outputs)
 
     def _start(self, prompt: Sequence[int], reuse: bool) -> None:
         if not prompt:

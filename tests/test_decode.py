@@ -267,6 +267,35 @@ def test_an_interrupt_in_any_call_leaves_text_and_cache_agreeing(
     assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
 
 
+@given(any_settings, prompts, st.integers(1, 25), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_an_interrupt_while_plain_steps_are_timed_leaves_the_text_and_what_was_learned_of_it(
+    chosen: DecodeSettings, prompt: list[int], calls: int, before: bool
+) -> None:
+    engine = Interrupting(256, 256, chosen.sequences, VOCABULARY)
+    decoder = Decoder(engine, chosen)
+    text = prompt + tokens_of(list(decoder.generate(prompt, 20)))
+    engine.calls_left, engine.before = calls, before
+    with suppress(KeyboardInterrupt):
+        decoder.time_plain_step()
+    engine.calls_left = 0
+    assert decoder.text == text
+    assert engine.held() == text[: len(engine.held())]
+    longer = [*text, 1, 2]
+    assert tokens_of(list(decoder.generate(longer, 20, reuse=True))) == plain_tokens(longer, 20)
+    assert holds_its_text(decoder, engine)
+
+
+def test_a_recurrent_state_that_cannot_go_back_is_not_kept_after_an_interrupt() -> None:
+    engine = Interrupting(256, 256, 1, VOCABULARY, back=1)
+    decoder = Decoder(engine, DecodeSettings(mode="plain"))
+    list(decoder.generate([1, 2, 3], 2))
+    engine.calls_left = 4
+    with pytest.raises(KeyboardInterrupt):
+        decoder.time_plain_step()
+    assert engine.held() == decoder.text[: decoder.replicas.past]
+
+
 class Mutant(FakeEngine):
     """A fake engine whose `broken` cache call does something else."""
 

@@ -178,5 +178,5 @@ class Replica:
                 self.cache.keep(tree, ())
                 times.append(perf_counter() - begin)
         finally:
-            self.cache.truncate(self.cache.past)
+            self.cut(self.cache.past)
         return median(times) if times else 0.0
