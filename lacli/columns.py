@@ -63,7 +63,7 @@ class Columns:
         for key, continuation in window.ngrams(tree.tokens[ROOT], results):
             self._pool.insert(key, continuation)
         # An end token would make all guesses after it guesses about another text.
-        window.slide([self._draw() if self._is_end(token) else token for token in results])
+        window.slide([None if self._is_end(token) else token for token in results])
         if self._settings.window_shift == "refill":
             window.shift(accepted - 1)
 

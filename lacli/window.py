@@ -26,6 +26,8 @@ class Window:
             [known[row + column] if 0 < row + column < len(known) else draw() for column in range(width)]
             for row in range(ngram - 1)
         ]
+        # By column: how many rows from the last one up are the model's choices.
+        self._computed = [0] * width
 
     @property
     def width(self) -> int:
@@ -33,7 +35,7 @@ class Window:
 
     def narrow(self, width: int) -> None:
         """Keep only the first `width` columns."""
-        for row in self.rows:
+        for row in (*self.rows, self._computed):
             del row[width:]
 
     def paths(self) -> Iterator[list[int]]:
@@ -47,18 +49,28 @@ class Window:
             yield first[1 : column + 1] + [row[column] for row in later]
 
     def ngrams(self, token: int, results: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The n-grams of this step, one a column: (first token, the N-1 after it). token: the step's input."""
+        """The n-grams of this step: (first token, the N-1 after it), of columns with no guess left behind the first.
+
+        token: the step's input.
+        """
         first_row, *later = self.rows
         begins = [token, *first_row[1:]] if first_row else []
-        for begin, *following in zip(begins, *later, results, strict=True):
-            yield begin, tuple(following)
+        for computed, begin, *following in zip(self._computed, begins, *later, results, strict=True):
+            if computed >= len(later):
+                yield begin, tuple(following)
 
-    def slide(self, results: Sequence[int]) -> None:
-        """Rows move up by one and the results become the last row: once a step, whatever was accepted."""
-        self.rows = [*self.rows[1:], list(results)]
+    def slide(self, results: Sequence[int | None]) -> None:
+        """Rows move up by one and the results become the last row: once a step, whatever was accepted.
+
+        A guess takes the place of a result that is None.
+        """
+        self.rows = [*self.rows[1:], [self._draw() if token is None else token for token in results]]
+        pairs = zip(self._computed, results, strict=True)
+        self._computed = [0 if token is None else computed + 1 for computed, token in pairs]
 
     def shift(self, columns: int) -> None:
         """Drop the leading columns that accepted tokens have overtaken and refill at the end (Algorithm 2, line 25)."""
+        dropped = min(columns, self.width)
         for row in self.rows:
-            dropped = min(columns, len(row))
             row[:] = row[dropped:] + [self._draw() for _ in range(dropped)]
+        self._computed = self._computed[dropped:] + [0] * dropped

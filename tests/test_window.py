@@ -33,7 +33,37 @@ def test_with_bigrams_a_path_is_row_zero_alone() -> None:
 
 def test_an_ngram_is_a_column_and_its_result_and_the_first_begins_with_the_input() -> None:
     window = filled([[0, 1, 2], [10, 11, 12]])
-    assert list(window.ngrams(77, [5, 6, 7])) == [(77, (10, 5)), (1, (11, 6)), (2, (12, 7))]
+    window.slide([20, 21, 22])
+    assert list(window.ngrams(77, [5, 6, 7])) == [(77, (20, 5)), (11, (21, 6)), (12, (22, 7))]
+
+
+def found(window: Window, *steps: list[int | None]) -> list[list[int]]:
+    """The ends of each step's n-grams."""
+    ends = []
+    for results in steps:
+        ends.append([continuation[-1] for _, continuation in window.ngrams(0, [token or -1 for token in results])])
+        window.slide(results)
+    return ends
+
+
+def test_no_ngram_holds_a_first_guess_behind_its_first_token() -> None:
+    window = Window(2, 5, counting())
+    assert found(window, [1, 2], [3, 4], [5, 6], [7, 8], [9, 10]) == [[], [], [], [7, 8], [9, 10]]
+    assert found(Window(2, 2, counting()), [1, 2]) == [[1, 2]], "the results alone follow the first token"
+
+
+def test_a_column_with_a_guess_in_the_place_of_a_result_has_no_ngrams_until_it_is_the_first_token() -> None:
+    window = Window(2, 4, counting())
+    assert found(window, [1, 2], [3, None], [4, 5], [6, 7], [8, 9]) == [[], [], [4], [6], [8, 9]]
+
+
+def test_columns_that_are_refilled_or_narrowed_away_have_no_ngrams() -> None:
+    window = Window(3, 3, counting())
+    found(window, [1, 2, 3])
+    window.shift(1)
+    assert found(window, [4, 5, 6], [7, 8, 9]) == [[4, 5], [7, 8, 9]]
+    window.narrow(1)
+    assert found(window, [1]) == [[1]]
 
 
 def test_sliding_moves_rows_up_and_the_results_in() -> None:
