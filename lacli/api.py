@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import overload
 
-from lacli.generation import Answer
+from lacli.generation import Answer, as_stops
 from lacli.placement import ReplicaSettings
 from lacli.resolve import find_model
 from lacli.sampling import SamplingSettings
@@ -49,7 +49,13 @@ def load(
 
 @overload
 def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first match is meant
-    session: Session, prompts: str, *, system: str = "", limit: int = -1, stops: Sequence[str] = (), raw: bool = False
+    session: Session,
+    prompts: str,
+    *,
+    system: str = "",
+    limit: int = -1,
+    stops: str | Sequence[str] = (),
+    raw: bool = False,
 ) -> Answer: ...
 @overload
 def generate(
@@ -58,7 +64,7 @@ def generate(
     *,
     system: str = "",
     limit: int = -1,
-    stops: Sequence[str] = (),
+    stops: str | Sequence[str] = (),
     raw: bool = False,
 ) -> list[Answer]: ...
 def generate(
@@ -67,17 +73,17 @@ def generate(
     *,
     system: str = "",
     limit: int = -1,
-    stops: Sequence[str] = (),
+    stops: str | Sequence[str] = (),
     raw: bool = False,
 ) -> Answer | list[Answer]:
     """Answer one prompt, or several one after another with the pool kept between them.
 
-    limit: tokens an answer may have, -1 for no limit but the context's. Raises PromptError for an empty prompt or
+    limit: tokens an answer may have, -1 for no limit but the context's. stops: texts that end it, one or several. Raises PromptError for an empty prompt or
     one longer than the context, SamplingError when a grammar or biases leave no token.
     """
     if isinstance(prompts, str):
         ends = () if raw else session.turn_ends
-        generation = session.generate(session.prompt(prompts, system, raw=raw), limit, (*stops, *ends))
+        generation = session.generate(session.prompt(prompts, system, raw=raw), limit, (*as_stops(stops), *ends))
         for _ in generation:
             pass
         return generation.answer()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -148,13 +149,31 @@ class LlamaModel(Closing):
         self.path, self.placement = path, settings.placement
         self.offloaded = offloads(settings)
         self._formatters: dict[str, Callable[..., str]] = {}
-        self.handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
+        handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
         del kept  # what the parameters pointed to
-        if not self.handle:
+        if not handle:
             raise self._not_loaded()
+        self._handle, self._vocabulary_handle = handle, lib.llama_model_get_vocab(handle)
+        self._free = weakref.finalize(self, lib.llama_model_free, handle)
         self.memory = self._log.take_buffers()
-        self.vocabulary_handle = lib.llama_model_get_vocab(self.handle)
         self._refuse()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its memory is given back, so that nothing can be asked of it any more."""
+        return not self._free.alive
+
+    @property
+    def handle(self) -> Any:
+        """The llama_model. Raises LacliError once it is closed, whose memory is somebody else's then."""
+        self.check_open()
+        return self._handle
+
+    @property
+    def vocabulary_handle(self) -> Any:
+        """The llama_vocab, which is a part of the model."""
+        self.check_open()
+        return self._vocabulary_handle
 
     @property
     def description(self) -> str:
@@ -270,9 +289,12 @@ class LlamaModel(Closing):
         return self._formatters[source]
 
     def close(self) -> None:
-        if self.handle:
-            lib.llama_model_free(self.handle)
-            self.handle = None
+        self._free()
+
+    def check_open(self) -> None:
+        """Raise LacliError where it is closed."""
+        if self.closed:
+            raise LacliError(f"{self.path.name} is closed", "load the model again")
 
     def _special(self, token: int) -> str:
         return "" if token < 0 else self.piece(token, special=True).decode("utf-8", "replace")

@@ -13,6 +13,7 @@ from secrets import randbelow
 from typing import Literal
 
 from lacli.errors import UsageError
+from lacli.flags import check_words
 
 Verify = Literal["match", "rejection"]
 
@@ -62,6 +63,7 @@ class SamplingSettings:
     verify: Verify = "match"
 
     def __post_init__(self) -> None:
+        check_words(self)
         for name, (least, most) in RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:

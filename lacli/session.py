@@ -5,11 +5,13 @@ The command line and other programs (through `api.py`) come through here; nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from threading import Lock
+from weakref import WeakSet
 
 from lacli.auto.kept import KeptTexts
 from lacli.batch import Ints
@@ -21,7 +23,7 @@ from lacli.cores import with_threads
 from lacli.decode import Decoder
 from lacli.engine import Context, Engine
 from lacli.errors import LacliError, PromptError, UsageError
-from lacli.generation import Generation
+from lacli.generation import Generation, as_stops
 from lacli.llama import offloads, schema_grammar
 from lacli.notes import asked_sources, context_notes, idle_notes, source_notes
 from lacli.placement import ReplicaSettings
@@ -39,8 +41,9 @@ from lacli.weights import weight_types
 
 
 class Session(Closing):
-    """A model ready to answer; use it in `with`, or close it.
+    """A model ready to answer; use it in `with`, or close it: what is asked of it afterwards raises LacliError.
 
+    It gives one answer at a time: while one is on its way, what would decode raises LacliError, in every thread.
     notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run). sampler:
     what tokens are drawn with, or None where the most probable ones are taken. template: the chat template, or None
     where questions go in as they stand.
@@ -68,6 +71,8 @@ class Session(Closing):
         self._cost = cost
         self._kept = KeptTexts(kept) if kept else None
         self._schema = ("", "")
+        self._busy = Lock()
+        self._generations: WeakSet[Generation] = WeakSet()
         check_rows(fitted(decode_settings, model_settings), model_settings)
         if decode_settings.strict:
             if replicas and replicas.rpc:
@@ -153,8 +158,9 @@ class Session(Closing):
         if self.copies.elsewhere:
             # A server's name says nothing about what it computes with.
             return
-        self._cost = cost.among(len(self.copies.names))
-        self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
+        with self._alone():
+            self._cost = cost.among(len(self.copies.names))
+            self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
 
     def decoder_in(
         self, engine: Engine | Mapping[str, Engine], settings: DecodeSettings, kind: type[Decoder] = Decoder
@@ -169,6 +175,10 @@ class Session(Closing):
         What --strict has decided about the model stays. Raises UsageError for settings that cannot be, ModelLoadError
         when the context does not fit into memory; then all is as before, but nothing is decoded.
         """
+        with self._alone():
+            return self._adapt(decode_settings, sampling)
+
+    def _adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         strict = self.settings
         decode_settings = self._possible(
             replace(decode_settings, strict=strict.strict, ordered=strict.ordered, least_outputs=strict.least_outputs)
@@ -195,7 +205,7 @@ class Session(Closing):
         self,
         prompt: Sequence[int],
         limit: int = -1,
-        stops: Sequence[str] = (),
+        stops: str | Sequence[str] = (),
         *,
         reuse: bool = False,
         keep: int | None = None,
@@ -203,14 +213,27 @@ class Session(Closing):
     ) -> Generation:
         """Begin an answer to prompt tokens; iterate it for the text as it is accepted.
 
-        reuse: decode only what differs from the text before. keep: shift a full context, but not its first tokens.
+        stops: texts that end it, one or several. reuse: decode only what differs from the text before. keep: shift a full context, but not its first tokens.
         watch: gets every step with its text.
         """
-        if self.copies.gone:
-            # What has ended may be back; the notes about it are said with the answer.
-            self.engine = self.copies.open(self.settings, backend_greedy=False if self.sampler else None)
-            self.decoder = self.decoder_in(self.copies.contexts, self.settings)
-        return Generation(self.decoder, self.piece, prompt, limit, stops, reuse=reuse, keep=keep, watch=watch)
+        with self._alone():
+            if self.copies.gone:
+                # What has ended may be back; the notes about it are said with the answer.
+                self.engine = self.copies.open(self.settings, backend_greedy=False if self.sampler else None)
+                self.decoder = self.decoder_in(self.copies.contexts, self.settings)
+        generation = Generation(
+            self.decoder,
+            self.piece,
+            prompt,
+            limit,
+            as_stops(stops),
+            reuse=reuse,
+            keep=keep,
+            watch=watch,
+            alone=self._alone,
+        )
+        self._generations.add(generation)
+        return generation
 
     def losses(self) -> list[str]:
         """Sentences about copies that have failed or are back since this was last asked; others go on without them."""
@@ -223,12 +246,33 @@ class Session(Closing):
 
         0 where none can be timed: before the first answer, and where the model cannot take a step back.
         """
-        seconds = self.decoder.time_plain_step()
+        with self._alone():
+            seconds = self.decoder.time_plain_step()
         return 1 / seconds if seconds else 0.0
 
     def close(self) -> None:
-        self._close_sampler()
-        self.copies.close()
+        """Give the memory back. Raises LacliError, and changes nothing, while another thread decodes."""
+        if self.model.closed:
+            return
+        for generation in list(self._generations):
+            generation.close()
+        with self._alone():
+            self._close_sampler()
+            self.copies.close()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep the context for one answer, or for one change. Raises LacliError where it is taken or closed."""
+        self.model.check_open()
+        if not self._busy.acquire(blocking=False):
+            raise LacliError(
+                "the session is generating an answer already",
+                "iterate that one to its end or close it first, or load the model once more",
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def _new_sampler(self, sampling: SamplingSettings) -> LlamaSampler | None:
         return None if sampling.greedy and not self.model.suppressed else LlamaSampler(self.model, sampling)

@@ -105,6 +105,16 @@ def test_without_a_template_a_question_goes_in_as_it_stands_and_a_conversation_i
         assert rendered == chatml(session.model).render(CONVERSATION)
 
 
+def test_a_text_is_one_stop_and_not_its_letters(path: Path) -> None:
+    with opened(path, None) as session:
+        whole = generate(session, "the thing", limit=30).text
+        stop = next(stop for at in range(30) if set(stop := whole[at : at + 2]) & set(whole[: whole.index(stop)]))
+        ended = whole[: whole.index(stop)]
+        assert generate(session, "the thing", limit=30, stops=stop).text == ended
+        answer = session.generate(session.prompt("the thing"), 30, stop)
+        assert "".join(piece.text for piece in answer) == ended
+
+
 def test_no_template_at_all_can_be_asked_for(path: Path) -> None:
     with opened(path, None) as session:
         assert session.text(session.prompt("the thing"), special=True) == "the thing"
