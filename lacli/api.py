@@ -78,8 +78,9 @@ def generate(
 ) -> Answer | list[Answer]:
     """Answer one prompt, or several one after another with the pool kept between them.
 
-    limit: tokens an answer may have, -1 for no limit but the context's. stops: texts that end it, one or several. Raises PromptError for an empty prompt or
-    one longer than the context, SamplingError when a grammar or biases leave no token.
+    limit: tokens an answer may have, -1 for no limit but the context's. stops: a text that ends it, or several. Raises
+    PromptError for an empty prompt or one longer than the context, SamplingError when a grammar or biases leave no
+    token.
     """
     if isinstance(prompts, str):
         ends = () if raw else session.turn_ends

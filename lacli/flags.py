@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from lacli.errors import UsageError
 
@@ -74,16 +74,16 @@ def spellings(name: str) -> tuple[str, ...]:
     return ("--" + name.replace("_", "-"),)
 
 
-def check_words(settings: Any) -> None:
+def check_words(settings: object) -> None:
     """Raise UsageError where a field of `settings` that is annotated with a Literal holds none of its words."""
-    for field, words in _words(type(settings)).items():
+    for field, words in _words(type(settings)).items():  # type: ignore[arg-type]  # mypy doubts that classes have hashes
         value = getattr(settings, field)
         if value not in words:
             raise UsageError(f"{spellings(field)[0]} cannot be {value!r}", f"one of {', '.join(words)}")
 
 
 @cache
-def _words(settings: type[Any]) -> Mapping[str, tuple[str, ...]]:
+def _words(settings: type[object]) -> Mapping[str, tuple[str, ...]]:
     hints = get_type_hints(settings)
     return {field: get_args(hint) for field, hint in hints.items() if get_origin(hint) is Literal}
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from lacli.amounts import count_in_words
 from lacli.closing import Closing
 from lacli.devices import CPU, Device, offloading, settled
-from lacli.errors import LacliError, ModelLoadError, PromptError
+from lacli.errors import LacliError, ModelLoadError
+from lacli.jinja import compile_template
 from lacli.log import Log
 from lacli.offload import FUNCTIONS, found_devices, place
 from lacli.settings import ModelSettings
@@ -106,24 +106,6 @@ def schema_grammar(schema: str) -> str:
     """The GBNF grammar of a JSON schema; it raises many kinds of exceptions, and ignores what it does not know."""
     grammar: str = json_schema_to_gbnf(schema)
     return grammar
-
-
-def compile_template(source: str, bos: str, eos: str) -> Callable[..., str]:
-    """A Jinja chat template as a function of `messages`. Raises PromptError when it is broken."""
-    try:
-        formatter = Jinja2ChatFormatter(source, eos, bos)
-    except Exception as error:  # whatever Jinja raises, the template is at fault
-        reason = " ".join(str(getattr(error, "message", None) or error).split()).rstrip(".")
-        where = f" in line {line}" if (line := getattr(error, "lineno", 0)) else ""
-        raise PromptError(
-            f"the chat template is broken{where}: {reason}", "give another with --chat-template, or --raw"
-        ) from error
-
-    def render(messages: Sequence[Mapping[str, object]]) -> str:
-        prompt: str = formatter(messages=messages).prompt  # type: ignore[arg-type]  # it wants a type a role
-        return prompt
-
-    return render
 
 
 class LlamaModel(Closing):

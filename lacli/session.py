@@ -213,8 +213,8 @@ class Session(Closing):
     ) -> Generation:
         """Begin an answer to prompt tokens; iterate it for the text as it is accepted.
 
-        stops: texts that end it, one or several. reuse: decode only what differs from the text before. keep: shift a full context, but not its first tokens.
-        watch: gets every step with its text.
+        stops: a text that ends it, or several. reuse: decode only what differs from the text before. keep: shift a
+        full context, but not its first tokens. watch: gets every step with its text.
         """
         with self._alone():
             if self.copies.gone:

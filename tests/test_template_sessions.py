@@ -136,7 +136,7 @@ def test_a_named_template_ends_answers_with_its_own_texts(path: Path, monkeypatc
 
 def test_a_template_is_compiled_once_a_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(path) as session:
-        monkeypatch.setattr("lacli.llama.Jinja2ChatFormatter", None)
+        monkeypatch.setattr("lacli.llama.compile_template", None)
         assert callable(session.model.compile_template(session.model.chat_template))
         session.conversation_prompt(CONVERSATION)
 
