@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+# ggml asks for it while it is loaded, and has a debugger print over its last words otherwise.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 import llama_cpp
 from llama_cpp.llama_grammar import json_schema_to_gbnf
@@ -21,7 +25,7 @@ from llama_cpp.llama_grammar import json_schema_to_gbnf
 from lacli.amounts import count_in_words
 from lacli.closing import Closing
 from lacli.devices import CPU, Device, offloading, settled
-from lacli.errors import LacliError, ModelLoadError
+from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.jinja import compile_template
 from lacli.log import Log
 from lacli.offload import FUNCTIONS, found_devices, place
@@ -43,6 +47,11 @@ NOT_LOADED = {
     "unable to allocate": "fewer layers on a GPU (-ngl), more devices (-dev) or a smaller model may fit",
 }
 """What to do, by what llama.cpp says of a model that it cannot load."""
+
+
+ESCAPED = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))", re.DOTALL)
+LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
+"""How an RWKV vocabulary writes bytes (llama_unescape_rwkv_token)."""
 
 
 def on_abort(report: Callable[[str], None]) -> None:
@@ -106,6 +115,28 @@ def schema_grammar(schema: str) -> str:
     """The GBNF grammar of a JSON schema; it raises many kinds of exceptions, and ignores what it does not know."""
     grammar: str = json_schema_to_gbnf(schema)
     return grammar
+
+
+def _lacks_bytes(texts: Iterable[bytes]) -> bool:
+    """Whether a sentencepiece vocabulary has no token for some byte, which llama.cpp would throw for."""
+    byte_of = {name: byte for byte in range(256) for name in (b"<0x%02X>" % byte, bytes([byte]))}
+    missing = set(range(256))
+    for text in texts:
+        missing.discard(byte_of.get(text, -1))
+        # Published vocabularies begin with their bytes.
+        if not missing:
+            return False
+    return True
+
+
+def _lacks_first_bytes(texts: Iterable[bytes]) -> bool:
+    """Whether an RWKV vocabulary has a token but not its first byte: llama.cpp reads that byte again and again."""
+
+    def byte(escaped: re.Match[bytes]) -> bytes:
+        return bytes.fromhex(escaped[1].decode()) if escaped[1] else LETTERS.get(escaped[2], escaped[2])
+
+    words = {ESCAPED.sub(byte, text) for text in texts}
+    return not {word[:1] for word in words} <= {*words, b""}
 
 
 class LlamaModel(Closing):
@@ -219,7 +250,10 @@ class LlamaModel(Closing):
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of a text; the names of special tokens in it become those tokens (llama.cpp's rule for prompts)."""
-        raw = text.encode()
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError as error:
+            raise PromptError("the prompt holds half of a character", "give text that is UTF-8") from error
         count = -lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), None, 0, add_special, True)
         if count <= 0:
             return []
@@ -296,3 +330,18 @@ class LlamaModel(Closing):
         if kind:
             self.close()
             raise ModelLoadError(f"{self.path.name} is {kind}", "lacli decodes causal text models only")
+        if fault := self._vocabulary_fault():
+            self.close()
+            raise ModelLoadError(f"cannot use {self.path.name}: {fault}", DAMAGED)
+
+    def _vocabulary_fault(self) -> str:
+        """Say why some text would end the process in `llama_tokenize`, or never end there; empty where none does."""
+        kind = lib.llama_vocab_type(self._vocabulary_handle)
+        if kind == lib.LLAMA_VOCAB_TYPE_NONE:
+            return "it has no vocabulary"
+        texts = (lib.llama_vocab_get_text(self._vocabulary_handle, token) for token in range(self.vocabulary))
+        if kind == lib.LLAMA_VOCAB_TYPE_SPM and _lacks_bytes(texts):
+            return "its tokenizer is of the kind 'llama', and its vocabulary has not all bytes"
+        if kind == lib.LLAMA_VOCAB_TYPE_RWKV and _lacks_first_bytes(texts):
+            return "its tokenizer is of the kind 'rwkv', and its vocabulary has words without their first bytes"
+        return ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -21,13 +22,13 @@ from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.chain import LlamaSampler
 from lacli.context import CONTEXT_PAD, LlamaEngine
-from lacli.errors import LacliError, ModelLoadError
+from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.llama import LlamaModel
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModelSettings
 from lacli.staircase import Cost, Point, Staircase
-from lacli.template import as_messages, chatml, with_one_bos
+from lacli.template import ChatTemplate, as_messages, chatml, with_one_bos
 from lacli.tree import Origin, Tree
 from tests import tiny_models
 from tests.margins import PLAIN, Logits
@@ -505,6 +506,58 @@ def test_a_session_is_not_closed_under_a_thread_that_decodes(path: Path) -> None
         answer = session.generate(session.prompt("the thing"), 20, watch=close)
         list(answer)
         assert answer.answer().text == whole.text
+
+
+IN_BRACKETS = [f"<0x{byte:02X}>" for byte in range(256)]
+ESCAPED = [f"\\x{byte:02x}" for byte in range(256)]
+"""The bytes as vocabularies of the kinds `llama` and `rwkv` write them."""
+
+
+def with_bytes(written: Sequence[str], *words: str) -> list[str]:
+    """A vocabulary of these bytes and words, as large as TOKENS."""
+    tokens = [*tiny_models.SPECIAL_TOKENS, *written, *words]
+    return [*tokens, *(f"<unused{number}>" for number in range(len(tiny_models.TOKENS) - len(tokens)))]
+
+
+@pytest.mark.parametrize(("kind", "written"), [("llama", IN_BRACKETS), ("rwkv", ESCAPED)])
+def test_a_vocabulary_without_its_bytes_is_refused_before_a_text_needs_them(
+    kind: str, written: list[str], tmp_path: Path
+) -> None:
+    whole, foreign, short = (tmp_path / f"{name}.gguf" for name in ("whole", "foreign", "short"))
+    tiny_models.write_llama(whole, kind, with_bytes(written))
+    with LlamaModel(whole, SETTINGS) as model:
+        assert len(model.tokenize("the thing, naïve €\n", add_special=False)) > len("naïve €")
+    tiny_models.write_llama(foreign, kind)
+    tiny_models.write_llama(short, kind, with_bytes([each for each in written if each not in ("<0xC3>", "\\xc3")], "ï"))
+    for path in (foreign, short):
+        with pytest.raises(ModelLoadError, match=rf"{path.name}: its tokenizer is of the kind '{kind}', and .* bytes"):
+            LlamaModel(path, SETTINGS)
+
+
+def test_a_file_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
+    tiny_models.write_llama(tmp_path / "bare.gguf", "none")
+    with pytest.raises(ModelLoadError, match="bare.gguf: it has no vocabulary"):
+        LlamaModel(tmp_path / "bare.gguf", SETTINGS)
+
+
+@pytest.mark.parametrize("half", ["\ud800", "the \udcff thing"])
+def test_half_of_a_character_is_refused_wherever_it_comes_from(half: str, opened: Session) -> None:
+    with pytest.raises(PromptError, match="half of a character"):
+        generate(opened, half)
+    opened.use_template(ChatTemplate("", "", opened.model.compile_template("{{ messages[0].content }}{{ '\\ud800' }}")))
+    try:
+        with pytest.raises(PromptError, match="half of a character"):
+            opened.prompt("the thing")
+        with pytest.raises(PromptError, match="half of a character"):
+            opened.conversation_prompt(as_messages("the thing", half))
+    finally:
+        opened.use_template(None)
+
+
+def test_what_aborts_the_library_is_said_without_a_debuggers_words() -> None:
+    program = "import lacli.llama as llama; llama.lib.llama_cpp._lib.ggml_abort(b'a.c', 1, b'the last words')"
+    done = run(program=(sys.executable, "-c", program))
+    assert (done.code, done.err) == (-signal.SIGABRT, "a.c:1: the last words\n")
 
 
 def test_a_model_that_is_left_to_the_end_of_the_program_ends_with_it(path: Path) -> None:

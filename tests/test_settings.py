@@ -73,6 +73,14 @@ def test_an_unknown_word_is_refused_with_the_known_ones(
         replace(settings(), **{field: word})
 
 
+@pytest.mark.parametrize(
+    "texts", [{"grammar": "\ud800"}, {"json_schema": "\udfff"}, {"dry_sequence_breaker": ("\udcff",)}]
+)
+def test_half_of_a_character_in_a_setting_is_refused(texts: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="half of a character"):
+        SamplingSettings(**texts)
+
+
 OUT_OF_RANGE = [
     ("-W", lambda: DecodeSettings(window=-1)),
     ("-N", lambda: DecodeSettings(ngram=1)),
