@@ -5,7 +5,7 @@ What the two are made of is `session.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import overload
 
@@ -25,6 +25,7 @@ def load(
     decode_settings: DecodeSettings | None = None,
     sampling: SamplingSettings | None = None,
     template: str | None = "",
+    template_variables: Mapping[str, object] | None = None,
     cost: Cost | None = None,
     replicas: ReplicaSettings | None = None,
 ) -> Session:
@@ -32,6 +33,7 @@ def load(
 
     A model of the hub is fetched where the cache lacks it.
     template: a bundled chat template's name, a file or a Jinja text; empty: the model's own; None: none at all.
+    template_variables: what the template gets beside a conversation, {"enable_thinking": False} for example.
     cost: what steps cost here, where it was measured before; mode auto learns it otherwise.
     replicas: copies of the model that answer together; None for one.
     Raises ModelLoadError when there is no such model or its kind cannot be used, UsageError when the settings cannot.
@@ -42,6 +44,7 @@ def load(
         decode_settings or DecodeSettings(),
         sampling or SamplingSettings(),
         template=template,
+        template_variables=template_variables,
         cost=cost,
         replicas=replicas,
     )

@@ -34,7 +34,15 @@ from lacli.settings import DecodeSettings, ModelSettings, SourceName, check_rows
 from lacli.staircase import Cost
 from lacli.stats import Step
 from lacli.strict import check_draws, strict_settings
-from lacli.template import ChatTemplate, as_messages, chatml, choose_template, with_one_bos
+from lacli.template import (
+    VARIABLES,
+    ChatTemplate,
+    as_messages,
+    chatml,
+    check_variables,
+    choose_template,
+    with_one_bos,
+)
 from lacli.thoughts import marker_tokens
 from lacli.verify import Verifier, verifier
 from lacli.weights import weight_types
@@ -57,12 +65,15 @@ class Session(Closing):
         sampling: SamplingSettings,
         *,
         template: str | None = "",
+        template_variables: Mapping[str, object] | None = None,
         cost: Cost | None = None,
         kept: Sequence[Ints] = (),
         replicas: ReplicaSettings | None = None,
         verbose: bool = False,
     ) -> None:
-        """cost: what steps cost here, where it was measured before. kept: the token ids of texts of earlier runs.
+        """template_variables: what the template gets beside a conversation, such as `enable_thinking`.
+
+        cost: what steps cost here, where it was measured before. kept: the token ids of texts of earlier runs.
 
         replicas: how many copies of the model answer together, and where; None for one.
         """
@@ -84,7 +95,10 @@ class Session(Closing):
             model_settings = self.model_settings = self.copies.loading
             chosen, notes = choose_template(template, self.model) if template is not None else (None, [])
             self.notes += notes
-            self.use_template(chosen)
+            variables = check_variables(template_variables or {})
+            if variables and not chosen:
+                self.notes.append(f"there is no chat template that {VARIABLES} could speak to")
+            self.use_template(chosen and replace(chosen, variables=variables))
             decode_settings = fitted(self._possible(decode_settings), model_settings)
             check_rows(decode_settings, model_settings)
             self.notes += source_notes(decode_settings, texts=self._kept is not None)

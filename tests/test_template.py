@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lacli.errors import LacliError, PromptError, UsageError
-from lacli.template import OWN, STOPS, ChatTemplate, as_messages, chatml, choose_template, with_one_bos
+from lacli.template import (
+    OWN,
+    STOPS,
+    ChatTemplate,
+    as_messages,
+    chatml,
+    choose_template,
+    read_variables,
+    with_one_bos,
+)
 from tests.template_texts import FileOnly, bundled, compiled, fixture
 
 Messages = list[dict[str, str]]
@@ -136,6 +146,32 @@ def test_a_file_that_cannot_be_used_is_one_line_with_its_name(tmp_path: Path) ->
         choose_template(str(broken), FileOnly())
     with pytest.raises(LacliError, match="--chat-template is not UTF-8"):
         choose_template("{{ '\udcff' }}", FileOnly())
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "is not JSON: Expecting"),
+        ("[" * 99999, "is not JSON: "),
+        ("[1]", "is no JSON object"),
+        ("nonsense", "is not JSON"),
+        ('{"messages": []}', "cannot set messages"),
+        ('{"a": "\udcff"}', "is not UTF-8"),
+    ],
+)
+def test_variables_that_are_no_json_object_are_refused_in_one_line(text: str, reason: str) -> None:
+    with pytest.raises(LacliError, match=f"^--chat-template-kwargs {reason}") as caught:
+        read_variables(text)
+    assert caught.value.hint and "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_a_template_reads_the_variables_that_it_is_given_and_no_other_conversation() -> None:
+    source = "{{ messages[-1].content }}{% if enable_thinking is false %}<think></think>{% endif %}"
+    template = compiled(source)
+    assert template.render(as_messages("hi")) == "hi"
+    given = replace(template, variables=read_variables('{"enable_thinking": false, "other": [1, {"a": null}]}'))
+    assert given.render(as_messages("hi")) == "hi<think></think>"
+    assert read_variables("") == {}
 
 
 def test_a_template_that_prints_no_question_is_refused() -> None:
