@@ -54,7 +54,7 @@ THEIR_NAMES = {
 VARIABLES = "--chat-template-kwargs"
 OWN_VARIABLES = ("messages", "bos_token", "eos_token", "add_generation_prompt", "raise_exception", "strftime_now")
 """What a template gets of a conversation and a model, whatever a user gives."""
-SUCH_VARIABLES = """give an object, '{"enable_thinking": false}' for example"""
+EXAMPLE = """give an object, '{"enable_thinking": false}' for example"""
 
 PROBE = "xylograph"
 """A word in the place of a text, to see whether a template prints that text."""
@@ -123,9 +123,9 @@ def read_variables(text: str) -> dict[str, object]:
         found = json.loads(check_text(text, VARIABLES)) if text else {}
     except (ValueError, RecursionError) as error:
         reason = str(error) or "it is nested too deeply"
-        raise UsageError(f"{VARIABLES} is not JSON: {reason}", SUCH_VARIABLES) from error
+        raise UsageError(f"{VARIABLES} is not JSON: {reason}", EXAMPLE) from error
     if not isinstance(found, dict):
-        raise UsageError(f"{VARIABLES} is no JSON object", SUCH_VARIABLES)
+        raise UsageError(f"{VARIABLES} is no JSON object", EXAMPLE)
     return check_variables(found)
 
 
