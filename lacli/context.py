@@ -114,6 +114,7 @@ class LlamaEngine(Closing):
         assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
         assert batch.wanted <= self._most_outputs, f"{batch.wanted} outputs in a context for {self._most_outputs}"
         if not self._handle:
+            self._model.check_open()
             raise LacliError("there is no context: memory was too short for it", "settings of fewer rows may fit")
         if batch is not self._batch:
             self._batch, self._struct = batch, _struct_over(batch)

@@ -282,7 +282,8 @@ class LlamaModel(Closing):
 
     def ends(self) -> list[int]:
         """All tokens that end a generation."""
-        return [token for token in range(self.vocabulary) if self.is_end(token)]
+        vocabulary = self.vocabulary_handle
+        return [token for token in range(self.vocabulary) if lib.llama_vocab_is_eog(vocabulary, token)]
 
     @property
     def suppressed(self) -> list[int]:

@@ -361,6 +361,7 @@ ON_A_CLOSED_SESSION: dict[str, Callable[[Session], object]] = {
     "api.generate": lambda session: generate(session, "the"),
     "generate": lambda session: session.generate([5]),
     "iterate": lambda session: list(session.generate([5])),
+    "decode": lambda session: list(session.decoder.generate([5])),
     "prompt": lambda session: session.prompt("the"),
     "raw prompt": lambda session: session.prompt("the", raw=True),
     "conversation_prompt": lambda session: session.conversation_prompt(as_messages("the")),
