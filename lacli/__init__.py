@@ -13,6 +13,7 @@ __all__ = [
     "ModelSettings",
     "Placement",
     "ReplicaSettings",
+    "SamplingSettings",
     "Session",
     "generate",
     "load",
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lacli.errors import LacliError
     from lacli.generation import Answer
     from lacli.placement import Placement, ReplicaSettings
+    from lacli.sampling import SamplingSettings
     from lacli.session import Session
     from lacli.settings import DecodeSettings, ModelSettings
 
@@ -36,6 +38,7 @@ HOMES = {
     "ModelSettings": "settings",
     "Placement": "placement",
     "ReplicaSettings": "placement",
+    "SamplingSettings": "sampling",
     "Session": "session",
     "generate": "api",
     "load": "api",

@@ -5,11 +5,11 @@ What the two are made of is `session.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import overload
 
-from lacli.generation import Answer
+from lacli.generation import Answer, as_stops
 from lacli.placement import ReplicaSettings
 from lacli.resolve import find_model
 from lacli.sampling import SamplingSettings
@@ -25,6 +25,7 @@ def load(
     decode_settings: DecodeSettings | None = None,
     sampling: SamplingSettings | None = None,
     template: str | None = "",
+    template_variables: Mapping[str, object] | None = None,
     cost: Cost | None = None,
     replicas: ReplicaSettings | None = None,
 ) -> Session:
@@ -32,6 +33,7 @@ def load(
 
     A model of the hub is fetched where the cache lacks it.
     template: a bundled chat template's name, a file or a Jinja text; empty: the model's own; None: none at all.
+    template_variables: what the template gets beside a conversation, {"enable_thinking": False} for example.
     cost: what steps cost here, where it was measured before; mode auto learns it otherwise.
     replicas: copies of the model that answer together; None for one.
     Raises ModelLoadError when there is no such model or its kind cannot be used, UsageError when the settings cannot.
@@ -42,6 +44,7 @@ def load(
         decode_settings or DecodeSettings(),
         sampling or SamplingSettings(),
         template=template,
+        template_variables=template_variables,
         cost=cost,
         replicas=replicas,
     )
@@ -49,7 +52,13 @@ def load(
 
 @overload
 def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first match is meant
-    session: Session, prompts: str, *, system: str = "", limit: int = -1, stops: Sequence[str] = (), raw: bool = False
+    session: Session,
+    prompts: str,
+    *,
+    system: str = "",
+    limit: int = -1,
+    stops: str | Sequence[str] = (),
+    raw: bool = False,
 ) -> Answer: ...
 @overload
 def generate(
@@ -58,7 +67,7 @@ def generate(
     *,
     system: str = "",
     limit: int = -1,
-    stops: Sequence[str] = (),
+    stops: str | Sequence[str] = (),
     raw: bool = False,
 ) -> list[Answer]: ...
 def generate(
@@ -67,17 +76,18 @@ def generate(
     *,
     system: str = "",
     limit: int = -1,
-    stops: Sequence[str] = (),
+    stops: str | Sequence[str] = (),
     raw: bool = False,
 ) -> Answer | list[Answer]:
     """Answer one prompt, or several one after another with the pool kept between them.
 
-    limit: tokens an answer may have, -1 for no limit but the context's. Raises PromptError for an empty prompt or
-    one longer than the context, SamplingError when a grammar or biases leave no token.
+    limit: tokens an answer may have, -1 for no limit but the context's. stops: a text that ends it, or several. Raises
+    PromptError for an empty prompt or one longer than the context, SamplingError when a grammar or biases leave no
+    token.
     """
     if isinstance(prompts, str):
         ends = () if raw else session.turn_ends
-        generation = session.generate(session.prompt(prompts, system, raw=raw), limit, (*stops, *ends))
+        generation = session.generate(session.prompt(prompts, system, raw=raw), limit, (*as_stops(stops), *ends))
         for _ in generation:
             pass
         return generation.answer()

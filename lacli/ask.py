@@ -6,8 +6,9 @@ Takes settings and text; flags and files are read before, terminals are `ui.py`.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +33,10 @@ LAST = 16
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked and how the answer is to end. limit: tokens, -1 for none. template: as --chat-template takes it."""
+    """What is asked and how the answer is to end.
+
+    limit: tokens, -1 for none. template: as --chat-template takes it. variables: as Session takes them.
+    """
 
     text: str
     system: str = ""
@@ -40,6 +44,7 @@ class Question:
     limit: int = -1
     stops: tuple[str, ...] = ()
     template: str = ""
+    variables: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ def ask(
             decode_settings,
             sampling,
             template=None if question.raw else question.template,
+            template_variables=question.variables,
             kept=store.texts if store else (),
             replicas=replicas,
             verbose=output.verbose,

@@ -7,6 +7,7 @@ file that imports it.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf, isfinite
@@ -65,6 +66,8 @@ class LlamaSampler(Closing):
         _check_biases(model, settings)
         grammar = _grammar(model, settings.grammar)
         self._samplers = Samplers(grammar, _chain(model, settings), _last(model, settings))
+        # The model is named, so that it outlives its samplers also where all are dropped at once.
+        self._free = weakref.finalize(self, _free_samplers, self._samplers, model)
 
     def begin(self, text: Sequence[int]) -> None:
         for sampler in self._samplers:
@@ -115,10 +118,8 @@ class LlamaSampler(Closing):
         return (selected + 0.5) / UNIFORM_CANDIDATES
 
     def close(self) -> None:
-        for sampler in self._samplers:
-            if sampler:
-                lib.llama_sampler_free(sampler)
         self._samplers = Samplers(None, None, None)
+        self._free()
 
     def _drawn(self, samplers: Samplers, logits: Floats) -> int:
         token = self._pick(samplers, self._filled(logits))
@@ -209,9 +210,13 @@ def _cloned(samplers: Samplers) -> Iterator[Samplers]:
     try:
         yield clones
     finally:
-        for clone in clones:
-            if clone:
-                lib.llama_sampler_free(clone)
+        _free_samplers(clones)
+
+
+def _free_samplers(samplers: Samplers, _: LlamaModel | None = None) -> None:
+    for sampler in samplers:
+        if sampler:
+            lib.llama_sampler_free(sampler)
 
 
 def _grammar(model: LlamaModel, text: str) -> Any:

@@ -7,6 +7,7 @@ file that imports it.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from contextlib import nullcontext
 from dataclasses import replace
 from math import isfinite
@@ -79,6 +80,8 @@ class LlamaEngine(Closing):
         # A GPU driver reserves addresses, not memory, so no bound there; it refuses what it does not have.
         with nullcontext() if model.offloaded else bounded_by_free_memory():
             self._handle = lib.llama_init_from_model(model.handle, parameters)
+        # The model is named, so that it outlives the context also where both are dropped at once.
+        self._free = weakref.finalize(self, _free_context, self._handle, self._samplers, model)
         if not self._handle:
             self.close()
             reason = self._log.last_error()
@@ -112,6 +115,7 @@ class LlamaEngine(Closing):
         assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
         assert batch.wanted <= self._most_outputs, f"{batch.wanted} outputs in a context for {self._most_outputs}"
         if not self._handle:
+            self._model.check_open()
             raise LacliError("there is no context: memory was too short for it", "settings of fewer rows may fit")
         if batch is not self._batch:
             self._batch, self._struct = batch, _struct_over(batch)
@@ -195,13 +199,9 @@ class LlamaEngine(Closing):
         return self._model.is_end(token)
 
     def close(self) -> None:
-        if self._handle:
-            lib.llama_free(self._handle)
-            # A generator that is closed later finds no memory, which llama.cpp takes for an empty one.
-            self._handle = self._memory = None
-        for sampler in self._samplers:
-            lib.llama_sampler_free(sampler)
-        self._samplers = []
+        # A generator that is closed later finds no memory, which llama.cpp takes for an empty one.
+        self._handle = self._memory = self._batch = None
+        self._free()
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
         parameters = lib.llama_context_default_params()
@@ -266,6 +266,13 @@ class LlamaEngine(Closing):
         self._sampler_configs = configs
         parameters.samplers, parameters.n_samplers = configs, decode.sequences
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
+
+
+def _free_context(handle: Any, samplers: list[Any], _: LlamaModel) -> None:
+    if handle:
+        lib.llama_free(handle)
+    for sampler in samplers:
+        lib.llama_sampler_free(sampler)
 
 
 def most_back(model: LlamaModel, loading: ModelSettings) -> int:

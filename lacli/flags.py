@@ -5,6 +5,12 @@ One table for the flags of `cli/` and for the keys of /set. What a flag does is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+from typing import Literal, get_args, get_origin, get_type_hints
+
+from lacli.errors import UsageError
+
 OURS, THEIRS = "LACLI_", "LLAMA_ARG_"
 """What the environment's names of flags begin with: lacli's own, and those of llama.cpp's that it reads too."""
 
@@ -66,6 +72,20 @@ def spellings(name: str) -> tuple[str, ...]:
         if name in table:
             return table[name]
     return ("--" + name.replace("_", "-"),)
+
+
+def check_words(settings: object) -> None:
+    """Raise UsageError where a field of `settings` that is annotated with a Literal holds none of its words."""
+    for field, words in _words(type(settings)).items():  # type: ignore[arg-type]  # mypy doubts that classes have hashes
+        value = getattr(settings, field)
+        if value not in words:
+            raise UsageError(f"{spellings(field)[0]} cannot be {value!r}", f"one of {', '.join(words)}")
+
+
+@cache
+def _words(settings: type[object]) -> Mapping[str, tuple[str, ...]]:
+    hints = get_type_hints(settings)
+    return {field: get_args(hint) for field, hint in hints.items() if get_origin(hint) is Literal}
 
 
 def names_in(text: str) -> tuple[str, ...]:

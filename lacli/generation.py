@@ -5,11 +5,15 @@ Neither a model nor a screen: tokens come from a decoder, their bytes from a fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 
+from lacli.closing import Closing
 from lacli.decode import Decoder
+from lacli.errors import LacliError
 from lacli.pool import PoolStatistics
 from lacli.stats import Finish, RunStatistics, Step
 from lacli.text import Piece, TextStream
@@ -36,11 +40,16 @@ class Answer:
         return self.statistics.tokens_per_step
 
 
-class Generation:
+def as_stops(stops: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the stop strings that were given; a str is one of them."""
+    return (stops,) if isinstance(stops, str) else tuple(stops)
+
+
+class Generation(Closing):
     """One answer on its way: iterate it for text pieces, then read `answer()`.
 
-    Leaving the iteration early is safe: answer, text and cache stop at the last step that was taken. bytes_of: the
-    bytes of a token's text.
+    It can be iterated once: another iteration yields nothing and changes nothing. Leaving the iteration early is safe:
+    answer, text and cache stop at the last step that was taken. `bytes_of` gives the bytes of a token's text.
     """
 
     def __init__(
@@ -55,12 +64,16 @@ class Generation:
         reuse: bool = False,
         keep: int | None = None,
         watch: Callable[[Step, str], None] | None = None,
+        alone: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """controls: as `TextStream` takes them. reuse, keep: as `Decoder.generate` takes them.
 
-        watch: gets every step with the text of its tokens.
+        watch: gets every step with the text of its tokens. `alone` is entered while the decoder is in use; it raises
+        LacliError where something else uses it.
         """
-        self._decoder = decoder
+        self._decoder, self._alone = decoder, alone
+        self._begun = False
+        self._pieces: Callable[[], Generator[Piece] | None] = lambda: None
         self._reuse, self._keep = reuse, keep
         self._prompt = prompt
         self._bytes_of, self._watch = bytes_of, watch
@@ -73,25 +86,20 @@ class Generation:
         self.statistics = RunStatistics(prompt_tokens=len(prompt))
 
     def __iter__(self) -> Iterator[Piece]:
-        begin = perf_counter()
-        steps = self._decoder.generate(self._prompt, self._limit, reuse=self._reuse, keep=self._keep)
+        if self._begun:
+            return iter(())
+        pieces = self._decode()
+        # A strong reference would keep an iteration that was left open.
+        self._pieces = weakref.ref(pieces)
+        return pieces
+
+    def close(self) -> None:
+        """End it at the last step that was taken. Raises LacliError while another thread takes a step."""
         try:
-            for step in steps:
-                if not self.statistics.steps:
-                    self.statistics.reused_tokens = self._decoder.reused
-                    self.statistics.prompt_s = self._decoder.prompt_s
-                    self.statistics.first_token_s = perf_counter() - begin
-                yield from self._take(step)
-                if self._stream.stopped:
-                    return
-            if self._finish == "interrupt":
-                # No step said why: the limit is 0, or not one more row finds a cell.
-                self._finish = "length"
-            yield from self._note(self._stream.finish())
-        finally:
-            steps.close()
-            if self._stream.stopped:
-                self._decoder.truncate(len(self._decoder.text) - self._behind_stop)
+            if pieces := self._pieces():
+                pieces.close()
+        except ValueError as error:
+            raise LacliError("an answer is being generated", "let its thread end it first") from error
 
     def answer(self) -> Answer:
         """The text and tokens so far, and what they cost."""
@@ -102,6 +110,29 @@ class Generation:
             statistics=self.statistics,
             pool=self._decoder.pool.statistics(),
         )
+
+    def _decode(self) -> Generator[Piece]:
+        with self._alone():
+            self._begun = True
+            begin = perf_counter()
+            steps = self._decoder.generate(self._prompt, self._limit, reuse=self._reuse, keep=self._keep)
+            try:
+                for step in steps:
+                    if not self.statistics.steps:
+                        self.statistics.reused_tokens = self._decoder.reused
+                        self.statistics.prompt_s = self._decoder.prompt_s
+                        self.statistics.first_token_s = perf_counter() - begin
+                    yield from self._take(step)
+                    if self._stream.stopped:
+                        return
+                if self._finish == "interrupt":
+                    # No step said why: the limit is 0, or not one more row finds a cell.
+                    self._finish = "length"
+                yield from self._note(self._stream.finish())
+            finally:
+                steps.close()
+                if self._stream.stopped:
+                    self._decoder.truncate(len(self._decoder.text) - self._behind_stop)
 
     def _take(self, step: Step) -> list[Piece]:
         """Count a step, and give the text that it makes certain."""

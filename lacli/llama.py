@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+import weakref
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,16 +20,18 @@ from lacli.amounts import count_in_words
 from lacli.closing import Closing
 from lacli.devices import CPU, Device, offloading, settled
 from lacli.errors import LacliError, ModelLoadError, PromptError
+from lacli.jinja import compile_template
 from lacli.llamacpp.probe import proven
 from lacli.log import Log
 from lacli.offload import FUNCTIONS, found_devices, place
 from lacli.settings import ModelSettings
 
+# ggml asks for it while it is loaded, and has a debugger print over its last words otherwise.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # A library for another processor can end this process by a signal as soon as it is loaded.
 proven(ModelSettings())
 
 import llama_cpp  # noqa: E402
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter  # noqa: E402
 from llama_cpp.llama_grammar import json_schema_to_gbnf  # noqa: E402
 
 lib = llama_cpp
@@ -46,6 +50,11 @@ NOT_LOADED = {
     "unable to allocate": "fewer layers on a GPU (-ngl), more devices (-dev) or a smaller model may fit",
 }
 """What to do, by what llama.cpp says of a model that it cannot load."""
+
+
+ESCAPED = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))", re.DOTALL)
+LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
+"""How an RWKV vocabulary writes bytes (llama_unescape_rwkv_token)."""
 
 
 def on_abort(report: Callable[[str], None]) -> None:
@@ -120,22 +129,26 @@ def schema_grammar(schema: str) -> str:
     return grammar
 
 
-def compile_template(source: str, bos: str, eos: str) -> Callable[..., str]:
-    """A Jinja chat template as a function of `messages`. Raises PromptError when it is broken."""
-    try:
-        formatter = Jinja2ChatFormatter(source, eos, bos)
-    except Exception as error:  # whatever Jinja raises, the template is at fault
-        reason = " ".join(str(getattr(error, "message", None) or error).split()).rstrip(".")
-        where = f" in line {line}" if (line := getattr(error, "lineno", 0)) else ""
-        raise PromptError(
-            f"the chat template is broken{where}: {reason}", "give another with --chat-template, or --raw"
-        ) from error
+def _lacks_bytes(texts: Iterable[bytes]) -> bool:
+    """Whether a sentencepiece vocabulary has no token for some byte, which llama.cpp would throw for."""
+    byte_of = {name: byte for byte in range(256) for name in (b"<0x%02X>" % byte, bytes([byte]))}
+    missing = set(range(256))
+    for text in texts:
+        missing.discard(byte_of.get(text, -1))
+        # Published vocabularies begin with their bytes.
+        if not missing:
+            return False
+    return True
 
-    def render(messages: Sequence[Mapping[str, object]]) -> str:
-        prompt: str = formatter(messages=messages).prompt  # type: ignore[arg-type]  # it wants a type a role
-        return prompt
 
-    return render
+def _lacks_first_bytes(texts: Iterable[bytes]) -> bool:
+    """Whether an RWKV vocabulary has a token but not its first byte: llama.cpp reads that byte again and again."""
+
+    def byte(escaped: re.Match[bytes]) -> bytes:
+        return bytes.fromhex(escaped[1].decode()) if escaped[1] else LETTERS.get(escaped[2], escaped[2])
+
+    words = {ESCAPED.sub(byte, text) for text in texts}
+    return not {word[:1] for word in words} <= {*words, b""}
 
 
 class LlamaModel(Closing):
@@ -164,13 +177,31 @@ class LlamaModel(Closing):
         self.path, self.placement = path, settings.placement
         self.offloaded = offloads(settings)
         self._formatters: dict[str, Callable[..., str]] = {}
-        self.handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
+        handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
         del kept  # what the parameters pointed to
-        if not self.handle:
+        if not handle:
             raise self._not_loaded()
+        self._handle, self._vocabulary_handle = handle, lib.llama_model_get_vocab(handle)
+        self._free = weakref.finalize(self, lib.llama_model_free, handle)
         self.memory = self._log.take_buffers()
-        self.vocabulary_handle = lib.llama_model_get_vocab(self.handle)
         self._refuse()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its memory is given back, so that nothing can be asked of it any more."""
+        return not self._free.alive
+
+    @property
+    def handle(self) -> Any:
+        """The llama_model. Raises LacliError once it is closed, whose memory is somebody else's then."""
+        self.check_open()
+        return self._handle
+
+    @property
+    def vocabulary_handle(self) -> Any:
+        """The llama_vocab, which is a part of the model."""
+        self.check_open()
+        return self._vocabulary_handle
 
     @property
     def description(self) -> str:
@@ -234,7 +265,10 @@ class LlamaModel(Closing):
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of a text; the names of special tokens in it become those tokens (llama.cpp's rule for prompts)."""
-        raw = text.encode()
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError as error:
+            raise PromptError("the prompt holds half of a character", "give text that is UTF-8") from error
         count = -lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), None, 0, add_special, True)
         if count <= 0:
             return []
@@ -263,7 +297,8 @@ class LlamaModel(Closing):
 
     def ends(self) -> list[int]:
         """All tokens that end a generation."""
-        return [token for token in range(self.vocabulary) if self.is_end(token)]
+        vocabulary = self.vocabulary_handle
+        return [token for token in range(self.vocabulary) if lib.llama_vocab_is_eog(vocabulary, token)]
 
     @property
     def suppressed(self) -> list[int]:
@@ -286,9 +321,12 @@ class LlamaModel(Closing):
         return self._formatters[source]
 
     def close(self) -> None:
-        if self.handle:
-            lib.llama_model_free(self.handle)
-            self.handle = None
+        self._free()
+
+    def check_open(self) -> None:
+        """Raise LacliError where it is closed."""
+        if self.closed:
+            raise LacliError(f"{self.path.name} is closed", "load the model again")
 
     def _special(self, token: int) -> str:
         return "" if token < 0 else self.piece(token, special=True).decode("utf-8", "replace")
@@ -308,3 +346,18 @@ class LlamaModel(Closing):
         if kind:
             self.close()
             raise ModelLoadError(f"{self.path.name} is {kind}", "lacli decodes causal text models only")
+        if fault := self._vocabulary_fault():
+            self.close()
+            raise ModelLoadError(f"cannot use {self.path.name}: {fault}", DAMAGED)
+
+    def _vocabulary_fault(self) -> str:
+        """Say why some text would end the process in `llama_tokenize`, or never end there; empty where none does."""
+        kind = lib.llama_vocab_type(self._vocabulary_handle)
+        if kind == lib.LLAMA_VOCAB_TYPE_NONE:
+            return "it has no vocabulary"
+        texts = (lib.llama_vocab_get_text(self._vocabulary_handle, token) for token in range(self.vocabulary))
+        if kind == lib.LLAMA_VOCAB_TYPE_SPM and _lacks_bytes(texts):
+            return "its tokenizer is of the kind 'llama', and its vocabulary has not all bytes"
+        if kind == lib.LLAMA_VOCAB_TYPE_RWKV and _lacks_first_bytes(texts):
+            return "its tokenizer is of the kind 'rwkv', and its vocabulary has words without their first bytes"
+        return ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lacli.errors import UsageError
+from lacli.flags import check_words
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
 
@@ -31,6 +32,7 @@ class Placement:
     main_gpu: int = 0
 
     def __post_init__(self) -> None:
+        check_words(self)
         if self.main_gpu < 0:
             raise UsageError(f"-mg is {self.main_gpu}", "-mg must be at least 0; --device none leaves every GPU out")
         shares = self.tensor_split

@@ -13,6 +13,7 @@ from secrets import randbelow
 from typing import Literal
 
 from lacli.errors import UsageError
+from lacli.flags import check_words
 
 Verify = Literal["match", "rejection"]
 
@@ -62,6 +63,7 @@ class SamplingSettings:
     verify: Verify = "match"
 
     def __post_init__(self) -> None:
+        check_words(self)
         for name, (least, most) in RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:
@@ -71,6 +73,9 @@ class SamplingSettings:
                 raise UsageError(f"--logit-bias of token {token} is {bias}", "give a number, or -inf to forbid it")
         if 0 < self.temp < TINY:
             raise UsageError(f"--temp is {self.temp}", f"--temp must be 0 or at least {TINY}")
+        texts = "".join((self.grammar, self.json_schema, *self.dry_sequence_breaker))
+        if any("\ud800" <= character <= "\udfff" for character in texts):
+            raise UsageError("half of a character cannot be part of a grammar or a text", "give text that is UTF-8")
         if "\0" in self.grammar + "".join(self.dry_sequence_breaker):
             raise UsageError("a NUL character cannot be part of a grammar or a text", "remove it")
         if self.grammar and self.json_schema:

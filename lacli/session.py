@@ -5,11 +5,13 @@ The command line and other programs (through `api.py`) come through here; nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from threading import Lock
+from weakref import WeakSet
 
 from lacli.auto.kept import KeptTexts
 from lacli.batch import Ints
@@ -20,7 +22,7 @@ from lacli.copies import Copies
 from lacli.decode import Decoder
 from lacli.engine import Context, Engine
 from lacli.errors import LacliError, PromptError, UsageError
-from lacli.generation import Generation
+from lacli.generation import Generation, as_stops
 from lacli.llama import offloads, schema_grammar
 from lacli.llamacpp.probe import proven
 from lacli.notes import asked_sources, context_notes, idle_notes, source_notes
@@ -32,15 +34,24 @@ from lacli.settings import DecodeSettings, ModelSettings, SourceName, check_rows
 from lacli.staircase import Cost
 from lacli.stats import Step
 from lacli.strict import check_draws, strict_settings
-from lacli.template import ChatTemplate, as_messages, chatml, choose_template, with_one_bos
+from lacli.template import (
+    VARIABLES,
+    ChatTemplate,
+    as_messages,
+    chatml,
+    check_variables,
+    choose_template,
+    with_one_bos,
+)
 from lacli.thoughts import marker_tokens
 from lacli.verify import Verifier, verifier
 from lacli.weights import weight_types
 
 
 class Session(Closing):
-    """A model ready to answer; use it in `with`, or close it.
+    """A model ready to answer; use it in `with`, or close it: what is asked of it afterwards raises LacliError.
 
+    It gives one answer at a time: while one is on its way, what would decode raises LacliError, in every thread.
     notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run). sampler:
     what tokens are drawn with, or None where the most probable ones are taken. template: the chat template, or None
     where questions go in as they stand.
@@ -54,12 +65,15 @@ class Session(Closing):
         sampling: SamplingSettings,
         *,
         template: str | None = "",
+        template_variables: Mapping[str, object] | None = None,
         cost: Cost | None = None,
         kept: Sequence[Ints] = (),
         replicas: ReplicaSettings | None = None,
         verbose: bool = False,
     ) -> None:
-        """cost: what steps cost here, where it was measured before. kept: the token ids of texts of earlier runs.
+        """template_variables: what the template gets beside a conversation, such as `enable_thinking`.
+
+        cost: what steps cost here, where it was measured before. kept: the token ids of texts of earlier runs.
 
         replicas: how many copies of the model answer together, and where; None for one.
         """
@@ -68,6 +82,8 @@ class Session(Closing):
         self._cost = cost
         self._kept = KeptTexts(kept) if kept else None
         self._schema = ("", "")
+        self._busy = Lock()
+        self._generations: WeakSet[Generation] = WeakSet()
         check_rows(fitted(decode_settings, model_settings), model_settings)
         if decode_settings.strict:
             if replicas and replicas.rpc:
@@ -79,7 +95,10 @@ class Session(Closing):
             model_settings = self.model_settings = self.copies.loading
             chosen, notes = choose_template(template, self.model) if template is not None else (None, [])
             self.notes += notes
-            self.use_template(chosen)
+            variables = check_variables(template_variables or {})
+            if variables and not chosen:
+                self.notes.append(f"there is no chat template that {VARIABLES} could speak to")
+            self.use_template(chosen and replace(chosen, variables=variables))
             decode_settings = fitted(self._possible(decode_settings), model_settings)
             check_rows(decode_settings, model_settings)
             self.notes += source_notes(decode_settings, texts=self._kept is not None)
@@ -153,8 +172,9 @@ class Session(Closing):
         if self.copies.elsewhere:
             # A server's name says nothing about what it computes with.
             return
-        self._cost = cost.among(len(self.copies.names))
-        self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
+        with self._alone():
+            self._cost = cost.among(len(self.copies.names))
+            self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
 
     def decoder_in(
         self, engine: Engine | Mapping[str, Engine], settings: DecodeSettings, kind: type[Decoder] = Decoder
@@ -169,6 +189,10 @@ class Session(Closing):
         What --strict has decided about the model stays. Raises UsageError for settings that cannot be, ModelLoadError
         when the context does not fit into memory; then all is as before, but nothing is decoded.
         """
+        with self._alone():
+            return self._adapt(decode_settings, sampling)
+
+    def _adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         strict = self.settings
         decode_settings = self._possible(
             replace(decode_settings, strict=strict.strict, ordered=strict.ordered, least_outputs=strict.least_outputs)
@@ -195,7 +219,7 @@ class Session(Closing):
         self,
         prompt: Sequence[int],
         limit: int = -1,
-        stops: Sequence[str] = (),
+        stops: str | Sequence[str] = (),
         *,
         reuse: bool = False,
         keep: int | None = None,
@@ -203,17 +227,29 @@ class Session(Closing):
     ) -> Generation:
         """Begin an answer to prompt tokens; iterate it for the text as it is accepted.
 
-        reuse: decode only what differs from the text before. keep: shift a full context, but not its first tokens.
-        watch: gets every step with its text.
+        stops: a text that ends it, or several. reuse: decode only what differs from the text before. keep: shift a
+        full context, but not its first tokens. watch: gets every step with its text.
         """
-        if self.copies.gone:
-            # What has ended may be back; the notes about it are said with the answer.
-            self.engine = self.copies.open(self.settings, backend_greedy=False if self.sampler else None)
-            self.decoder = self.decoder_in(self.copies.contexts, self.settings)
-        controls = self._controls(stops)
-        return Generation(
-            self.decoder, self.piece, prompt, limit, stops, controls=controls, reuse=reuse, keep=keep, watch=watch
+        stops = as_stops(stops)
+        with self._alone():
+            if self.copies.gone:
+                # What has ended may be back; the notes about it are said with the answer.
+                self.engine = self.copies.open(self.settings, backend_greedy=False if self.sampler else None)
+                self.decoder = self.decoder_in(self.copies.contexts, self.settings)
+        generation = Generation(
+            self.decoder,
+            self.piece,
+            prompt,
+            limit,
+            stops,
+            controls=self._controls(stops),
+            reuse=reuse,
+            keep=keep,
+            watch=watch,
+            alone=self._alone,
         )
+        self._generations.add(generation)
+        return generation
 
     def losses(self) -> list[str]:
         """Sentences about copies that have failed or are back since this was last asked; others go on without them."""
@@ -226,12 +262,33 @@ class Session(Closing):
 
         0 where none can be timed: before the first answer, and where the model cannot take a step back.
         """
-        seconds = self.decoder.time_plain_step()
+        with self._alone():
+            seconds = self.decoder.time_plain_step()
         return 1 / seconds if seconds else 0.0
 
     def close(self) -> None:
-        self._close_sampler()
-        self.copies.close()
+        """Give the memory back. Raises LacliError, and changes nothing, while another thread decodes."""
+        if self.model.closed:
+            return
+        for generation in list(self._generations):
+            generation.close()
+        with self._alone():
+            self._close_sampler()
+            self.copies.close()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep the context for one answer, or for one change. Raises LacliError where it is taken or closed."""
+        self.model.check_open()
+        if not self._busy.acquire(blocking=False):
+            raise LacliError(
+                "the session is generating an answer already",
+                "iterate that one to its end or close it first, or load the model once more",
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def _controls(self, stops: Sequence[str]) -> dict[int, str]:
         """The control tokens that texts name, each with its name; they have no other text."""

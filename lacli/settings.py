@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lacli.errors import UsageError
+from lacli.flags import check_words
 from lacli.placement import Placement
 
 Mode = Literal["plain", "jacobi", "lookup", "lookahead", "auto"]
@@ -62,6 +63,7 @@ class DecodeSettings:
     least_outputs: int = 1
 
     def __post_init__(self) -> None:
+        check_words(self)
         at_least = {"window": 0, "ngram": 2, "guesses": 0, "pool_keys": 1}
         at_least |= {"jacobi_iterations": 1, "lookup_match": 1, "lookup_draft": 1, "auto_rows": 1}
         for name, least in at_least.items():
@@ -201,6 +203,7 @@ class ModelSettings:
     placement: Placement = Placement()
 
     def __post_init__(self) -> None:
+        check_words(self)
         threads = ("-t", self.threads, 0), ("-tb", self.threads_batch, 0)
         for flag, value, lowest in (("-c", self.context, 0), ("-b", self.batch, 1), *threads):
             if value < lowest:

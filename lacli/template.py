@@ -1,13 +1,15 @@
 """From a conversation to a prompt: which chat template is used, and how one is made to take any conversation.
 
-Strings in, strings out; compiling a template and turning text into tokens are llama.cpp's affair (`llama.py`).
+Strings in, strings out; compiling and rendering is `jinja.py`, turning text into tokens llama.cpp's affair.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Protocol
@@ -49,6 +51,11 @@ THEIR_NAMES = {
 }
 """llama.cpp's names of these formats where ours are others: its variable sets --chat-template too (llama-chat.cpp)."""
 
+VARIABLES = "--chat-template-kwargs"
+OWN_VARIABLES = ("messages", "bos_token", "eos_token", "add_generation_prompt", "raise_exception", "strftime_now")
+"""What a template gets of a conversation and a model, whatever a user gives."""
+EXAMPLE = """give an object, '{"enable_thinking": false}' for example"""
+
 PROBE = "xylograph"
 """A word in the place of a text, to see whether a template prints that text."""
 
@@ -67,13 +74,14 @@ class ChatTemplate:
     """A compiled chat template.
 
     name: what it was chosen by. source: its Jinja text. stops: texts that end a turn where the model's own end
-    tokens may be others (templates that were chosen by name).
+    tokens may be others (templates that were chosen by name). variables: what the user gives it beside a conversation.
     """
 
     name: str
     source: str
     formatter: Formatter = field(repr=False, compare=False)
     stops: tuple[str, ...] = ()
+    variables: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A conversation up to where the next answer begins; answers are given as they were generated.
@@ -82,7 +90,7 @@ class ChatTemplate:
         when the template fails.
         """
         return _render(
-            self.formatter,
+            partial(self.formatter, **self.variables),
             [
                 as_history(message["content"], self.source) if message["role"] == "assistant" else dict(message)
                 for message in messages
@@ -107,6 +115,25 @@ def choose_template(wanted: str, model: TemplateModel) -> tuple[ChatTemplate | N
     except PromptError as error:
         reason = error.what.removeprefix("the ")
         return chatml(model), [f"the model's own {reason}; ChatML takes its place, --chat-template sets another"]
+
+
+def read_variables(text: str) -> dict[str, object]:
+    """The variables of a JSON object, for `ChatTemplate`; an empty text has none. Raises UsageError for other text."""
+    try:
+        found = json.loads(check_text(text, VARIABLES)) if text else {}
+    except (ValueError, RecursionError) as error:
+        reason = str(error) or "it is nested too deeply"
+        raise UsageError(f"{VARIABLES} is not JSON: {reason}", EXAMPLE) from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{VARIABLES} is no JSON object", EXAMPLE)
+    return check_variables(found)
+
+
+def check_variables(variables: Mapping[str, object]) -> dict[str, object]:
+    """The variables for a template. Raises UsageError where one has the name of what a template gets anyway."""
+    if taken := [name for name in variables if name in OWN_VARIABLES]:
+        raise UsageError(f"{VARIABLES} cannot set {taken[0]}", "a template gets it from the conversation and the model")
+    return dict(variables)
 
 
 def chatml(model: TemplateModel) -> ChatTemplate:
@@ -164,6 +191,8 @@ def _render(formatter: Formatter, messages: list[dict[str, str]]) -> str:
     for shape in _shapes(messages):
         try:
             rendered = formatter(shape)
+        except PromptError:  # a bound is met, and would be with every shape
+            raise
         except Exception as error:  # a template is a program of its author's: whatever it raises, it refuses the shape
             # What it says about a list where it wants a text explains nothing.
             if not _is_typed(shape):
@@ -225,6 +254,8 @@ def _is_whole(formatter: Formatter, rendered: str, shape: Messages) -> bool:
         probes[index]["content"] = [{"type": "text", "text": word}] if _is_typed(shape) else word
     try:
         probed = formatter(probes)
+    except PromptError:
+        raise
     except Exception:  # as above: it may look for something in the text
         return all(_text(shape[index]).strip() in rendered for index in needed)
     return all(word in probed for word in words.values())

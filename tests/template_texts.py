@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from lacli.llama import compile_template
+from lacli.jinja import compile_template
 from lacli.template import STOPS, ChatTemplate, Formatter
 
 BOS, EOS = "<s>", "</s>"

@@ -145,6 +145,19 @@ def test_a_template_is_known_by_what_it_writes(tmp_path: Path) -> None:
     assert (other.like, other.exact) == ("", False)
 
 
+@pytest.mark.parametrize("when", ["true", "messages|length > 1"])
+def test_a_template_that_never_ends_is_told_and_the_card_goes_on(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.jinja.MOST_SECONDS", 0.02)
+    loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
+    endless = "{{ messages[0].content }}{% if " + when + " %}" + loops + "{% endif %}"
+    card = with_template(tmp_path / "a.gguf", endless)
+    assert card.chat is not None and card.memory
+    assert (card.chat.problem, card.chat.like) == ("the chat template takes too long" if when == "true" else "", "")
+    assert card.chat.problem in card_text(card, CPU, DECODING, 0)
+
+
 def test_a_template_without_a_place_for_the_system_text_is_told(tmp_path: Path) -> None:
     refusing = "{% for m in messages %}{% if m.role=='user' %}Q:{{ m.content }}{% endif %}{% endfor %}"
     chat = with_template(tmp_path / "a.gguf", refusing).chat

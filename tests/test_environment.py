@@ -30,6 +30,7 @@ IDS = [f"{name} {parameter.opts[0]}" for name, parameter in PAIRS]
 SHARED = [(name, parameter) for name, parameter in PAIRS if parameter.envvar[-1].startswith("LLAMA_ARG_")]
 
 SAMPLES = {
+    "--chat-template-kwargs": ('{"a": 1}', '{"a": 2}'),
     "--flash-attn": ("on", "off"),
     "--cache-type-k": ("q8_0", "q4_0"),
     "--cache-type-v": ("bf16", "f32"),

@@ -101,6 +101,14 @@ def test_a_child_that_dies_is_a_lost_replica_with_its_last_words(name: str, sent
         assert is_gone(engine.process_id)
 
 
+def test_the_child_of_a_dropped_engine_ends() -> None:
+    engine = child("")
+    process_id = engine.process_id
+    assert not is_gone(process_id)
+    del engine
+    assert is_gone(process_id)
+
+
 def test_a_child_that_gives_no_answer_in_time_is_ended() -> None:
     with hurried(child("hangs")) as engine:
         with pytest.raises(ReplicaLost, match=r"no answer of replica hangs within 0\.02 s \(--replica-timeout"):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +17,22 @@ import llama_cpp as lib
 import numpy as np
 import pytest
 
-from lacli.api import load
+from lacli.api import generate, load
 from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
+from lacli.chain import LlamaSampler
 from lacli.context import CONTEXT_PAD, LlamaEngine
-from lacli.errors import LacliError, ModelLoadError
+from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.llama import LlamaModel
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModelSettings
-from lacli.template import with_one_bos
+from lacli.staircase import Cost, Point, Staircase
+from lacli.template import ChatTemplate, as_messages, chatml, with_one_bos
 from lacli.tree import Origin, Tree
 from tests import tiny_models
 from tests.margins import PLAIN, Logits
+from tests.program import Done, run
 
 SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
@@ -293,7 +300,7 @@ def test_a_session_whose_context_fails_frees_its_model(path: Path, monkeypatch: 
         Session(path, SETTINGS, PLAIN, SamplingSettings())
     assert len(freed) == 1
     assert freed == loaded
-    assert not freed[0].handle
+    assert freed[0].closed
 
 
 def test_samplers_of_a_context_that_fails_are_freed(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,6 +355,220 @@ def test_closing_twice_is_harmless(path: Path) -> None:
     with session:
         session.close()
     session.close()
+
+
+ON_A_CLOSED_SESSION: dict[str, Callable[[Session], object]] = {
+    "api.generate": lambda session: generate(session, "the"),
+    "generate": lambda session: session.generate([5]),
+    "iterate": lambda session: list(session.generate([5])),
+    "decode": lambda session: list(session.decoder.generate([5])),
+    "prompt": lambda session: session.prompt("the"),
+    "raw prompt": lambda session: session.prompt("the", raw=True),
+    "conversation_prompt": lambda session: session.conversation_prompt(as_messages("the")),
+    "text": lambda session: session.text([5]),
+    "piece": lambda session: session.piece(5),
+    "use_template": lambda session: session.use_template(chatml(session.model)),
+    "adapt": lambda session: session.adapt(LOOKAHEAD, SamplingSettings(temp=1)),
+    "plain_tokens_per_second": lambda session: session.plain_tokens_per_second(),
+    "tokenize": lambda session: session.model.tokenize("the"),
+    "ends": lambda session: session.model.ends(),
+    "bos": lambda session: session.model.bos(),
+    "description": lambda session: session.model.description,
+    "chat_template": lambda session: session.model.chat_template,
+    "suppressed": lambda session: session.model.suppressed,
+    "vocabulary": lambda session: session.model.vocabulary,
+    "context": lambda session: LlamaEngine(session.model, SETTINGS, PLAIN),
+    "sampler": lambda session: LlamaSampler(session.model, SamplingSettings(seed=1, temp=1)),
+}
+
+
+@pytest.mark.parametrize("name", ON_A_CLOSED_SESSION)
+def test_what_is_asked_of_a_closed_session_is_one_error(name: str, path: Path) -> None:
+    with load(path, model_settings=SETTINGS, decode_settings=PLAIN) as session:
+        generate(session, "the thing", limit=3)
+    with pytest.raises(LacliError, match=r"tiny.gguf is closed \(load the model again\)"):
+        ON_A_CLOSED_SESSION[name](session)
+
+
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of llama.cpp's functions that give memory back, as they are called from now on."""
+    freed: list[str] = []
+
+    def telling(name: str, free: Callable[[object], None], handle: object) -> None:
+        freed.append(name)
+        free(handle)
+
+    for name in ("llama_sampler_free", "llama_free", "llama_model_free"):
+        monkeypatch.setattr(lib, name, partial(telling, name, getattr(lib, name)))
+    return freed
+
+
+@pytest.mark.parametrize("in_a_circle", [False, True])
+def test_a_dropped_session_gives_its_samplers_contexts_and_model_back(
+    in_a_circle: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed = told(monkeypatch)
+    sampling = SamplingSettings(temp=1, seed=1)
+    session = load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD, sampling=sampling)
+    generate(session, "the thing", limit=3)
+    if in_a_circle:
+        session.notes.append(session)  # type: ignore[arg-type]  # as a caller's own objects can make one
+    assert "llama_model_free" not in freed
+    gc.collect()
+    gc.disable()
+    try:
+        freed.clear()
+        del session
+        # Nothing of a session's own keeps it: without a circle of somebody else's it goes at once.
+        assert bool(freed) is not in_a_circle
+    finally:
+        gc.enable()
+    gc.collect()
+    assert freed == ["llama_sampler_free"] * 2 + ["llama_free", "llama_model_free"]
+
+
+@pytest.fixture(scope="module")
+def opened(path: Path) -> Iterator[Session]:
+    with load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD, template=None) as session:
+        yield session
+
+
+BESIDE_AN_ANSWER: dict[str, Callable[[Session], object]] = {
+    "api.generate": lambda session: generate(session, "another"),
+    "generate": lambda session: session.generate([6, 7]),
+    "adapt": lambda session: session.adapt(PLAIN, SamplingSettings()),
+    "use_cost": lambda session: session.use_cost(Cost((Staircase(64, (Point(1, 1.0, 1.0), Point(64, 1.5, 1.5))),))),
+    "plain_tokens_per_second": lambda session: session.plain_tokens_per_second(),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_AN_ANSWER)
+@pytest.mark.parametrize("in_a_thread", [False, True])
+def test_what_would_decode_beside_an_answer_is_refused_and_the_answer_whole(
+    in_a_thread: bool, name: str, opened: Session
+) -> None:
+    whole = generate(opened, "the thing", limit=40)
+    before = opened.generate([6, 7])
+    answer = opened.generate(opened.prompt("the thing"), 40)
+    pieces = iter(answer)
+    next(pieces)
+
+    def beside() -> None:
+        with pytest.raises(LacliError, match=r"generating an answer already \(.*close it first"):
+            BESIDE_AN_ANSWER[name](opened)
+        with pytest.raises(LacliError, match="already"):
+            list(before)
+
+    if in_a_thread:
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(beside).result()
+    else:
+        beside()
+    assert opened.text(opened.model.tokenize("and the")) == "and the"
+    list(pieces)
+    assert (answer.answer().text, answer.answer().tokens) == (whole.text, whole.tokens)
+    BESIDE_AN_ANSWER[name](opened)
+    assert "".join(piece.text for piece in before), "what was refused can begin later"
+
+
+def test_an_answer_that_is_left_closed_or_dropped_makes_room(opened: Session) -> None:
+    whole = generate(opened, "the thing", limit=20).text
+    for _ in opened.generate([6, 7]):
+        break
+    assert generate(opened, "the thing", limit=20).text == whole
+    pieces = iter(opened.generate([6, 7]))
+    next(pieces)
+    del pieces
+    assert generate(opened, "the thing", limit=20).text == whole
+    with opened.generate([6, 7]) as left:
+        pieces = iter(left)
+        next(pieces)
+    assert list(pieces) == [] and left.answer().finish_reason == "interrupt"
+    assert generate(opened, "the thing", limit=20).text == whole
+
+
+def test_a_session_closes_with_an_answer_that_is_on_its_way(path: Path) -> None:
+    with load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD) as session:
+        pieces = iter(session.generate([6, 7]))
+        next(pieces)
+    assert list(pieces) == []
+    with pytest.raises(LacliError, match="is closed"):
+        session.generate([6, 7])
+
+
+def test_a_session_is_not_closed_under_a_thread_that_decodes(path: Path) -> None:
+    with load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD) as session, ThreadPoolExecutor(1) as threads:
+        whole = generate(session, "the thing", limit=20)
+
+        def close(*_: object) -> None:
+            with pytest.raises(LacliError, match="an answer is being generated"):
+                threads.submit(session.close).result()
+
+        answer = session.generate(session.prompt("the thing"), 20, watch=close)
+        list(answer)
+        assert answer.answer().text == whole.text
+
+
+IN_BRACKETS = [f"<0x{byte:02X}>" for byte in range(256)]
+ESCAPED = [f"\\x{byte:02x}" for byte in range(256)]
+"""The bytes as vocabularies of the kinds `llama` and `rwkv` write them."""
+
+
+def with_bytes(written: Sequence[str], *words: str) -> list[str]:
+    """A vocabulary of these bytes and words, as large as TOKENS."""
+    tokens = [*tiny_models.SPECIAL_TOKENS, *written, *words]
+    return [*tokens, *(f"<unused{number}>" for number in range(len(tiny_models.TOKENS) - len(tokens)))]
+
+
+@pytest.mark.parametrize(("kind", "written"), [("llama", IN_BRACKETS), ("rwkv", ESCAPED)])
+def test_a_vocabulary_without_its_bytes_is_refused_before_a_text_needs_them(
+    kind: str, written: list[str], tmp_path: Path
+) -> None:
+    whole, foreign, short = (tmp_path / f"{name}.gguf" for name in ("whole", "foreign", "short"))
+    tiny_models.write_llama(whole, kind, with_bytes(written))
+    with LlamaModel(whole, SETTINGS) as model:
+        assert len(model.tokenize("the thing, naïve €\n", add_special=False)) > len("naïve €")
+    tiny_models.write_llama(foreign, kind)
+    tiny_models.write_llama(short, kind, with_bytes([each for each in written if each not in ("<0xC3>", "\\xc3")], "ï"))
+    for path in (foreign, short):
+        with pytest.raises(ModelLoadError, match=rf"{path.name}: its tokenizer is of the kind '{kind}', and .* bytes"):
+            LlamaModel(path, SETTINGS)
+
+
+def test_a_file_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
+    tiny_models.write_llama(tmp_path / "bare.gguf", "none")
+    with pytest.raises(ModelLoadError, match="bare.gguf: it has no vocabulary"):
+        LlamaModel(tmp_path / "bare.gguf", SETTINGS)
+
+
+@pytest.mark.parametrize("half", ["\ud800", "the \udcff thing"])
+def test_half_of_a_character_is_refused_wherever_it_comes_from(half: str, opened: Session) -> None:
+    with pytest.raises(PromptError, match="half of a character"):
+        generate(opened, half)
+    opened.use_template(ChatTemplate("", "", opened.model.compile_template("{{ messages[0].content }}{{ '\\ud800' }}")))
+    try:
+        with pytest.raises(PromptError, match="half of a character"):
+            opened.prompt("the thing")
+        with pytest.raises(PromptError, match="half of a character"):
+            opened.conversation_prompt(as_messages("the thing", half))
+    finally:
+        opened.use_template(None)
+
+
+def test_what_aborts_the_library_is_said_without_a_debuggers_words() -> None:
+    program = "import lacli.llama as llama; llama.lib.llama_cpp._lib.ggml_abort(b'a.c', 1, b'the last words')"
+    done = run(program=(sys.executable, "-c", program))
+    assert (done.code, done.err) == (-signal.SIGABRT, "a.c:1: the last words\n")
+
+
+def test_a_model_that_is_left_to_the_end_of_the_program_ends_with_it(path: Path) -> None:
+    program = (
+        "import sys, lacli\n"
+        "settings = lacli.ModelSettings(context=256, gpu_layers=0, threads=1)\n"
+        "session = lacli.load(sys.argv[1], model_settings=settings)\n"
+        "print(lacli.generate(session, 'the thing', limit=3).finish_reason)\n"
+    )
+    assert run(str(path), program=(sys.executable, "-c", program)) == Done(0, "length\n", "")
 
 
 def test_the_log_stays_silent_unless_verbose(path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -99,3 +99,16 @@ def test_a_second_answer_leaves_the_first_one_alone() -> None:
     before = first.answer().tokens
     list(Generation(decoder, bytes_of, [4, 5], 20))
     assert first.answer().tokens == before
+
+
+def test_an_answer_that_is_iterated_again_stays_as_it_is() -> None:
+    decoder = Decoder(FakeEngine(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
+    generation = Generation(decoder, bytes_of, [1, 2, 3], 20)
+    for _ in generation:
+        break
+    left = generation.answer()
+    assert list(generation) == [] and generation.answer() == left
+    whole = Generation(decoder, bytes_of, [1, 2, 3], 20)
+    printed = "".join(piece.text for piece in whole)
+    assert [*whole, *whole] == []
+    assert (whole.answer().text, len(whole.answer().tokens)) == (printed, 20)

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from lacli.errors import UsageError
+from lacli.placement import Placement
+from lacli.sampling import SamplingSettings
 from lacli.settings import (
+    CACHE_TYPES,
     MAX_SEQUENCES,
     PRESETS,
     DecodeSettings,
@@ -46,6 +49,36 @@ def test_an_unknown_source_names_its_flag_and_what_there_is() -> None:
         decode_settings(sources=("suffix", "magic"))
     assert caught.value.exit_code == 2
     assert DecodeSettings(sources=()).sources == ()
+
+
+UNKNOWN_WORDS = [
+    ("--mode cannot be 'lookahed' (one of plain, jacobi, lookup, lookahead, auto)", DecodeSettings, "mode", "lookahed"),
+    ("--window-init cannot be 'zero' (one of prompt, random, pool)", DecodeSettings, "window_init", "zero"),
+    ("--window-shift cannot be 'twice' (one of once, refill)", DecodeSettings, "window_shift", "twice"),
+    ("-fa cannot be True (one of on, off, auto)", ModelSettings, "flash_attention", True),
+    ("-ctk q4 is no cache type (one of " + ", ".join(CACHE_TYPES) + ")", ModelSettings, "cache_type_k", "q4"),
+    ("-sm cannot be 'rows' (one of none, layer, row, tensor)", Placement, "split_mode", "rows"),
+    ("--verify cannot be '' (one of match, rejection)", SamplingSettings, "verify", ""),
+]
+
+
+@pytest.mark.parametrize(("sentence", "settings", "field", "word"), UNKNOWN_WORDS)
+def test_an_unknown_word_is_refused_with_the_known_ones(
+    sentence: str, settings: type[Any], field: str, word: object
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings(**{field: word})
+    assert str(caught.value) == sentence
+    with pytest.raises(UsageError):
+        replace(settings(), **{field: word})
+
+
+@pytest.mark.parametrize(
+    "texts", [{"grammar": "\ud800"}, {"json_schema": "\udfff"}, {"dry_sequence_breaker": ("\udcff",)}]
+)
+def test_half_of_a_character_in_a_setting_is_refused(texts: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="half of a character"):
+        SamplingSettings(**texts)
 
 
 OUT_OF_RANGE = [

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lacli.errors import LacliError, PromptError, UsageError
-from lacli.template import OWN, STOPS, ChatTemplate, as_messages, chatml, choose_template, with_one_bos
+from lacli.template import (
+    OWN,
+    STOPS,
+    ChatTemplate,
+    as_messages,
+    chatml,
+    choose_template,
+    read_variables,
+    with_one_bos,
+)
 from tests.template_texts import FileOnly, bundled, compiled, fixture
 
 Messages = list[dict[str, str]]
@@ -137,6 +148,32 @@ def test_a_file_that_cannot_be_used_is_one_line_with_its_name(tmp_path: Path) ->
         choose_template("{{ '\udcff' }}", FileOnly())
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "is not JSON: Expecting"),
+        ("[" * 99999, "is not JSON: "),
+        ("[1]", "is no JSON object"),
+        ("nonsense", "is not JSON"),
+        ('{"messages": []}', "cannot set messages"),
+        ('{"a": "\udcff"}', "is not UTF-8"),
+    ],
+)
+def test_variables_that_are_no_json_object_are_refused_in_one_line(text: str, reason: str) -> None:
+    with pytest.raises(LacliError, match=f"^--chat-template-kwargs {reason}") as caught:
+        read_variables(text)
+    assert caught.value.hint and "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_a_template_reads_the_variables_that_it_is_given_and_no_other_conversation() -> None:
+    source = "{{ messages[-1].content }}{% if enable_thinking is false %}<think></think>{% endif %}"
+    template = compiled(source)
+    assert template.render(as_messages("hi")) == "hi"
+    given = replace(template, variables=read_variables('{"enable_thinking": false, "other": [1, {"a": null}]}'))
+    assert given.render(as_messages("hi")) == "hi<think></think>"
+    assert read_variables("") == {}
+
+
 def test_a_template_that_prints_no_question_is_refused() -> None:
     with pytest.raises(PromptError, match="leaves out what is asked"):
         compiled("chatml").render(as_messages("hi"))
@@ -165,3 +202,96 @@ def test_what_a_template_says_of_its_failure_is_about_the_conversation_and_not_a
     source = "{% if messages[-1].content is string %}{{ raise_exception('no\nparrots') }}{% endif %}{{ none.x.y }}"
     with pytest.raises(PromptError, match=r"fails: no parrots \(.*--chat-template"):
         compiled(source).render(as_messages("hi", "Be brief."))
+
+
+ENDLESS = {
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "filters in loops": "{% for a in range(99999) %}{% if range(99999)|select('none')|list %}{% endif %}{% endfor %}",
+    "macros": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "blocks": "{% block a %}{{ self.a() }}{{ self.a() }}{% endblock %}",
+    "comparisons": "{% set x = 'a' * 99999 %}{% set y = x ~ '' %}"
+    "{% for a in range(99999) %}{% for b in range(99999) %}{{ x == y }}{% endfor %}{% endfor %}",
+    "powers": "{{ 9 ** 9 ** 9 ** 9 }}",
+    "lists that hold themselves twice": "{% set n = namespace(x=['ha']) %}{% set m = namespace(x=['ha']) %}"
+    "{% for i in range(60) %}{% set n.x = (n.x, n.x) %}{% set m.x = (m.x, m.x) %}{% endfor %}{{ n.x == m.x }}",
+    "the recursion of loops": "{% for x in range(9) recursive %}{{ loop(range(9)) }}{{ loop(range(9)) }}{% endfor %}",
+}
+DOUBLED = {
+    "~": "n.x ~ n.x",
+    "+": "n.x + n.x",
+    "replace": "n.x|replace('', n.x)",
+    "the method replace": "n.x.replace('', n.x)",
+    "join": "[n.x, n.x]|join",
+    "the method join": "''.join([n.x, n.x])",
+    "format": "'{0}{0}'.format(n.x)",
+    "a list": "[n.x, n.x]",
+    "a dictionary": "{'a': n.x, 'b': n.x}",
+    "the values of a dictionary": "{'a': n.x, 'b': n.x}.values()",
+    "dict": "dict(a=n.x, b=n.x)",
+    "a list times two": "[n.x] * 2",
+    "map": "[none, none]|map('default', n.x, true)|list",
+    "a macro's text": "text(n.x)",
+    "a macro's arguments": "listed(n.x, n.x) or n.y",
+    "a macro's names": "listed(a=n.x, b=n.x) or n.z",
+}
+LARGE = {
+    "times": "'a' * 100000000000",
+    "a list times": "[0] * 100000000000",
+    "ljust": "'a'.ljust(100000000000)",
+    "ljust by attr": "('a'|attr('ljust'))(100000000000)",
+    "center": "'a'|center(100000000000)",
+    "a format": "'{:100000000000}'.format(1)",
+    "%": "'%100000000000d' % 1",
+    "indent": "('\n' * 999)|indent(100000000000)",
+    "a joint": "range(99999)|join('a' * 999999)",
+    "tojson": "[[1]]|tojson(indent=100000000000)",
+    "bytes": "(1).to_bytes(100000000000, 'big')",
+    "quotes of quotes": "'\"'" + "|tojson" * 99,
+    "characters": "('a' * 9999999)|list",
+    "words": "('aa ' * 9999999).split()",
+    "what is raised": "raise_exception('a' * 10000000000)",
+    "clocks": "strftime_now('%c' * 10000000000)",
+}
+IN_A_LOOP = (
+    "{% set n = namespace(x='ha', y='', z='') %}"
+    "{% macro text(x) %}{{ x }}{{ x }}{% endmacro %}"
+    "{% macro listed() %}{% set n.y = varargs %}{% set n.z = kwargs %}{% endmacro %}"
+    "{% for i in range(60) %}{% set n.x = " + "@" + " %}{% endfor %}{{ n.x }}"
+)
+GREEDY = {
+    **{f"{name} again and again": IN_A_LOOP.replace("@", doubled) for name, doubled in DOUBLED.items()},
+    **{name: "{{ " + large + " }}" for name, large in LARGE.items()},
+    "a large constant where the compiler computes": "{% autoescape 'a' * 100000000000 %}{% endautoescape %}",
+    "quotes of quotes there": "{% autoescape '\"'" + "|tojson" * 99 + " %}{% endautoescape %}",
+    "the template's own text": "{% for i in range(99999) %}" + "text" * 9999 + "{% endfor %}",
+    "a constant's text": "{% for i in range(99999) %}{{ '" + "text" * 9999 + "' }}{% endfor %}",
+    "itself": "text " * 99999,
+}
+
+
+@pytest.mark.parametrize("name", [*ENDLESS, *GREEDY])
+def test_a_template_that_would_take_all_time_or_memory_is_refused_in_one_line(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.jinja.MOST_SECONDS", 0.02)
+    monkeypatch.setattr("lacli.jinja.MOST_BYTES", allowed := 1 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            PromptError, match=r"^the chat template [^\n]* \(give another with --chat-template"
+        ) as caught:
+            compiled({**ENDLESS, **GREEDY}[name]).render(as_messages("hi"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "--raw" in caught.value.hint and len(str(caught.value)) < 400
+    assert peak < 32 * allowed
+
+
+def test_a_long_conversation_may_take_longer_than_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = compiled("{% for m in messages %}{% for letter in m.content %}{{ letter }}{% endfor %}{% endfor %}")
+    monkeypatch.setattr("lacli.jinja.MOST_SECONDS", 0.0)
+    monkeypatch.setattr("lacli.jinja.MOST_BYTES", 0)
+    assert slow.render(as_messages("hi" * 999)) == "hi" * 999
+    with pytest.raises(PromptError, match="takes too much memory"):
+        compiled("{{ 'a' * 999999 }}").render(as_messages("hi"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lacli.api import generate, load
-from lacli.errors import PromptError
+from lacli.errors import LacliError, PromptError, UsageError
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.template import OWN, STOPS, as_messages, chatml
@@ -105,6 +105,52 @@ def test_without_a_template_a_question_goes_in_as_it_stands_and_a_conversation_i
         assert rendered == chatml(session.model).render(CONVERSATION)
 
 
+def test_a_text_is_one_stop_and_not_its_letters(path: Path) -> None:
+    with opened(path, None) as session:
+        whole = generate(session, "the thing", limit=30).text
+        stop = next(stop for at in range(30) if set(stop := whole[at : at + 2]) & set(whole[: whole.index(stop)]))
+        ended = whole[: whole.index(stop)]
+        assert generate(session, "the thing", limit=30, stops=stop).text == ended
+        answer = session.generate(session.prompt("the thing"), 30, stop)
+        assert "".join(piece.text for piece in answer) == ended
+
+
+SPOKEN = "{{ word }}{{ messages[-1].content }}"
+"""A template with a variable."""
+
+
+def test_variables_of_a_template_reach_every_prompt_of_a_session(path: Path, bare: Path) -> None:
+    with load(path, model_settings=SETTINGS, template=SPOKEN, template_variables={"word": "and the "}) as session:
+        for tokens in (session.prompt("thing"), session.conversation_prompt(as_messages("thing"))):
+            assert session.text(tokens) == "and the thing"
+    with load(bare, model_settings=SETTINGS, template_variables={"word": "and the "}) as session:
+        assert session.notes == ["there is no chat template that --chat-template-kwargs could speak to"]
+    with pytest.raises(UsageError, match="cannot set bos_token"):
+        load(path, model_settings=SETTINGS, template_variables={"bos_token": ""})
+
+
+@pytest.mark.parametrize("variable", ["", "LACLI_CHAT_TEMPLATE_KWARGS", "LLAMA_ARG_CHAT_TEMPLATE_KWARGS"])
+def test_variables_of_a_template_are_given_by_a_flag_or_the_environment(variable: str, path: Path) -> None:
+    given = '{"word": "and the "}'
+    typed, env = (("--chat-template-kwargs", given), {}) if not variable else ((), {variable: given})
+    wanted = call("run", "-q", str(path), "--raw", "-p", "and the thing", "-n", "9")
+    asked = (str(path), "-q", "-n", "9", "--chat-template", SPOKEN, *typed)
+    assert call("run", *asked, "-p", "thing", env=env) == wanted
+    assert call("chat", *asked, stdin=b"thing", env=env).out.strip() == wanted.out.strip()
+
+
+def test_a_benchmark_gives_its_template_the_variables(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, object] = {}
+
+    def opened(*_: object, **named: object) -> None:
+        given.update(named)
+        raise LacliError("seen")
+
+    monkeypatch.setattr("lacli.bench.product.Session", opened)
+    assert call("bench", str(path), "--chat-template-kwargs", '{"enable_thinking": false}').code == 1
+    assert given["template_variables"] == {"enable_thinking": False}
+
+
 def test_no_template_at_all_can_be_asked_for(path: Path) -> None:
     with opened(path, None) as session:
         assert session.text(session.prompt("the thing"), special=True) == "the thing"
@@ -126,7 +172,7 @@ def test_a_named_template_ends_answers_with_its_own_texts(path: Path, monkeypatc
 
 def test_a_template_is_compiled_once_a_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(path) as session:
-        monkeypatch.setattr("lacli.llama.Jinja2ChatFormatter", None)
+        monkeypatch.setattr("lacli.llama.compile_template", None)
         assert callable(session.model.compile_template(session.model.chat_template))
         session.conversation_prompt(CONVERSATION)
 

@@ -103,6 +103,8 @@ def _start(
     key_value_heads: int | Sequence[int] = _KEY_VALUE_HEADS,
     layers: int = _LAYERS,
     split_tensors: int = 0,
+    tokenizer: str = "gpt2",
+    tokens: Sequence[str] = TOKENS,
 ) -> _Builder:
     """Open a model file and give it the vocabulary and the keys that every architecture here reads."""
     builder = _Builder(path, architecture, split_tensors)
@@ -117,17 +119,17 @@ def _start(
     writer.add_head_count(_HEADS)
     writer.add_head_count_kv(key_value_heads)
     writer.add_layer_norm_rms_eps(_EPSILON)
-    _add_tokenizer(writer)
+    _add_tokenizer(writer, tokenizer, tokens)
     return builder
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
+def _add_tokenizer(writer: gguf.GGUFWriter, kind: str, tokens: Sequence[str]) -> None:
     """Add the vocabulary, its merges and special tokens, and a ChatML template."""
     control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
-    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_model(kind)
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([control if token in SPECIAL_TOKENS else normal for token in TOKENS])
+    writer.add_token_list(tokens)
+    writer.add_token_types([control if token in SPECIAL_TOKENS else normal for token in tokens])
     writer.add_token_merges(_MERGES)
     writer.add_bos_token_id(END_OF_TEXT)
     writer.add_eos_token_id(END_OF_TEXT)
@@ -197,9 +199,17 @@ def _add_state_space_keys(writer: gguf.GGUFWriter) -> None:
     writer.add_ssm_time_step_rank(_STATE_RANK)
 
 
-def _write_decoder(path: Path, architecture: str, *, biases: bool = False, split_tensors: int = 0) -> None:
+def _write_decoder(
+    path: Path,
+    architecture: str,
+    *,
+    biases: bool = False,
+    split_tensors: int = 0,
+    tokenizer: str = "gpt2",
+    tokens: Sequence[str] = TOKENS,
+) -> None:
     """Write a plain transformer with a norm before each part, as llama and many others have it."""
-    builder = _start(path, architecture, split_tensors=split_tensors)
+    builder = _start(path, architecture, split_tensors=split_tensors, tokenizer=tokenizer, tokens=tokens)
     builder.writer.add_rope_dimension_count(_HEAD_WIDTH)
     builder.writer.add_rope_freq_base(10000.0)
     _add_ends(builder)
@@ -211,9 +221,12 @@ def _write_decoder(path: Path, architecture: str, *, biases: bool = False, split
     builder.save()
 
 
-def write_llama(path: Path) -> None:
-    """Write a llama model: attention over the whole context, no biases."""
-    _write_decoder(path, "llama")
+def write_llama(path: Path, tokenizer: str = "gpt2", tokens: Sequence[str] = TOKENS) -> None:
+    """Write a llama model: attention over the whole context, no biases.
+
+    `tokenizer` is the kind that the file names, and `tokens` are as many as TOKENS.
+    """
+    _write_decoder(path, "llama", tokenizer=tokenizer, tokens=tokens)
 
 
 def write_llama_split(folder: Path) -> list[Path]:

@@ -107,7 +107,15 @@ def benchmark(
     sampling = fixed_seed(sampling)
     with loading_model(screen):
         plain = replace(decoding, mode="plain")
-        opened = Session(path, loading, plain, sampling, replicas=request.replicas, verbose=request.verbose)
+        opened = Session(
+            path,
+            loading,
+            plain,
+            sampling,
+            template_variables=request.template_variables,
+            replicas=request.replicas,
+            verbose=request.verbose,
+        )
     with opened as session:
         for note in session.notes:
             # It is about plain, which is only the first of the modes here.

@@ -6,7 +6,7 @@ Notes go to the screen; the answers are `rounds.py`, what becomes of them `produ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lacli.bench.contenders import with_plain
@@ -43,6 +43,7 @@ class Request:
     suite: the name of the public set that the tasks are. check: judge every text that is not plain's. details: look
     behind the tokens a step, too. plot: a picture's file; charts: the same in the terminal. samples: a file for
     HumanEval's answers. costs: where the costs of steps are kept. replicas: copies of the model that answer together.
+    template_variables: what the model's chat template gets beside a prompt.
     """
 
     tasks: tuple[Task, ...]
@@ -58,6 +59,7 @@ class Request:
     samples: str = ""
     costs: Path = Path()
     replicas: ReplicaSettings | None = None
+    template_variables: Mapping[str, object] = field(default_factory=dict)
     verbose: bool = False
 
 

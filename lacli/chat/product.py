@@ -6,6 +6,7 @@ Flags and names of models are read before; the loop is `loop.py`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -41,16 +42,17 @@ from lacli.ui import Screen
 class ChatPlan:
     """How a chat begins and what it keeps.
 
-    model: as the user typed it. saved: a chat to go on with, whose settings hold but for those `given` on the command
-    line, by their fields' names. first: a message to begin with. log: a file to add to. history: the file of typed
-    lines, store: the folder of kept texts, costs: that of measured costs, None for none. editor: the command line of
-    the user's editor, "" for one that is found.
+    model: as the user typed it. variables: what the template gets beside a conversation. saved: a chat to go on with,
+    whose settings hold but for those `given` on the command line, by their fields' names. first: a message to begin
+    with. log: a file to add to. history: the file of typed lines, store: the folder of kept texts, costs: that of
+    measured costs, None for none. editor: the command line of the user's editor, "" for one that is found.
     """
 
     model: str = ""
     system: str = ""
     template: str = ""
     adjusted: Adjusted = field(default_factory=Adjusted)
+    variables: Mapping[str, object] = field(default_factory=dict)
     saved: SavedChat | None = None
     given: frozenset[str] = frozenset()
     first: str = ""
@@ -81,6 +83,7 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
                 plan.adjusted.decoding,
                 _with_seed(plan),
                 template=plan.template,
+                template_variables=plan.variables,
                 kept=store.texts if store else (),
                 replicas=plan.replicas,
                 verbose=plan.verbose,

@@ -152,6 +152,7 @@ def bench(
     check: Check = False,
     versus: Versus = None,
     details: Details = False,
+    chat_template_kwargs: options.ChatTemplateKwargs = "",
     *,
     window: Window = None,
     ngram: Ngram = None,
@@ -181,6 +182,7 @@ def bench(
     from lacli.bench.scores import check_samples
     from lacli.bench.staging import Request
     from lacli.bench.sweep import parse_switches
+    from lacli.template import read_variables
     from lacli.ui import Screen
 
     screen = Screen(color=color, quiet=quiet)
@@ -207,6 +209,7 @@ def bench(
         samples=samples or "",
         costs=cost_folder(),
         replicas=copies,
+        template_variables=read_variables(chat_template_kwargs),
         verbose=verbose,
     )
     path = options.model_path(model, screen, offline)

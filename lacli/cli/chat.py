@@ -149,6 +149,7 @@ def plan_of(
         wording.system,
         wording.template,
         Adjusted(decoding, sampling, wording.limit, wording.stops),
+        variables=wording.variables,
         history=history_file() if history else None,
         store=store_folder() if store else None,
         costs=cost_folder(),

@@ -23,6 +23,7 @@ LLAMA_CPP = {
     "--cache-type-k": "CACHE_TYPE_K",
     "--cache-type-v": "CACHE_TYPE_V",
     "--chat-template": "CHAT_TEMPLATE",
+    "--chat-template-kwargs": "CHAT_TEMPLATE_KWARGS",
     "--context-shift": "CONTEXT_SHIFT",
     "--ctx-size": "CTX_SIZE",
     "--device": "DEVICE",

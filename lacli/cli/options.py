@@ -5,7 +5,8 @@ Declarations only; ranges are checked by the settings that the values end up in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,13 +61,17 @@ def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path
 
 @dataclass(frozen=True)
 class Wording:
-    """What stands around questions and what ends answers. typed, file: -sys and -sysf; limit: tokens, -1 for none."""
+    """What stands around questions and what ends answers.
+
+    typed, file: -sys and -sysf. limit: tokens, -1 for none. variables: what the template gets beside them.
+    """
 
     typed: str
     file: str | None
     template: str
     limit: int
     stops: tuple[str, ...]
+    variables: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def system(self) -> str:
@@ -79,6 +84,8 @@ class Wording:
         """Refuse what --raw has no place for."""
         if self.template:
             raise UsageError("--raw goes without a template, --chat-template names one", "drop one of them")
+        if self.variables:
+            raise UsageError("--raw goes without a template, --chat-template-kwargs speaks to one", "drop one of them")
         if self.typed or self.file:
             raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
 
@@ -138,6 +145,17 @@ ChatTemplate = Annotated[
         rich_help_panel=TEXT,
     ),
 ]
+ChatTemplateKwargs = Annotated[
+    str,
+    setting(
+        "--chat-template-kwargs",
+        metavar="JSON",
+        callback=_unless_in_the_way,
+        show_default=False,
+        help="Variables for the chat template, as a JSON object: '{\"enable_thinking\": false}'.",
+        rich_help_panel=TEXT,
+    ),
+]
 Predict = Annotated[
     int,
     setting(
@@ -156,15 +174,17 @@ def wording_group(
     system: System = "",
     system_file: SystemFile = None,
     chat_template: ChatTemplate = "",
+    chat_template_kwargs: ChatTemplateKwargs = "",
     predict: Predict = -1,
     stop: Stop = None,
 ) -> Wording:
     from lacli.question import check_text
+    from lacli.template import read_variables
 
     if system and system_file:
         raise UsageError("-sys and -sysf are both given", "give one of them")
     stops = tuple(check_text(part, "--stop") for part in stop or ())
-    return Wording(system, system_file, chat_template, predict, stops)
+    return Wording(system, system_file, chat_template, predict, stops, read_variables(chat_template_kwargs))
 
 
 Context = Annotated[

@@ -74,7 +74,7 @@ def run(
     path = options.model_path(model, screen, offline)
     ask(
         path,
-        Question(text, wording.system, raw, wording.limit, wording.stops, wording.template),
+        Question(text, wording.system, raw, wording.limit, wording.stops, wording.template, wording.variables),
         loading,
         decoding.of(path, loading, screen),
         sampling,

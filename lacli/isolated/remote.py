@@ -5,6 +5,7 @@ Which replicas there are and what a lost one means for the answer is decided abo
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from itertools import count
 from time import monotonic
@@ -50,6 +51,8 @@ class RemoteEngine(Closing):
         except OSError as error:
             raise ReplicaLost(f"the process of {self._name} cannot be started: {error}") from error
         self.process_id = self._child.process_id
+        # The thread that hears the process would keep it where this is dropped.
+        weakref.finalize(self, self._child.close)
         try:
             opened = self._exchange(settings, LOADING * settings.limit_s)
         except BaseException:

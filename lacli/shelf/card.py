@@ -176,10 +176,11 @@ def _chat(model: LlamaModel) -> Chat:
 def _family(model: LlamaModel, own: ChatTemplate, conversations: Sequence[list[dict[str, str]]]) -> tuple[str, bool]:
     """The bundled template that writes the same, and True; or one whose marks are all in this one, and False."""
     names = [CHATML, *(name for name in STOPS if name != CHATML)]
-    for name in names:
-        with suppress(PromptError):
+    with suppress(PromptError):
+        written = [own.render(each).strip() for each in conversations]
+        for name in names:
             other = bundled_template(name, model)
-            if all(other.render(each).strip() == own.render(each).strip() for each in conversations):
+            if [other.render(each).strip() for each in conversations] == written:
                 return name, True
     marked = (name for name in names if all(stop in own.source for stop in STOPS[name]))
     return next(marked, ""), False
