@@ -18,6 +18,7 @@ from lacli.ending import loading_model
 from lacli.errors import Interrupted
 from lacli.explain import Explanation, watching
 from lacli.generation import Generation
+from lacli.interrupts import hidden_keys
 from lacli.placement import ReplicaSettings
 from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
@@ -131,7 +132,7 @@ def _stream(generation: Generation, output: Output, screen: Screen, *, begun: st
             pass
     else:
         # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
-        with closing(with_thoughts(generation, begun)) as pieces:
+        with closing(with_thoughts(generation, begun)) as pieces, hidden_keys():
             screen.write(pieces)
 
 

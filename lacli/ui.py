@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
 from textwrap import fill
@@ -21,6 +21,7 @@ from rich.text import Text
 
 from lacli.amounts import printable
 from lacli.errors import LacliError, OutputError, reason_of
+from lacli.interrupts import undone_by_signals
 from lacli.marks import COLORS, code
 from lacli.settings import Switch
 from lacli.streams import is_terminal
@@ -100,7 +101,8 @@ class Screen:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=self._errors, transient=True) as bar:
+        bar = Progress(*columns, console=self._errors, transient=True)
+        with undone_by_signals(_show_cursor), bar:
             task = bar.add_task(words, total=total)
             yield lambda: bar.advance(task)
 
@@ -159,6 +161,12 @@ class Screen:
         except (OSError, ValueError) as error:
             abandon_stdout()
             raise OutputError(f"cannot write the answer: {reason_of(error)}", "check where stdout goes") from error
+
+
+def _show_cursor() -> None:
+    """Undo what a bar on stderr does to the terminal."""
+    with suppress(OSError):
+        os.write(2, b"\x1b[?25h\n")
 
 
 def _shown(pieces: Iterable[Piece]) -> Iterator[Piece]:

@@ -415,9 +415,10 @@ ENDLESS = ("run", "-q", "--raw", "-p", "def f(x):", "-c", "16384", "--ignore-eos
 """An answer that takes half a minute, so it goes on however late Ctrl-C comes."""
 
 
-def test_ctrl_c_on_a_terminal_keeps_the_text_so_far() -> None:
+def test_ctrl_c_on_a_terminal_keeps_the_text_so_far_and_typed_keys_are_no_part_of_it() -> None:
     terminal = on_terminal(*ENDLESS)
     terminal.expect(r"\S+")
+    assert not terminal.getecho()
     terminal.sendintr()
     first = terminal.after
     done = finish(terminal)
