@@ -138,6 +138,21 @@ def test_file_then_pipe_then_p_with_a_blank_line_between(
     assert read_question(prompt, str(path) if file else None) == question
 
 
+def test_a_run_says_what_its_input_added_and_can_be_told_to_leave_it(reference: dict[str, Any]) -> None:
+    sizes = ("-n", str(SIZE))
+    assert (
+        "lacli: added 2 lines of standard input to the prompt\n" in call("run", "-p", "hi", *sizes, stdin=b"1\n2").err
+    )
+    assert call("run", "-q", "-p", "hi", *sizes, stdin=b"1\n2").err == ""
+    assert answer("--no-stdin", "-p", QUESTION, *sizes, stdin=b"1\n2")["tokens"] == reference["tokens"]
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["-p", "-"], ["-f", "-"]])
+def test_input_cannot_be_asked_for_and_left(arguments: list[str]) -> None:
+    done = call("run", "--no-stdin", *arguments)
+    assert done.code == 2 and done.err.count("\n") == 1 and "--no-stdin" in done.err
+
+
 def test_a_dash_reads_from_a_terminal_to_its_end(tiny: str) -> None:
     terminal = on_terminal("run", tiny, "-", "--raw", "-n", "5")
     terminal.setecho(False)
