@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from lacli import __version__
+from lacli.batch import Batch
+from lacli.context import LlamaEngine
 from lacli.question import read_question
 from lacli.resolve import DEMO, demo_model
 from lacli.settings import MODES, PRESETS, DecodeSettings
@@ -442,6 +444,25 @@ def test_ctrl_c_on_a_terminal_keeps_the_text_so_far_and_typed_keys_are_no_part_o
     text = (first + done.out).replace("^C", "").strip()
     whole = answer("--raw", "-p", "def f(x):", "-n", str(SIZE))["text"].strip()
     assert whole.startswith(text) or text.startswith(whole)
+
+
+@pytest.mark.parametrize(("calls", "tokens"), [(0, 0), (4, 3)], ids=["in the prompt", "in the answer"])
+def test_ctrl_c_leaves_the_object_so_far(
+    calls: int, tokens: int, reference: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, left = LlamaEngine.decode, iter(range(calls))
+
+    def interrupted(engine: LlamaEngine, batch: Batch) -> bool:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return decode(engine, batch)
+
+    monkeypatch.setattr(LlamaEngine, "decode", interrupted)
+    done = call("run", "-q", "--json", "--mode", "plain", "-p", QUESTION)
+    found = json.loads(done.out)
+    assert (done.code, done.err, found["finish_reason"]) == (130, "", "interrupt")
+    assert found["tokens"] == reference["tokens"][:tokens]
+    assert reference["text"].startswith(found["text"])
 
 
 @pytest.mark.parametrize("flags", [[], ["--stats"], ["--json"]], ids=str)
