@@ -118,6 +118,10 @@ def test_ctrl_c_puts_the_terminal_back_too(usual: list[Any]) -> None:
     assert "KeyboardInterrupt" in shown and left == usual
 
 
+def test_a_process_that_ends_at_once_can_put_it_back_itself(usual: list[Any]) -> None:
+    assert ended(program("interrupts.put_terminal_back()\nos._exit(3)"))[::2] == (3, usual)
+
+
 def test_typed_keys_are_not_shown_and_the_next_reader_gets_them(usual: list[Any]) -> None:
     terminal = program("select.select([0], [], [])")
     terminal.expect_exact("READY")
