@@ -143,6 +143,7 @@ def _stream(generation: Generation, output: Output, screen: Screen, *, begun: st
 
 
 def _print_object(session: Session, generation: Generation, screen: Screen) -> None:
+    """Print the answer so far as one JSON object."""
     screen.line(json.dumps(as_json(session, generation.answer()), ensure_ascii=False))
 
 

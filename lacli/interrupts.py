@@ -20,7 +20,7 @@ if sys.platform != "win32":
     import termios
 
 RESET = b"\x1b[0m\x1b[J\x1b[?2004l\x1b[?25h\n"
-"""Ends a drawn prompt: no colour, nothing below the cursor, no bracketed paste, a cursor, a new line."""
+"""Ends a prompt that prompt_toolkit has drawn: no colour, nothing below, no bracketed paste, a cursor, a new line."""
 
 MODES = 3
 """Where ECHO and ICANON are in what termios knows of a terminal."""
@@ -79,7 +79,7 @@ def undone_by_signals(undo: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def wakeup_fd_kept() -> Iterator[None]:
-    """An event loop runs here, which would leave the listening thread deaf."""
+    """Give signals back to the listening thread after an event loop, which takes them for itself."""
     before = signal.set_wakeup_fd(-1)
     try:
         yield
@@ -88,20 +88,21 @@ def wakeup_fd_kept() -> Iterator[None]:
 
 
 def _listen(heard: int) -> None:
+    """Read the numbers of signals as they arrive, until the other end is closed."""
     while numbers := os.read(heard, 1):
         if signal.getsignal(numbers[0]) is _end:
             _end(numbers[0], None)
 
 
 def _end(number: int, frame: object) -> None:
-    # The thread and the handler may both come here.
+    """Put the terminal back and end the process; the thread and the handler may both come here."""
     if _ended.acquire(blocking=False):
         put_terminal_back()
         os._exit(128 + number)
 
 
 class TypedKeys:
-    """Whether the terminal that stdout is shows the keys that are typed."""
+    """Show and hide the keys that are typed on the terminal that stdout is."""
 
     def __init__(self, *, raw: bool) -> None:
         """raw: hidden keys wait for an editor as they were typed, with Backspace and Ctrl-D, and outlast a Ctrl-C."""
@@ -109,7 +110,7 @@ class TypedKeys:
         self._found: list[Any] | None = None
 
     def hide(self) -> None:
-        """Show them no more; where somebody else has seen to that, or has the terminal, it is left alone."""
+        """Show typed keys no more, unless another program hides them already or has the terminal."""
         with suppress(OSError, termios.error):
             found = termios.tcgetattr(1)
             if found[MODES] & termios.ECHO and _in_front():
@@ -128,7 +129,7 @@ class TypedKeys:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Another program has the terminal here."""
+        """Leave the terminal to another program inside this context."""
         self.show()
         try:
             yield
@@ -146,7 +147,7 @@ class TypedKeys:
             self.hide()
 
     def put_back(self) -> None:
-        """What a signal that ends the process does first."""
+        """Show typed keys and end a drawn prompt, before the process ends."""
         self.show()
         # A terminal that takes nothing now would hold the end up.
         with suppress(OSError):
@@ -156,7 +157,7 @@ class TypedKeys:
 
 @contextmanager
 def hidden_keys(*, raw: bool = False) -> Iterator[TypedKeys]:
-    """Keys that are typed are not shown on stdout's terminal and wait for the next one who reads.
+    """Hide keys that are typed on stdout's terminal; they wait for the next program that reads.
 
     raw: as `TypedKeys` takes it. The terminal is put back at the end, whatever the end is, and while Ctrl-Z stops us.
     """
