@@ -5,25 +5,25 @@ What the program does is `cli/main.py`.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` first makes enums of it: milliseconds without a handler
 import os
-import signal
 import sys
-from contextlib import suppress
 
-from lacli.errors import Interrupted
+INTERRUPTED = 130
+"""`lacli.errors.Interrupted` has it too, and is loaded later."""
 
 
 def main() -> None:
     """Load the program and run it."""
     # A background job's Ctrl-C is not meant for it, and whoever embeds Python has a handler of his own.
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ours = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
     if ours:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(Interrupted.exit_code))
+        _signal.signal(_signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     from lacli.cli.main import main as run
 
     try:
         if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         run()
     except BaseException as end:
         if _is_ctrl_c(end):
@@ -33,7 +33,9 @@ def main() -> None:
 
 def _is_ctrl_c(end: BaseException) -> bool:
     """Whether Ctrl-C is what ends the program; where it comes while a class is made, Python calls it a RuntimeError."""
-    if isinstance(end, KeyboardInterrupt) or (isinstance(end, SystemExit) and end.code == Interrupted.exit_code):
+    from lacli.errors import Interrupted
+
+    if isinstance(end, KeyboardInterrupt) or (isinstance(end, SystemExit) and end.code == INTERRUPTED):
         return True
     cause = end.__cause__ if isinstance(end, RuntimeError | Interrupted) else None
     return cause is not None and _is_ctrl_c(cause)
@@ -41,11 +43,12 @@ def _is_ctrl_c(end: BaseException) -> bool:
 
 def _end_interrupted() -> None:
     """Python itself would end by the signal where Ctrl-C came in text that it executes, as dataclasses are made."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            with suppress(OSError, ValueError):
-                stream.flush()
-    os._exit(Interrupted.exit_code)
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+    os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

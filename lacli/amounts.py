@@ -1,4 +1,4 @@
-"""Sizes, ages and counts in words, for people. Numbers in, a few letters out."""
+"""Sizes, ages and counts in words, and strangers' text without control characters, for people."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 AGES = ((MINUTE, 1, "second"), (HOUR, MINUTE, "minute"), (DAY, HOUR, "hour"), (14 * DAY, DAY, "day"))
 LATER = ((60 * DAY, 7 * DAY, "week"), (730 * DAY, 30 * DAY, "month"))
 YEAR = 365 * DAY
+
+SIGNS = {
+    **{code: 0x2400 + code for code in range(0x20)},
+    0x7F: 0x2421,
+    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
+    **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
+}
+"""What is shown for a character that would steer a terminal, by their code points.
+
+C0 and DEL have Unicode's control pictures; C1, the characters that turn the direction of text, and halves of
+surrogate pairs have the replacement character.
+"""
+
+SIGNS_IN_LINES = {code: sign for code, sign in SIGNS.items() if chr(code) not in "\n\t"}
 
 
 def size_in_words(size: int) -> str:
@@ -46,6 +60,14 @@ def count_in_words(number: int) -> str:
     if millions < 10:
         return f"{millions:.1f}M"
     return f"{millions:.0f}M" if millions < 1000 else f"{millions / 1000:.1f}B"
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return `text` of a model, a file or a hub with a sign for each character that would steer a terminal.
+
+    lines: line breaks and tabs stay, and a Windows line break becomes a plain one; else the text is one line.
+    """
+    return text.replace("\r\n", "\n").translate(SIGNS_IN_LINES) if lines else text.translate(SIGNS)
 
 
 def counted(count: int, noun: str) -> str:

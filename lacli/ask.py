@@ -19,6 +19,7 @@ from lacli.ending import loading_model
 from lacli.errors import Interrupted
 from lacli.explain import Explanation, watching
 from lacli.generation import Generation
+from lacli.interrupts import hidden_keys, without_ctrl_c
 from lacli.placement import ReplicaSettings
 from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
@@ -69,7 +70,7 @@ def ask(
     costs: Path | None = None,
     replicas: ReplicaSettings | None = None,
 ) -> None:
-    """Answer one question. Raises Interrupted after Ctrl-C, when the text so far is out.
+    """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out.
 
     texts, costs: the folders of kept texts and of measured costs, None for none. replicas: as Session takes it.
     """
@@ -113,14 +114,20 @@ def _answer(session: Session, prompt: list[int], question: Question, output: Out
             explanation if output.explain else None, partial(_tell_losses, session, screen) if tells else None
         ),
     )
+    stopped = False
     try:
         _stream(generation, output, screen, begun=begun_thought(session.text(prompt[-LAST:], special=True)))
     except KeyboardInterrupt:
-        raise Interrupted("") from None
+        stopped = True
     finally:
         screen.end_line()
         explanation.end()
         _tell_losses(session, screen)
+    if stopped:
+        if output.json:
+            with without_ctrl_c():
+                _print_object(session, generation, screen)
+        raise Interrupted("")
     return generation
 
 
@@ -137,8 +144,13 @@ def _stream(generation: Generation, output: Output, screen: Screen, *, begun: st
             pass
     else:
         # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
-        with closing(with_thoughts(generation, begun)) as pieces:
+        with closing(with_thoughts(generation, begun)) as pieces, hidden_keys():
             screen.write(pieces)
+
+
+def _print_object(session: Session, generation: Generation, screen: Screen) -> None:
+    """Print the answer so far as one JSON object."""
+    screen.line(json.dumps(as_json(session, generation.answer()), ensure_ascii=False))
 
 
 def _conclude(session: Session, generation: Generation, question: Question, output: Output, screen: Screen) -> None:
@@ -150,7 +162,7 @@ def _conclude(session: Session, generation: Generation, question: Question, outp
             f"the context of {session.engine.cells} tokens is full and the answer ends here; -c makes it larger"
         )
     if output.json:
-        screen.line(json.dumps(as_json(session, answer), ensure_ascii=False))
+        _print_object(session, generation, screen)
     if output.stats:
         screen.report(as_lines(session, answer))
         if session.settings.mode != "plain" and answer.tokens:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lacli.errors import Interrupted, LacliError
+from lacli.interrupts import put_terminal_back
 from lacli.llama import on_abort
 from lacli.ui import Screen
 
@@ -41,5 +42,6 @@ def end_at_abort(screen: Screen, hint: str) -> None:
 
 
 def _give_up(message: str, screen: Screen, hint: str) -> None:
+    put_terminal_back()
     screen.error(LacliError(f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", hint))
     os._exit(LacliError.exit_code)

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryFile
 
+from lacli.amounts import printable
+
 ERROR, CONTINUE = 4, 5
 """ggml's levels; llama-cpp-python's own table has older numbers and hides errors."""
 
@@ -50,7 +52,7 @@ class Log:
         elif cells := CELLS.search(line):
             self._cells += float(cells["mebibytes"])
         if self.verbose:
-            sys.stderr.write(line)
+            sys.stderr.write(printable(line, lines=True))
 
     @contextmanager
     def kept_quiet(self) -> Iterator[None]:

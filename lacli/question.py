@@ -8,31 +8,48 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from select import select
 
+from lacli.amounts import counted
 from lacli.errors import LacliError, UsageError
 from lacli.streams import is_terminal
 
 STDIN = "-"
 CHUNK_BYTES = 1 << 20
+PATIENCE_S = 0.5
+"""How long piped input may bring nothing before that is said: a user wonders by then, and `echo` is done long since."""
 
 
-def read_question(prompt: str | None, file: str | None, *, stdin: bool = False) -> str:
+def read_question(
+    prompt: str | None,
+    file: str | None,
+    *,
+    stdin: bool | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> str:
     """The prompt text: the parts that were given, a blank line between them.
 
-    stdin: read it even from a terminal (the user typed `-`); piped input is always read. Raises UsageError when
-    nothing was given and PromptError or LacliError when a part cannot be read.
+    stdin: read it even from a terminal (the user typed `-`), or never; None: where it is piped. say: takes a sentence
+    when piped input is waited for, and one on what it adds unasked. Raises UsageError when nothing was given and
+    PromptError or LacliError when a part cannot be read.
     """
     wants_stdin = stdin or STDIN in (prompt, file)
+    alone = prompt is None and file is None
+    unasked = not (wants_stdin or alone)
     parts = []
     if file is not None and file != STDIN:
         parts.append(read_text(file))
-    if wants_stdin or _is_piped():
+    if wants_stdin or (stdin is None and _is_piped()):
+        _say_waiting(say, "; </dev/null or --no-stdin goes without it" if unasked else "")
         parts.append(_read_stdin())
+        if unasked and parts[-1].strip():
+            say(f"added {counted(len(parts[-1].strip().splitlines()), 'line')} of standard input to the prompt")
     if prompt is not None and prompt != STDIN:
         parts.append(check_text(prompt, "-p"))
     given = [part for part in parts if part.strip()]
-    if not given and prompt is None and file is None:
+    if not given and alone:
         raise UsageError("there is no prompt", "give one with -p, with -f FILE or through a pipe")
     return given[0] if len(given) == 1 else "\n\n".join(part.strip("\n") for part in given)
 
@@ -79,6 +96,16 @@ def on_terminal() -> bool:
 
 def _is_piped() -> bool:
     return sys.stdin is not None and not is_terminal(sys.stdin)
+
+
+def _say_waiting(say: Callable[[str], None], hint: str) -> None:
+    """Say that piped input is waited for, where nothing comes."""
+    try:
+        waits = _is_piped() and not select([sys.stdin], [], [], PATIENCE_S)[0]
+    except (OSError, ValueError):  # Windows can ask sockets only
+        return
+    if waits:
+        say(f"waiting for standard input{hint}")
 
 
 def _read_stdin() -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lacli.amounts import printable
+
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """A table; its first `left` columns are aligned to the left, numbers to the right."""
@@ -26,5 +28,5 @@ def _line(row: Sequence[str], widths: Sequence[int], left: int) -> str:
 
 
 def _escaped(cell: str) -> str:
-    """No bar ends the cell, and no control code of a name that somebody chose reaches the terminal."""
-    return "".join(char if char.isprintable() else " " for char in cell.replace("|", "\\|"))
+    """No bar ends the cell, and no control character of a name reaches the terminal."""
+    return printable(cell.replace("|", "\\|"))

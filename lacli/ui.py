@@ -1,6 +1,7 @@
 """The terminal: the answer on stdout as it comes, everything else on stderr, colours only where they are wanted.
 
-Nothing else writes to stdout. Model text goes out raw; rich would read markup in it and wrap it.
+Nothing else writes to stdout. Model text goes out without rich, which would read markup in it and wrap it: raw into a
+file or a pipe, and on a terminal with signs in place of control characters.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from io import StringIO, TextIOWrapper
 from textwrap import fill
 from typing import TextIO
@@ -17,7 +19,9 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
+from lacli.amounts import printable
 from lacli.errors import LacliError, OutputError, reason_of
+from lacli.interrupts import undone_by_signals
 from lacli.marks import COLORS, code
 from lacli.settings import Switch
 from lacli.streams import is_terminal
@@ -47,6 +51,7 @@ class Screen:
             # A terminal that knows no emoji must not end the answer.
             sys.stdout.reconfigure(errors="replace")
         self._errors = console(sys.stderr, color)
+        self._on_terminal = is_terminal(sys.stdout)
         self._colored = console(sys.stdout, color).color_system is not None
         self._last = "\n"
 
@@ -57,17 +62,12 @@ class Screen:
 
     def write(self, pieces: Iterable[Piece]) -> None:
         """Print answer text now. Raises OutputError when stdout cannot take it, BrokenPipeError when nobody reads."""
-        style = ""
-        try:
-            for piece in pieces:
-                if piece.text:
-                    wanted = self._style(piece)
-                    self._put(_change(style, wanted) + piece.text)
-                    style = wanted
-                    self._last = piece.text[-1]
-        finally:
-            if style:
-                self._put(RESET)
+        for piece in _shown(pieces) if self._on_terminal else pieces:
+            if piece.text:
+                style = self._style(piece)
+                # In one write: whatever ends the program between two tokens, no colour stays on.
+                self._put(f"\x1b[{style}m{piece.text}{RESET}" if style else piece.text)
+                self._last = piece.text[-1]
 
     def _style(self, piece: Piece) -> str:
         """The terminal's codes for a piece, "" for none."""
@@ -82,9 +82,9 @@ class Screen:
             self._last = "\n"
             self._put("\n")
 
-    def line(self, text: str) -> None:
-        """A whole line on stdout (JSON)."""
-        self._put(text + "\n")
+    def line(self, text: str, *, colored: bool = False) -> None:
+        """Lines on stdout: JSON, a table. colored: they hold codes of ours and nothing of a stranger's."""
+        self._put(f"{printable(text, lines=True) if self._on_terminal and not colored else text}\n")
 
     def note(self, sentence: str) -> None:
         """A sentence on stderr, unless quiet."""
@@ -101,7 +101,8 @@ class Screen:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=self._errors, transient=True) as bar:
+        bar = Progress(*columns, console=self._errors, transient=True)
+        with undone_by_signals(_show_cursor), bar:
             task = bar.add_task(words, total=total)
             yield lambda: bar.advance(task)
 
@@ -123,17 +124,18 @@ class Screen:
     def row(self, text: str) -> None:
         """Asked-for numbers that are a row of a table, on stderr; a terminal shows as much of it as fits."""
         if self._errors.is_terminal:
-            self._errors.print(text, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+            shown = printable(text)
+            self._errors.print(shown, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
         else:
             self.report(text)
 
     def report(self, text: str, style: str | None = None) -> None:
         """Asked-for numbers on stderr, quiet or not."""
-        self._errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        self._errors.print(printable(text, lines=True), style=style, markup=False, highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """The chat's own words (help, settings, what a command did) on stderr, quiet or not, wrapped between words."""
-        self.report(self._fitted("\n".join(printable(line.expandtabs()) for line in text.split("\n"))))
+        self.report(self._fitted(printable(text, lines=True).expandtabs()))
 
     def gap(self) -> None:
         """An empty line on a terminal, between an answer and what comes next."""
@@ -161,16 +163,20 @@ class Screen:
             raise OutputError(f"cannot write the answer: {reason_of(error)}", "check where stdout goes") from error
 
 
-def _change(before: str, after: str) -> str:
-    """The escape codes from one style to another."""
-    if before == after:
-        return ""
-    return (RESET if before else "") + (f"\x1b[{after}m" if after else "")
+def _show_cursor() -> None:
+    """Undo what a bar on stderr does to the terminal."""
+    with suppress(OSError):
+        os.write(2, b"\x1b[?25h\n")
 
 
-def printable(line: str) -> str:
-    """A line whose control codes cannot reach the terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+def _shown(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Yield the pieces as a terminal shows them; a carriage return waits for the line feed that may follow it."""
+    waiting = ""
+    for piece in pieces:
+        text = waiting + piece.text
+        waiting = "\r" if text.endswith("\r") else ""
+        yield replace(piece, text=printable(text.removesuffix(waiting), lines=True))
+    yield Piece(printable(waiting))
 
 
 def wrapped(text: str, width: int) -> str:

@@ -13,7 +13,7 @@ from lacli.chat.adjust import choices
 from lacli.chat.commands import argument_of, names
 from lacli.chat.completion import Vocabulary
 from lacli.chat.keys import KEYS
-from lacli.chat.lines import Editing
+from lacli.chat.lines import Editing, Lines
 from lacli.chat.reader import open_lines
 from lacli.errors import LacliError
 from lacli.settings import MODES
@@ -36,7 +36,11 @@ def main() -> None:
         editor=wanted.editor,
         color=wanted.color,
     )
-    lines = open_lines(editing)
+    with open_lines(editing) as lines:
+        show(lines, wanted.edit)
+
+
+def show(lines: Lines, edit: str) -> None:
     while True:
         try:
             read = lines.read()
@@ -52,7 +56,7 @@ def main() -> None:
             continue
         print(f"read {read!r}")
         if read == "again":
-            lines.edit(wanted.edit)
+            lines.edit(edit)
 
 
 if __name__ == "__main__":

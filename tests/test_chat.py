@@ -8,9 +8,11 @@ import os
 import re
 import signal
 import sys
+import termios
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -311,10 +313,26 @@ def test_whatever_goes_wrong_is_one_line_and_the_chat_goes_on(chat: ChatTerminal
     assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
 
 
+def attributes(chat: ChatTerminal) -> list[Any]:
+    return termios.tcgetattr(chat.process.child_fd)
+
+
+def usual_attributes() -> list[Any]:
+    """What a terminal is like before and after a program."""
+    terminal = on_terminal("--version")
+    terminal.read()
+    return termios.tcgetattr(terminal.child_fd)
+
+
 def until_ctrl_c(rows: str) -> tuple[str, ...]:
     """The program, which says that it waits at its first batch with such rows, until Ctrl-C comes, however late."""
+    return waiting(rows, "False")
+
+
+def waiting(rows: str, over: str) -> tuple[str, ...]:
+    """The program, which says that it waits at its first batch with such rows, until something is true."""
     text = f"""
-import time
+import os, time
 from lacli.__main__ import main
 from lacli.context import LlamaEngine
 
@@ -324,7 +342,7 @@ def waiting(engine, batch):
     if {rows}:
         LlamaEngine.decode = decode
         print("WAITING", flush=True)
-        while True:
+        while not {over}:
             time.sleep(0.01)
     return decode(engine, batch)
 
@@ -384,6 +402,34 @@ def test_ctrl_c_once_is_a_hint_and_is_forgotten_with_the_next_line(chat: ChatTer
     assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
     assert chat.press(CTRL_C) == hint
     assert chat.says("/mode").startswith("lookup")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was(start_chat: Start, number: signal.Signals) -> None:
+    chat = start_chat()
+    at_prompt = attributes(chat)
+    chat.process.send("typed")
+    chat.process.expect_exact("typed")
+    chat.process.kill(number)
+    shown = chat.process.read()
+    chat.process.wait()
+    assert chat.process.exitstatus == 128 + number
+    # What a shell of one's own would look at: echo, lines, signals, and no mode of the prompt's.
+    assert attributes(chat) == usual_attributes() != at_prompt
+    assert shown.endswith("\x1b[?2004l\x1b[?25h\r\n")
+
+
+def test_keys_typed_while_an_answer_comes_wait_for_the_next_line(start_chat: Start, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+    program = waiting("batch.wanted and batch.positions[0] > 30", f"os.path.exists({str(go_on)!r})")
+    chat = start_chat(program=program)
+    chat.send(QUESTION + ENTER)
+    chat.sees("WAITING\r\n")
+    chat.process.send("/modf\x7fe")
+    go_on.touch()
+    assert "/mod" not in chat.shown()
+    assert chat.press(ENTER).startswith("lookup")
+    assert "/mode" in plain(chat.drawn)
 
 
 @pytest.mark.parametrize("question", ["", QUESTION])

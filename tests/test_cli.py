@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from lacli import __version__, generate, load
+from lacli.batch import Batch
+from lacli.context import LlamaEngine
 from lacli.question import read_question
 from lacli.resolve import DEMO, demo_model
 from lacli.sampling import SamplingSettings
@@ -137,6 +139,21 @@ def test_file_then_pipe_then_p_with_a_blank_line_between(
     path = tmp_path / "prompt.txt"
     path.write_text(file or "")
     assert read_question(prompt, str(path) if file else None) == question
+
+
+def test_a_run_says_what_its_input_added_and_can_be_told_to_leave_it(reference: dict[str, Any]) -> None:
+    sizes = ("-n", str(SIZE))
+    assert (
+        "lacli: added 2 lines of standard input to the prompt\n" in call("run", "-p", "hi", *sizes, stdin=b"1\n2").err
+    )
+    assert call("run", "-q", "-p", "hi", *sizes, stdin=b"1\n2").err == ""
+    assert answer("--no-stdin", "-p", QUESTION, *sizes, stdin=b"1\n2")["tokens"] == reference["tokens"]
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["-p", "-"], ["-f", "-"]])
+def test_input_cannot_be_asked_for_and_left(arguments: list[str]) -> None:
+    done = call("run", "--no-stdin", *arguments)
+    assert done.code == 2 and done.err.count("\n") == 1 and "--no-stdin" in done.err
 
 
 def test_a_dash_reads_from_a_terminal_to_its_end(tiny: str) -> None:
@@ -440,9 +457,10 @@ ENDLESS = ("run", "-q", "--raw", "-p", "def f(x):", "-c", "16384", "--ignore-eos
 """An answer that takes half a minute, so it goes on however late Ctrl-C comes."""
 
 
-def test_ctrl_c_on_a_terminal_keeps_the_text_so_far() -> None:
+def test_ctrl_c_on_a_terminal_keeps_the_text_so_far_and_typed_keys_are_no_part_of_it() -> None:
     terminal = on_terminal(*ENDLESS)
     terminal.expect(r"\S+")
+    assert not terminal.getecho()
     terminal.sendintr()
     first = terminal.after
     done = finish(terminal)
@@ -451,6 +469,25 @@ def test_ctrl_c_on_a_terminal_keeps_the_text_so_far() -> None:
     text = (first + done.out).replace("^C", "").strip()
     whole = answer("--raw", "-p", "def f(x):", "-n", str(SIZE))["text"].strip()
     assert whole.startswith(text) or text.startswith(whole)
+
+
+@pytest.mark.parametrize(("calls", "tokens"), [(0, 0), (4, 3)], ids=["in the prompt", "in the answer"])
+def test_ctrl_c_leaves_the_object_so_far(
+    calls: int, tokens: int, reference: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, left = LlamaEngine.decode, iter(range(calls))
+
+    def interrupted(engine: LlamaEngine, batch: Batch) -> bool:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return decode(engine, batch)
+
+    monkeypatch.setattr(LlamaEngine, "decode", interrupted)
+    done = call("run", "-q", "--json", "--mode", "plain", "-p", QUESTION)
+    found = json.loads(done.out)
+    assert (done.code, done.err, found["finish_reason"]) == (130, "", "interrupt")
+    assert found["tokens"] == reference["tokens"][:tokens]
+    assert reference["text"].startswith(found["text"])
 
 
 @pytest.mark.parametrize("flags", [[], ["--stats"], ["--json"]], ids=str)

@@ -80,6 +80,12 @@ def test_any_other_error_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
         __main__.main()
 
 
+def test_nothing_is_loaded_before_ctrl_c_is_heard() -> None:
+    """What is, takes time in which Ctrl-C is a traceback; the time that Python itself takes is not ours."""
+    text = "import os, sys; before = {*sys.modules}; import lacli.__main__; print(*sorted({*sys.modules} - before))"
+    assert run("-S", "-c", text, program=(sys.executable,)).out.split() == ["__future__", "lacli", "lacli.__main__"]
+
+
 def test_python_has_its_own_ctrl_c_again_when_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[object] = []
     monkeypatch.setattr("lacli.cli.main.main", lambda: found.append(signal.getsignal(signal.SIGINT)))

@@ -147,11 +147,11 @@ def test_text_that_was_not_quoted_loses_line_breaks_around_it_only() -> None:
 
 def test_piped_input_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"one\n")))
-    lines = open_lines(Editing(Vocabulary(), warn=pytest.fail))
-    assert lines.read() == "one"
-    lines.edit("two")
-    with pytest.raises(EOFError):
-        lines.read()
+    with open_lines(Editing(Vocabulary(), warn=pytest.fail)) as lines:
+        assert lines.read() == "one"
+        lines.edit("two")
+        with pytest.raises(EOFError):
+            lines.read()
     assert capsys.readouterr() == ("", "")
 
 
@@ -162,5 +162,6 @@ def test_a_pipe_does_not_wait_for_the_editing_of_lines() -> None:
 
 def test_closed_input_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(LacliError, match="standard input is closed"):
-        open_lines(Editing(Vocabulary(), warn=pytest.fail))
+    reader = open_lines(Editing(Vocabulary(), warn=pytest.fail))
+    with pytest.raises(LacliError, match="standard input is closed"), reader:
+        pass

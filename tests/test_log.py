@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lacli.log import Log
 
 INFO = 2
@@ -38,3 +40,10 @@ def test_two_caches_on_a_device_are_two_but_a_graph_that_grows_is_one() -> None:
 def test_what_was_taken_is_not_counted_again() -> None:
     log = received("llama_kv_cache:        CPU KV buffer size =     8.00 MiB")
     assert (log.take_buffers(), log.take_buffers()) == (8.0, 0)
+
+
+def test_a_models_own_words_in_the_log_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    log = Log()
+    log.verbose = True
+    log.receive(INFO, b"print_info: general.name = \x1b]0;title\x07\x1b[2J\xc2\x9b\n")
+    assert capsys.readouterr().err == "print_info: general.name = ␛]0;title␇␛[2J\ufffd\n"

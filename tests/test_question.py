@@ -1,16 +1,79 @@
-"""Files that are read as text: their ends, and those that have none."""
+"""Where a question comes from: what standard input adds to it, files, their ends, and those that have none."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from lacli.errors import LacliError
-from lacli.question import read_text
+from lacli.question import read_question, read_text
 from tests.program import run
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
+    """The other end of standard input."""
+    read, write = os.pipe()
+    with open(read, encoding="utf-8") as stdin, open(write, "wb") as other:
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield other
+
+
+@pytest.mark.parametrize(
+    ("piped", "prompt", "stdin", "said"),
+    [
+        ("one\n", "p", None, ["added 1 line of standard input to the prompt"]),
+        ("one\n\ntwo\n\n", "p", None, ["added 3 lines of standard input to the prompt"]),
+        ("", "p", None, []),
+        ("\n", "p", None, []),
+        ("one\n", None, None, []),
+        ("one\n", "p", True, []),
+        ("one\n", "p", False, []),
+    ],
+    ids=["one line", "three lines", "nothing", "a blank line", "no other part", "asked for", "skipped"],
+)
+def test_what_standard_input_adds_to_a_prompt_is_said(
+    piped: str, prompt: str | None, stdin: bool | None, said: list[str], pipe: BinaryIO
+) -> None:
+    pipe.write(piped.encode())
+    pipe.close()
+    sentences: list[str] = []
+    question = read_question(prompt, None, stdin=stdin, say=sentences.append)
+    assert sentences == said
+    assert ("one" in question) == (stdin is not False and "one" in piped)
+
+
+@pytest.mark.parametrize(("prompt", "skips"), [("p", True), (None, False)])
+def test_a_pipe_that_brings_nothing_for_a_while_is_said_to_be_waited_for(
+    prompt: str | None, skips: bool, pipe: BinaryIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.question.PATIENCE_S", 0)
+    sentences: list[str] = []
+
+    def say(sentence: str) -> None:
+        sentences.append(sentence)
+        if not pipe.closed:
+            pipe.write(b"late")
+            pipe.close()
+
+    assert "late" in read_question(prompt, None, say=say)
+    assert sentences[0].startswith("waiting for standard input")
+    assert ("--no-stdin" in sentences[0]) == skips
+
+
+@pytest.mark.parametrize("name", ["/dev/null", __file__])
+def test_nothing_is_waited_for_where_standard_input_is_no_pipe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.question.PATIENCE_S", 0)
+    with open(name, encoding="utf-8") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        sentences: list[str] = []
+        read_question("p", None, say=sentences.append)
+    assert not [sentence for sentence in sentences if "waiting" in sentence]
 
 
 def test_a_mark_in_front_and_the_last_newline_are_no_text(tmp_path: Path) -> None:
@@ -31,7 +94,7 @@ def test_what_may_never_end_is_refused_where_an_ordinary_file_is_wanted(tmp_path
 
 
 def test_a_pipe_is_read_to_its_end_elsewhere(tmp_path: Path) -> None:
-    program = "import sys; from lacli.question import read_text; print(read_text(sys.argv[1]))"
+    program = "import sys; from lacli.question import read_question, read_text; print(read_text(sys.argv[1]))"
     done = run("-c", program, "/dev/stdin", stdin=b"word " * 1_000_000 + b"end\n", program=(sys.executable,))
     assert done.out.endswith("word end\n") and len(done.out) == 5_000_004
 
@@ -40,7 +103,7 @@ def test_a_pipe_is_read_to_its_end_elsewhere(tmp_path: Path) -> None:
 def test_ctrl_c_is_heard_while_a_file_is_read() -> None:
     program = """
 import resource, signal
-from lacli.question import read_text
+from lacli.question import read_question, read_text
 resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 signal.setitimer(signal.ITIMER_REAL, 0.02)

@@ -16,4 +16,4 @@ def test_columns_line_up_words_to_the_left_and_numbers_to_the_right() -> None:
 
 def test_bars_and_line_breaks_in_a_cell_do_not_break_the_table() -> None:
     table = markdown(("class",), [("a|b\nc",)])
-    assert table.splitlines()[2:] == ["| a\\|b c |"]
+    assert table.splitlines()[2:] == ["| a\\|b␊c |"]

@@ -308,6 +308,12 @@ def test_an_editor_takes_the_line_and_gives_it_back(start: Start, tmp_path: Path
     assert terminal.says(f"text{EDITOR} typed") == "text and\nmore typed"
 
 
+def test_what_is_typed_in_the_editor_is_shown(start: Start, tmp_path: Path) -> None:
+    terminal = start("--editor", editor(tmp_path, 'stty -a | grep -wo -e -echo -e echo -e icanon > "$2"'))
+    assert sorted(terminal.says(EDITOR).split()) == ["echo", "icanon"]
+    assert not terminal.process.getecho()
+
+
 def test_ctrl_c_in_the_editor_is_the_editors_own(start: Start, tmp_path: Path) -> None:
     terminal = start("--editor", editor(tmp_path, """trap 'printf done > "$2"; exit 0' INT; echo ready; read line"""))
     terminal.type(f"text{EDITOR}")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from lacli.errors import LacliError
 from lacli.marks import code
 from lacli.settings import Switch
 from lacli.text import Piece
 from lacli.tree import Origin
-from lacli.ui import Screen, printable, wrapped
+from lacli.ui import Screen, wrapped
 
 CYAN, GREEN, DIM, BOTH, RESET = "\x1b[36m", "\x1b[32m", "\x1b[2m", "\x1b[2;36m", "\x1b[0m"
 POOL, SUFFIX = Origin.POOL, Origin.SUFFIX
@@ -49,12 +52,12 @@ def streams(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 def test_thoughts_are_dim_and_guesses_coloured_and_both_together(streams: Streams) -> None:
     Screen(color="on", show_accepted=True).write(PIECES)
-    assert streams.out() == f"a{CYAN}bc{RESET}{BOTH}d{RESET}{DIM}e\n{RESET}"
+    assert streams.out() == f"a{CYAN}b{RESET}{CYAN}c{RESET}{BOTH}d{RESET}{DIM}e\n{RESET}"
 
 
 def test_thoughts_are_dim_where_guesses_are_not_marked(streams: Streams) -> None:
     Screen(color="on").write(PIECES)
-    assert streams.out() == f"abc{DIM}de\n{RESET}"
+    assert streams.out() == f"abc{DIM}d{RESET}{DIM}e\n{RESET}"
 
 
 def test_every_place_that_guesses_come_from_has_a_colour_of_its_own(streams: Streams) -> None:
@@ -111,17 +114,69 @@ def test_text_is_out_before_the_next_token_comes(streams: Streams) -> None:
             seen.append(streams.out())
 
     Screen(color="on", show_accepted=True).write(tokens())
-    assert [text[-len(piece.text) :] for text, piece in zip(seen, PIECES, strict=True)] == ["a", "b", "c", "d", "e\n"]
+    assert [text.removesuffix(RESET)[-1] for text in seen] == ["a", "b", "c", "d", "\n"]
 
 
-def test_ctrl_c_in_the_middle_leaves_the_terminal_as_it_was(streams: Streams) -> None:
-    def broken_off() -> Iterator[Piece]:
-        yield Piece("half", POOL)
-        raise KeyboardInterrupt
+def test_no_colour_is_on_between_two_tokens_whatever_ends_the_program_there(streams: Streams) -> None:
+    def tokens() -> Iterator[Piece]:
+        for piece in PIECES:
+            yield piece
+            assert streams.out().endswith(RESET) == (piece != PIECES[0])
 
-    with pytest.raises(KeyboardInterrupt):
-        Screen(color="on", show_accepted=True).write(broken_off())
-    assert streams.out() == f"{CYAN}half{RESET}"
+    Screen(color="on", show_accepted=True).write(tokens())
+
+
+CONTROLS = "".join(map(chr, [*range(32), *range(127, 160)]))
+
+
+@pytest.fixture
+def terminal(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> Streams:
+    """The streams, where stdout is taken for a terminal."""
+    monkeypatch.setattr("lacli.ui.is_terminal", lambda stream: stream is sys.stdout)
+    return streams
+
+
+def test_control_characters_of_an_answer_are_shown_on_a_terminal_and_not_obeyed(terminal: Streams) -> None:
+    Screen(color="off").write(Piece(char) for char in f"a{CONTROLS}b")
+    shown = terminal.out()
+    assert [char for char in shown if unicodedata.category(char) == "Cc"] == ["\t", "\n"]
+    assert len(shown) == len(CONTROLS) + 2 and "\N{SYMBOL FOR ESCAPE}" in shown
+
+
+@pytest.mark.parametrize("pieces", [["a\r\n", "b\rc\r"], ["a\r", "\nb", "\r", "c", "\r"]], ids=["whole", "split"])
+def test_a_line_end_of_two_characters_is_one_and_a_lone_return_overwrites_nothing(
+    pieces: list[str], terminal: Streams
+) -> None:
+    cr = "\N{SYMBOL FOR CARRIAGE RETURN}"
+    Screen(color="off").write(map(Piece, pieces))
+    assert terminal.out() == f"a\nb{cr}c{cr}"
+
+
+def test_a_pipe_gets_an_answer_as_it_is(streams: Streams) -> None:
+    screen = Screen(color="off")
+    screen.write([Piece(CONTROLS)])
+    screen.line(CONTROLS)
+    assert streams.out() == f"{CONTROLS}{CONTROLS}\n"
+
+
+def test_whole_lines_are_shown_like_an_answer_and_keep_colours_of_ours(terminal: Streams) -> None:
+    screen = Screen(color="off")
+    screen.line("a\x1b[31m\nb")
+    screen.line(f"{GREEN}c{RESET}", colored=True)
+    assert terminal.out() == f"a\N{SYMBOL FOR ESCAPE}[31m\nb\n{GREEN}c{RESET}\n"
+
+
+@pytest.mark.parametrize("say", [Screen.note, Screen.say, Screen.report, Screen.row])
+def test_nothing_that_is_said_on_stderr_has_codes_of_a_model_or_a_hub(
+    say: Callable[[Screen, str], None], streams: Streams
+) -> None:
+    say(Screen(color="off"), "a\x1b]0;b\x9b2J\x7fc")
+    assert streams.err().removeprefix("lacli: ").strip() == "a\N{SYMBOL FOR ESCAPE}]0;b\ufffd2J\N{SYMBOL FOR DELETE}c"
+
+
+def test_an_error_is_one_line_whatever_a_name_in_it_holds(streams: Streams) -> None:
+    Screen(color="off").error(LacliError("no a\nb\u202ec\udc80"))
+    assert streams.err() == "lacli: no a\N{SYMBOL FOR LINE FEED}b\ufffdc\ufffd\n"
 
 
 @pytest.mark.parametrize(("last", "added"), [("text", "\n"), ("text\n", "")])
@@ -146,8 +201,7 @@ def test_on_a_terminal_they_are_wrapped_between_words(streams: Streams) -> None:
 
 def test_their_control_codes_are_shown_as_one_sign(streams: Streams) -> None:
     Screen(color="on").say("a\x1b[31mb\nc\td")
-    assert streams.err() == "a\N{REPLACEMENT CHARACTER}[31mb\nc       d\n"
-    assert printable("grüße 你好 é") == "grüße 你好 é"
+    assert streams.err() == "a\N{SYMBOL FOR ESCAPE}[31mb\nc       d\n"
 
 
 def test_a_second_column_stays_one() -> None:

@@ -112,7 +112,8 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
             explain=plan.explain,
         )
         vocabulary = Vocabulary({name: argument_of(name) for name in names()}, KEYS, choices, MODES)
-        lines = open_lines(Editing(vocabulary, screen.note, plan.history, loop.status, plan.editor, plan.color))
+        editing = Editing(vocabulary, screen.note, plan.history, loop.status, plan.editor, plan.color)
+        lines = stack.enter_context(open_lines(editing))
         others = actions.differences(plan.saved) if plan.saved else []
         for note in [*notes, *session.notes, *talk.notes, *others]:
             screen.note(note)

@@ -36,7 +36,7 @@ from lacli.chat.completion import Vocabulary, is_command, offers
 from lacli.chat.history import CarefulHistory
 from lacli.chat.lines import CONTINUATION, CONTINUED, PROMPT, QUOTES, Editing, is_open, without_quotes
 from lacli.errors import LacliError, reason_of
-from lacli.interrupts import without_ctrl_c
+from lacli.interrupts import TypedKeys, wakeup_fd_kept, without_ctrl_c
 from lacli.question import check_text
 from lacli.ui import abandon_stdout, console
 
@@ -62,10 +62,14 @@ PLAIN = Style.from_dict(
 
 
 class TerminalLines:
-    """Lines edited on the process's own terminal: both stdin and stdout are one that can be drawn on."""
+    """Lines edited on the process's own terminal: both stdin and stdout are one that can be drawn on.
 
-    def __init__(self, editing: Editing) -> None:
+    keys: those typed between two lines.
+    """
+
+    def __init__(self, editing: Editing, keys: TypedKeys) -> None:
         self._editing = editing
+        self._keys = keys
         self._offered = ""
         colored = console(sys.stdout, editing.color).color_system is not None
         self._history: History = CarefulHistory(editing.history, editing.warn) if editing.history else InMemoryHistory()
@@ -114,7 +118,7 @@ class TerminalLines:
         self._session.app.erase_when_done = False
         try:
             # To the running prompt Ctrl-C is a key; raised while it is set up, it would leave that half done.
-            with without_ctrl_c():
+            with without_ctrl_c(), wakeup_fd_kept():
                 return self._session.prompt(default=default)
         except (EOFError, OSError) as error:
             if not sys.stdout.isatty():
@@ -138,7 +142,8 @@ class TerminalLines:
             path = Path(folder, "message.md")
             try:
                 path.write_text(text, encoding="utf-8")
-                code = _run(shlex.split(editor), path)
+                with self._keys.shown():
+                    code = _run(shlex.split(editor), path)
                 edited = path.read_text(encoding="utf-8").removesuffix("\n")
             except (OSError, ValueError) as error:
                 raise LacliError(

@@ -59,6 +59,8 @@ def doctor(
     variables = known_variables(getattr((context.parent or context).command, "commands", {}))
     machine = this_machine(os.environ, variables, own_folders(), own_aliases(), terminal, servers)
     findings = examine_machine(machine, None if no_test else threads)
-    screen.line(dumps(as_json(findings), ensure_ascii=False) if json else as_lines(findings, terminal))
+    screen.line(
+        dumps(as_json(findings), ensure_ascii=False) if json else as_lines(findings, terminal), colored=not json
+    )
     if not usable(findings):
         raise typer.Exit(1)

@@ -117,6 +117,10 @@ Prompt = Annotated[
 PromptFile = Annotated[
     str | None, typer.Option("-f", "--file", help="Read the prompt from a file.", rich_help_panel=TEXT)
 ]
+NoStdin = Annotated[
+    bool,
+    typer.Option("--no-stdin", help="Leave standard input alone, as in a 'while read' loop.", rich_help_panel=TEXT),
+]
 System = Annotated[
     str,
     setting(

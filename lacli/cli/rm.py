@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lacli.amounts import printable
 from lacli.cli import options
 from lacli.cli.model_names import complete_stored
 from lacli.errors import UsageError
@@ -31,7 +32,7 @@ def ask(question: str) -> bool:
     """Whether the user types yes; the question goes to stderr. Raises UsageError where nobody can be asked."""
     if not is_terminal(sys.stdin):
         raise UsageError("there is no terminal to ask on", "-y removes without asking")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     try:
         answer = sys.stdin.readline()
     except KeyboardInterrupt:

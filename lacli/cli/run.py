@@ -11,6 +11,7 @@ from lacli.cli.environment import setting
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import Guessing
 from lacli.cli.options import Wording
+from lacli.errors import UsageError
 from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
 from lacli.settings import ModelSettings
@@ -25,6 +26,7 @@ def run(
     stdin: options.FromStdin = None,
     prompt: options.Prompt = None,
     file: options.PromptFile = None,
+    no_stdin: options.NoStdin = False,
     raw: options.Raw = False,
     history: History = True,
     *,
@@ -46,14 +48,16 @@ def run(
     """Answer one prompt: the text on stdout as it is accepted, everything else on stderr.
 
     The prompt comes from -p, from -f FILE, from '-' or a pipe; of several, in this order: file, pipe, -p. Without one,
-    on a terminal, it is 'lacli chat'.
+    on a terminal, it is 'lacli chat'. What a pipe adds is said; --no-stdin leaves it alone.
     """
-    from lacli.question import on_terminal, read_question
+    from lacli.question import STDIN, on_terminal, read_question
     from lacli.ui import Screen
 
     model, from_stdin = options.split_dash(model, stdin)
     if raw:
         wording.check_raw()
+    if no_stdin and (from_stdin or STDIN in (prompt, file)):
+        raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
     if prompt is None and file is None and not (from_stdin or raw or json) and on_terminal():
         plan = replace(
             plan_of(model, wording, decoding.settings, sampling, history=history, store=store),
@@ -65,12 +69,12 @@ def run(
         )
         start(plan, loading, decoding, offline=offline, quiet=quiet, show_accepted=show_accepted)
         return
-    text = read_question(prompt, file, stdin=from_stdin)
+    screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
+    text = read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note)
 
     from lacli.ask import Output, Question, ask
     from lacli.cli.folders import cost_folder, store_folder
 
-    screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     path = options.model_path(model, screen, offline)
     ask(
         path,

@@ -12,6 +12,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import IO
 
+from lacli.amounts import printable
 from lacli.child_python import python_environment
 from lacli.closing import Closing
 from lacli.isolated.wire import LENGTH, Wire
@@ -89,7 +90,7 @@ class Child(Closing):
                 self._said = (self._said + piece)[-KEPT:]
                 if self._heard and sys.stderr:
                     with suppress(OSError):
-                        sys.stderr.write(piece.decode("utf-8", "replace"))
+                        sys.stderr.write(printable(piece.decode("utf-8", "replace"), lines=True))
 
 
 def _started(command: Sequence[str], connection: socket.socket) -> subprocess.Popen[bytes]:

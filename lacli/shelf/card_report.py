@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lacli.amounts import count_in_words, memory_in_words, size_in_words
+from lacli.amounts import count_in_words, memory_in_words, printable, size_in_words
 from lacli.settings import DecodeSettings, ModelSettings
 from lacli.shelf.card import Card, Chat, Memory
 from lacli.shelf.columns import table
-from lacli.ui import printable, wrapped
+from lacli.ui import wrapped
 
 MIB = 2**20
 FILE = "file"
@@ -25,7 +25,7 @@ LONGEST_LINE = 40
 def card_text(card: Card, loading: ModelSettings, decoding: DecodeSettings, width: int) -> str:
     """A line a fact, then a table of memory. width: columns of the terminal, 0 for none."""
     facts = [*_on_file(card), *_on_chat(card), *_on_running(card)]
-    lines = [f"{printable(name):10}  {printable(words)}" for name, words in facts if words]
+    lines = [f"{name:10}  {printable(words)}" for name, words in facts if words]
     if card.memory:
         lines += ["", *_on_memory(card, loading, decoding, width)]
     return "\n".join(_fitted(line, width) for line in lines)

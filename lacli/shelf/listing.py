@@ -13,12 +13,12 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from lacli.amounts import age_in_words, size_in_words, tokens_in_words
+from lacli.amounts import age_in_words, printable, size_in_words, tokens_in_words
 from lacli.hub.aliases import Alias, read_aliases
 from lacli.hub.cache import cache_folder
 from lacli.shelf.cached import Stored, Unfinished, aliased, stored_models, unfinished_downloads
 from lacli.shelf.columns import GAP, table
-from lacli.ui import Screen, printable, wrapped
+from lacli.ui import Screen, wrapped
 
 BUNDLED = "(bundled)"
 INDENT = "    "
