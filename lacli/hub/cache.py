@@ -47,8 +47,8 @@ def newest_snapshot(folder: Path) -> Path | None:
         commit = (folder / "refs" / "main").read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return None
-    snapshot = folder / "snapshots" / commit
-    return snapshot if commit and snapshot.is_dir() else None
+    # A name from a file may hold `..`: it is looked for among those that are there.
+    return next((path for path in folder.glob("snapshots/*") if path.name == commit and path.is_dir()), None)
 
 
 def cached_files(snapshot: Path) -> list[str]:
