@@ -32,7 +32,7 @@ from lacli.settings import DecodeSettings, ModelSettings, SourceName, check_rows
 from lacli.staircase import Cost
 from lacli.stats import Step
 from lacli.strict import check_draws, strict_settings
-from lacli.template import ChatTemplate, as_messages, chatml, choose_template, with_one_bos
+from lacli.template import MARK, ChatTemplate, Sayings, as_messages, chatml, choose_template, with_one_bos
 from lacli.thoughts import marker_tokens
 from lacli.verify import Verifier, verifier
 from lacli.weights import weight_types
@@ -112,6 +112,7 @@ class Session(Closing):
         self.template = template
         tokenize = partial(self.model.tokenize, add_special=False)
         self._markers = marker_tokens(template.source, tokenize) if template else frozenset()
+        self._thought_names = {self.text([token], special=True) for token in self._markers}
 
     def prompt(
         self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
@@ -129,15 +130,41 @@ class Session(Closing):
 
     def conversation_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The tokens of `conversation_text`."""
-        return self.model.tokenize(self.conversation_text(messages))
+        return self.tokenize(self.conversation_text(messages))
 
     def conversation_text(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A conversation up to where its next answer begins, as the template writes it; ChatML where there is none.
 
-        messages: role and content of each, answers as they were generated. Raises PromptError when the template fails.
+        messages: role and content of each, answers as they were generated. Names of control tokens in them are marked
+        for `tokenize`. Raises PromptError when the template fails.
         """
-        rendered = (self.template or chatml(self.model)).render(messages)
+        said = [{**message, "content": self.said(message["content"], message["role"])} for message in messages]
+        rendered = (self.template or chatml(self.model)).render(said)
         return with_one_bos(rendered, self.model.bos(), adds_bos=self.model.adds_bos)
+
+    def said(self, text: str, role: str) -> str:
+        """A message's content as it goes into a template; what marks thoughts in answers stays what it is."""
+        return self._sayings.marked(text, self._thought_names if role == "assistant" else ())
+
+    def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
+        """The tokens of a conversation's text, or of its later part."""
+        tokens: list[int] = []
+        for place, (span, is_said) in enumerate(self._sayings.spans(text)):
+            begins = add_special and not place
+            if is_said:
+                tokens += [*(self.model.tokenize("") if begins else ()), *self._said_tokens(span)]
+            else:
+                tokens += self.model.tokenize(span, add_special=begins)
+        return tokens
+
+    def _said_tokens(self, span: str) -> list[int]:
+        """The tokens of marked text, none of which is a control token."""
+        cut = partial(self.model.tokenize, add_special=False, special=False)
+        tokens = cut(span.replace(MARK, ""))
+        if all(map(self.model.piece, tokens)):
+            return tokens
+        # The pieces of a name may be joined to its control token all the same: they are read apart.
+        return [token for part in span.split(MARK) for token in cut(part)]
 
     def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """What tokens say; end tokens and others of their kind only when `special` ones are asked for."""
@@ -280,6 +307,10 @@ class Session(Closing):
         settings, notes = possible(settings, self.model.chain_only, lambda: self.most_back)
         self.notes += notes
         return settings
+
+    @cached_property
+    def _sayings(self) -> Sayings:
+        return Sayings(self.model.control_tokens)
 
     @cached_property
     def most_back(self) -> int:
