@@ -175,7 +175,7 @@ class Actions:
     def _read(self, argument: str) -> Outcome:
         name, question = file_and_rest(argument)
         text = _file_text(name)
-        tokens = len(self._chat.session.model.tokenize(text, add_special=False))
+        tokens = len(self._chat.session.model.tokenize(text, add_special=False, special=False))
         size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
         if tokens >= self._chat.cells:
             raise LacliError(f"{size}, and the context has {self._chat.cells:,}", "start again with a larger -c")

@@ -44,7 +44,7 @@ class ChatPlan:
     model: as the user typed it. saved: a chat to go on with, whose settings hold but for those `given` on the command
     line, by their fields' names. first: a message to begin with. log: a file to add to. history: the file of typed
     lines, store: the folder of kept texts, costs: that of measured costs, None for none. editor: the command line of
-    the user's editor, "" for one that is found.
+    the user's editor, "" for one that is found. commands: lines of a pipe may be commands.
     """
 
     model: str = ""
@@ -64,6 +64,7 @@ class ChatPlan:
     stats: bool = False
     explain: bool = False
     context_shift: bool = False
+    commands: bool = False
     verbose: bool = False
     replicas: ReplicaSettings | None = None
 
@@ -107,6 +108,7 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
             status=plan.status,
             stats=plan.stats,
             explain=plan.explain,
+            commands=interactive or plan.commands,
         )
         vocabulary = Vocabulary({name: argument_of(name) for name in names()}, KEYS, choices, MODES)
         lines = open_lines(Editing(vocabulary, screen.note, plan.history, loop.status, plan.editor, plan.color))
