@@ -18,6 +18,7 @@ from lacli.ending import loading_model
 from lacli.errors import Interrupted
 from lacli.explain import Explanation, watching
 from lacli.generation import Generation
+from lacli.notes import show_notes
 from lacli.placement import ReplicaSettings
 from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
@@ -84,8 +85,7 @@ def ask(
         if costs and session.settings.mode == "auto":
             notes += tell(session, CostStore(costs))
         session.notes[:0] = notes
-        for note in session.notes:
-            screen.note(note)
+        show_notes(screen, session.notes, session.warnings)
         prompt = session.prompt(question.text, question.system, raw=question.raw)
         generation = _answer(session, prompt, question, output, screen)
         if store and (trouble := store.add([*prompt, *generation.answer().tokens])):

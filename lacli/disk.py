@@ -1,9 +1,66 @@
-"""The disk that a folder is on, or will be on once it is made."""
+"""The user's disk: the room that a folder has, files read up to a size, and files that are the user's own to read."""
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import stat
 from pathlib import Path
+from typing import BinaryIO
+
+from lacli.amounts import size_in_words
+
+MOST_TEXT = 1 << 26
+"""Bytes of a prompt, a chat or anything else that a model may read: 10 million tokens are some 40 MB of text."""
+
+MOST_RECORD = 1 << 20
+"""Bytes of a small file that keeps something: a measurement, a list of names, a commit. Ours have some KB."""
+
+CHUNK = 1 << 20
+"""Bytes that are read at once: a longer read would not hear Ctrl-C."""
+
+
+class UnfitFile(OSError):
+    """A file that is larger than anything it could be, or that may never end."""
+
+
+def read_file(path: str | Path, most: int = MOST_TEXT, *, ordinary: bool = True) -> bytes:
+    """The bytes of a file of `most` bytes at most. Raises UnfitFile, or OSError where it cannot be read.
+
+    ordinary: refuse devices and pipes; one that the user names may be a pipe, but has to end too.
+    """
+    # A pipe that nobody writes to would wait here.
+    flags = os.O_RDONLY | (getattr(os, "O_NONBLOCK", 0) if ordinary else 0)
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        if ordinary and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise UnfitFile(errno.EINVAL, "it is no ordinary file")
+        return read_to_end(file, most)
+
+
+def read_to_end(file: BinaryIO, most: int = MOST_TEXT) -> bytes:
+    """What is left of a stream. Raises UnfitFile where that is more than `most` bytes."""
+    chunks: list[bytes] = []
+    while most >= 0 and (chunk := file.read(CHUNK)):
+        chunks.append(chunk)
+        most -= len(chunk)
+    if most < 0:
+        raise UnfitFile(errno.EFBIG, f"it is larger than {size_in_words(most + sum(map(len, chunks)))}")
+    return b"".join(chunks)
+
+
+def for_owner(name: str, flags: int) -> int:
+    """Open a file that holds a user's words, as an `opener`: a new one is the owner's alone, and a link is refused.
+
+    Links in /dev are the system's: /dev/stdout and the pipes of a shell.
+    """
+    no_link = 0 if name.startswith("/dev/") else getattr(os, "O_NOFOLLOW", 0)
+    try:
+        return os.open(name, flags | no_link, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a link, and what it leads to may be somebody's") from None
+        raise
 
 
 def nearest_folder(path: Path) -> Path:

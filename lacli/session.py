@@ -41,7 +41,8 @@ from lacli.weights import weight_types
 class Session(Closing):
     """A model ready to answer; use it in `with`, or close it.
 
-    notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run). sampler:
+    notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run). warnings:
+    those of them that say what the answer does not keep to. sampler:
     what tokens are drawn with, or None where the most probable ones are taken. template: the chat template, or None
     where questions go in as they stand.
     """
@@ -65,6 +66,7 @@ class Session(Closing):
         """
         model_settings = with_threads(model_settings)
         self.notes: list[str] = []
+        self.warnings: list[str] = []
         self._cost = cost
         self._kept = KeptTexts(kept) if kept else None
         self._schema = ("", "")
@@ -326,5 +328,6 @@ class Session(Closing):
                 grammar, warnings = grammar_of(sampling.json_schema, schema_grammar)
                 self._schema = sampling.json_schema, grammar
                 self.notes += warnings
+                self.warnings += warnings
             sampling = replace(sampling, grammar=self._schema[1], json_schema="")
         return sampling

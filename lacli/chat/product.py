@@ -29,6 +29,7 @@ from lacli.cost.known import tell
 from lacli.cost.store import CostStore
 from lacli.ending import loading_model
 from lacli.errors import LacliError
+from lacli.notes import show_notes
 from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
@@ -113,8 +114,7 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
         vocabulary = Vocabulary({name: argument_of(name) for name in names()}, KEYS, choices, MODES)
         lines = open_lines(Editing(vocabulary, screen.note, plan.history, loop.status, plan.editor, plan.color))
         others = actions.differences(plan.saved) if plan.saved else []
-        for note in [*notes, *session.notes, *talk.notes, *others]:
-            screen.note(note)
+        show_notes(screen, [*notes, *session.notes, *talk.notes, *others], session.warnings)
         if interactive:
             known = f", {counted(len(messages), 'message')} loaded" if messages else ""
             screen.note(f"{session.model.description}, context {talk.cells} tokens{known}; /help for help, Ctrl-D ends")

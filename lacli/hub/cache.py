@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from lacli.disk import MOST_RECORD, read_file
 from lacli.errors import ModelLoadError
 from lacli.hub.names import HubModel
 from lacli.hub.quants import DEFAULTS, SeveralModels, all_parts, choose, find, has_quant, listed, models
@@ -44,7 +45,7 @@ def lock_of(folder: Path, blob: str) -> Path:
 def newest_snapshot(folder: Path) -> Path | None:
     """In a repository's folder, that with the files of the commit that was seen last, if any."""
     try:
-        commit = (folder / "refs" / "main").read_text("utf-8").strip()
+        commit = read_file(folder / "refs" / "main", MOST_RECORD).decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
     # A name from a file may hold `..`: it is looked for among those that are there.
@@ -116,7 +117,8 @@ def _wanted(model: HubModel, there: Sequence[str], known: Sequence[str], *, anyt
 def make_newest(repository: str, commit: str) -> None:
     """Remember that this is the commit that the hub has now, as the library does where it asks for `main`."""
     path = repository_folder(repository) / "refs" / "main"
-    if path.is_file() and path.read_text("utf-8") == commit:  # perhaps in a cache that cannot be written
+    newest = newest_snapshot(path.parents[1])
+    if newest and newest.name == commit:  # perhaps in a cache that cannot be written
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(commit, "utf-8")
@@ -135,7 +137,7 @@ def keep_names(repository: str, commit: str, files: Iterable[str]) -> None:
 def known_files(folder: Path, commit: str) -> list[str]:
     """The models that a repository had at a commit, as `keep_names` kept them in its folder; none where it did not."""
     try:
-        names = json.loads((folder / "gguf" / f"{commit}.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        names = json.loads(read_file(folder / "gguf" / f"{commit}.json", MOST_RECORD))
+    except (OSError, ValueError, RecursionError):
         return []
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
