@@ -6,8 +6,8 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 from lacli.amounts import size_in_words
 
@@ -35,13 +35,13 @@ def read_file(path: str | Path, most: int = MOST_TEXT, *, ordinary: bool = True)
     with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
         if ordinary and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise UnfitFile(errno.EINVAL, "it is no ordinary file")
-        return read_to_end(file, most)
+        return read_to_end(file.read, most)
 
 
-def read_to_end(file: BinaryIO, most: int = MOST_TEXT) -> bytes:
-    """What is left of a stream. Raises UnfitFile where that is more than `most` bytes."""
+def read_to_end(read: Callable[[int], bytes], most: int = MOST_TEXT) -> bytes:
+    """What `read` still gives, the method of a stream. Raises UnfitFile where that is more than `most` bytes."""
     chunks: list[bytes] = []
-    while most >= 0 and (chunk := file.read(CHUNK)):
+    while most >= 0 and (chunk := read(CHUNK)):
         chunks.append(chunk)
         most -= len(chunk)
     if most < 0:

@@ -83,6 +83,6 @@ def _read_stdin() -> str:
     if sys.stdin is None:
         raise LacliError("standard input is closed", "give the prompt with -p or -f")
     try:
-        return decode(read_to_end(sys.stdin.buffer), "standard input").removesuffix("\n")
+        return decode(read_to_end(sys.stdin.buffer.read), "standard input").removesuffix("\n")
     except OSError as error:
         raise LacliError(f"cannot read standard input: {error.strerror}", "give the prompt with -p or -f") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,7 +178,7 @@ def test_a_template_that_cannot_be_used_is_one_line(
     assert says in done.err
 
 
-WRITE = {
+WRITE: dict[str, Callable[[Path], None]] = {
     "merges": tiny_models.write_llama,
     "pieces": tiny_models.write_sentencepiece,
     "phi": lambda path: tiny_models.write_sentencepiece(path, "phi-3 tiny"),

@@ -76,7 +76,7 @@ def _json_rows(file: Stream, path: str) -> Iterator[tuple[str, object]]:
     if file.peek(len(BOM)).startswith(BOM):
         file.read(len(BOM))
     if file.peek(1).startswith(LIST):
-        yield from _list_rows(read_to_end(file), path)
+        yield from _list_rows(read_to_end(file.read), path)
         return
     for number, line in enumerate(_lines(file, path), 1):
         if line.strip():
