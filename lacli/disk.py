@@ -21,6 +21,16 @@ CHUNK = 1 << 20
 """Bytes that are read at once: a longer read would not hear Ctrl-C."""
 
 
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+"""The flag that opens a pipe without waiting for its other end, where a system has it."""
+
+NOT_OPENED = {
+    errno.ELOOP: "it is a link, and what it leads to may be somebody's",
+    errno.ENXIO: "it is a pipe that nobody reads",
+}
+"""Why a file is not opened to write to it, in our words."""
+
+
 class UnfitFile(OSError):
     """A file that is larger than anything it could be, or that may never end."""
 
@@ -31,19 +41,22 @@ def read_file(path: str | Path, most: int = MOST_TEXT, *, ordinary: bool = True)
     ordinary: refuse devices and pipes; one that the user names may be a pipe, but has to end too.
     """
     # A pipe that nobody writes to would wait here.
-    flags = os.O_RDONLY | (getattr(os, "O_NONBLOCK", 0) if ordinary else 0)
-    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+    more = NO_WAIT if ordinary else 0
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more)) as file:
         if ordinary and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise UnfitFile(errno.EINVAL, "it is no ordinary file")
         return read_to_end(file.read, most)
 
 
 def read_to_end(read: Callable[[int], bytes], most: int = MOST_TEXT) -> bytes:
-    """What `read` still gives, the method of a stream. Raises UnfitFile where that is more than `most` bytes."""
+    """What `read` still gives, a buffered stream's method. Raises UnfitFile where that is more than `most` bytes."""
     chunks: list[bytes] = []
-    while most >= 0 and (chunk := read(CHUNK)):
-        chunks.append(chunk)
-        most -= len(chunk)
+    while most >= 0:
+        chunks.append(read(CHUNK))
+        most -= len(chunks[-1])
+        # A terminal would have to be told its end twice.
+        if len(chunks[-1]) < CHUNK:
+            break
     if most < 0:
         raise UnfitFile(errno.EFBIG, f"it is larger than {size_in_words(most + sum(map(len, chunks)))}")
     return b"".join(chunks)
@@ -52,15 +65,18 @@ def read_to_end(read: Callable[[int], bytes], most: int = MOST_TEXT) -> bytes:
 def for_owner(name: str, flags: int) -> int:
     """Open a file that holds a user's words, as an `opener`: a new one is the owner's alone, and a link is refused.
 
-    Links in /dev are the system's: /dev/stdout and the pipes of a shell.
+    Links in /dev are the system's: /dev/stdout and the pipes of a shell. A pipe that nobody reads is refused too.
     """
     no_link = 0 if name.startswith("/dev/") else getattr(os, "O_NOFOLLOW", 0)
     try:
-        return os.open(name, flags | no_link, 0o600)
+        found = os.open(name, flags | no_link | NO_WAIT, 0o600)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "it is a link, and what it leads to may be somebody's") from None
+        if error.errno in NOT_OPENED:
+            raise OSError(error.errno, NOT_OPENED[error.errno]) from None
         raise
+    if NO_WAIT:
+        os.set_blocking(found, True)
+    return found
 
 
 def nearest_folder(path: Path) -> Path:

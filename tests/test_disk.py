@@ -113,3 +113,16 @@ def test_a_file_of_somebodys_words_is_his_alone_and_no_link(tmp_path: Path) -> N
     link.symlink_to(path)
     with pytest.raises(OSError, match="it is a link"), open(link, "ab", opener=for_owner):
         pass
+
+
+def test_a_pipe_is_written_to_where_somebody_reads_it_and_not_waited_for_elsewhere(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="nobody reads"), open(pipe, "ab", opener=for_owner):
+        pass
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with open(pipe, "ab", buffering=0, opener=for_owner) as file:
+        assert os.get_blocking(file.fileno())
+        file.write(b"a")
+        assert os.read(reader, 9) == b"a"
+    os.close(reader)
