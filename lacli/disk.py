@@ -20,7 +20,6 @@ MOST_RECORD = 1 << 20
 CHUNK = 1 << 20
 """Bytes that are read at once: a longer read would not hear Ctrl-C."""
 
-
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 """The flag that opens a pipe without waiting for its other end, where a system has it."""
 
@@ -65,9 +64,10 @@ def read_to_end(read: Callable[[int], bytes], most: int = MOST_TEXT) -> bytes:
 def for_owner(name: str, flags: int) -> int:
     """Open a file that holds a user's words, as an `opener`: a new one is the owner's alone, and a link is refused.
 
-    Links in /dev are the system's: /dev/stdout and the pipes of a shell. A pipe that nobody reads is refused too.
+    Followed are only the system's own links to open files, such as a shell's pipes. A pipe that nobody reads is refused
+    too.
     """
-    no_link = 0 if name.startswith("/dev/") else getattr(os, "O_NOFOLLOW", 0)
+    no_link = 0 if name.startswith(("/dev/fd/", "/dev/std")) else getattr(os, "O_NOFOLLOW", 0)
     try:
         found = os.open(name, flags | no_link | NO_WAIT, 0o600)
     except OSError as error:
