@@ -33,7 +33,8 @@ from lacli.staircase import Cost
 from lacli.stats import Step
 from lacli.strict import check_draws, strict_settings
 from lacli.template import MARK, ChatTemplate, Sayings, as_messages, chatml, choose_template, with_one_bos
-from lacli.thoughts import marker_tokens
+from lacli.text import Piece
+from lacli.thoughts import marker_tokens, with_thoughts
 from lacli.verify import Verifier, verifier
 from lacli.weights import weight_types
 
@@ -145,8 +146,12 @@ class Session(Closing):
         return with_one_bos(rendered, self.model.bos(), adds_bos=self.model.adds_bos)
 
     def said(self, text: str, role: str) -> str:
-        """A message's content as it goes into a template; what marks thoughts in answers stays what it is."""
-        return self._sayings.marked(text, self._thought_names if role == "assistant" else ())
+        """A message's content as it goes into a template; what marks an answer's thoughts stays what it is."""
+        if role != "assistant" or not self._thought_names:
+            return self._sayings.marked(text)
+        pieces = with_thoughts([Piece(text)])
+        names = self._thought_names
+        return "".join(self._sayings.marked(piece.text, names if piece.thought else ()) for piece in pieces)
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """The tokens of a conversation's text, or of its later part."""

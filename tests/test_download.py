@@ -11,6 +11,7 @@ import pytest
 from huggingface_hub import constants
 
 from lacli.errors import ModelLoadError
+from lacli.hub.cache import known_files
 from lacli.hub.download import fetch_model
 from lacli.hub.names import HubModel
 from lacli.resolve import find_model
@@ -348,3 +349,13 @@ def test_a_kept_name_of_the_newest_commit_that_leads_elsewhere_is_none(here: Her
     (elsewhere / path.name).write_bytes(tiny)
     (path.parents[2] / "refs" / "main").write_text(str(elsewhere))
     assert here.find(NAME, offline=True) == path
+
+
+def test_a_pipe_in_the_place_of_what_is_remembered_is_not_waited_for(here: Here) -> None:
+    path = here.find(NAME)
+    folder = path.parents[2]
+    for remembered in (folder / "refs" / "main", folder / "gguf" / f"{path.parent.name}.json"):
+        remembered.unlink()
+        os.mkfifo(remembered)
+    assert fetch_model(HubModel(NAME), quiet=True, fresh=True) == path
+    assert here.find(NAME, offline=True) == path and known_files(folder, path.parent.name)

@@ -220,6 +220,14 @@ def test_pieces_that_the_tokenizer_joins_to_a_control_token_are_kept_apart(said:
     assert said.text(tokens).replace(" ", "").count("the<s>and") == 1
 
 
+def test_only_in_a_thought_an_answer_has_the_tokens_that_mark_thoughts(
+    said: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(said, "_thought_names", {"<|im_end|>"})
+    text = "<think>a <|im_end|></think>b <|im_end|>"
+    assert said.said(text, "assistant").replace(MARK, "#") == "<think>a <|im_end|></think>b <#|im_end|>"
+
+
 def test_a_raw_prompt_is_in_the_models_own_format(said: Session) -> None:
     assert tiny_models.END_OF_TURN in said.prompt(INJECTED, raw=True)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from lacli.disk import MOST_RECORD, read_file
@@ -120,18 +121,25 @@ def make_newest(repository: str, commit: str) -> None:
     newest = newest_snapshot(path.parents[1])
     if newest and newest.name == commit:  # perhaps in a cache that cannot be written
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(commit, "utf-8")
+    _write(path, commit)
 
 
 def keep_names(repository: str, commit: str, files: Iterable[str]) -> None:
     """Remember which models a repository has at a commit; a cache that cannot be written is left as it is."""
     path = repository_folder(repository) / "gguf" / f"{commit}.json"
+    with suppress(OSError):
+        _write(path, json.dumps([file for file in files if file.endswith(".gguf")]))
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a file in the place of whatever is there: a pipe would be waited for."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.parents[1] / f".{path.name}.{os.getpid()}.part"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps([file for file in files if file.endswith(".gguf")]), "utf-8")
-    except OSError:
-        pass
+        part.write_text(text, "utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def known_files(folder: Path, commit: str) -> list[str]:
