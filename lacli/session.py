@@ -32,7 +32,7 @@ from lacli.settings import DecodeSettings, ModelSettings, SourceName, check_rows
 from lacli.staircase import Cost
 from lacli.stats import Step
 from lacli.strict import check_draws, strict_settings
-from lacli.template import MARK, ChatTemplate, Sayings, as_messages, chatml, choose_template, with_one_bos
+from lacli.template import MARK, ChatTemplate, ControlNames, as_messages, chatml, choose_template, with_one_bos
 from lacli.text import Piece
 from lacli.thoughts import marker_tokens, with_thoughts
 from lacli.verify import Verifier, verifier
@@ -43,9 +43,8 @@ class Session(Closing):
     """A model ready to answer; use it in `with`, or close it.
 
     notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run). warnings:
-    those of them that say what the answer does not keep to. sampler:
-    what tokens are drawn with, or None where the most probable ones are taken. template: the chat template, or None
-    where questions go in as they stand.
+    those of them that say what the answer does not keep to. sampler: what tokens are drawn with, or None where the most
+    probable ones are taken. template: the chat template, or None where questions go in as they stand.
     """
 
     def __init__(
@@ -141,30 +140,30 @@ class Session(Closing):
         messages: role and content of each, answers as they were generated. Names of control tokens in them are marked
         for `tokenize`. Raises PromptError when the template fails.
         """
-        said = [{**message, "content": self.said(message["content"], message["role"])} for message in messages]
-        rendered = (self.template or chatml(self.model)).render(said)
+        marked = [{**message, "content": self.as_text(message["content"], message["role"])} for message in messages]
+        rendered = (self.template or chatml(self.model)).render(marked)
         return with_one_bos(rendered, self.model.bos(), adds_bos=self.model.adds_bos)
 
-    def said(self, text: str, role: str) -> str:
-        """A message's content as it goes into a template; what marks an answer's thoughts stays what it is."""
+    def as_text(self, text: str, role: str) -> str:
+        """A message's content for a template: marked, but for what begins and ends the thoughts of an answer."""
         if role != "assistant" or not self._thought_names:
-            return self._sayings.marked(text)
+            return self._control_names.marked(text)
         pieces = with_thoughts([Piece(text)])
         names = self._thought_names
-        return "".join(self._sayings.marked(piece.text, names if piece.thought else ()) for piece in pieces)
+        return "".join(self._control_names.marked(piece.text, names if piece.thought else ()) for piece in pieces)
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """The tokens of a conversation's text, or of its later part."""
         tokens: list[int] = []
-        for place, (span, is_said) in enumerate(self._sayings.spans(text)):
+        for place, (span, is_marked) in enumerate(self._control_names.spans(text)):
             begins = add_special and not place
-            if is_said:
-                tokens += [*(self.model.tokenize("") if begins else ()), *self._said_tokens(span)]
+            if is_marked:
+                tokens += [*(self.model.tokenize("") if begins else ()), *self._text_tokens(span)]
             else:
                 tokens += self.model.tokenize(span, add_special=begins)
         return tokens
 
-    def _said_tokens(self, span: str) -> list[int]:
+    def _text_tokens(self, span: str) -> list[int]:
         """The tokens of marked text, none of which is a control token."""
         cut = partial(self.model.tokenize, add_special=False, special=False)
         tokens = cut(span.replace(MARK, ""))
@@ -316,8 +315,8 @@ class Session(Closing):
         return settings
 
     @cached_property
-    def _sayings(self) -> Sayings:
-        return Sayings(self.model.control_tokens)
+    def _control_names(self) -> ControlNames:
+        return ControlNames(self.model.control_tokens)
 
     @cached_property
     def most_back(self) -> int:

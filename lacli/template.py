@@ -146,10 +146,10 @@ def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
     return rest if adds_bos else bos + rest
 
 
-class Sayings:
-    """Keeps what messages say text: a control token is the template's to write, whatever stands in a question or file.
+class ControlNames:
+    """Keeps names of control tokens text where messages say them: such a token is the template's to write.
 
-    Names are marked in messages before they are rendered, and looked for when the prompt is cut into tokens.
+    Names are marked in messages before those are rendered; what has marks in it is then cut into tokens as plain text.
     """
 
     def __init__(self, names: Mapping[str, tuple[bool, bool]]) -> None:

@@ -359,3 +359,9 @@ def test_a_pipe_in_the_place_of_what_is_remembered_is_not_waited_for(here: Here)
         os.mkfifo(remembered)
     assert fetch_model(HubModel(NAME), quiet=True, fresh=True) == path
     assert here.find(NAME, offline=True) == path and known_files(folder, path.parent.name)
+
+
+def test_a_file_of_the_cache_whose_name_holds_control_codes_is_no_model(here: Here, tiny: bytes) -> None:
+    path = here.find(f"{NAME}:Q8_0")
+    path.with_name("x\x1b[2J-Q6_K.gguf").write_bytes(tiny)
+    assert "is not in the cache (on this disk is Q8_0;" in here.refused(f"{NAME}:Q6_K", offline=True)

@@ -225,7 +225,7 @@ def test_only_in_a_thought_an_answer_has_the_tokens_that_mark_thoughts(
 ) -> None:
     monkeypatch.setattr(said, "_thought_names", {"<|im_end|>"})
     text = "<think>a <|im_end|></think>b <|im_end|>"
-    assert said.said(text, "assistant").replace(MARK, "#") == "<think>a <|im_end|></think>b <#|im_end|>"
+    assert said.as_text(text, "assistant").replace(MARK, "#") == "<think>a <|im_end|></think>b <#|im_end|>"
 
 
 def test_a_raw_prompt_is_in_the_models_own_format(said: Session) -> None:

@@ -42,7 +42,7 @@ class Prompts:
     def answered(self, prompt: Spelled, tokens: Sequence[int]) -> None:
         """Remember the tokens of an answer; an end token is the template's to write."""
         kept = [*tokens[:-1]] if tokens and self._session.model.is_end(tokens[-1]) else [*tokens]
-        text = prompt.text + self._session.said(self._session.text(kept), "assistant")
+        text = prompt.text + self._session.as_text(self._session.text(kept), "assistant")
         self._answered.append(Spelled(text, [*prompt.tokens, *kept]))
 
     def recall(self, conversation: Conversation) -> None:

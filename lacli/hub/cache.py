@@ -54,8 +54,9 @@ def newest_snapshot(folder: Path) -> Path | None:
 
 
 def cached_files(snapshot: Path) -> list[str]:
-    """The GGUF files that are complete in a snapshot, as the hub names them."""
-    return sorted(path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file())
+    """The GGUF files that are complete in a snapshot, as the hub names them; those that a terminal can show."""
+    names = (path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file())
+    return sorted(filter(str.isprintable, names))
 
 
 def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
