@@ -145,6 +145,9 @@ class GgufFile(Closing):
 
         self._ggml = _ggml()
         library().forget()
+        if path.exists() and not path.is_file():
+            # A pipe would be waited for.
+            raise ModelLoadError(f"cannot read {path.name}: it is no ordinary file", DAMAGED)
         self._file = self._ggml.gguf_init_from_file(os.fsencode(path), Parameters(no_alloc=True))
         if not self._file:
             raise ModelLoadError(f"cannot read {path.name}: {library().last_error()}", DAMAGED)

@@ -12,7 +12,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -263,18 +263,31 @@ class LlamaModel(Closing):
             return "a hybrid model keeps a recurrent state and cannot forget a wrong guess"
         return ""
 
-    def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
-        """Token ids of a text; the names of special tokens in it become those tokens (llama.cpp's rule for prompts)."""
+    def tokenize(self, text: str, *, add_special: bool = True, special: bool = True) -> list[int]:
+        """Token ids of a text; the names of special tokens in it become those tokens (llama.cpp's rule for prompts).
+
+        special: False leaves the names of control tokens text.
+        """
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
             raise PromptError("the prompt holds half of a character", "give text that is UTF-8") from error
-        count = -lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), None, 0, add_special, True)
+        count = -lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), None, 0, add_special, special)
         if count <= 0:
             return []
         tokens = (lib.llama_token * count)()
-        lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), tokens, count, add_special, True)
+        lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), tokens, count, add_special, special)
         return list(tokens)
+
+    @cached_property
+    def control_tokens(self) -> dict[str, tuple[bool, bool]]:
+        """Names that stay text where `special` is False; whether such a token takes the space left and right of it."""
+        attributes = [lib.llama_vocab_get_attr(self.vocabulary_handle, token) for token in range(self.vocabulary)]
+        return {
+            self._special(token): (bool(found & lib.LLAMA_TOKEN_ATTR_LSTRIP), bool(found & lib.LLAMA_TOKEN_ATTR_RSTRIP))
+            for token, found in enumerate(attributes)
+            if found & (lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN)
+        }
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of one token, which may be a part of a character; special tokens have none unless asked for."""

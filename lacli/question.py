@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from select import select
 
 from lacli.amounts import counted
+from lacli.disk import read_file, read_to_end
 from lacli.errors import LacliError, UsageError
 from lacli.streams import is_terminal
 
 STDIN = "-"
-CHUNK_BYTES = 1 << 20
 PATIENCE_S = 0.5
 """How long piped input may bring nothing before that is said: a user wonders by then, and `echo` is done long since."""
 
@@ -64,20 +63,19 @@ def check_text(text: str, name: str) -> str:
 
 
 def read_text(name: str, *, ordinary: bool = False) -> str:
-    """A UTF-8 file's text. Raises LacliError when it cannot be read.
+    """A UTF-8 file's text. Raises LacliError as `read_raw` does, and for bytes that are none."""
+    return decode(read_raw(name, ordinary=ordinary), name).removeprefix("\ufeff").removesuffix("\n")
+
+
+def read_raw(name: str, *, ordinary: bool = False) -> bytes:
+    """A file's bytes. Raises LacliError when it cannot be read, or is too large for a text.
 
     ordinary: refuse devices and pipes, which may never end.
     """
-    path = Path(os.path.expanduser(name))
     try:
-        if ordinary and not (path.is_file() or path.is_dir()) and path.exists():
-            raise LacliError(f"cannot read {name}: it is no ordinary file", "give the name of a text file")
-        with path.open("rb") as file:
-            # One read of a file that never ends would not hear Ctrl-C.
-            raw = b"".join(iter(lambda: file.read(CHUNK_BYTES), b""))
+        return read_file(os.path.expanduser(name), ordinary=ordinary)
     except OSError as error:
         raise LacliError(f"cannot read {name}: {error.strerror}", "check the file's name") from error
-    return decode(raw, name).removeprefix("\ufeff").removesuffix("\n")
 
 
 def decode(raw: bytes, name: str) -> str:
@@ -112,6 +110,6 @@ def _read_stdin() -> str:
     if sys.stdin is None:
         raise LacliError("standard input is closed", "give the prompt with -p or -f")
     try:
-        return decode(sys.stdin.buffer.read(), "standard input").removesuffix("\n")
+        return decode(read_to_end(sys.stdin.buffer.read), "standard input").removesuffix("\n")
     except OSError as error:
         raise LacliError(f"cannot read standard input: {error.strerror}", "give the prompt with -p or -f") from error

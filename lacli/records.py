@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
+from lacli.disk import MOST_RECORD, read_file
 from lacli.errors import reason_of
 
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, RecursionError)
@@ -24,7 +25,7 @@ def read_record(path: Path, form: int, key: Any, name: str) -> Any:
     form: the format's number. name: the record's in the file. Raises FileNotFoundError where nothing was kept, and any
     of UNREADABLE for a file that is damaged or of another key or format.
     """
-    kept = json.loads(path.read_text("utf-8"))
+    kept = json.loads(read_file(path, MOST_RECORD))
     if kept["format"] != form or kept["key"] != plain(key):
         raise ValueError("it is of another format or for something else")
     return kept[name]

@@ -35,15 +35,18 @@ from lacli.staircase import Cost
 from lacli.stats import Step
 from lacli.strict import check_draws, strict_settings
 from lacli.template import (
+    MARK,
     VARIABLES,
     ChatTemplate,
+    ControlNames,
     as_messages,
     chatml,
     check_variables,
     choose_template,
     with_one_bos,
 )
-from lacli.thoughts import marker_tokens
+from lacli.text import Piece
+from lacli.thoughts import marker_tokens, with_thoughts
 from lacli.verify import Verifier, verifier
 from lacli.weights import weight_types
 
@@ -52,9 +55,9 @@ class Session(Closing):
     """A model ready to answer; use it in `with`, or close it: what is asked of it afterwards raises LacliError.
 
     It gives one answer at a time: while one is on its way, what would decode raises LacliError, in every thread.
-    notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run). sampler:
-    what tokens are drawn with, or None where the most probable ones are taken. template: the chat template, or None
-    where questions go in as they stand.
+    notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run). warnings:
+    those of them that say what the answer does not keep to. sampler: what tokens are drawn with, or None where the most
+    probable ones are taken. template: the chat template, or None where questions go in as they stand.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Session(Closing):
         """
         model_settings, fault = proven(model_settings)
         self.notes = [fault] if fault else []
+        self.warnings: list[str] = []
         self._cost = cost
         self._kept = KeptTexts(kept) if kept else None
         self._schema = ("", "")
@@ -131,6 +135,7 @@ class Session(Closing):
         self.template = template
         tokenize = partial(self.model.tokenize, add_special=False)
         self._markers = marker_tokens(template.source, tokenize) if template else frozenset()
+        self._thought_names = {self.text([token], special=True) for token in self._markers}
 
     def prompt(
         self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
@@ -148,15 +153,45 @@ class Session(Closing):
 
     def conversation_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The tokens of `conversation_text`."""
-        return self.model.tokenize(self.conversation_text(messages))
+        return self.tokenize(self.conversation_text(messages))
 
     def conversation_text(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A conversation up to where its next answer begins, as the template writes it; ChatML where there is none.
 
-        messages: role and content of each, answers as they were generated. Raises PromptError when the template fails.
+        messages: role and content of each, answers as they were generated. Names of control tokens in them are marked
+        for `tokenize`. Raises PromptError when the template fails.
         """
-        rendered = (self.template or chatml(self.model)).render(messages)
+        marked = [{**message, "content": self.as_text(message["content"], message["role"])} for message in messages]
+        rendered = (self.template or chatml(self.model)).render(marked)
         return with_one_bos(rendered, self.model.bos(), adds_bos=self.model.adds_bos)
+
+    def as_text(self, text: str, role: str) -> str:
+        """A message's content for a template: marked, but for what begins and ends the thoughts of an answer."""
+        if role != "assistant" or not self._thought_names:
+            return self._control_names.marked(text)
+        pieces = with_thoughts([Piece(text)])
+        names = self._thought_names
+        return "".join(self._control_names.marked(piece.text, names if piece.thought else ()) for piece in pieces)
+
+    def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
+        """The tokens of a conversation's text, or of its later part."""
+        tokens: list[int] = []
+        for place, (span, is_marked) in enumerate(self._control_names.spans(text)):
+            begins = add_special and not place
+            if is_marked:
+                tokens += [*(self.model.tokenize("") if begins else ()), *self._text_tokens(span)]
+            else:
+                tokens += self.model.tokenize(span, add_special=begins)
+        return tokens
+
+    def _text_tokens(self, span: str) -> list[int]:
+        """The tokens of marked text, none of which is a control token."""
+        cut = partial(self.model.tokenize, add_special=False, special=False)
+        tokens = cut(span.replace(MARK, ""))
+        if all(map(self.model.piece, tokens)):
+            return tokens
+        # The pieces of a name may be joined to its control token all the same: they are read apart.
+        return [token for part in span.split(MARK) for token in cut(part)]
 
     def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """What tokens say; end tokens and others of their kind only when `special` ones are asked for."""
@@ -347,6 +382,10 @@ class Session(Closing):
         return settings
 
     @cached_property
+    def _control_names(self) -> ControlNames:
+        return ControlNames(self.model.control_tokens)
+
+    @cached_property
     def most_back(self) -> int:
         """Guesses that the model can take back after a step: -1 for any number and trees."""
         return most_back(self.model, self.model_settings)
@@ -360,5 +399,6 @@ class Session(Closing):
                 grammar, warnings = grammar_of(sampling.json_schema, schema_grammar)
                 self._schema = sampling.json_schema, grammar
                 self.notes += warnings
+                self.warnings += warnings
             sampling = replace(sampling, grammar=self._schema[1], json_schema="")
         return sampling

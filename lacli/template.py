@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from secrets import token_hex
 from typing import Protocol
 
 from lacli.errors import PromptError, UsageError, in_one_line
@@ -58,6 +60,12 @@ EXAMPLE = """give an object, '{"enable_thinking": false}' for example"""
 
 PROBE = "xylograph"
 """A word in the place of a text, to see whether a template prints that text."""
+
+MARK = token_hex(8)
+"""Stands in a control token's name that a message says, until the prompt is cut into tokens: no message has it."""
+
+SPACE = " \t\n\v\f\r"
+"""What C's isspace takes for space, and so the tokens that take the space beside them."""
 
 
 class TemplateModel(Protocol):
@@ -163,6 +171,46 @@ def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
     while rest.lstrip().startswith(bos):
         rest = rest.lstrip().removeprefix(bos)
     return rest if adds_bos else bos + rest
+
+
+class ControlNames:
+    """Keeps names of control tokens text where messages say them: such a token is the template's to write.
+
+    Names are marked in messages before those are rendered; what has marks in it is then cut into tokens as plain text.
+    """
+
+    def __init__(self, names: Mapping[str, tuple[bool, bool]]) -> None:
+        """names: of control tokens, with whether each takes the space left and right of it."""
+        self._takes_space = names
+        longest_first = sorted((name for name in names if name[1:]), key=len, reverse=True)
+        self._name = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
+        # Names can overlap, so every place where one begins is marked.
+        self._beginning = re.compile(f"(?={self._name.pattern}).", re.DOTALL)
+
+    def marked(self, text: str, but: Collection[str] = ()) -> str:
+        """What a message says, with a mark in every name except those in `but`."""
+        if not self._name.search(text):
+            return text
+        return self._beginning.sub(lambda found: found[0] + ("" if found[1] in but else MARK), text)
+
+    def spans(self, text: str) -> Iterator[tuple[str, bool]]:
+        """The parts of a rendered text in order, each with whether marks are in it: then no name is a control token."""
+        parts = self._name.split(text) if MARK in text else [text]
+        written = ""
+        for place, part in enumerate(parts):
+            if MARK not in part:
+                written += part
+                continue
+            if written:
+                yield written, False
+            if place and self._takes_space[parts[place - 1]][1]:
+                part = part.lstrip(SPACE)
+            if parts[place + 1 :] and self._takes_space[parts[place + 1]][0]:
+                part = part.rstrip(SPACE)
+            yield part, True
+            written = ""
+        if written:
+            yield written, False
 
 
 def _wanted_template(wanted: str, model: TemplateModel) -> ChatTemplate:

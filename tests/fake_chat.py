@@ -20,7 +20,7 @@ from lacli.settings import DecodeSettings, ModelSettings
 from lacli.stats import RunStatistics
 
 
-def _words(text: str, *, add_special: bool) -> list[str]:
+def _words(text: str, *, add_special: bool, special: bool) -> list[str]:
     return text.split()
 
 

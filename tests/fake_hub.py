@@ -33,7 +33,9 @@ class Repository:
     gated: its files want this token. break_after: bytes after which the next transfer ends, and how it ends: the
     connection is closed, reset, or held until `released`. tail: what a transfer that is gone on with ends in. wrong:
     what comes has other bytes than the listing says. lie: bytes that the listing adds to every size.
-    names_only: the listing tells names alone. elsewhere: files are on another host, which takes no tokens.
+    names_only: the listing tells names alone. elsewhere: files are on another host, which takes no tokens. blob: the
+    listing's name for every content. headers: sent with every file in the place of the right ones. gone: no file that
+    is listed is there.
     """
 
     files: dict[str, bytes]
@@ -46,6 +48,9 @@ class Repository:
     names_only: bool = False
     elsewhere: bool = False
     commit: str = ""
+    blob: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    gone: bool = False
 
     def __post_init__(self) -> None:
         names = "\n".join(f"{name} {len(content)}" for name, content in self.files.items())
@@ -151,8 +156,8 @@ class _Answers(BaseHTTPRequestHandler):
             return self._refuse(404, NOT_FOUND)
         if repository.gated and token != repository.gated:
             return self._refuse(403 if token else 401, GATED)
-        if file not in repository.files:
-            return self._refuse(404, NO_ENTRY)
+        if repository.gone or file not in repository.files:
+            return self._refuse(404, {**NO_ENTRY, **repository.headers})
         content = repository.files[file]
         if not repository.elsewhere:
             return self._send_file(repository, content)
@@ -179,6 +184,7 @@ class _Answers(BaseHTTPRequestHandler):
         span = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         start = int(span[1]) if span else 0
         headers = {"ETag": f'"{sha256(content).hexdigest()}"', "X-Repo-Commit": repository.commit}
+        headers |= repository.headers
         headers |= {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if span else {}
         status, body = (206 if span else 200), content[start:]
         tail = b"wrong" if repository.wrong else repository.tail if span else b""
@@ -210,5 +216,5 @@ def _sibling(name: str, content: bytes, repository: Repository) -> dict[str, Any
     if repository.names_only:
         return {"rfilename": name}
     size = len(content) + repository.lie
-    lfs = {"sha256": sha256(content).hexdigest(), "size": size, "pointerSize": 134}
+    lfs = {"sha256": repository.blob or sha256(content).hexdigest(), "size": size, "pointerSize": 134}
     return {"rfilename": name, "size": size, "blobId": sha1(content).hexdigest(), "lfs": lfs}

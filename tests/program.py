@@ -88,14 +88,16 @@ def start(
 
 def run(
     *arguments: str | bytes,
-    stdin: bytes = b"",
+    stdin: bytes | IO[Any] = b"",
     env: Mapping[str, str] | None = None,
     program: Sequence[str] = PROGRAM,
     stdout: int | IO[Any] = subprocess.PIPE,
 ) -> Done:
-    """Run lacli as a process to its end."""
-    with start(*arguments, env=env, program=program, stdin=subprocess.PIPE, stdout=stdout) as process:
-        out, err = process.communicate(stdin, SECONDS)
+    """Run lacli as a process to its end. stdin: bytes for a pipe, or a file to read from."""
+    piped = stdin if isinstance(stdin, bytes) else None
+    source = subprocess.PIPE if isinstance(stdin, bytes) else stdin
+    with start(*arguments, env=env, program=program, stdin=source, stdout=stdout) as process:
+        out, err = process.communicate(piped, SECONDS)
     return Done(process.returncode, (out or b"").decode(), err.decode())
 
 

@@ -64,6 +64,15 @@ def test_a_damaged_file_is_there_beside_the_others_and_says_so(hub: Path, model:
     assert whole.name == "me/a:Q8_0" and not whole.problem
 
 
+def test_a_pipe_in_the_place_of_a_model_is_not_waited_for(hub: Path, model: Path) -> None:
+    pipe = hub_cache.add(hub, "me/a", "a-Q4_0.gguf", b"x")
+    pipe.unlink()
+    os.mkfifo(pipe)
+    hub_cache.add(hub, "me/a", "a-Q8_0.gguf", model)
+    damaged, whole = cached_models()
+    assert "no ordinary file" in damaged.problem and not whole.problem
+
+
 def test_a_link_whose_content_is_gone_hides_no_other_model(hub: Path, model: Path) -> None:
     broken = hub_cache.add(hub, "me/a", "a-Q4_0.gguf", b"x")
     broken.resolve().unlink()

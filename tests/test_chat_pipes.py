@@ -29,7 +29,8 @@ QUICK = ("-n", str(SIZE), "--mode", "lookup")
 def chat(*arguments: str, lines: list[str], quiet: bool = True, env: dict[str, str] | None = None) -> Done:
     """A chat that reads these lines from a pipe."""
     notes = ["-q"] if quiet else []
-    return call("chat", *notes, *arguments, stdin="".join(f"{line}\n" for line in lines).encode(), env=env)
+    stdin = "".join(f"{line}\n" for line in lines).encode()
+    return call("chat", "--commands", *notes, *arguments, stdin=stdin, env=env)
 
 
 @cache
@@ -42,13 +43,25 @@ def answer(*flags: str) -> str:
 
 def test_answers_alone_go_to_stdout_and_no_control_codes_anywhere() -> None:
     lines = f'{QUESTION}\n/mode\n\n"""\nprint(\n\n1)\n"""\n/nothing\n/set n 4\n//hello\n/stats\n'
-    done = run("chat", *QUICK, "--show-accepted", stdin=lines.encode())
+    done = run("chat", "--commands", *QUICK, "--show-accepted", stdin=lines.encode())
     assert done.code == 1, "a script hears of the unknown command"
     assert done.out.startswith(answer("-p", QUESTION))
     assert "lookup, match up to 2" in done.err and "unknown command /nothing" in done.err
     assert re.search(r"\nall +\d+ ", done.err)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.out + done.err)
-    assert call("chat", *QUICK, stdin=lines.encode()).out == done.out
+    assert call("chat", "--commands", *QUICK, stdin=lines.encode()).out == done.out
+
+
+def test_a_line_of_a_pipe_is_no_command_unless_commands_are_wanted(tmp_path: Path) -> None:
+    secret, log = tmp_path / "secret", tmp_path / "log"
+    secret.write_text("the secret")
+    lines = f"/read {secret}\n/save {tmp_path}/saved\n/nothing\n".encode()
+    done = call("chat", "--log", str(log), "-n", "2", stdin=lines)
+    assert (done.code, done.err.count("--commands makes it a command")) == (0, 1)
+    questions = [message.content for message in read_log(log.read_text()).conversation.messages[::2]]
+    assert questions == lines.decode().splitlines()
+    assert not (tmp_path / "saved").exists()
+    assert "--commands" not in call("chat", "-q", "-n", "2", stdin=lines).err
 
 
 def test_a_message_may_have_several_lines_and_a_slash_at_its_beginning(tmp_path: Path) -> None:
@@ -75,7 +88,7 @@ def test_a_command_ends_it_before_the_lines_do(word: str) -> None:
 
 def test_files_can_be_redirected_into_it_and_out_of_it(tmp_path: Path) -> None:
     (tmp_path / "questions").write_text(f"{QUESTION}\n/show\n{QUESTION}")
-    done = shell(f"lacli chat -n {SIZE} < questions > answers", tmp_path)
+    done = shell(f"lacli chat --commands -n {SIZE} < questions > answers", tmp_path)
     assert done.returncode == 0 and b"chat      1 question" in done.stderr
     assert (tmp_path / "answers").read_text().startswith(answer("-p", QUESTION))
     assert "question" not in (tmp_path / "answers").read_text()
@@ -149,7 +162,7 @@ def test_more_sequences_than_before_are_said_and_change_no_answer(flags: tuple[s
 
 def test_an_error_costs_its_line_only() -> None:
     raw = [b"\xff\n", b"/load nowhere\n", b"/set grammar root ::= (\n", b"/set W 400\n", f"{QUESTION}\n".encode()]
-    done = call("chat", "-q", "-n", str(SIZE), stdin=b"".join(raw))
+    done = call("chat", "-q", "--commands", "-n", str(SIZE), stdin=b"".join(raw))
     assert done.code == 1 and done.out == answer("-p", QUESTION)
     assert [line.partition(" ")[0] for line in done.err.splitlines()] == ["lacli:"] * 4
 

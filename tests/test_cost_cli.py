@@ -108,7 +108,7 @@ def test_a_chat_looks_for_costs_in_every_mode_since_auto_may_come_later(cache: d
     (path,) = kept(cache)
     path.write_bytes(path.read_bytes()[:200])
     assert str(path) not in call("run", "-p", "Say yes.", "-n", "1", "--mode", "plain", env=cache).err
-    assert str(path) in call("chat", "-n", "1", "--mode", "plain", stdin=b"/mode auto\n", env=cache).err
+    assert str(path) in call("chat", "--commands", "-n", "1", "--mode", "plain", stdin=b"/mode auto\n", env=cache).err
 
 
 def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:

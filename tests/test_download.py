@@ -11,6 +11,7 @@ import pytest
 from huggingface_hub import constants
 
 from lacli.errors import ModelLoadError
+from lacli.hub.cache import known_files
 from lacli.hub.download import fetch_model
 from lacli.hub.names import HubModel
 from lacli.resolve import find_model
@@ -289,3 +290,78 @@ def test_a_pull_takes_no_other_model_where_the_hub_cannot_be_asked(
     warned: list[str] = []
     assert fetch_model(HubModel(NAME, "q8_0"), quiet=True, fresh=True, warn=warned.append) == path
     assert "from the cache" in warned[0]
+
+
+HOSTILE = ["../../../../{victim}", "{victim}", "a/../../{victim}", "..", "C:/x.gguf", "a\\..\\x.gguf", "a\x1b[2Jx.gguf"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("links", [True, False])
+def test_a_listing_with_a_name_that_leads_elsewhere_is_refused(
+    name: str, links: bool, here: Here, tiny: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS", not links)
+    victim = tmp_path / "victim-Q8_0.gguf"
+    victim.write_bytes(b"mine")
+    bad = name.format(victim=victim if name.startswith("{") else victim.name)
+    here.hub.repositories["a/b"] = Repository({bad if bad.endswith(".gguf") else f"{bad}/x-Q8_0.gguf": tiny})
+    for wanted in ("a/b", "a/b:Q8_0"):
+        line = here.refused(wanted)
+        assert "a/b" in line and "\x1b" not in line
+    assert here.hub.transfers() == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [victim] and victim.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("field", ["commit", "blob"])
+@pytest.mark.parametrize("value", ["../../../../x", "/tmp/x", "main"])
+def test_a_listing_whose_commit_or_content_is_no_hash_is_refused(
+    field: str, value: str, here: Here, tiny: bytes, tmp_path: Path
+) -> None:
+    repository = here.hub.repositories[NAME] = Repository({"x-Q8_0.gguf": tiny})
+    setattr(repository, field, value)
+    assert "no hash" in here.refused(NAME)
+    assert here.hub.transfers() == []
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("header", ["ETag", "X-Linked-Etag", "X-Repo-Commit"])
+@pytest.mark.parametrize("names_only", [True, False])
+def test_headers_that_would_name_a_file_elsewhere_make_none(
+    header: str, names_only: bool, here: Here, tiny: bytes, tmp_path: Path
+) -> None:
+    hostile = {header: '"../../../../created"'.strip('"' if header == "X-Repo-Commit" else "")}
+    here.hub.repositories[NAME] = Repository({"x-Q8_0.gguf": tiny}, names_only=names_only, headers=hostile)
+    assert "no hash" in here.refused(NAME)
+    assert not list(tmp_path.rglob("created*"))
+
+
+def test_headers_of_a_file_that_is_not_there_make_none_either(here: Here, tiny: bytes, tmp_path: Path) -> None:
+    headers = {"X-Repo-Commit": "../../../../created"}
+    here.hub.repositories[NAME] = Repository({"x-Q8_0.gguf": tiny}, names_only=True, gone=True, headers=headers)
+    assert "no hash" in here.refused(NAME)
+    assert not list(tmp_path.rglob("created*"))
+
+
+def test_a_kept_name_of_the_newest_commit_that_leads_elsewhere_is_none(here: Here, tiny: bytes, tmp_path: Path) -> None:
+    path = here.find(NAME)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / path.name).write_bytes(tiny)
+    (path.parents[2] / "refs" / "main").write_text(str(elsewhere))
+    assert here.find(NAME, offline=True) == path
+
+
+def test_a_pipe_in_the_place_of_what_is_remembered_is_not_waited_for(here: Here) -> None:
+    path = here.find(NAME)
+    folder = path.parents[2]
+    for remembered in (folder / "refs" / "main", folder / "gguf" / f"{path.parent.name}.json"):
+        remembered.unlink()
+        os.mkfifo(remembered)
+    assert fetch_model(HubModel(NAME), quiet=True, fresh=True) == path
+    assert here.find(NAME, offline=True) == path and known_files(folder, path.parent.name)
+
+
+def test_a_file_of_the_cache_whose_name_holds_control_codes_is_no_model(here: Here, tiny: bytes) -> None:
+    path = here.find(f"{NAME}:Q8_0")
+    path.with_name("x\x1b[2J-Q6_K.gguf").write_bytes(tiny)
+    assert "is not in the cache (on this disk is Q8_0;" in here.refused(f"{NAME}:Q6_K", offline=True)

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils.logging import get_verbosity, set_verbosity
 
-from lacli.hub.library import quiet_library, reason, without_secrets
+from lacli.hub.library import careful_library, reason, without_secrets
 from tests.here import NAME, looking_up, tiny_hub, tiny_model
 from tests.program import environment
 
@@ -55,7 +55,7 @@ def test_the_library_is_as_loud_afterwards_as_before() -> None:
     before = get_verbosity()
     try:
         set_verbosity(logging.INFO)
-        with quiet_library():
+        with careful_library():
             assert get_verbosity() == logging.ERROR
         assert get_verbosity() == logging.INFO
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ import pytest
 from lacli.errors import LacliError
 from lacli.question import read_question, read_text
 from tests.program import run
+
+BOUNDED = (sys.executable, "-c", "import resource; resource.setrlimit(resource.RLIMIT_DATA, (1 << 31, 1 << 31)); "
+           "from lacli.__main__ import main; main()")  # fmt: skip
 
 
 @pytest.fixture
@@ -100,14 +104,25 @@ def test_a_pipe_is_read_to_its_end_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device that never ends")
-def test_ctrl_c_is_heard_while_a_file_is_read() -> None:
-    program = """
-import resource, signal
-from lacli.question import read_question, read_text
-resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
-signal.signal(signal.SIGALRM, signal.default_int_handler)
-signal.setitimer(signal.ITIMER_REAL, 0.02)
-read_text("/dev/zero")
-"""
-    done = run("-c", program, program=(sys.executable,))
-    assert "KeyboardInterrupt" in done.err and "MemoryError" not in done.err
+def test_what_never_ends_is_refused_by_its_size_wherever_it_comes_from(tmp_path: Path) -> None:
+    with pytest.raises(LacliError, match=r"cannot read /dev/zero: it is larger than 67.1 MB"):
+        read_text("/dev/zero")
+    with open("/dev/zero", "rb") as endless:
+        for arguments in (("run", "-n", "1"), ("chat", "-n", "1"), ("run", "-n", "1", "-f", "/dev/stdin")):
+            done = run(*arguments, stdin=endless, program=BOUNDED)
+            assert done.code == 1 and "is larger than 67.1 MB" in done.err and "Error" not in done.err
+
+
+def test_a_file_that_is_too_large_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
+    with (tmp_path / "zeros").open("wb") as file:
+        file.truncate(1 << 34)
+    for ordinary in (True, False):
+        with pytest.raises(LacliError, match="larger than"):
+            read_text(str(tmp_path / "zeros"), ordinary=ordinary)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs a shell's pipes in /dev")
+def test_what_a_command_of_the_shell_writes_can_be_a_prompt() -> None:
+    command = f"{sys.executable} -m lacli run -q --json -n 1 -f <(printf 'Say yes.')"
+    done = run("-c", command, program=("bash",))
+    assert done.code == 0 and len(json.loads(done.out)["tokens"]) == 1, done.err

@@ -125,14 +125,24 @@ def test_whoever_reads_while_a_chat_is_written_over_reads_a_whole_one(tmp_path: 
         assert reader.read() == text
 
 
-def test_a_chat_is_written_over_and_keeps_its_permissions_and_its_link(tmp_path: Path) -> None:
-    path, link = tmp_path / "chat.json", tmp_path / "link"
+def test_a_chat_is_its_owners_alone_and_keeps_other_permissions_where_it_is_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
     write_chat(path, CHAT)
-    path.chmod(0o600)
-    link.symlink_to(path)
-    write_chat(link, replace(CHAT, system="new"))
-    assert link.is_symlink() and read_chat(path).system == "new"
     assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    write_chat(path, replace(CHAT, system="new"))
+    assert path.stat().st_mode & 0o777 == 0o640 and read_chat(path).system == "new"
+
+
+def test_no_link_is_followed_to_where_a_chat_would_be_written(tmp_path: Path) -> None:
+    path, link, dangling = tmp_path / "chat.json", tmp_path / "link", tmp_path / "dangling"
+    write_chat(path, CHAT)
+    link.symlink_to(path)
+    dangling.symlink_to(tmp_path / "made")
+    for name in (link, dangling):
+        with pytest.raises(LacliError, match="is a link"):
+            write_chat(name, replace(CHAT, system="new"))
+    assert read_chat(path) == CHAT and not (tmp_path / "made").exists()
 
 
 def test_the_home_folder_may_be_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def test_json_has_the_notes_on_the_store_and_no_source_that_is_not_there(tmp_pat
 
 
 def test_a_chat_keeps_its_turns_also_where_another_mode_begins(tmp_path: Path) -> None:
-    chat = ("chat", "-n", "4", "--mode", "plain", "--store")
+    chat = ("chat", "--commands", "-n", "4", "--mode", "plain", "--store")
     done = call(*chat, stdin=b"one\n/mode auto\ntwo\n", env={"XDG_CACHE_HOME": str(tmp_path)})
     assert done.code == 0 and done.err.count("nothing is guessed from it in mode plain") == 1
     assert len(kept_of_demo(tmp_path)) == 2
@@ -94,7 +94,7 @@ def test_without_a_source_one_note_says_that_auto_decodes_plainly(tmp_path: Path
 
 def test_a_chat_says_once_that_no_source_is_left_and_shows_those_in_use(tmp_path: Path) -> None:
     lines = b"/set sources\n/set\n/set sources none\n/set temp 0.5\n/set sources store\n"
-    done = call("chat", "--mode", "auto", stdin=lines, env={"XDG_CACHE_HOME": str(tmp_path)})
+    done = call("chat", "--commands", "--mode", "auto", stdin=lines, env={"XDG_CACHE_HOME": str(tmp_path)})
     assert done.err.count("no source is left, so auto decodes plainly") == 2
     assert "sources is suffix recycling pool window (the default)" in done.err
     assert "sources suffix recycling pool window " in " ".join(done.err.split())

@@ -146,9 +146,20 @@ def test_a_damaged_gzip_file_is_said_to_be_damaged(tmp_path: Path, harm: str) ->
 
 
 def test_a_line_without_an_end_is_not_read_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_files, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(task_files, "MOST_TEXT", 1 << 20)
     path = write(tmp_path, b'{"prompt": "one"}\n' + bytes(2 << 20))
     assert complaint(path) == f"{path}:2: a line of more than 1 MiB"
+
+
+def test_lines_without_an_end_are_not_read_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_files, "MOST_LINES", 1 << 20)
+    path = write(tmp_path, b'{"prompt": "one"}\n' * (1 << 16))
+    assert complaint(path).endswith(": more than 1 MiB of prompts")
+
+
+def test_a_list_that_is_packed_small_is_not_unpacked_without_an_end(tmp_path: Path) -> None:
+    path = write(tmp_path, gzip.compress(b"[" + bytes(80 << 20), 1), "prompts.gz")
+    assert "it is larger than 67.1 MB" in complaint(path)
 
 
 def test_a_parquet_file_is_read_row_by_row(tmp_path: Path) -> None:

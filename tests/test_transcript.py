@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -131,6 +131,39 @@ def test_a_log_is_added_to_and_a_torn_line_gets_an_end(tmp_path: Path) -> None:
         transcript.message(Message("user", "a"))
     assert len(path.read_text().splitlines()) == 5
     assert read_chat(path).messages == (Message("user", "a"),)
+
+
+@pytest.mark.parametrize(
+    "damage", [b"{", b"\xff\xfe", b"", b"[]", b'{"event": "message", "role": "user", "content": 5}']
+)
+def test_of_a_log_with_a_damaged_line_the_rest_is_read_and_the_line_is_named(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "log"
+    said = [Message("user", "a"), Message("assistant", "b"), Message("user", "c"), Message("assistant", "d")]
+    with begun(path) as transcript:
+        for message in said:
+            transcript.message(message)
+    raw = path.read_bytes().splitlines()
+    raw[1] = damage
+    path.write_bytes(b"\n".join(raw) + b"\n")
+    found = read_chat(path)
+    assert found.messages == tuple(said[2:]) and found.left_out == (2, 3)
+    assert "lines 2 and 3 of it are damaged" in Actions(cast(Any, FakeChat())).differences(found)[-1]
+
+
+def test_a_number_of_dropped_questions_that_is_none_is_soon_at_its_end(tmp_path: Path) -> None:
+    with begun(tmp_path / "log") as transcript:
+        transcript.message(Message("user", "a"))
+        transcript.changed("compact", dropped=10**18)
+    assert read_chat(tmp_path / "log").messages == (Message("user", "a"),)
+
+
+def test_a_log_is_its_owners_alone_and_no_link_is_followed(tmp_path: Path) -> None:
+    path, link = tmp_path / "log", tmp_path / "link"
+    begun(path).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    link.symlink_to(path)
+    with pytest.raises(LacliError, match="it is a link"):
+        begun(link)
 
 
 @pytest.mark.parametrize("text", ["def main():\n    pass\n", "\n", '{"format": "lacli chat", "version": 1}', "x" * 300])

@@ -141,7 +141,7 @@ def test_flags_beside_the_preset_win_over_it(home: dict[str, str], lookup: None)
 
 
 def test_chat_and_bench_and_check_take_the_preset(home: dict[str, str], prompts: str, lookup: None) -> None:
-    talked = call("chat", "-n", "4", "--preset", "tuned", stdin=b"hi\n/stats\n", env=home)
+    talked = call("chat", "--commands", "-n", "4", "--preset", "tuned", stdin=b"hi\n/stats\n", env=home)
     assert talked.code == 0 and "lookup, match up to 3, draft 4" in talked.err + talked.out
     few = ("-q", "--prompts", prompts, "--each", "1", "-r", "1", "-n", "8")
     compared = call("bench", *few, "--modes", "lookup", "--preset", "tuned", env=home)
@@ -151,10 +151,11 @@ def test_chat_and_bench_and_check_take_the_preset(home: dict[str, str], prompts:
 
 def test_a_saved_chat_goes_on_with_the_tuned_setting(home: dict[str, str], tmp_path: Path, lookup: None) -> None:
     saved = tmp_path / "chat.json"
-    assert call("chat", "-n", "4", "--mode", "plain", stdin=f"hi\n/save {saved}\n".encode(), env=home).code == 0
-    again = call("chat", "--load", str(saved), "--preset", "tuned", stdin=b"hi\n/stats\n", env=home)
+    talk = ("chat", "--commands", "-n", "4", "--mode", "plain")
+    assert call(*talk, stdin=f"hi\n/save {saved}\n".encode(), env=home).code == 0
+    again = call("chat", "--commands", "--load", str(saved), "--preset", "tuned", stdin=b"hi\n/stats\n", env=home)
     assert "lookup, match up to 3, draft 4" in again.err + again.out
-    again = call("chat", "--load", str(saved), stdin=b"hi\n/stats\n", env=home)
+    again = call("chat", "--commands", "--load", str(saved), stdin=b"hi\n/stats\n", env=home)
     assert "mode      plain" in again.err + again.out
 
 

@@ -27,6 +27,10 @@ _MERGES = (
     *("Ġ Ġ", "Ġ t", "h e", "Ġt he", "i n", "r e", "o n", "e r", "Ġ a", "a n", "an d", "s t", "e n", "o r", "Ġ s"),
     *("in g", "e s", "a t", "Ġ c", "e d", "o u", "l l", "Ġ f", "d e", "s e", "c t", "i on", "Ġ =", "t r", "ĠĠ ĠĠ"),
 )
+_PIECES = (
+    *("▁", *"thenisardo", "he", "in", "▁t", "▁a", "<s", "▁th", "▁the", "an", "and", "▁and", "is", "▁is", "er", "or"),
+    *("▁▁", "▁▁▁▁", "<unk>", "<s>", "</s>"),
+)
 _WIDTH = 64
 _LAYERS = 2
 _HEADS = 2
@@ -53,6 +57,10 @@ def _byte_alphabet() -> list[str]:
 
 
 TOKENS = (*SPECIAL_TOKENS, *_byte_alphabet(), *(merge.replace(" ", "") for merge in _MERGES))
+
+
+SENTENCEPIECE = (*SPECIAL_TOKENS, *(f"<0x{byte:02X}>" for byte in range(256)), *_PIECES)
+assert len(SENTENCEPIECE) == len(TOKENS)
 
 
 class _Builder:
@@ -105,11 +113,13 @@ def _start(
     split_tensors: int = 0,
     tokenizer: str = "gpt2",
     tokens: Sequence[str] = TOKENS,
+    name: str = "",
+    sentencepiece: bool = False,
 ) -> _Builder:
     """Open a model file and give it the vocabulary and the keys that every architecture here reads."""
     builder = _Builder(path, architecture, split_tensors)
     writer = builder.writer
-    writer.add_name(f"tiny {architecture}")
+    writer.add_name(name or f"tiny {architecture}")
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_vocab_size(len(TOKENS))
     writer.add_context_length(CONTEXT_LENGTH)
@@ -119,12 +129,28 @@ def _start(
     writer.add_head_count(_HEADS)
     writer.add_head_count_kv(key_value_heads)
     writer.add_layer_norm_rms_eps(_EPSILON)
-    _add_tokenizer(writer, tokenizer, tokens)
+    _add_sentencepiece(writer) if sentencepiece else _add_merges(writer, tokenizer, tokens)
+    writer.add_chat_template(CHAT_TEMPLATE)
     return builder
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, kind: str, tokens: Sequence[str]) -> None:
-    """Add the vocabulary, its merges and special tokens, and a ChatML template."""
+def _add_sentencepiece(writer: gguf.GGUFWriter) -> None:
+    """Add a vocabulary whose pieces have scores, as the first llama's."""
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    kinds = [control] * len(SPECIAL_TOKENS) + [gguf.TokenType.BYTE] * 256
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(SENTENCEPIECE)
+    # llama.cpp joins the pieces "<s" and ">" to the control token, as it does wherever pieces have its name.
+    writer.add_token_types([*kinds, *(control if piece == "<s>" else normal for piece in _PIECES)])
+    writer.add_token_scores([*[0.0] * len(kinds), *(float(len(piece)) for piece in _PIECES)])
+    writer.add_bos_token_id(END_OF_TEXT)
+    writer.add_eos_token_id(END_OF_TEXT)
+    writer.add_eot_token_id(END_OF_TURN)
+    writer.add_add_bos_token(True)
+
+
+def _add_merges(writer: gguf.GGUFWriter, kind: str, tokens: Sequence[str]) -> None:
+    """Add the vocabulary, its merges and special tokens."""
     control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
     writer.add_tokenizer_model(kind)
     writer.add_tokenizer_pre("gpt-2")
@@ -135,7 +161,6 @@ def _add_tokenizer(writer: gguf.GGUFWriter, kind: str, tokens: Sequence[str]) ->
     writer.add_eos_token_id(END_OF_TEXT)
     writer.add_eot_token_id(END_OF_TURN)
     writer.add_add_bos_token(False)
-    writer.add_chat_template(CHAT_TEMPLATE)
 
 
 def _add_ends(builder: _Builder) -> None:
@@ -207,9 +232,19 @@ def _write_decoder(
     split_tensors: int = 0,
     tokenizer: str = "gpt2",
     tokens: Sequence[str] = TOKENS,
+    name: str = "",
+    sentencepiece: bool = False,
 ) -> None:
     """Write a plain transformer with a norm before each part, as llama and many others have it."""
-    builder = _start(path, architecture, split_tensors=split_tensors, tokenizer=tokenizer, tokens=tokens)
+    builder = _start(
+        path,
+        architecture,
+        split_tensors=split_tensors,
+        tokenizer=tokenizer,
+        tokens=tokens,
+        name=name,
+        sentencepiece=sentencepiece,
+    )
     builder.writer.add_rope_dimension_count(_HEAD_WIDTH)
     builder.writer.add_rope_freq_base(10000.0)
     _add_ends(builder)
@@ -227,6 +262,14 @@ def write_llama(path: Path, tokenizer: str = "gpt2", tokens: Sequence[str] = TOK
     `tokenizer` is the kind that the file names, and `tokens` are as many as TOKENS.
     """
     _write_decoder(path, "llama", tokenizer=tokenizer, tokens=tokens)
+
+
+def write_sentencepiece(path: Path, name: str = "") -> None:
+    """Write the model of `write_llama` with a vocabulary of scored pieces that adds BOS.
+
+    name: its own, by which llama.cpp knows that control tokens take the space behind them (phi-3).
+    """
+    _write_decoder(path, "llama", name=name, sentencepiece=True)
 
 
 def write_llama_split(folder: Path) -> list[Path]:

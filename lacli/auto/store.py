@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from errno import EFBIG
 from hashlib import sha256
 from io import BufferedRandom, BufferedWriter
 from pathlib import Path
@@ -23,6 +24,7 @@ import numpy.typing as npt
 
 from lacli.amounts import counted
 from lacli.cost.store import content_hash, digest_of, readable
+from lacli.disk import UnfitFile, read_file
 from lacli.errors import reason_of
 from lacli.gguf import GgufFile, parts
 from lacli.prefix import common_prefix
@@ -178,13 +180,15 @@ class TextStore:
                 temporary.unlink()
 
     def _read(self) -> Contents:
-        largest = HEADER.size + self._most * (RECORD.size + 4)
         try:
-            with self._path.open("rb") as file:
-                raw = file.read(largest + 1)
+            raw = read_file(self._path, HEADER.size + self._most * (RECORD.size + 4))
         except FileNotFoundError:
             return Contents([], 0)
-        return contents_of(raw, self._key) if len(raw) <= largest else Contents([], 0, "is larger than one can be")
+        except UnfitFile as error:
+            if error.errno != EFBIG:
+                raise
+            return Contents([], 0, "is larger than one can be")
+        return contents_of(raw, self._key)
 
 
 def open_store(folder: Path, key: StoreKey, most: int = MOST) -> tuple[TextStore, list[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from lacli.hub.library import quiet_library, reason
+from lacli.hub.library import careful_library, reason
 
 HUB = "https://huggingface.co"
 
@@ -55,7 +55,7 @@ def fetch(source: Source, *, offline: bool = False, cache: str | None = None) ->
         if offline:
             raise FetchError(f"{source.file} of {source.repository} is not in the cache") from error
     try:
-        with quiet_library():
+        with careful_library():
             return str(download())
     except Exception as error:  # the hub, its transport and the disk raise many kinds
         raise FetchError(reason(error, source.repository, f"{source.file} in {source.repository}").why) from error

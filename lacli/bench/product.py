@@ -36,6 +36,7 @@ from lacli.ending import ctrl_c_ends_at_once, loading_model
 from lacli.errors import Interrupted, LacliError, UsageError
 from lacli.llama import version
 from lacli.memory import peak_memory
+from lacli.notes import show_notes
 from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
@@ -117,10 +118,8 @@ def benchmark(
             verbose=request.verbose,
         )
     with opened as session:
-        for note in session.notes:
-            # It is about plain, which is only the first of the modes here.
-            if ALONE not in note:
-                screen.note(note)
+        # Some are about plain, which is only the first of the modes here.
+        show_notes(screen, [note for note in session.notes if ALONE not in note], session.warnings)
         if not session.sampling.greedy:
             screen.note(f"sampling with seed {session.sampling.seed}")
         outcome = _measured(session, request, screen)

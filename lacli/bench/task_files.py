@@ -17,10 +17,11 @@ from itertools import islice
 
 from lacli.bench.task_rows import task_from_row
 from lacli.bench.tasks import OWN, Task
+from lacli.disk import MOST_TEXT, read_to_end
 from lacli.errors import LacliError
 
-LONGEST_LINE = 64 << 20
-"""Bytes; a longer line is no prompt, and reading it may never end."""
+MOST_LINES = 8 * MOST_TEXT
+"""Bytes of all lines that are read: the suites have some MB, and a pipe may never end."""
 
 GZIP, PARQUET, LIST = b"\x1f\x8b", b"PAR1", b"["
 BOM = b"\xef\xbb\xbf"
@@ -75,7 +76,7 @@ def _json_rows(file: Stream, path: str) -> Iterator[tuple[str, object]]:
     if file.peek(len(BOM)).startswith(BOM):
         file.read(len(BOM))
     if file.peek(1).startswith(LIST):
-        yield from _list_rows(file.read(), path)
+        yield from _list_rows(read_to_end(file.read), path)
         return
     for number, line in enumerate(_lines(file, path), 1):
         if line.strip():
@@ -89,11 +90,14 @@ def _list_rows(raw: bytes, path: str) -> Iterator[tuple[str, object]]:
 
 
 def _lines(file: Stream, path: str) -> Iterator[bytes]:
-    number = 0
-    while line := file.readline(LONGEST_LINE + 1):
+    number, room = 0, MOST_LINES
+    while line := file.readline(MOST_TEXT + 1):
         number += 1
-        if len(line) > LONGEST_LINE:
-            raise LacliError(f"{path}:{number}: a line of more than {LONGEST_LINE >> 20} MiB", EXAMPLE)
+        room -= len(line)
+        if len(line) > MOST_TEXT:
+            raise LacliError(f"{path}:{number}: a line of more than {MOST_TEXT >> 20} MiB", EXAMPLE)
+        if room < 0:
+            raise LacliError(f"{path}:{number}: more than {MOST_LINES >> 20} MiB of prompts", "take fewer")
         yield line
 
 

@@ -175,7 +175,7 @@ class Actions:
     def _read(self, argument: str) -> Outcome:
         name, question = file_and_rest(argument)
         text = _file_text(name)
-        tokens = len(self._chat.session.model.tokenize(text, add_special=False))
+        tokens = len(self._chat.session.model.tokenize(text, add_special=False, special=False))
         size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
         if tokens >= self._chat.cells:
             raise LacliError(f"{size}, and the context has {self._chat.cells:,}", "start again with a larger -c")
@@ -237,6 +237,7 @@ class Actions:
                 (saved.template != self._template, f"it had another chat template: {saved.template or own}"),
                 (saved.adjusted.decoding.strict and not self._chat.settings.strict,
                  "it was made with --strict, and this session has it not"),
+                (saved.left_out, f"{_left_out(saved.left_out)} and left out"),
                 (len(saved.messages) % 2, "its last question has no answer: /regen gives one"),
             )
             if differs
@@ -267,6 +268,11 @@ def _file_text(name: str) -> str:
     if not text.strip():
         raise LacliError(f"{name} is empty", "there is nothing to put before a question")
     return text
+
+
+def _left_out(lines: tuple[int, ...]) -> str:
+    shown = " and ".join(map(str, lines)) if len(lines) < 3 else f"{lines[0]} and {len(lines) - 1} others"
+    return f"line{'s' if lines[1:] else ''} {shown} of it {'are' if lines[1:] else 'is'} damaged"
 
 
 def _files_wait(files: list[tuple[str, str]]) -> str:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from errno import EFBIG
 from pathlib import Path
 
 from prompt_toolkit.history import FileHistory
 
+from lacli.amounts import size_in_words
+from lacli.disk import MOST_TEXT, UnfitFile
 from lacli.errors import reason_of
 
 LINE_STARTS = (b"+", b"#", b"\n")
@@ -73,5 +76,7 @@ def _is_history(path: Path) -> bool:
     # A device or a pipe may have no end; a link to /dev/null is how many people keep no history.
     if path.exists() and not (path.is_file() or path.is_dir() or path.samefile(os.devnull)):
         return False
+    if path.stat().st_size > MOST_TEXT:
+        raise UnfitFile(EFBIG, f"it is larger than {size_in_words(MOST_TEXT)}")
     with path.open("rb") as file:
         return all(line.startswith(LINE_STARTS) for line in file)

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, TextIO
 
+from lacli.amounts import size_in_words
 from lacli.chat.completion import Vocabulary
+from lacli.disk import MOST_TEXT
 from lacli.errors import LacliError
 from lacli.question import decode
 from lacli.settings import Switch
@@ -123,6 +125,7 @@ class PipedLines:
         self._stream: BinaryIO | None = stream
         self._prompts = prompts
         self._number = 0
+        self._room = MOST_TEXT
 
     def read(self) -> str:
         """The next message or command; see `Lines`."""
@@ -139,6 +142,7 @@ class PipedLines:
 
     def _message(self) -> str:
         """Lines up to the one that ends a message; one that is not UTF-8 takes its whole message with it."""
+        self._room = MOST_TEXT
         numbered = [(self._line(PROMPT), self._number)]
         lines = [_lenient(numbered[0][0])]
         quoted, quotes = lines[0].startswith(QUOTES), Quotes(lines[0])
@@ -161,13 +165,18 @@ class PipedLines:
         """The next line without its end."""
         self._show(prompt)
         try:
-            raw = self._stream.readline() if self._stream else b""
+            raw = self._stream.readline(self._room + 1) if self._stream else b""
         except OSError as error:
             # It would fail again and again.
             self._stream = None
             raise LacliError(f"cannot read standard input: {error.strerror}", "give lines through a pipe") from error
         if not raw:
             raise EOFError
+        self._room -= len(raw)
+        if self._room < 0:
+            self._stream = None
+            size = size_in_words(MOST_TEXT)
+            raise LacliError(f"a message of standard input is larger than {size}", "the chat ends with it")
         self._number += 1
         return raw.removeprefix(b"\xef\xbb\xbf" if self._number == 1 else b"").rstrip(b"\r\n")
 

@@ -23,13 +23,17 @@ BROKEN = (ValueError, KeyError, TypeError, RecursionError)
 
 @dataclass
 class Logged:
-    """A chat as its log tells it. version: of the log's format; settings: by their fields' names, as JSON has them."""
+    """A chat as its log tells it. version: of the log's format; settings: by their fields' names, as JSON has them.
+
+    left_out: the numbers of lines that are none of a log.
+    """
 
     conversation: Conversation = field(default_factory=Conversation)
     version: object = VERSION
     model: object = ""
     template: object = ""
     settings: object = field(default_factory=dict)
+    left_out: list[int] = field(default_factory=list)
 
 
 def is_log(beginning: bytes) -> bool:
@@ -40,22 +44,20 @@ def is_log(beginning: bytes) -> bool:
 def read_log(text: str) -> Logged:
     """The chat at the end of a log's text: of its last session that says something, where it has several.
 
-    Raises ValueError for a line that is none of a log; one that a session broke off in is left out.
+    A damaged line is left out; of the last one, in which a session broke off, nothing is said.
     """
     lines = text.removesuffix("\n").split("\n")
-    logged, earlier, wrong = Logged(), Logged(), 0
+    logged, earlier = Logged(), Logged()
     for number, each in enumerate(lines, start=1):
         try:
+            each.encode()  # bytes that are no text would become messages that no tokenizer takes
             line = json.loads(each, parse_constant=no_number)
             if line["event"] == "session":
-                wrong = 0
                 earlier, logged = logged if logged.conversation.messages else earlier, Logged()
-            if not wrong:
-                _follow(logged, line)
+            _follow(logged, line)
         except BROKEN:
-            wrong = wrong or number
-    if wrong and wrong < len(lines):
-        raise ValueError(f"line {wrong} is none of a log")
+            if number < len(lines):
+                logged.left_out.append(number)
     return logged if logged.conversation.messages or not earlier.conversation.messages else earlier
 
 
@@ -89,11 +91,11 @@ def _replace(logged: Logged, line: dict[str, Any]) -> None:
 def _say(conversation: Conversation, line: dict[str, Any]) -> None:
     match line["event"]:
         case "message" if line["role"] == "user":
-            conversation.ask(line["content"])
+            conversation.ask(_text(line))
         case "message":
             if not conversation.is_open:
                 raise ValueError("an answer without a question")
-            conversation.answer(line["content"])
+            conversation.answer(_text(line))
         case "undo":
             conversation.undo()
         case "regen":
@@ -101,7 +103,14 @@ def _say(conversation: Conversation, line: dict[str, Any]) -> None:
         case "clear":
             conversation.clear()
         case "system":
-            conversation.system = line["content"]
+            conversation.system = _text(line)
         case "compact":
-            for _ in range(line["dropped"]):
+            for _ in range(min(line["dropped"], conversation.questions)):
                 conversation.drop_oldest()
+
+
+def _text(line: dict[str, Any]) -> str:
+    """What a line says. Raises ValueError where that is no text."""
+    if not isinstance(line["content"], str):
+        raise ValueError("no text")
+    return line["content"]

@@ -31,7 +31,8 @@ class Loop:
     """One chat on one screen. status: whether the line of numbers is shown; stats: numbers after every answer;
     explain: a line for every step of one.
 
-    interactive: somebody types, so that Ctrl-C stops an answer and not the program. failed: something went wrong.
+    interactive: somebody types, so that Ctrl-C stops an answer and not the program. commands: lines that begin with a
+    slash are commands. failed: something went wrong.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Loop:
         status: bool = True,
         stats: bool = False,
         explain: bool = False,
+        commands: bool = True,
     ) -> None:
         self._chat = chat
         self._actions = actions
@@ -54,7 +56,9 @@ class Loop:
         self._status = status
         self._stats = stats
         self._explain = explain
+        self._commands = commands
         self._leaving = False
+        self._told = False
         self.failed = False
 
     def run(self, lines: Lines, first: str = "") -> None:
@@ -112,8 +116,9 @@ class Loop:
         self._screen.say("Ctrl-C again leaves, and so does Ctrl-D")
 
     def _obey(self, line: str, lines: Lines) -> Outcome:
-        command = parse(line)
+        command = parse(line) if self._commands else None
         if command is None:
+            self._tell_commands(line)
             if self._interactive and (hint := meant_by(line)):
                 self._screen.say(hint)
             self._ask(self._actions.message(message_of(line)), lines)
@@ -135,6 +140,12 @@ class Loop:
         if outcome.again:
             self._answer(self._chat.again(), again=True)
         return outcome
+
+    def _tell_commands(self, message: str) -> None:
+        """Say once that a message which looks like a command is none here."""
+        if message.startswith("/") and not self._commands and not self._told:
+            self._told = True
+            self._screen.note("a line that begins with / is a message here; --commands makes it a command")
 
     def _done(self, command: Command) -> Outcome:
         """Carry out a command: one that waits for a file can be stopped, others are done whole and in the log."""

@@ -30,6 +30,7 @@ from lacli.cost.known import tell
 from lacli.cost.store import CostStore
 from lacli.ending import loading_model
 from lacli.errors import LacliError
+from lacli.notes import show_notes
 from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
@@ -45,7 +46,8 @@ class ChatPlan:
     model: as the user typed it. variables: what the template gets beside a conversation. saved: a chat to go on with,
     whose settings hold but for those `given` on the command line, by their fields' names. first: a message to begin
     with. log: a file to add to. history: the file of typed lines, store: the folder of kept texts, costs: that of
-    measured costs, None for none. editor: the command line of the user's editor, "" for one that is found.
+    measured costs, None for none. editor: the command line of the user's editor, "" for one that is found. commands:
+    lines of a pipe may be commands.
     """
 
     model: str = ""
@@ -66,6 +68,7 @@ class ChatPlan:
     stats: bool = False
     explain: bool = False
     context_shift: bool = False
+    commands: bool = False
     verbose: bool = False
     replicas: ReplicaSettings | None = None
 
@@ -110,13 +113,13 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
             status=plan.status,
             stats=plan.stats,
             explain=plan.explain,
+            commands=interactive or plan.commands,
         )
         vocabulary = Vocabulary({name: argument_of(name) for name in names()}, KEYS, choices, MODES)
         editing = Editing(vocabulary, screen.note, plan.history, loop.status, plan.editor, plan.color)
         lines = stack.enter_context(open_lines(editing))
         others = actions.differences(plan.saved) if plan.saved else []
-        for note in [*notes, *session.notes, *talk.notes, *others]:
-            screen.note(note)
+        show_notes(screen, [*notes, *session.notes, *talk.notes, *others], session.warnings)
         if interactive:
             known = f", {counted(len(messages), 'message')} loaded" if messages else ""
             screen.note(f"{session.model.description}, context {talk.cells} tokens{known}; /help for help, Ctrl-D ends")

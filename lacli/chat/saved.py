@@ -6,6 +6,7 @@ the chat goes is `transcript.py`.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -21,8 +22,9 @@ from lacli.chat.adjust import Adjusted, value_of, with_values
 from lacli.chat.conversation import Message, in_turns
 from lacli.chat.keys import ALL, Key, Value
 from lacli.chat.logged import BEGINNING_BYTES, is_log, no_number, read_log
+from lacli.disk import for_owner
 from lacli.errors import LacliError, UsageError, reason_of
-from lacli.question import read_text
+from lacli.question import decode, read_raw
 from lacli.sampling import MOST_SEED, bias_words, token_bias
 
 FORMAT, VERSION = "lacli chat", 1
@@ -37,6 +39,7 @@ class SavedChat:
     """A conversation with what it takes to go on.
 
     model: as the user typed it; template: empty for the model's own; seed: the one in use where the user has set none.
+    left_out: the numbers of a log's lines that are damaged.
     """
 
     model: str
@@ -45,13 +48,14 @@ class SavedChat:
     adjusted: Adjusted
     template: str = ""
     seed: int = -1
+    left_out: tuple[int, ...] = ()
 
 
 def write_chat(path: str | Path, chat: SavedChat) -> None:
     """Write a chat in one go: a file of that name is whole before and after. Only another chat is written over."""
     text = json.dumps(_as_json(chat), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     try:
-        target = Path(os.path.realpath(os.path.expanduser(path)))
+        target = Path(os.path.expanduser(path))
         _refuse_others(target, str(path))
         _replace_file(target, text.encode())
     except UnicodeEncodeError as error:
@@ -68,24 +72,26 @@ def read_chat(path: str | Path) -> SavedChat:
     Raises LacliError, in one line, for whatever is wrong with the file.
     """
     try:
-        text = read_text(str(path), ordinary=True)
+        raw = read_raw(str(path), ordinary=True).removeprefix(codecs.BOM_UTF8)
     except ValueError as error:
         raise LacliError(f"cannot read {str(path)!r}: {error}", "check the file's name") from error
     try:
-        logged = is_log(text[:BEGINNING_BYTES].encode())
-        found = _of_a_log(text) if logged else json.loads(text, parse_constant=no_number)
+        if is_log(raw[:BEGINNING_BYTES]):
+            left_out, found = _of_a_log(raw)
+        else:
+            left_out, found = (), json.loads(decode(raw, str(path)), parse_constant=no_number)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise LacliError(f"{path} is no saved chat: not JSON at {where}", "/save writes one") from error
     except (ValueError, RecursionError) as error:
         raise LacliError(f"{path} is no saved chat: {error}", "/save writes one") from error
-    return _Reader(str(path)).chat(found)
+    return replace(_Reader(str(path)).chat(found), left_out=left_out)
 
 
-def _of_a_log(text: str) -> dict[str, Any]:
-    """The chat at the end of a log, as a saved one has it."""
-    logged = read_log(text)
-    return {
+def _of_a_log(raw: bytes) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """The lines of a log that are damaged, and the chat at its end as a saved one has it."""
+    logged = read_log(raw.decode(errors="surrogateescape"))
+    return tuple(logged.left_out), {
         "format": FORMAT,
         "version": logged.version,
         "model": logged.model,
@@ -131,6 +137,8 @@ def _plain(value: Value) -> bool | int | float | str | list[str]:
 
 def _refuse_others(target: Path, name: str) -> None:
     """Raise LacliError where a file would be lost that is not one of ours; an empty one is nobody's."""
+    if target.is_symlink():
+        raise LacliError(f"{name} is a link, and what it leads to may be somebody's", "give the name of a file")
     if target.is_dir():
         raise LacliError(f"{name} is a folder", "give the name of a file")
     if not target.exists():
@@ -147,7 +155,7 @@ def _replace_file(target: Path, content: bytes) -> None:
     """Put a file in another's place when it is complete; where that fails nothing is left of it."""
     beside = target.parent / f".lacli-{token_hex(8)}"
     try:
-        with beside.open("xb") as file:
+        with open(beside, "xb", opener=for_owner) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -205,7 +213,7 @@ class _Reader:
             self._refuse('"messages" is not a list')
         for each in found:
             if not isinstance(each, dict):
-                self._refuse(f'{json.dumps(each)[:40]} in "messages" is no message')
+                self._refuse(f'one of "messages" ({type(each).__name__}) is no message')
         roles = [self._text(each, "role") for each in found]
         if not in_turns(roles):
             self._refuse("its messages do not take turns, user and assistant")

@@ -16,6 +16,7 @@ from lacli.chat.conversation import Conversation, Message
 from lacli.chat.logged import BEGINNING_BYTES, FORMAT, VERSION, is_log
 from lacli.chat.saved import messages_json, settings_json
 from lacli.closing import Closing
+from lacli.disk import for_owner
 from lacli.errors import LacliError, reason_of
 from lacli.generation import Answer
 
@@ -38,7 +39,7 @@ class Transcript(Closing):
             if os.path.isfile(name):
                 _refuse_others(name, path)
                 torn = _is_torn(name)
-            self._file = open(name, "ab", buffering=0)  # noqa: SIM115  # closed by close()
+            self._file = open(name, "ab", buffering=0, opener=for_owner)  # noqa: SIM115  # closed by close()
         except (OSError, ValueError) as error:
             raise LacliError(
                 f"cannot write the log {path}: {reason_of(error)}", "give another file to --log"

@@ -63,6 +63,12 @@ ContextShift = Annotated[
             help="When the context is full forget its oldest tokens instead of ending the answer."),
 ]  # fmt: skip
 
+Commands = Annotated[
+    bool,
+    setting("--commands/--no-commands", rich_help_panel=CHAT,
+            help="Obey lines of a pipe that begin with /; on a terminal they always are commands."),
+]  # fmt: skip
+
 
 ANSWERING: dict[str, Group] = {
     "wording": wording_group,
@@ -83,6 +89,7 @@ def chat(
     history: History = True,
     status: Status = True,
     context_shift: ContextShift = False,
+    commands: Commands = False,
     *,
     wording: Wording,
     decoding: Guessing,
@@ -125,6 +132,7 @@ def chat(
         stats=stats,
         explain=explain,
         context_shift=context_shift,
+        commands=commands,
         verbose=verbose,
         replicas=copies,
     )

@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lacli.disk import MOST_RECORD, UnfitFile, read_file
 from lacli.records import UNREADABLE, read_record, save_record
 from lacli.staircase import Cost, Point, Staircase
 
@@ -117,13 +118,15 @@ class CostStore:
         costs, broken = [], []
         for path in self._files(machine.model):
             try:
-                kept = json.loads(path.read_text("utf-8"))
+                kept = json.loads(read_file(path, MOST_RECORD))
                 if kept["format"] != FORMAT:
                     continue
                 if path.name != _file_name(kept["key"]):
                     raise ValueError("the file of another key")
                 if asdict(machine).items() <= kept["key"].items():
                     costs.append(_cost(kept["cost"]))
+            except UnfitFile:
+                broken.append(path)
             except OSError:
                 # It may be well, and be read another time.
                 continue

@@ -25,6 +25,7 @@ from importlib.resources import files
 from itertools import takewhile
 from pathlib import Path
 
+from lacli.disk import MOST_RECORD, read_file
 from lacli.errors import LacliError
 
 LIST = "models.txt"
@@ -113,7 +114,7 @@ def read_list(path: Path, *, own: bool = False) -> tuple[list[Alias], list[Lacli
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_file(path, MOST_RECORD).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LacliError(f"{path} is not UTF-8 text", HOW) from error
     except OSError as error:

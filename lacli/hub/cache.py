@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from lacli.disk import MOST_RECORD, read_file
 from lacli.errors import ModelLoadError
 from lacli.hub.names import HubModel
 from lacli.hub.quants import DEFAULTS, SeveralModels, all_parts, choose, find, has_quant, listed, models
@@ -44,16 +46,17 @@ def lock_of(folder: Path, blob: str) -> Path:
 def newest_snapshot(folder: Path) -> Path | None:
     """In a repository's folder, that with the files of the commit that was seen last, if any."""
     try:
-        commit = (folder / "refs" / "main").read_text("utf-8").strip()
+        commit = read_file(folder / "refs" / "main", MOST_RECORD).decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
-    snapshot = folder / "snapshots" / commit
-    return snapshot if commit and snapshot.is_dir() else None
+    # A name from a file may hold `..`: it is looked for among those that are there.
+    return next((path for path in folder.glob("snapshots/*") if path.name == commit and path.is_dir()), None)
 
 
 def cached_files(snapshot: Path) -> list[str]:
-    """The GGUF files that are complete in a snapshot, as the hub names them."""
-    return sorted(path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file())
+    """The GGUF files that are complete in a snapshot, as the hub names them; those that a terminal can show."""
+    names = (path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file())
+    return sorted(filter(str.isprintable, names))
 
 
 def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
@@ -116,26 +119,34 @@ def _wanted(model: HubModel, there: Sequence[str], known: Sequence[str], *, anyt
 def make_newest(repository: str, commit: str) -> None:
     """Remember that this is the commit that the hub has now, as the library does where it asks for `main`."""
     path = repository_folder(repository) / "refs" / "main"
-    if path.is_file() and path.read_text("utf-8") == commit:  # perhaps in a cache that cannot be written
+    newest = newest_snapshot(path.parents[1])
+    if newest and newest.name == commit:  # perhaps in a cache that cannot be written
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(commit, "utf-8")
+    _write(path, commit)
 
 
 def keep_names(repository: str, commit: str, files: Iterable[str]) -> None:
     """Remember which models a repository has at a commit; a cache that cannot be written is left as it is."""
     path = repository_folder(repository) / "gguf" / f"{commit}.json"
+    with suppress(OSError):
+        _write(path, json.dumps([file for file in files if file.endswith(".gguf")]))
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a file in the place of whatever is there: a pipe would be waited for."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.parents[1] / f".{path.name}.{os.getpid()}.part"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps([file for file in files if file.endswith(".gguf")]), "utf-8")
-    except OSError:
-        pass
+        part.write_text(text, "utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def known_files(folder: Path, commit: str) -> list[str]:
     """The models that a repository had at a commit, as `keep_names` kept them in its folder; none where it did not."""
     try:
-        names = json.loads((folder / "gguf" / f"{commit}.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        names = json.loads(read_file(folder / "gguf" / f"{commit}.json", MOST_RECORD))
+    except (OSError, ValueError, RecursionError):
         return []
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -18,6 +18,7 @@ from pathlib import Path
 from lacli.amounts import size_in_words
 from lacli.errors import Interrupted, ModelLoadError
 from lacli.hub.cache import cache_folder, lock_of, repository_folder
+from lacli.hub.library import UNSAFE, address, check_hash
 
 PATIENCE = 0.5
 """Seconds until a wait for another program is told."""
@@ -39,11 +40,28 @@ class HubFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a repository has at a commit: its files by their names."""
+    """What a repository has at a commit: its GGUF files by their names.
+
+    Raises ModelLoadError for names that would lead out of the cache's folders, or to a terminal's control codes.
+    """
 
     repository: str
     commit: str
     files: dict[str, HubFile]
+
+    def __post_init__(self) -> None:
+        check_hash(self.commit)
+        for file in self.files.values():
+            check_hash(file.blob)
+            if not _is_safe(file.name):
+                what = f"{address()} lists a file {file.name[:80]!r} in {self.repository}"
+                raise ModelLoadError(f"{what}, which is no name in a repository", UNSAFE)
+
+
+def _is_safe(name: str) -> bool:
+    """Whether a file of this name lies below its folder on any system, and the name can be shown."""
+    outside = {"", ".", ".."} & set(name.split("/")) or "\\" in name or name[1:2] == ":"
+    return name.isprintable() and not outside
 
 
 def is_there(file: HubFile, listing: Listing) -> bool:

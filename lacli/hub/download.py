@@ -13,7 +13,7 @@ from lacli.disk import free_disk
 from lacli.errors import Interrupted, ModelLoadError
 from lacli.hub.cache import cache_folder, find_cached, keep_names, make_newest, whats_here
 from lacli.hub.content import HubFile, Listing, Say, fetch_content, is_there, link, missing_bytes
-from lacli.hub.library import address, quiet_library, reason
+from lacli.hub.library import address, careful_library, reason
 from lacli.hub.names import HubModel
 from lacli.hub.quants import choose, models, with_parts
 from lacli.nearest import nearest
@@ -50,7 +50,7 @@ def fetch_model(
         pull = f"lacli pull {name or model} fetches it, without --offline"
         raise ModelLoadError(f"{model} is not in the cache", _beside_whats_here(model, pull))
     try:
-        with quiet_library(bars=not quiet):
+        with careful_library(bars=not quiet):
             return _fetch(model, say)
     except (ModelLoadError, Interrupted):
         raise
@@ -65,13 +65,14 @@ def fetch_model(
 
 
 def list_files(repository: str) -> Listing:
-    """All files of a repository, from the hub in one request. Raises what the library raises."""
+    """The GGUF files of a repository, from the hub in one request. Raises what the library raises."""
     from huggingface_hub import HfApi
 
     found = HfApi(library_name="lacli").model_info(repository, files_metadata=True, timeout=SECONDS)
     files = {
         each.rfilename: HubFile(each.rfilename, each.size or 0, (each.lfs.sha256 if each.lfs else each.blob_id) or "")
         for each in found.siblings or ()
+        if each.rfilename.endswith(".gguf")
     }
     return Listing(repository, found.sha or "", files)
 

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lacli.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfFileMetadata
+
+HASH = re.compile("[0-9a-f]{32,64}")
+"""What names a commit or a content: SHA-1 and SHA-256 on the hub, MD5 on some mirrors."""
+
+UNSAFE = "it is not safe to fetch from there: check HF_ENDPOINT"
 
 
 @dataclass(frozen=True)
@@ -99,16 +111,43 @@ def _first_line(error: Exception) -> str:
     return without_secrets(line) or type(error).__name__
 
 
+def check_hash(text: str | None) -> None:
+    """Raise ModelLoadError for a name of a commit or a content that is no hash: it becomes a part of a path."""
+    if text and not HASH.fullmatch(text):
+        raise ModelLoadError(f"{address()} names a commit or a content {text[:80]!r}, which is no hash", UNSAFE)
+
+
 @contextmanager
-def quiet_library(*, bars: bool = False) -> Iterator[None]:
-    """No warnings of the library's while this lasts, and no bars unless wanted (where stderr is a terminal)."""
+def careful_library(*, bars: bool = False) -> Iterator[None]:
+    """No warnings of the library's while this lasts, and no bars unless wanted (where stderr is a terminal).
+
+    Raises ModelLoadError inside for a header of the hub's that would name a file outside the cache.
+    """
+    from huggingface_hub import file_download
     from huggingface_hub.utils.logging import get_verbosity, set_verbosity
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    before = get_verbosity()
+    before, metadata = get_verbosity(), file_download.get_hf_file_metadata
     set_verbosity(logging.ERROR)
+    # The library makes paths of these headers, and has no place where they could be looked at.
+    file_download.get_hf_file_metadata = partial(_checked_metadata, metadata)
     try:
         with nullcontext() if bars else disable_progress_bars():
             yield
     finally:
+        file_download.get_hf_file_metadata = metadata
         set_verbosity(before)
+
+
+def _checked_metadata(ask: Callable[..., HfFileMetadata], *arguments: Any, **named: Any) -> HfFileMetadata:
+    """What the hub's headers say of a file, asked for by `ask`; its error remembers a commit too."""
+    from huggingface_hub import constants, errors
+
+    try:
+        found = ask(*arguments, **named)
+    except errors.RemoteEntryNotFoundError as error:
+        check_hash(error.response.headers.get(constants.HUGGINGFACE_HEADER_X_REPO_COMMIT))
+        raise
+    check_hash(found.commit_hash)
+    check_hash(found.etag)
+    return found

@@ -15,6 +15,7 @@ from typing import Any
 
 from lacli.amounts import counted
 from lacli.cost.store import MachineKey, digest_of, readable
+from lacli.disk import MOST_RECORD, read_file
 from lacli.errors import LacliError, reason_of
 from lacli.records import UNREADABLE, read_record, save_record
 from lacli.settings import MODES, DecodeSettings
@@ -116,7 +117,7 @@ class TunedStore:
         with suppress(OSError):
             for path in sorted(self.folder.glob("*.json")):
                 with suppress(*UNREADABLE):
-                    other = loads(path.read_text("utf-8"))["key"]
+                    other = loads(read_file(path, MOST_RECORD))["key"]
                     if (other["content"], other["size"]) == (key.content, key.size) and int(other["threads"]):
                         yield path, other
 

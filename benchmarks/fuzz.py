@@ -1,0 +1,357 @@
+"""Runs of lacli on damaged files, odd flags and killed replicas: each has to end by itself, and in one of our ways.
+
+    python -m benchmarks.fuzz                           100 runs of each kind
+    python -m benchmarks.fuzz --runs 500 model files    of two kinds only
+    python -m benchmarks.fuzz --runs 1 --seed 17 flags  run 17 again, as the table names it
+
+A run is clean if it ends in time with an exit code of ours, within bounded memory, and without a traceback or a
+signal. What was not clean is printed with its seed; the exit code is 1 then. Linux only: it bounds memory, and finds
+the child processes that it kills.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from random import Random
+from time import monotonic, sleep
+from typing import Any, get_args
+
+import typer.main
+
+from lacli.cli.main import app
+from lacli.cost.known import cost_key
+from lacli.cost.measure import MeasurePlan
+from lacli.cost.store import CostStore
+from lacli.resolve import demo_model
+from lacli.settings import ModelSettings
+from lacli.staircase import Cost, Point, Staircase
+from lacli.tables import markdown
+
+CODES = {0, 1, 2, 3, 130}
+"""Exit codes that docs name: an answer, something outside, a wrong flag, inexact, Ctrl-C."""
+
+MEMORY, SECONDS = 4 << 30, 60.0
+"""Bytes of data and seconds of a run: the bundled model needs less than half a GB and some seconds."""
+
+FEW = ("-n", "2", "-c", "256")
+HEADER = 200_000
+"""Bytes at the bundled model's beginning, in which all its metadata lies."""
+
+COMMIT = "c" * 40
+FOREIGN = ("GGML_", "LACLI_", "LLAMA_ARG_", "HF_", "HUGGING_FACE_", "XDG_", "PYTHON")
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run to be: arguments of lacli, its standard input, and after how many seconds a child is killed (-1: none)."""
+
+    arguments: Sequence[str]
+    stdin: bytes = b""
+    kill_after: float = -1.0
+
+
+Kind = Callable[[Random, Path], Run]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """A user of `folder` alone, without a network, on one thread of the processor."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    homes = {f"XDG_{name.upper()}_HOME": str(folder / name) for name in ("cache", "config", "data", "state")}
+    hub = {"HF_HUB_CACHE": str(folder / "hub"), "HF_HUB_OFFLINE": "1"}
+    machine = {"LACLI_THREADS": "1", "LACLI_N_GPU_LAYERS": "0", "GGML_NO_BACKTRACE": "1", "TERM": "dumb"}
+    return {**kept, **homes, **hub, **machine, "HOME": str(folder), "PYTHONPATH": str(ROOT)}
+
+
+def problem(run: Run, folder: Path) -> str:
+    """Do a run in its folder; what was not clean about it, "" for nothing."""
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as printed:
+        stdin.write(run.stdin)
+        stdin.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lacli", *run.arguments],
+            cwd=folder, env=environment(folder), stdin=stdin, stdout=printed, stderr=printed,
+            start_new_session=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY)),
+        )  # fmt: skip
+        try:
+            if run.kill_after >= 0:
+                kill_a_child(process, run.kill_after)
+            code = process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"not over after {SECONDS:.0f} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        printed.seek(0)
+        text = printed.read().decode("utf-8", "replace")
+    if code < 0:
+        return signal.Signals(-code).name
+    if "Traceback (most recent call last)" in text:
+        return f"a traceback: {text.strip().splitlines()[-1][:100]}"
+    return "" if code in CODES else f"exit code {code}"
+
+
+def kill_a_child(process: subprocess.Popen[bytes], after: float) -> None:
+    """Kill the youngest child of a process some seconds after it was there."""
+    begun = monotonic()
+    children: list[str] = []
+    while process.poll() is None and monotonic() - begun < SECONDS:
+        with suppress(OSError):
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        if children:
+            sleep(after)
+            with suppress(ProcessLookupError):
+                os.kill(int(children[-1]), signal.SIGKILL)
+            return
+        sleep(0.01)
+
+
+def damaged_model(random: Random, folder: Path) -> Run:
+    """The bundled model with one to three damages to its header."""
+    raw = bytearray(demo_model().read_bytes())
+    for _ in range(random.randint(1, 3)):
+        at, size = random.randrange(HEADER), random.choice((1, 4, 8, 100, 5000))
+        match random.randrange(6):
+            case 0:
+                raw[at] ^= 1 << random.randrange(8)
+            case 1:
+                raw[at : at + size] = random.randbytes(size)
+            case 2:
+                number = random.choice((0, 1, -1, 2**31, 2**62, -(2**63)))
+                raw[at : at + 8] = number.to_bytes(8, "little", signed=True)
+            case 3:
+                del raw[at : at + size]
+            case 4:
+                raw[at:at] = raw[at : at + size]
+            case 5:
+                del raw[random.randrange(len(raw)) :]
+    (folder / "model.gguf").write_bytes(raw)
+    commands = (
+        ("run", "model.gguf", "-p", "hi", *FEW),
+        ("run", "model.gguf", "-p", "hi", "--raw", "--mode", "lookahead", *FEW),
+        ("chat", "model.gguf", *FEW),
+        ("show", "model.gguf"),
+        ("show", "model.gguf", "--json"),
+        ("check", "model.gguf", "--prompts", "1", "-n", "2"),
+    )
+    return Run(random.choice(commands), b"hi\n")
+
+
+FLAGS_OF = ("run", "chat", "check", "mask", "show", "list", "doctor")
+"""Commands without a network and without a long measurement."""
+
+LEFT_OUT = {"--verbose", "--install-completion", "--show-completion", "--rpc", "--isolate"}
+VALUES = (
+    *("-1", "0", "1", "2", "7", "1.5", "1000000", "9999999999999999999999", "nan", "inf", "-inf", "1e999"),
+    *(
+        "",
+        " ",
+        "x",
+        "on",
+        "off",
+        "auto",
+        "all",
+        "none",
+        "a,b",
+        "1,2,3",
+        "\x1b[2J",
+        "\udcff",
+        "é",
+        "{}",
+        "[",
+        "root ::=",
+    ),
+    *("prompt.txt", "nowhere", ".", "/dev/null", "/dev/zero", "~", "auto,x", "lookahead", "q8_0", "4242-5"),
+)
+
+
+def odd_flags(random: Random, folder: Path) -> Run:
+    """Some options of a command, with values that they take and values that they do not."""
+    name = random.choice(FLAGS_OF)
+    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009  # Typer's own class has it
+    options = [each for each in commands[name].params if each.opts[0].startswith("-") and each.opts[0] not in LEFT_OUT]
+    arguments = [name]
+    for option in random.sample(options, min(len(options), random.randint(1, 6))):
+        spelling = random.choice([*option.opts, *option.secondary_opts])
+        value = str(random.choice([*get_args(option.bare_type), option.default, *VALUES]))
+        arguments += [spelling] if option.is_flag else [spelling, value]
+    small = {"run": ("-n", "2"), "chat": ("-n", "2"), "check": ("-n", "2", "--prompts", "1")}
+    (folder / "prompt.txt").write_text("Say yes.")
+    return Run([*arguments, *small.get(name, ())], b"hi\n/stats\n")
+
+
+OURS = {
+    "saved.json": (("chat", "--load", "saved.json", *FEW), ("chat", "--commands", *FEW)),
+    "log.jsonl": (("chat", "--load", "log.jsonl", *FEW), ("chat", "--log", "log.jsonl", *FEW)),
+    "cache/lacli/store/*.texts": (("run", "-p", "hi", "--store", *FEW),),
+    "cache/lacli/cost/*.json": (("run", "-p", "hi", *FEW),),
+    "config/lacli/models.txt": (("run", "mine", "-p", "hi", *FEW), ("list",)),
+    "hub/models--a--b/refs/main": (("run", "a/b", "--offline", "-p", "hi", *FEW), ("list", "--json")),
+    f"hub/models--a--b/gguf/{COMMIT}.json": (("run", "a/b:Q8_0", "--offline", "-p", "hi", *FEW), ("list",)),
+}
+"""Files that lacli or the hub's library keeps, and runs that read them."""
+
+THEIRS = {
+    "prompt.txt": (("run", "-f", "prompt.txt", *FEW),),
+    "system.txt": (("run", "-sysf", "system.txt", "-p", "hi", *FEW),),
+    "schema.json": (("run", "-jf", "schema.json", "-p", "hi", *FEW),),
+    "grammar.gbnf": (("run", "--grammar-file", "grammar.gbnf", "-p", "hi", *FEW),),
+    "template.jinja": (("run", "--chat-template", "./template.jinja", "-p", "hi", *FEW),),
+    "prompts.jsonl": (("bench", "--prompts", "prompts.jsonl", "--modes", "lookup", "--each", "1", "-r", "1", *FEW),),
+}
+"""Files that users write, and name: a pipe in the place of one is waited for, as they want."""
+
+CONTENTS = {
+    "config/lacli/models.txt": f"mine {demo_model()}\n",
+    "hub/models--a--b/refs/main": COMMIT,
+    f"hub/models--a--b/gguf/{COMMIT}.json": '["x-Q8_0.gguf", "x-Q4_K_M.gguf"]',
+    "prompt.txt": "Say yes.\n",
+    "system.txt": "Be brief.\n",
+    "schema.json": '{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}',
+    "grammar.gbnf": 'root ::= "yes" | "no"\n',
+    "template.jinja": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+    "prompts.jsonl": '{"prompt": "Say yes.", "class": "qa"}\n{"prompt": "Say no."}\n',
+}
+
+SCALAR = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?|true|false|null')
+OTHER = (
+    b"null",
+    b"-1",
+    b"1e999",
+    b"NaN",
+    b'"x"',
+    b"[]",
+    b"{}",
+    b"[[[[]]]]",
+    b"9" * 5000,
+    b'"\\ud800"',
+    b"1099511627776",
+)
+
+
+def furnished(folder: Path) -> None:
+    """Put every file into a folder as it should be."""
+    for name, text in CONTENTS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    snapshot = folder / "hub" / "models--a--b" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot / "x-Q8_0.gguf").symlink_to(demo_model())
+    # Measured, it would not be kept on a busy machine.
+    cost = Cost((Staircase(64, (Point(1, 1e-3, 1e-3), Point(8, 2e-3, 2e-3))),))
+    CostStore(folder / "cache" / "lacli" / "cost").save(
+        cost_key(demo_model(), ModelSettings(threads=1, gpu_layers=0), MeasurePlan()), cost
+    )
+    talk = Run(("chat", "--commands", "--store", "--log", "log.jsonl", *FEW), b"hi\n/set temp 0.5\n/save saved.json\n")
+    if said := problem(talk, folder):
+        raise SystemExit(f"lacli {shlex.join(talk.arguments)} is not clean with files as they should be: {said}")
+
+
+def garbled_file(random: Random, folder: Path) -> Run:
+    """One of the files with something else in it, or something else in its place."""
+    shutil.copytree(folder.parent / "furnished", folder, symlinks=True, dirs_exist_ok=True)
+    name, runs = random.choice([*OURS.items(), *THEIRS.items()])
+    (path,) = folder.glob(name)
+    garble(path, random, pipe=name in OURS)
+    return Run(random.choice(runs), b"hi\n/load saved.json\nhi\n")
+
+
+def garble(path: Path, random: Random, *, pipe: bool) -> None:
+    """Damage a file. pipe: a pipe may lie in its place."""
+    raw = path.read_bytes()
+    at = random.randrange(len(raw))
+    match random.choice(("cut", "flip", "noise", "value", "value", "zeros", "deep", "twice", "folder", "zero", "pipe")):
+        case "cut":
+            path.write_bytes(raw[:at])
+        case "flip":
+            path.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << random.randrange(8)]) + raw[at + 1 :])
+        case "noise":
+            path.write_bytes(random.randbytes(random.choice((10, 10_000))))
+        case "value":
+            places = [found.span() for found in SCALAR.finditer(raw)] or [(at, at)]
+            begin, end = random.choice(places)
+            path.write_bytes(raw[:begin] + random.choice(OTHER) + raw[end:])
+        case "zeros":
+            with path.open("ab") as file:
+                file.truncate(1 << 36)
+        case "deep":
+            path.write_bytes(raw[:at] + random.choice((b"[", b'{"a":', b"(")) * 100_000)
+        case "twice":
+            path.write_bytes(raw + raw[: at + 1])
+        case "folder":
+            path.unlink()
+            path.mkdir()
+        case "zero":
+            path.unlink()
+            path.symlink_to("/dev/zero")
+        case "pipe" if pipe:
+            path.unlink()
+            os.mkfifo(path)
+
+
+def killed_replica(random: Random, folder: Path) -> Run:
+    """One of two replicas in processes of their own is killed at some moment."""
+    more = random.choice(((), ("--mode", "plain"), ("--mode", "lookahead"), ("--json",)))
+    arguments = ("run", "-p", "Explain json.", "-n", "150", "--ignore-eos", "--replicas", "2", "--isolate", *more)
+    return Run(arguments, kill_after=random.uniform(0, 3))
+
+
+KINDS: dict[str, Kind] = {
+    "model": damaged_model,
+    "flags": odd_flags,
+    "files": garbled_file,
+    "replicas": killed_replica,
+}
+
+
+def fuzz(kinds: Sequence[str], runs: int, seed: int) -> Counter[str]:
+    """Do `runs` runs of each kind, the first with this seed; print those that are not clean, and count them by kind."""
+    found: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        if "files" in kinds:
+            (furnishing := Path(folder) / "furnished").mkdir()
+            furnished(furnishing)
+        for kind, number in product(kinds, range(seed, seed + runs)):
+            place = Path(folder) / f"{kind}-{number}"
+            place.mkdir()
+            run = KINDS[kind](Random(f"{kind} {number}"), place)
+            if said := problem(run, place):
+                found[kind] += 1
+                print(f"--runs 1 --seed {number} {kind}: {said}: {ascii(shlex.join(run.arguments))}", flush=True)
+            shutil.rmtree(place)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--runs", type=int, default=100, help="of each kind")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run")
+    given = parser.parse_args(arguments)
+    kinds = given.kinds or list(KINDS)
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        parser.error(f"no kind {unknown[0]}: {', '.join(KINDS)}")
+    found = fuzz(kinds, given.runs, given.seed)
+    rows = [[kind, str(given.runs), str(given.runs - found[kind])] for kind in kinds]
+    print(markdown(["kind", "runs", "clean"], rows))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

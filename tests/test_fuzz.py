@@ -1,0 +1,69 @@
+"""The fuzzer: a few runs of each kind are clean, and what is not clean is told with the seed that repeats it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from benchmarks import fuzz
+from benchmarks.fuzz import CONTENTS, OURS, THEIRS, Run, garble, problem
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it bounds memory and finds children as Linux does")
+
+
+@pytest.mark.parametrize("kind", fuzz.KINDS)
+def test_a_run_of_each_kind_is_clean(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz.main(["--runs", "1", "--seed", "1", kind]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("raise ValueError('no')", "a traceback: ValueError: no"),
+        ("import os; os.abort()", "SIGABRT"),
+        ("import sys; sys.exit(9)", "exit code 9"),
+        ("bytearray(5 << 30)", "a traceback: MemoryError"),
+        ("import sys; sys.exit(3)", ""),
+    ],
+)
+def test_what_is_not_clean_is_told(program: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lacli.py").write_text(program)
+    monkeypatch.setattr(fuzz, "ROOT", tmp_path)
+    assert problem(Run(()), tmp_path) == said
+
+
+def test_a_run_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(fuzz, "SECONDS", 0.1)
+    assert problem(Run(("run", "-f", "pipe")), tmp_path) == "not over after 0 s"
+
+
+def test_a_seed_repeats_its_run_and_the_table_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs: list[Run] = []
+
+    def broken(run: Run, folder: Path) -> str:
+        runs.append(run)
+        return "it broke"
+
+    monkeypatch.setattr(fuzz, "problem", broken)
+    assert fuzz.main(["--runs", "2", "--seed", "5", "flags"]) == 1
+    assert fuzz.main(["--runs", "1", "--seed", "6", "flags"]) == 1
+    assert runs[1] == runs[2] != runs[0]
+    assert "--runs 1 --seed 6 flags: it broke: " in capsys.readouterr().out
+
+
+def test_every_file_that_is_garbled_is_there_and_no_garbling_leaves_it_as_it_was(tmp_path: Path) -> None:
+    assert set(CONTENTS) <= {*OURS, *THEIRS}
+    whole = '{"a": 1}'
+    for seed in range(50):
+        path = tmp_path / str(seed)
+        path.write_text(whole)
+        garble(path, Random(seed), pipe=True)
+        small = path.is_file() and not path.is_symlink() and path.stat().st_size < 1000
+        assert not small or path.read_bytes() != whole.encode(), seed
