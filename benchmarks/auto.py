@@ -1,7 +1,8 @@
 """Mode auto on machines of other shapes: the real demo model, and steps that cost what a staircase says.
 
-    python -m benchmarks.auto --stairs gpu --prompts ../shared/data/stdlib_prompts.jsonl
+    python -m benchmarks.auto --stairs gpu --prompts benchmarks/prompts.jsonl
     python -m benchmarks.auto --stairs q4_0 --classes edit,extract --first 2 --only auto,auto:suffix
+    python -m benchmarks.auto --kinds --only auto-window        how often guesses of each kind came true
 
 Prints Markdown tables by class of prompts: tokens per unit of time relative to plain decoding, S, and rows a step. A
 unit is a plain step, so plain's own number is 1 and it is only run to compare texts. The oracle drafts plain's text: it
@@ -12,14 +13,18 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.simulated import SHAPES, SimulatedEngine, Stairs
+from lacli.auto import pooled, recycling, suffix
+from lacli.auto.belief import Belief
 from lacli.bench.ceiling import best_rows, chain
 from lacli.bench.oracle import oracle_in
 from lacli.bench.task_files import read_tasks
@@ -40,6 +45,9 @@ ALONE = ("auto:suffix", "auto:recycling", "auto:pool", "auto:pool+window")
 LACKING = ("auto-suffix", "auto-recycling", "auto-pool", "auto-window")
 ORACLE = "oracle"
 CONTENDERS = (ORACLE, "lookahead", "lookup", "auto", *ALONE, *LACKING)
+
+EXPECTED = {"suffix": suffix.EXPECTED, "recycling": recycling.EXPECTED, "pool": pooled.EXPECTED}
+"""What mode auto starts from, by kind of guess."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +218,33 @@ def tables(found: dict[str, dict[str, Total]]) -> str:
     ])  # fmt: skip
 
 
+@contextmanager
+def counting_kinds() -> Iterator[dict[int, list[list[int]]]]:
+    """Hits and tries of each kind of guess, under the number of kinds that its source tells apart."""
+    counts: dict[int, list[list[int]]] = {}
+    original = Belief.saw
+
+    def saw(belief: Belief, kind: int, hit: bool) -> None:
+        many = len(belief.probability)
+        counted = counts.setdefault(many, [[0, 0] for _ in range(many)])[kind]
+        counted[0] += hit
+        counted[1] += 1
+        original(belief, kind, hit)
+
+    with patch.object(Belief, "saw", saw):
+        yield counts
+
+
+def kinds_table(counts: dict[int, list[list[int]]]) -> str:
+    """What each kind of guess is expected to be worth, and what it was."""
+    rows = [
+        [f"{name} {kind}", f"{expected[kind]:.3f}", f"{hits / tries:.3f}" if tries else "", str(tries)]
+        for name, expected in EXPECTED.items()
+        for kind, (hits, tries) in enumerate(counts.get(len(expected), []))
+    ]
+    return markdown(["kind", "expected", "came true", "tries"], rows)
+
+
 def number(value: float) -> str:
     return f"{value:.2f}"
 
@@ -230,11 +265,15 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of DecodeSettings")
     parser.add_argument("--learn", action="store_true", help="the staircase is learned while running, not given")
     parser.add_argument("--noise", type=float, default=0.0, help="how much equal steps differ: 0.1 is 10%%")
+    parser.add_argument("--kinds", action="store_true", help="how often guesses came true by kind (one contender)")
     parser.add_argument("--temp", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--threads", type=int, default=0)
-    print(tables(measured(Bench(parser.parse_args()))))
+    arguments = parser.parse_args()
+    with counting_kinds() as counts:
+        found = measured(Bench(arguments))
+    print(kinds_table(counts) if arguments.kinds else tables(found))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The core's speed: against a bare loop, against llama.cpp's own llama-lookahead, and where a step's time goes.
 
-    python benchmarks/core.py plain      plain mode against a bare llama_decode + argmax loop
-    python benchmarks/core.py overhead   Python and cache bookkeeping a step, at 200 and 4,000 tokens of context
-    python benchmarks/core.py choose     one vectorised argmax against the backend's greedy sampler
-    python benchmarks/core.py window     the window's first guesses and its two ways to move: S, rows, tokens/s
-    python benchmarks/core.py reference --binary llama-lookahead    against the reference, short and long context
+    python -m benchmarks.core plain      plain mode against a bare llama_decode + argmax loop
+    python -m benchmarks.core overhead   Python and cache bookkeeping a step, at 200 and 4,000 tokens of context
+    python -m benchmarks.core choose     one vectorised argmax against the backend's greedy sampler
+    python -m benchmarks.core window     the window's first guesses and its two ways to move: S, rows, tokens/s
+    python -m benchmarks.core reference --binary llama-lookahead    against the reference, short and long context
 
 Each prints a Markdown table. Runs of what is compared take turns, so that a noisy machine hits both; quote the
 ratios. No test lives here, and nothing here is timed by the tests.

@@ -1,12 +1,12 @@
 """Function-preserving expansion: write a bigger llama GGUF that computes the same next token as a small one.
 
-    python benchmarks/expand.py 7b.gguf --shape 7b --type Q4_0
-    python benchmarks/expand.py OUT.gguf --small SMALL.gguf --width 512 --layers 12 --head-width 128
+    python -m benchmarks.expand 7b.gguf --shape 7b --type Q4_0
+    python -m benchmarks.expand OUT.gguf --small SMALL.gguf --width 512 --layers 12 --head-width 128
 
 The bigger model runs at a real model's cost and says what the small one says, so benchmarks need no download. Types,
-the file and the command line are here; why the function stays the same is told in `expansion.py`. Needs gguf and
-numpy. Exact in real numbers: the text is the small model's up to the rounding of the type. Tensors are written piece
-by piece, so that memory does not grow with the model.
+the file and the command line are here; why the function stays the same is told in `expansion.py`. Needs gguf, which
+`pip install '.[test]'` brings. Exact in real numbers: the text is the small model's up to the rounding of the type.
+Tensors are written piece by piece, so that memory does not grow with the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from typing import Any, BinaryIO
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import gguf
+try:
+    import gguf
+except ModuleNotFoundError:
+    raise SystemExit("expand: gguf is missing (pip install '.[test]' brings it)") from None
 import numpy as np
 import numpy.typing as npt
 

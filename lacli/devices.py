@@ -180,5 +180,5 @@ def _numbered(devices: Sequence[str]) -> str:
 def _there_is(name: str, known: Iterable[str]) -> str:
     names = list(known)
     if name.upper().startswith(RPC) and not any(each.startswith(RPC) for each in names):
-        return "RPC0, RPC1, .. are devices of --rpc HOST:PORT, which lacli run, chat and bench have"
+        return "RPC0, RPC1, .. are devices of --rpc HOST:PORT, which lacli run and chat have"
     return f"there is {', '.join(names)}"

@@ -31,8 +31,8 @@ def test_every_line_of_the_list_that_comes_with_lacli_is_read() -> None:
     found = read_aliases()
     assert list(found) == [line.split()[0] for line in lines]
     for line in lines:
-        name, repository, quant, window, ngram, guesses, words = line.split(maxsplit=6)
-        assert found[name] == Alias(name, repository, quant, int(window), int(ngram), int(guesses), words, own=False)
+        name, repository, quant, words = line.split(maxsplit=3)
+        assert found[name] == Alias(name, repository, quant, words, own=False)
 
 
 def test_the_list_of_an_installed_package_is_among_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,15 +51,13 @@ def test_the_list_of_an_installed_package_is_among_its_data(tmp_path: Path, monk
     [
         ("me a/b", Alias("me", "a/b", own=True)),
         ("Me a/b Q8_0", Alias("Me", "a/b", "Q8_0", own=True)),
-        ("me a/b q4 1 2 3", Alias("me", "a/b", "q4", 1, 2, 3, own=True)),
-        ("me a/b IQ4_XS 10 5 12 my words", Alias("me", "a/b", "IQ4_XS", 10, 5, 12, "my words", own=True)),
+        ("me a/b IQ4_XS my words", Alias("me", "a/b", "IQ4_XS", "my words", own=True)),
         ("me a/b UD-Q4_K_XL words", Alias("me", "a/b", "UD-Q4_K_XL", words="words", own=True)),
-        ("me a/b - 1 2 3 words", Alias("me", "a/b", "", 1, 2, 3, "words", own=True)),
+        ("me a/b - words", Alias("me", "a/b", "", "words", own=True)),
         ("me a/b F1 racing", Alias("me", "a/b", words="F1 racing", own=True)),
         ("me a/b bf16 words", Alias("me", "a/b", "bf16", words="words", own=True)),
         ("me a/b 7 billion", Alias("me", "a/b", words="7 billion", own=True)),
         ("me hf:a/b:Q8_0", Alias("me", "hf:a/b:Q8_0", own=True)),
-        ("me a/b 1 2 3 4 bits", Alias("me", "a/b", "", 1, 2, 3, "4 bits", own=True)),
         ("  me\ta/b   quick and small ", Alias("me", "a/b", words="quick and small", own=True)),
         ("me hf:a/b/c/d.gguf it's mine", Alias("me", "hf:a/b/c/d.gguf", words="it's mine", own=True)),
         ("me /models/d.gguf", Alias("me", "/models/d.gguf", own=True)),
@@ -95,8 +93,6 @@ def test_a_list_of_ones_own_need_not_exist(tmp_path: Path) -> None:
         ("alone", "no repository"),
         ("me a-word", "neither owner/repo nor a .gguf file"),
         ("me folder/deep/repo", "neither owner/repo nor a .gguf file"),
-        ("me a/b Q8_0 15 5", "three numbers"),
-        ("me a/b Q8_0 15 5 0 words", "three numbers"),
         ("me/you a/b", "me/you is no name"),
         (".me a/b", ".me is no name"),
         ("-me a/b", "-me is no name"),
@@ -104,7 +100,6 @@ def test_a_list_of_ones_own_need_not_exist(tmp_path: Path) -> None:
         ("me a/b.", "neither owner/repo nor a .gguf file"),
         ("me hf:a", "hf:a names no model of the hub"),
         ("me hf:a/b/c.txt", "names no model of the hub"),
-        ("me a/b 7", "three numbers"),
         ('me "/my models/d.gguf', "quote"),
     ],
 )

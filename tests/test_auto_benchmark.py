@@ -9,8 +9,9 @@ from time import perf_counter
 import pytest
 
 import lacli.decode
-from benchmarks.auto import CONTENDERS, settings_of
+from benchmarks.auto import CONTENDERS, EXPECTED, counting_kinds, kinds_table, settings_of
 from benchmarks.simulated import PLAIN_S, SHAPES, SimulatedEngine, Stairs
+from lacli.auto.belief import Belief
 from lacli.decode import Decoder
 from lacli.errors import UsageError
 from lacli.settings import DecodeSettings
@@ -54,6 +55,16 @@ def test_the_clock_moves_by_the_staircase_alone_and_is_put_back() -> None:
     assert [step.tokens for step in Decoder(FakeEngine(), settings).generate(PROMPT, 30)] == [
         step.tokens for step in steps
     ]
+
+
+def test_guesses_are_counted_by_their_kind_beside_what_was_expected() -> None:
+    belief = Belief(EXPECTED["suffix"])
+    with counting_kinds() as counts:
+        belief.saw(2, True)
+        belief.saw(2, False)
+    belief.saw(2, True)
+    (row,) = [line for line in kinds_table(counts).splitlines() if "suffix 2 " in line]
+    assert row.strip("| ").replace(" ", "").split("|") == ["suffix2", f"{EXPECTED['suffix'][2]:.3f}", "0.500", "2"]
 
 
 def test_names_say_which_sources_are_asked() -> None:

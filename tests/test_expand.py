@@ -6,6 +6,7 @@ in that type at its own size. What is then left is the order of sums, and the ro
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import subprocess
 import sys
@@ -272,3 +273,10 @@ def test_the_command_line_says_an_error_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr == "expand: --layers 3 is less than the small model's 8 (a shape can only grow)\n"
+
+
+def test_a_missing_library_is_said_in_one_line_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    monkeypatch.delitem(sys.modules, "benchmarks.expand")
+    with pytest.raises(SystemExit, match=r"^expand: gguf is missing \(pip install '\.\[test\]' brings it\)$"):
+        importlib.import_module("benchmarks.expand")

@@ -61,10 +61,10 @@ def test_list_shows_a_damaged_file_and_all_others(home: dict[str, str], model: P
 def test_list_marks_the_users_own_names(home: dict[str, str], model: Path, tmp_path: Path) -> None:
     own = tmp_path / "c" / "lacli" / "models.txt"
     own.parent.mkdir(parents=True)
-    own.write_text("mine me/a Q8_0 9 6 3 my own\n")
+    own.write_text("mine me/a Q8_0 my own\n")
     hub_cache.add(tmp_path / "hub", "me/a", "a-Q8_0.gguf", model)
     (line,) = (line for line in program.run("list", env=home).out.split("\n") if line.startswith("mine"))
-    assert line.split() == ["mine", "*+", "9", "6", "3", "my", "own", "me/a:Q8_0"]
+    assert line.split() == ["mine", "*+", "my", "own", "me/a:Q8_0"]
 
 
 @pytest.mark.parametrize("command", [["list"], ["show", "me/a"], ["pull", "--offline", "mine"], ["rm", "-y", "mine"]])

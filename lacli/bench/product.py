@@ -33,7 +33,7 @@ from lacli.copies import ALONE
 from lacli.cost.known import cost_beside
 from lacli.cost.store import CostStore
 from lacli.ending import ctrl_c_ends_at_once, loading_model
-from lacli.errors import Interrupted, LacliError, UsageError
+from lacli.errors import Interrupted, LacliError
 from lacli.llama import version
 from lacli.memory import peak_memory
 from lacli.notes import show_notes
@@ -100,11 +100,6 @@ def benchmark(
     """
     if request.check:
         refuse_other_draws(sampling)
-    if request.replicas and request.replicas.rpc:
-        raise UsageError(
-            "a benchmark has contexts for all its modes at once, and an RPC server serves one",
-            "lacli run --rpc --stats says what one answer took",
-        )
     sampling = fixed_seed(sampling)
     with loading_model(screen):
         plain = replace(decoding, mode="plain")

@@ -18,6 +18,7 @@ from lacli.cli.options import LOADING, MODEL, OUTPUT, model_group
 from lacli.cli.placement_options import replica_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.errors import UsageError
+from lacli.flags import spellings
 from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
 from lacli.settings import MODES, Mode, ModelSettings, Switch
@@ -125,6 +126,8 @@ Plot = Annotated[
                  help="Draw speed-ups, S against rows and the cost of rows into a .png, .svg or .pdf file."),
 ]  # fmt: skip
 Chart = Annotated[bool, typer.Option("--chart", help="Draw the same in the terminal.", rich_help_panel=OUTPUT)]
+Rpc = Annotated[str, setting(*spellings("rpc"), hidden=True)]
+"""Taken only to be refused with the reason: `lacli run` and `chat` have it."""
 Samples = Annotated[
     str | None,
     typer.Option("--samples", metavar="FILE", show_default=False, rich_help_panel=OUTPUT,
@@ -162,6 +165,7 @@ def bench(
     flash_attention: FlashAttention = None,
     loading: ModelSettings,
     copies: ReplicaSettings,
+    rpc: Rpc = "",
     offline: options.Offline = False,
     output: OutputFormat = "md",
     plot: Plot = None,
@@ -185,6 +189,11 @@ def bench(
     from lacli.template import read_variables
     from lacli.ui import Screen
 
+    if rpc:
+        raise UsageError(
+            "--rpc: a benchmark has contexts for all its modes at once, and an RPC server serves one",
+            "lacli run --rpc --stats says what one answer took",
+        )
     screen = Screen(color=color, quiet=quiet)
     switches = parse_switches(flash_attention) if flash_attention is not None else []
     if suite:

@@ -129,12 +129,15 @@ def _in_one_line(error: Any) -> UsageError:
 
 
 def _commands_with(option: str) -> list[str]:
-    """The commands that know an option."""
+    """The commands that offer an option."""
     commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
     return [
         name
         for name, command in commands.items()
-        if any(option in (*parameter.opts, *parameter.secondary_opts) for parameter in command.params)
+        if any(
+            option in (*parameter.opts, *parameter.secondary_opts) and not getattr(parameter, "hidden", False)
+            for parameter in command.params
+        )
     ]
 
 

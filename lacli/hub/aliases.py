@@ -2,13 +2,12 @@
 
 One model a line, its columns separated by spaces; lines that begin with # say nothing:
 
-    alias  repository  quant  W N G  words
+    alias  repository  quant  words
 
 - alias: the name, in small letters or capitals.
 - repository: `owner/repo` on the Hugging Face Hub, one file there as `hf:owner/repo/folder/file.gguf`, or a path
   (`~/models/a.gguf`; in quotes where it has spaces; a relative one starts at the list's folder).
 - quant: such as Q4_K_M, or - for none.
-- W N G: three numbers, the lookahead settings to begin with.
 - words: what it is.
 
 Only the first two are needed in the user's own list, whose entries replace those of the same name. A broken line there
@@ -22,7 +21,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import takewhile
 from pathlib import Path
 
 from lacli.disk import MOST_RECORD, read_file
@@ -40,23 +38,19 @@ PART = r"\w(?:[\w.-]*\w)?"
 
 REPOSITORY = re.compile(rf"(?P<repository>{PART}/{PART})(?::(?P<quant>{PART}))?")
 FILE = re.compile(rf"(?P<repository>{PART}/{PART})/(?P<file>[^:]+\.gguf)")
-HOW = "a line is: alias repository [quant] [W N G] [words]"
+HOW = "a line is: alias repository [quant] [words]"
 
 
 @dataclass(frozen=True)
 class Alias:
     """A model's short name.
 
-    repository: `owner/repo`, `hf:owner/repo/file.gguf` or a path. quant: "" for none. window, ngram, guesses: W, N and
-    G, 0 for none. own: from the user's list.
+    repository: `owner/repo`, `hf:owner/repo/file.gguf` or a path. quant: "" for none. own: from the user's list.
     """
 
     name: str
     repository: str
     quant: str = ""
-    window: int = 0
-    ngram: int = 0
-    guesses: int = 0
     words: str = ""
     own: bool = False
 
@@ -132,18 +126,9 @@ def _read_line(line: str, folder: Path, *, own: bool) -> Alias:
     if not NAME.fullmatch(match["name"]):
         raise ValueError(f"{match['name']} is no name: letters, digits and . _ + -, no . or - first, no .gguf last")
     words = (match["rest"] or "").split()
-    quant = words.pop(0) if words and QUANT.fullmatch(words[0]) else ""
-    sizes = [int(word) for word in takewhile(str.isdecimal, words[:3])]
-    if sizes and (len(sizes) > 1 or not words[1:]):  # "7 billion" is words
-        if len(sizes) != 3 or 0 in sizes:
-            raise ValueError("W N G are three numbers above 0")
-        words = words[3:]
-    else:
-        sizes = [0, 0, 0]
+    quant = words.pop(0).strip("-") if words and QUANT.fullmatch(words[0]) else ""
     repository = _repository(match["repository"].strip('"'), folder)
-    window, ngram, guesses = sizes
-    quant = quant.strip("-")
-    return Alias(match["name"], repository, quant, window, ngram, guesses, " ".join(words), own)
+    return Alias(match["name"], repository, quant, " ".join(words), own)
 
 
 def _repository(text: str, folder: Path) -> str:

@@ -23,7 +23,7 @@ from lacli.ui import Screen, wrapped
 BUNDLED = "(bundled)"
 INDENT = "    "
 HEADER = ("MODEL", "SIZE", "TYPE", "CONTEXT", "LAST USED")
-ALIAS_HEADER = ("ALIAS", "", "W", "N", "G", "WHAT IT IS", "MODEL")
+ALIAS_HEADER = ("ALIAS", "", "WHAT IT IS", "MODEL")
 HERE, OWN = "*", "+"
 NARROW = 70
 """Columns below which tables break."""
@@ -93,9 +93,6 @@ def _alias_json(alias: Alias, on_disk: bool) -> dict[str, Any]:
     return {
         "name": alias.name,
         "model": _target(alias),
-        "window": alias.window or None,
-        "ngram": alias.ngram or None,
-        "guesses": alias.guesses or None,
         "words": alias.words,
         "own": alias.own,
         "on_disk": on_disk,
@@ -166,17 +163,17 @@ def _row(model: Stored, now: float) -> tuple[str, ...]:
 
 
 def _alias_table(shelf: Shelf, width: int) -> str:
-    """A line an alias; what it stands for only where there is room for it, W N G not on a narrow terminal."""
+    """A line an alias; what it stands for only where there is room for it."""
     rows = [_alias_row(alias, bool(aliased(shelf.stored, alias))) for alias in shelf.aliases.values()]
     if _is_narrow(width):
         return "\n".join(
-            f"{f'{name} {signs}'.strip()}\n{_indented(printable(row[3]), width)}" for name, signs, *row in rows
+            f"{f'{name} {signs}'.strip()}\n{_indented(printable(words), width)}" for name, signs, words, _ in rows
         )
-    lines = table([ALIAS_HEADER, *rows], right=(2, 3, 4))
+    lines = table([ALIAS_HEADER, *rows])
     if not width or max(map(len, lines)) <= width:
         return "\n".join(lines)
-    short = table([ALIAS_HEADER[:6], *(row[:6] for row in rows)], right=(2, 3, 4))
-    begin = short[0].index(ALIAS_HEADER[5])
+    short = table([ALIAS_HEADER[:3], *(row[:3] for row in rows)])
+    begin = short[0].index(ALIAS_HEADER[2])
     return "\n".join(_hanging(line, begin, width) for line in short)
 
 
@@ -189,15 +186,12 @@ def _hanging(line: str, begin: int, width: int) -> str:
 
 
 def _alias_row(alias: Alias, on_disk: bool) -> tuple[str, ...]:
-    numbers = [str(number) if number else "-" for number in (alias.window, alias.ngram, alias.guesses)]
     signs = (HERE if on_disk else "") + (OWN if alias.own else "")
-    return (alias.name, signs, *numbers, alias.words or _target(alias), _target(alias))
+    return (alias.name, signs, alias.words or _target(alias), _target(alias))
 
 
 def _legend(shelf: Shelf, width: int) -> str:
     lines = [f"{HERE} on this disk"]
-    if not _is_narrow(width):
-        lines.append("W N G: lookahead settings to begin with (-W -N -G)")
     if any(alias.own for alias in shelf.aliases.values()):
         lines.insert(1, f"{OWN} of your own, from {shelf.own}")
     else:
