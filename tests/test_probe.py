@@ -17,7 +17,7 @@ from lacli.resolve import demo_model
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
-from tests.doctored import finding, machine
+from tests.doctored import fail, finding, machine
 from tests.program import call
 
 ON_ONE_THREAD = ModelSettings(gpu_layers=0, threads=1)
@@ -166,6 +166,8 @@ def test_a_trial_that_cannot_be_made_says_nothing_of_the_build_and_is_not_rememb
     play(end)
     assert probe.fault_of(1, 1, repack=True) == ""
     assert not list(tmp_path.iterdir())
+    with pytest.raises(OSError, match="no trial could be made"):
+        probe.trial(1, 1, repack=True)
 
 
 def test_a_python_that_cannot_be_started_is_no_fault_of_the_build(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,5 +213,6 @@ def test_the_doctor_names_the_fault_and_the_build_that_has_none(
     assert arguments in found.todo[-1]
 
 
-def test_a_sound_build_is_fine_to_the_doctor() -> None:
+def test_a_sound_build_is_fine_to_the_doctor_and_one_that_cannot_be_tried_is_unknown() -> None:
     assert finding("kernels", machine()).state == "fine"
+    assert finding("kernels", machine(faults=fail)).state == "unknown"

@@ -217,8 +217,8 @@ def _faults() -> tuple[str, str]:
 
     probe.forget()
     cores = physical_cores()
-    fault = probe.fault_of(cores, cores, repack=True)
-    return fault, fault and probe.fault_of(cores, cores, repack=False)
+    fault = probe.trial(cores, cores, repack=True)
+    return fault, fault and probe.trial(cores, cores, repack=False)
 
 
 def _broken_names(own: Path) -> list[str]:

@@ -85,11 +85,13 @@ def fault_of(threads: int, threads_batch: int, repack: bool) -> str:
     path = folder() / f"{sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
     with suppress(*UNREADABLE):
         return str(read_record(path, FORMAT, key, "fault"))
-    fault = _try(threads, threads_batch, repack)
-    if fault is not None:
-        # Where it cannot be kept, the next process tries again.
-        save_record(path, FORMAT, key, "fault", fault)
-    return fault or ""
+    try:
+        fault = trial(threads, threads_batch, repack)
+    except OSError:
+        return ""
+    # Where it cannot be kept, the next process tries again.
+    save_record(path, FORMAT, key, "fault", fault)
+    return fault
 
 
 def folder() -> Path:
@@ -142,14 +144,11 @@ def _processor() -> str:
     return " ".join(said.get(name, "") for name in ("model name", "flags", "Features", "CPU part"))
 
 
-def _try(threads: int, threads_batch: int, repack: bool) -> str | None:
-    """Run a trial to its end; None if it could not be run, which says nothing of the build."""
-    try:
-        with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as place:
-            arguments = [place, str(threads), str(threads_batch), "repack" if repack else "plain"]
-            ended, printed = _run([*COMMAND, *arguments], place)
-    except OSError:
-        return None
+def trial(threads: int, threads_batch: int, repack: bool) -> str:
+    """Try this build now and return its fault, '' for none. Raises OSError where no child could be run to its end."""
+    with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as place:
+        arguments = [place, str(threads), str(threads_batch), "repack" if repack else "plain"]
+        ended, printed = _run([*COMMAND, *arguments], place)
     found = _read(printed)
     if ended:
         missing = next((case for case in _cases() if case not in found), None)
@@ -161,10 +160,10 @@ def _run(command: Sequence[str], place: str) -> tuple[str, str]:
     """Run a trial and return what ended it, '' for itself, and what it printed. Raises OSError if it cannot run."""
     with subprocess.Popen(
         command, cwd=place, env=python_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, text=True,
+        stderr=subprocess.PIPE, text=True,
     ) as child:  # fmt: skip
         try:
-            printed, _ = child.communicate(timeout=PATIENCE_S)
+            printed, said = child.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             child.kill()
             return f"no answer within {PATIENCE_S:g} s", child.communicate()[0]
@@ -176,12 +175,15 @@ def _run(command: Sequence[str], place: str) -> tuple[str, str]:
     if child.returncode >= 1 << 31:  # Windows ends a process by an exception's number
         return f"exception {child.returncode:#x}", printed
     if child.returncode:
-        raise OSError(f"the trial could not be made (exit code {child.returncode})")
+        raise OSError(f"no trial could be made: {(said.strip().splitlines() or ['no reason given'])[-1]}")
     return "", printed
 
 
 Case = tuple[str, int]
 """A type of weights and the rows of a batch."""
+
+Value = int | float | str | list[str]
+"""A value of a GGUF file's header."""
 
 
 def _cases() -> Iterator[Case]:
@@ -249,7 +251,7 @@ def main(place: Path, threads: int, threads_batch: int, *, repack: bool) -> None
 
 
 def write_model(path: Path) -> None:
-    """Write a llama model of one layer with random F16 weights and no vocabulary, the same ones each time."""
+    """Write a llama model of one layer with random F16 weights, the same ones each time."""
     random = np.random.default_rng(0)
     shapes = {
         "token_embd.weight": (VOCABULARY, WIDTH),
@@ -264,9 +266,13 @@ def write_model(path: Path) -> None:
         "blk.0.ffn_up.weight": (WIDTH, WIDTH),
         "blk.0.ffn_down.weight": (WIDTH, WIDTH),
     }
-    keys: dict[str, int | float | str] = {
+    tokens = [chr(ord("!") + number) for number in range(VOCABULARY)]
+    keys: dict[str, Value] = {
         "general.architecture": "llama",
-        "tokenizer.ggml.model": "no_vocab",
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": [" ".join(tokens[:2])],
         "llama.vocab_size": VOCABULARY,
         "llama.block_count": 1,
         "llama.context_length": CELLS,
@@ -292,7 +298,7 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(text)) + text.encode()
 
 
-def _value(value: int | float | str) -> bytes:
+def _value(value: Value) -> bytes:
     """A value of the file's header behind GGUF's number of its type."""
     match value:
         case int():
@@ -301,6 +307,8 @@ def _value(value: int | float | str) -> bytes:
             return struct.pack("<If", 6, value)
         case str():
             return struct.pack("<I", 8) + _string(value)
+        case list():
+            return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_string, value))
 
 
 def _padded(part: bytes) -> bytes:
