@@ -92,7 +92,8 @@ def test_one_that_hides_the_cursor_shows_it_again(number: signal.Signals) -> Non
     terminal.expect_exact("\x1b[?25l")
     terminal.kill(number)
     code, shown, _ = ended(terminal)
-    assert code == 128 + number and shown.endswith("\x1b[?25h\r\n")
+    # The bar's own thread may draw it once more.
+    assert code == 128 + number and "\x1b[?25h\r\n" in shown
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
