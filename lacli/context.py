@@ -7,8 +7,11 @@ file that imports it.
 from __future__ import annotations
 
 import ctypes
+import signal
+import threading
 import weakref
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from math import isfinite
 from typing import Any
@@ -121,7 +124,8 @@ class LlamaEngine(Closing):
             self._batch, self._struct = batch, _struct_over(batch)
         self._struct.n_tokens = rows
         self.calls += 1
-        status = lib.llama_decode(self._handle, self._struct)
+        with self._heeding_ctrl_c() if not batch.wanted else nullcontext():
+            status = lib.llama_decode(self._handle, self._struct)
         if status == 0:
             # The state is kept after each row, not from before the first one, and for one way back.
             self._snapshots = min(self.back, rows - 1)
@@ -202,6 +206,29 @@ class LlamaEngine(Closing):
         # A generator that is closed later finds no memory, which llama.cpp takes for an empty one.
         self._handle = self._memory = self._batch = None
         self._free()
+
+    @contextmanager
+    def _heeding_ctrl_c(self) -> Iterator[None]:
+        """Let Ctrl-C end a piece of prompt at its next operation on the CPU: some take seconds.
+
+        Only where Ctrl-C would raise KeyboardInterrupt. What the piece has left in the cache is the caller's to cut.
+        """
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        pressed: list[int] = []
+        # The handler runs inside the callback, where an exception would be lost.
+        callback = lib.ggml_abort_callback(lambda _: bool(pressed))
+        signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+        lib.llama_set_abort_callback(self._handle, callback, None)
+        try:
+            yield
+        finally:
+            lib.llama_set_abort_callback(self._handle, lib.ggml_abort_callback(), None)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if pressed:
+            raise KeyboardInterrupt
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
         parameters = lib.llama_context_default_params()

@@ -580,3 +580,34 @@ def test_the_log_stays_silent_unless_verbose(path: Path, capfd: pytest.CaptureFi
     assert "tiny llama" in err
     LlamaModel(path, SETTINGS).close()
     assert capfd.readouterr() == ("", "")
+
+
+def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    kept: list[object] = []
+    set_callback = lib.llama_set_abort_callback
+
+    def with_ctrl_c(handle: Any, callback: Any, data: Any) -> None:
+        def press_and_ask(data: Any) -> bool:
+            if not calls:
+                signal.raise_signal(signal.SIGINT)
+            calls.append(1)
+            return bool(callback(data))
+
+        kept.append(lib.ggml_abort_callback(press_and_ask) if callback else callback)
+        set_callback(handle, kept[-1], data)
+
+    monkeypatch.setattr(lib, "llama_set_abort_callback", with_ctrl_c)
+    with LlamaModel(path, SETTINGS) as model, LlamaEngine(model, SETTINGS, PLAIN) as engine:
+        with pytest.raises(KeyboardInterrupt):
+            engine.decode(from_tokens([*range(3, 103)], 0))
+        assert len(calls) == 1
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        engine.clear()
+        assert engine.decode(from_tokens([*range(3, 103)], 0))
+        operations = len(calls)
+        assert operations > 2
+        assert engine.decode(from_tree(Tree(5), 100))
+        assert len(calls) == operations
