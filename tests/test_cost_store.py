@@ -13,7 +13,7 @@ import pytest
 
 from lacli.api import load
 from lacli.auto.experience import Experience
-from lacli.backends import Device, devices
+from lacli.backends import Backend, Device, build, devices
 from lacli.cost.known import cost_key, device_names, keep, known_cost, machine_key, tell
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.store import HASHED, CostKey, CostStore, content_hash
@@ -174,6 +174,15 @@ def test_a_small_file_is_hashed_whole(tmp_path: Path) -> None:
 )
 def test_the_key_depends_on_what_changes_a_steps_time(model: Path, key: CostKey, change: dict[str, Any]) -> None:
     assert cost_key(model, replace(ModelSettings(threads=2), **change), PLAN).file_name != key.file_name
+
+
+@pytest.mark.parametrize("features", [("AVX2",), ("AVX2", "AMX_INT8"), ()])
+def test_the_key_knows_the_instruction_sets_of_the_build(
+    features: tuple[str, ...], model: Path, key: CostKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = build()
+    monkeypatch.setattr("lacli.cost.known.build", lambda: here._replace(backends=(Backend("CPU", features),)))
+    assert cost_key(model, ModelSettings(threads=2), PLAN).file_name != key.file_name
 
 
 def test_the_key_does_not_depend_on_room_that_is_not_used(model: Path, key: CostKey) -> None:
