@@ -16,7 +16,11 @@ settings.load_profile("lacli")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def ctrl_c_is_heard() -> None:
-    """A shell's background job ignores Ctrl-C, and so would whatever it starts."""
+def signals_are_heard() -> None:
+    """A shell's background job ignores Ctrl-C and others, and so would whatever it starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("SIGHUP", "SIGQUIT"):
+        number = getattr(signal, name, None)
+        if number and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)

@@ -408,7 +408,7 @@ def test_ctrl_c_while_the_cost_of_rows_is_measured_is_no_traceback(tmp_path: Pat
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert process.returncode == 130 and out == b""
-    assert b"Traceback" not in err and not list(tmp_path.rglob("*.json"))
+    assert b"Traceback" not in err and not list(tmp_path.rglob("cost/*.json"))
 
 
 def test_the_picture_is_written_and_what_cannot_be_is_said_before(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from lacli.bench.rounds import Exchange
 from lacli.bench.sweep import Point, points
 from lacli.bench.tasks import Task
 from lacli.compare import Comparison
-from lacli.context import LlamaEngine
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
 from lacli.settings import DecodeSettings, ModelSettings
@@ -71,9 +70,9 @@ def test_where_the_backend_chooses_texts_are_judged_in_contexts_whose_logits_can
     monkeypatch.setattr(session.model, "offloaded", True)
     with Contexts(session, chosen) as contexts:
         _, ahead = contenders(session, contexts, chosen)
-        with monkeypatch.context() as patch:
-            patch.setattr(LlamaEngine, "logits", lambda engine: pytest.fail("the backend has chosen already"))
-            assert ahead.answer(exchange(session)).ids == plain
+        assert contexts.of(ahead).suits(point.settings, raw_logits=False)
+        assert not contexts.of(ahead).suits(point.settings, raw_logits=True)
+        assert ahead.answer(exchange(session)).ids == plain
         with Comparison(contexts.readable(point), 24) as comparison:
             (run,) = comparison.run(point.settings, [exchange(session).prompt])
         assert run.identical and tuple(run.tokens) == plain

@@ -74,6 +74,10 @@ def test_a_window_is_narrowed_until_it_fits(width: int, ngram: int, most: int) -
 @given(st.integers(1, 7), st.integers(3, 5))
 def test_what_a_column_found_goes_into_the_pool(width: int, ngram: int) -> None:
     columns = opened(width, ngram)
+    for _ in range(ngram - 2):
+        # Until then there are guesses that the model has not computed.
+        tree = grown(columns)
+        columns.take(tree, dict.fromkeys(range(len(tree)), 800), 1)
     tree = grown(columns)
     ends = [len_path_end(tree, column) for column in range(1, width + 1)]
     choices = {end: 900 + column for column, end in enumerate(ends)}

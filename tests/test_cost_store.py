@@ -211,8 +211,8 @@ def test_the_key_depends_on_every_device_of_the_build(
     processor, card = Device("CPU", "A processor", False), Device("CUDA0", "A card", True)
     builds = [processor], [card, processor], [card._replace(name="Vulkan0"), processor]
     names = set()
-    for build in builds:
-        monkeypatch.setattr("lacli.cost.known.devices", lambda build=build: build)
+    for found in builds:
+        monkeypatch.setattr("lacli.cost.known.devices", lambda found=found: found)
         names.add(cost_key(model, ModelSettings(threads=2, gpu_layers=gpu_layers), PLAN).file_name)
     assert len(names) == 3
 

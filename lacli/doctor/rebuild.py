@@ -43,7 +43,7 @@ def command(machine: Machine, *kinds: Kind) -> str:
 def command_line(system: str, executable: str, requirements: Iterable[str], *kinds: Kind) -> str:
     """The same, on a system of this name, for this Python. requirements: lacli's own, with llama.cpp's range."""
     pip = f"{_installing(system, executable)} --force-reinstall --no-cache-dir {_library(system, requirements)}"
-    arguments = " ".join(CMAKE_ARGUMENTS[kind] for kind in kinds if kind in CMAKE_ARGUMENTS)
+    arguments = " ".join(CMAKE_ARGUMENTS[kind] for kind in dict.fromkeys(kinds) if kind in CMAKE_ARGUMENTS)
     if not arguments:
         return pip
     if system == "Windows":
@@ -81,7 +81,7 @@ def steps(machine: Machine, kind: Kind = "any") -> tuple[str, ...]:
     program, origin = TOOLS.get(kind, ("", ""))
     if program and not machine.which(program):
         first.append(f"first install {origin}")
-    return (*first, command(machine, *dict.fromkeys([*_built_here(machine), kind])))
+    return (*first, command(machine, *_built_here(machine), kind))
 
 
 def sound(processor_flags: Iterable[str]) -> Kind:
