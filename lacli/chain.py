@@ -68,6 +68,8 @@ class LlamaSampler(Closing):
         self._samplers = Samplers(grammar, _chain(model, settings), _last(model, settings))
         # The model is named, so that it outlives its samplers also where all are dropped at once.
         self._free = weakref.finalize(self, _free_samplers, self._samplers, model)
+        # At the end of the program the system takes the memory: a thread may decode still.
+        self._free.atexit = False
 
     def begin(self, text: Sequence[int]) -> None:
         for sampler in self._samplers:

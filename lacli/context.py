@@ -85,6 +85,8 @@ class LlamaEngine(Closing):
             self._handle = lib.llama_init_from_model(model.handle, parameters)
         # The model is named, so that it outlives the context also where both are dropped at once.
         self._free = weakref.finalize(self, _free_context, self._handle, self._samplers, model)
+        # At the end of the program the system takes the memory: a thread may decode still.
+        self._free.atexit = False
         if not self._handle:
             self.close()
             reason = self._log.last_error()

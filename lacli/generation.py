@@ -5,11 +5,11 @@ Neither a model nor a screen: tokens come from a decoder, their bytes from a fun
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
+from weakref import WeakSet
 
 from lacli.closing import Closing
 from lacli.decode import Decoder
@@ -64,16 +64,17 @@ class Generation(Closing):
         reuse: bool = False,
         keep: int | None = None,
         watch: Callable[[Step, str], None] | None = None,
-        alone: Callable[[], AbstractContextManager[None]] = nullcontext,
+        alone: Callable[[], AbstractContextManager[Decoder | None]] = nullcontext,
     ) -> None:
         """controls: as `TextStream` takes them. reuse, keep: as `Decoder.generate` takes them.
 
-        watch: gets every step with the text of its tokens. `alone` is entered while the decoder is in use; it raises
-        LacliError where something else uses it.
+        watch: gets every step with the text of its tokens. `alone` is entered while the decoder is in use and gives the
+        one that has taken its place, or None; it raises LacliError where something else uses it.
         """
         self._decoder, self._alone = decoder, alone
         self._begun = False
-        self._pieces: Callable[[], Generator[Piece] | None] = lambda: None
+        # Strong references would keep an iteration that was left open.
+        self._iterations: WeakSet[Generator[Piece]] = WeakSet()
         self._reuse, self._keep = reuse, keep
         self._prompt = prompt
         self._bytes_of, self._watch = bytes_of, watch
@@ -89,14 +90,13 @@ class Generation(Closing):
         if self._begun:
             return iter(())
         pieces = self._decode()
-        # A strong reference would keep an iteration that was left open.
-        self._pieces = weakref.ref(pieces)
+        self._iterations.add(pieces)
         return pieces
 
     def close(self) -> None:
         """End it at the last step that was taken. Raises LacliError while another thread takes a step."""
         try:
-            if pieces := self._pieces():
+            for pieces in list(self._iterations):
                 pieces.close()
         except ValueError as error:
             raise LacliError("an answer is being generated", "let its thread end it first") from error
@@ -112,8 +112,11 @@ class Generation(Closing):
         )
 
     def _decode(self) -> Generator[Piece]:
-        with self._alone():
+        with self._alone() as decoder:
+            if self._begun:
+                return
             self._begun = True
+            self._decoder = decoder or self._decoder
             begin = perf_counter()
             steps = self._decoder.generate(self._prompt, self._limit, reuse=self._reuse, keep=self._keep)
             try:

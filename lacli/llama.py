@@ -183,6 +183,8 @@ class LlamaModel(Closing):
             raise self._not_loaded()
         self._handle, self._vocabulary_handle = handle, lib.llama_model_get_vocab(handle)
         self._free = weakref.finalize(self, lib.llama_model_free, handle)
+        # At the end of the program the system takes the memory: a thread may decode still.
+        self._free.atexit = False
         self.memory = self._log.take_buffers()
         self._refuse()
 

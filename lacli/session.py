@@ -312,8 +312,8 @@ class Session(Closing):
             self.copies.close()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep the context for one answer, or for one change. Raises LacliError where it is taken or closed."""
+    def _alone(self) -> Iterator[Decoder]:
+        """Keep the decoder for one answer, or for one change. Raises LacliError where it is taken or closed."""
         self.model.check_open()
         if not self._busy.acquire(blocking=False):
             raise LacliError(
@@ -321,7 +321,7 @@ class Session(Closing):
                 "iterate that one to its end or close it first, or load the model once more",
             )
         try:
-            yield
+            yield self.decoder
         finally:
             self._busy.release()
 

@@ -69,7 +69,7 @@ def machine(**other: object) -> Machine:
         "hub_cache": lambda: Path("/home/me/.cache/huggingface/hub"),
         "hub_token": lambda: False,
         "folder_size": lambda path: 3 * GIB,
-        "faults": lambda: ("", ""),
+        "faults": lambda threads: ("", ""),
         "broken_names": list,
         "self_test": lambda threads: SelfTest(50.0, 70.0, True),
         "rpc_devices": lambda endpoints: [],

@@ -571,6 +571,33 @@ def test_a_model_that_is_left_to_the_end_of_the_program_ends_with_it(path: Path)
     assert run(str(path), program=(sys.executable, "-c", program)) == Done(0, "length\n", "")
 
 
+def test_a_program_may_end_while_a_thread_of_its_own_is_answering(path: Path) -> None:
+    program = (
+        "import sys, threading, lacli\n"
+        "settings = lacli.ModelSettings(context=256, gpu_layers=0, threads=1)\n"
+        "session = lacli.load(sys.argv[1], model_settings=settings)\n"
+        "begun = threading.Event()\n"
+        "def answer():\n"
+        "    while True:\n"
+        "        for piece in session.generate(session.prompt('the thing', raw=True), 200):\n"
+        "            begun.set()\n"
+        "threading.Thread(target=answer, daemon=True).start()\n"
+        "begun.wait()\n"
+    )
+    assert run(str(path), program=(sys.executable, "-c", program)) == Done(0, "", "")
+
+
+def test_an_answer_that_has_not_begun_is_given_by_what_decodes_then(path: Path) -> None:
+    settings = DecodeSettings(mode="lookup")
+    with load(path, model_settings=SETTINGS, decode_settings=settings) as session:
+        prompt = session.prompt("the thing", raw=True)
+        expected = "".join(piece.text for piece in session.generate(prompt, 20))
+        waiting = session.generate(prompt, 20, reuse=True)
+        session.use_cost(Cost((Staircase(64, (Point(1, 1e-3, 1e-3), Point(2, 2e-3, 2e-3))),)))
+        list(session.generate(session.prompt("something else", raw=True), 20))
+        assert "".join(piece.text for piece in waiting) == expected
+
+
 def test_the_log_stays_silent_unless_verbose(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     LlamaModel(path, SETTINGS).close()
     assert capfd.readouterr() == ("", "")

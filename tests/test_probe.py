@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -94,12 +95,37 @@ def test_a_fault_is_named_with_the_batch_it_came_in(
     assert probe.fault_of(1, 1, repack=True).startswith(words)
 
 
-@pytest.mark.parametrize("nonsense", ["NaN", "shuffled", "zero", "missing"])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_trial_that_somebody_ends_says_nothing_of_the_build(name: str, play: Play, tmp_path: Path) -> None:
+    play(f"signal.signal(signal.SIGINT, signal.SIG_DFL); {killed(name)}", failing=BOTH)
+    assert probe.proven(ON_ONE_THREAD)[1] == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_hang_is_believed_for_a_day(play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "PATIENCE_S", 0.5)
+    play("signal.pause()")
+    hung = probe.fault_of(1, 1, repack=True)
+    play("pass")
+    probe.fault_of.cache_clear()
+    assert probe.fault_of(1, 1, repack=True) == hung != ""
+    (record,) = tmp_path.iterdir()
+    os.utime(record, (0, 0))
+    probe.fault_of.cache_clear()
+    assert probe.fault_of(1, 1, repack=True) == ""
+
+
+@pytest.mark.parametrize("nonsense", ["NaN", "infinite", "shuffled", "zero", "missing"])
 @pytest.mark.parametrize("row", [0, 1])
 def test_wrong_numbers_in_any_row_are_a_fault(nonsense: str, row: int, play: Play, sound: list[str]) -> None:
     weights, rows, logits = json.loads(sound[7])
     assert (weights, rows) == ("Q4_0", 2)
-    changes = {"NaN": [float("nan")] * 64, "shuffled": logits[row][::-1], "zero": [0.0] * 64}
+    changes = {
+        "NaN": [float("nan")] * 64,
+        "infinite": [float("inf"), *logits[row][1:]],
+        "shuffled": logits[row][::-1],
+        "zero": [0.0] * 64,
+    }
     logits[row] = changes.get(nonsense, logits[row])
     line = "" if nonsense == "missing" else json.dumps([weights, rows, logits])
     play("pass", numbers=[*sound[:7], line, *sound[8:]])
@@ -208,11 +234,11 @@ def test_the_doctor_names_the_fault_and_the_build_that_has_none(
     flags: str, arguments: str, without: str, state: str
 ) -> None:
     said = f"processor : 0\nflags : {flags}\n"
-    found = finding("kernels", machine(faults=lambda: (AT_TWO_ROWS, without), read=lambda path: said))
+    found = finding("kernels", machine(faults=lambda threads: (AT_TWO_ROWS, without), read=lambda path: said))
     assert found.state == state and (without or AT_TWO_ROWS) in found.words
     assert arguments in found.todo[-1]
 
 
 def test_a_sound_build_is_fine_to_the_doctor_and_one_that_cannot_be_tried_is_unknown() -> None:
     assert finding("kernels", machine()).state == "fine"
-    assert finding("kernels", machine(faults=fail)).state == "unknown"
+    assert finding("kernels", machine(faults=lambda threads: fail())).state == "unknown"

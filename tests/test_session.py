@@ -101,6 +101,15 @@ def test_a_second_answer_leaves_the_first_one_alone() -> None:
     assert first.answer().tokens == before
 
 
+def test_of_two_iterators_of_an_answer_one_gives_it_and_the_other_nothing() -> None:
+    decoder = Decoder(FakeEngine(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
+    generation = Generation(decoder, bytes_of, [1, 2, 3], 20)
+    one, other = iter(generation), iter(generation)
+    printed = "".join(piece.text for piece in other)
+    assert list(one) == []
+    assert (generation.answer().text, len(generation.answer().tokens)) == (printed, 20)
+
+
 def test_an_answer_that_is_iterated_again_stays_as_it_is() -> None:
     decoder = Decoder(FakeEngine(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
     generation = Generation(decoder, bytes_of, [1, 2, 3], 20)

@@ -250,6 +250,7 @@ CacheTypeV = Annotated[
     setting(*spellings("cache_type_v"), help="Type of the cache's values.", rich_help_panel=MODEL),
 ]
 
+
 NoRepack = Annotated[
     bool,
     setting(

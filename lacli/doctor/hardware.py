@@ -60,7 +60,7 @@ def check_instructions(machine: Machine) -> Finding:
 
 def check_kernels(machine: Machine) -> Finding:
     """The kernels for several rows compute rightly here; a child process tries them now."""
-    fault, without = machine.faults()
+    fault, without = machine.faults(_threads(machine, machine.physical_cores())[0])
     facts = {"fault": fault, "fault_without_repack": without}
     if not fault:
         return Finding("kernels", "fine", "batches of several rows give the right numbers", facts=facts)

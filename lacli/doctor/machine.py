@@ -60,8 +60,8 @@ class Machine:
     executable: this Python. requirements: what lacli's own metadata asks for ("numpy>=2.4,<3"). output: what a program
     prints. folders: lacli's own, by what is in them. variables: the environment's names that lacli knows, each with the
     flag it sets. broken_names: what is wrong in the user's own list of model names. rpc: addresses of RPC servers to
-    be asked, and rpc_devices: which devices they have. faults: what fails in this build when it is tried now, with all
-    kernels and without those for repacked weights; '' for nothing.
+    be asked, and rpc_devices: which devices they have. faults: what fails in this build when it is tried now with this
+    number of threads, with all kernels and without those for repacked weights; '' for nothing.
     """
 
     system: str
@@ -90,7 +90,7 @@ class Machine:
     hub_cache: Callable[[], Path]
     hub_token: Callable[[], bool]
     folder_size: Callable[[Path], int | None]
-    faults: Callable[[], tuple[str, str]]
+    faults: Callable[[int], tuple[str, str]]
     broken_names: Callable[[], list[str]]
     self_test: Callable[[int], SelfTest]
     rpc_devices: Callable[[Sequence[str]], list[Device]]
@@ -212,13 +212,12 @@ def _folder_size(folder: Path) -> int | None:
     return total
 
 
-def _faults() -> tuple[str, str]:
+def _faults(threads: int) -> tuple[str, str]:
     from lacli.llamacpp import probe
 
     probe.forget()
-    cores = physical_cores()
-    fault = probe.trial(cores, cores, repack=True)
-    return fault, fault and probe.trial(cores, cores, repack=False)
+    fault = probe.trial(threads, threads, repack=True)
+    return fault, fault and probe.trial(threads, threads, repack=False)
 
 
 def _broken_names(own: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whether this build of llama.cpp computes rightly on this processor, tried in a child process that may die of it.
+"""Try this build of llama.cpp on this processor in a child process, which may crash.
 
 Some builds end by a signal at their first batch of two rows: ggml's AMX kernels as GCC 12.2 compiles them, a library
 made for another processor. Each build is tried before its first use, once a processor and number of threads, and a file
@@ -23,6 +23,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import time
 
 import numpy as np
 import numpy.typing as npt
@@ -49,10 +50,19 @@ LEAST_COSINE = 0.8
 64 tokens give 0.0 with a spread of 0.13."""
 
 PATIENCE_S = 60.0
-"""Seconds that a trial may take: a hundred times what it took on two cores."""
+"""Seconds that a trial may take: a hundred times what it took on two cores (0.6 s)."""
+
+CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
+"""Signals by which computing ends a process; others come from a user, a supervisor or a system short of memory."""
 
 CELLS, VOCABULARY, WIDTH, KEY_WIDTH, HEADS = 256, 64, 256, 128, 4
 """Shape of the model that is tried: one layer of the least width that K-quants allow, 0.8 MB in F16."""
+
+NO_ANSWER = "no answer"
+"""How the fault of a trial that took too long begins. A busy machine may be the cause, so it is believed for a day."""
+
+A_DAY = 86_400
+"""Seconds."""
 
 FORMAT = 1
 """Number of the records' format; records of another format are tried again."""
@@ -84,7 +94,9 @@ def fault_of(threads: int, threads_batch: int, repack: bool) -> str:
     key = {**_machine(), "threads": threads, "threads_batch": threads_batch, "repack": repack}
     path = folder() / f"{sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
     with suppress(*UNREADABLE):
-        return str(read_record(path, FORMAT, key, "fault"))
+        fault = str(read_record(path, FORMAT, key, "fault"))
+        if not fault.startswith(NO_ANSWER) or time() - path.stat().st_mtime < A_DAY:
+            return fault
     try:
         fault = trial(threads, threads_batch, repack)
     except OSError:
@@ -121,8 +133,17 @@ def rebuild_command() -> str:
 
 def _machine() -> dict[str, object]:
     """What an outcome depends on: the files of the build, and the processor with its instruction sets."""
-    files = [(path.name, status.st_size, status.st_mtime_ns) for path in _libraries() if (status := path.stat())]
-    return {"build": files, "processor": _processor()}
+    return {"build": build_files(), "processor": _processor()}
+
+
+def build_files() -> list[tuple[str, int, int]]:
+    """The files of llama.cpp's libraries, each with its bytes and the time of its last change in nanoseconds."""
+    found = []
+    for path in _libraries():
+        with suppress(OSError):  # a link that leads nowhere
+            status = path.stat()
+            found.append((path.name, status.st_size, status.st_mtime_ns))
+    return found
 
 
 def _libraries() -> list[Path]:
@@ -145,7 +166,10 @@ def _processor() -> str:
 
 
 def trial(threads: int, threads_batch: int, repack: bool) -> str:
-    """Try this build now and return its fault, '' for none. Raises OSError where no child could be run to its end."""
+    """Try this build now and return its fault, '' for none.
+
+    Raises OSError where no child could be run to its end, which says nothing of the build.
+    """
     with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as place:
         arguments = [place, str(threads), str(threads_batch), "repack" if repack else "plain"]
         ended, printed = _run([*COMMAND, *arguments], place)
@@ -157,21 +181,27 @@ def trial(threads: int, threads_batch: int, repack: bool) -> str:
 
 
 def _run(command: Sequence[str], place: str) -> tuple[str, str]:
-    """Run a trial and return what ended it, '' for itself, and what it printed. Raises OSError if it cannot run."""
+    """Run a trial and return what ended it, '' for itself, and what it printed. Raises OSError if it cannot run.
+
+    In a process group of its own a terminal's Ctrl-C does not reach it.
+    """
     with subprocess.Popen(
         command, cwd=place, env=python_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
+        stderr=subprocess.PIPE, text=True, process_group=0,
     ) as child:  # fmt: skip
         try:
             printed, said = child.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             child.kill()
-            return f"no answer within {PATIENCE_S:g} s", child.communicate()[0]
+            return f"{NO_ANSWER} within {PATIENCE_S:g} s", child.communicate()[0]
         except BaseException:
             child.kill()
             raise
     if child.returncode < 0:
-        return signal.Signals(-child.returncode).name, printed
+        name = signal.Signals(-child.returncode).name
+        if name not in CRASHES:
+            raise OSError(f"the trial was ended from outside ({name})")
+        return name, printed
     if child.returncode >= 1 << 31:  # Windows ends a process by an exception's number
         return f"exception {child.returncode:#x}", printed
     if child.returncode:
@@ -212,9 +242,11 @@ def _is_right(found: Mapping[Case, npt.NDArray[np.float64]], case: Case) -> bool
     if case not in found or (REFERENCE, rows) not in found:
         return False
     logits, reference = found[case], found[REFERENCE, rows]
+    if not np.all(np.isfinite(logits) & np.isfinite(reference)):
+        return False
     lengths = np.linalg.norm(logits, axis=1) * np.linalg.norm(reference, axis=1)
-    # A comparison with a NaN is false.
-    return bool(np.all((logits * reference).sum(axis=1) >= LEAST_COSINE * lengths) and np.all(lengths > 0))
+    is_close = (logits * reference).sum(axis=1) >= LEAST_COSINE * lengths
+    return bool(np.all(lengths > 0) and np.all(is_close))
 
 
 def _is_trial() -> bool:
