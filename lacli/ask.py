@@ -20,7 +20,6 @@ from lacli.errors import Interrupted
 from lacli.explain import Explanation, watching
 from lacli.generation import Generation
 from lacli.interrupts import hidden_keys, without_ctrl_c
-from lacli.notes import show_notes
 from lacli.placement import ReplicaSettings
 from lacli.report import against_plain, as_json, as_lines
 from lacli.sampling import SamplingSettings
@@ -92,7 +91,7 @@ def ask(
         if costs and session.settings.mode == "auto":
             notes += tell(session, CostStore(costs))
         session.notes[:0] = notes
-        show_notes(screen, session.notes, session.warnings)
+        screen.notes(session.notes, session.warnings)
         prompt = session.prompt(question.text, question.system, raw=question.raw)
         generation = _answer(session, prompt, question, output, screen)
         if store and (trouble := store.add([*prompt, *generation.answer().tokens])):

@@ -24,7 +24,7 @@ NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 """The flag that opens a pipe without waiting for its other end, where a system has it."""
 
 NOT_OPENED = {
-    errno.ELOOP: "it is a link, and what it leads to may be somebody's",
+    errno.ELOOP: "it is a symbolic link, which is not followed",
     errno.ENXIO: "it is a pipe that nobody reads",
 }
 """Why a file is not opened to write to it, in our words."""

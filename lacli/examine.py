@@ -28,7 +28,6 @@ from lacli.compare import OpenEngine
 from lacli.context import LlamaEngine
 from lacli.ending import ctrl_c_ends_at_once, loading_model
 from lacli.errors import Interrupted
-from lacli.notes import show_notes
 from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
@@ -92,7 +91,7 @@ def _modes(session: Session, only: Mode | None, screen: Screen) -> list[DecodeSe
 def _checked(session: Session, plan: Plan, screen: Screen) -> tuple[Setup, Result]:
     model, loading, decoding = session.model, session.model_settings, session.settings
     modes = _modes(session, plan.mode, screen)
-    show_notes(screen, session.notes, session.warnings)
+    screen.notes(session.notes, session.warnings)
     if not session.sampling.greedy:
         screen.note(f"sampling with seed {session.sampling.seed}")
     prompts = [session.prompt(prompt) for prompt in PROMPTS]

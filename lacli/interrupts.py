@@ -1,4 +1,4 @@
-"""Signals and the terminal: what Ctrl-C does not reach, and what stands as it was when a signal ends the process.
+"""Sections without Ctrl-C, and restoring the terminal when a signal ends the process.
 
 How Ctrl-C ends a process that Python cannot end is `ending.py`.
 """
@@ -31,7 +31,7 @@ _ended = Lock()
 
 @contextmanager
 def without_ctrl_c() -> Iterator[None]:
-    """Ctrl-C is nothing here: what happens is quick and must be whole, or takes Ctrl-C itself."""
+    """Ignore Ctrl-C inside: the work is short and must not be cut, or handles Ctrl-C itself."""
     # A handler of ours is not inherited by programs, as ignoring would be.
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:

@@ -195,7 +195,7 @@ class LlamaModel(Closing):
 
     @property
     def handle(self) -> Any:
-        """The llama_model. Raises LacliError once it is closed, whose memory is somebody else's then."""
+        """The llama_model. Raises LacliError once the model is closed and freed."""
         self.check_open()
         return self._handle
 

@@ -5,28 +5,13 @@ Settings and sizes in, sentences out; nothing is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
-
 from lacli.context import CONTEXT_PAD
 from lacli.llama import LlamaModel
 from lacli.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, SourceName
 
-if TYPE_CHECKING:
-    from lacli.ui import Screen
-
 OF_CHAINS: tuple[SourceName, ...] = ("suffix", "store")
 """The sources that mode auto asks where the model goes back along a chain only."""
-
-
-def show_notes(screen: Screen, notes: Iterable[str], warnings: Collection[str]) -> None:
-    """Show notes; the `warnings` among them also where notes are not wanted: the answer is not what was asked for."""
-    for note in notes:
-        if note in warnings:
-            screen.say(f"lacli: {note}")
-        else:
-            screen.note(note)
 
 
 def idle_notes(sampling: SamplingSettings) -> list[str]:

@@ -41,7 +41,7 @@ def read_question(
     if file is not None and file != STDIN:
         parts.append(read_text(file))
     if wants_stdin or (stdin is None and _is_piped()):
-        _say_waiting(say, "; </dev/null or --no-stdin goes without it" if unasked else "")
+        _say_waiting(say, "; skip it with </dev/null or --no-stdin" if unasked else "")
         parts.append(_read_stdin())
         if unasked and parts[-1].strip():
             say(f"added {counted(len(parts[-1].strip().splitlines()), 'line')} of standard input to the prompt")

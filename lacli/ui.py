@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
@@ -85,6 +85,14 @@ class Screen:
     def line(self, text: str, *, colored: bool = False) -> None:
         """Lines on stdout: JSON, a table. colored: they hold codes of ours and nothing of a stranger's."""
         self._put(f"{printable(text, lines=True) if self._on_terminal and not colored else text}\n")
+
+    def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
+        """Sentences on stderr; where quiet only the `warnings` among them: the answer is not what was asked for."""
+        for sentence in sentences:
+            if sentence in warnings:
+                self.say(f"lacli: {sentence}")
+            else:
+                self.note(sentence)
 
     def note(self, sentence: str) -> None:
         """A sentence on stderr, unless quiet."""

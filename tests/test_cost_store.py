@@ -185,6 +185,13 @@ def test_the_key_knows_the_instruction_sets_of_the_build(
     assert cost_key(model, ModelSettings(threads=2), PLAN).file_name != key.file_name
 
 
+def test_the_key_knows_a_build_made_anew_with_the_same_instruction_sets(
+    model: Path, key: CostKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.cost.known.build_files", lambda: [("libllama.so", 1, 2)])
+    assert cost_key(model, ModelSettings(threads=2), PLAN).file_name != key.file_name
+
+
 def test_the_key_does_not_depend_on_room_that_is_not_used(model: Path, key: CostKey) -> None:
     loading = ModelSettings(threads=2, threads_batch=2, context=4096, batch=512)
     assert cost_key(model, loading, replace(PLAN, seconds=1)) == key

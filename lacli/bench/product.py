@@ -36,7 +36,6 @@ from lacli.ending import ctrl_c_ends_at_once, loading_model
 from lacli.errors import Interrupted, LacliError
 from lacli.llama import version
 from lacli.memory import peak_memory
-from lacli.notes import show_notes
 from lacli.report import describe_sampling
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
@@ -114,7 +113,7 @@ def benchmark(
         )
     with opened as session:
         # Some are about plain, which is only the first of the modes here.
-        show_notes(screen, [note for note in session.notes if ALONE not in note], session.warnings)
+        screen.notes([note for note in session.notes if ALONE not in note], session.warnings)
         if not session.sampling.greedy:
             screen.note(f"sampling with seed {session.sampling.seed}")
         outcome = _measured(session, request, screen)

@@ -30,7 +30,6 @@ from lacli.cost.known import tell
 from lacli.cost.store import CostStore
 from lacli.ending import loading_model
 from lacli.errors import LacliError
-from lacli.notes import show_notes
 from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
 from lacli.session import Session
@@ -119,7 +118,7 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
         editing = Editing(vocabulary, screen.note, plan.history, loop.status, plan.editor, plan.color)
         lines = stack.enter_context(open_lines(editing))
         others = actions.differences(plan.saved) if plan.saved else []
-        show_notes(screen, [*notes, *session.notes, *talk.notes, *others], session.warnings)
+        screen.notes([*notes, *session.notes, *talk.notes, *others], session.warnings)
         if interactive:
             known = f", {counted(len(messages), 'message')} loaded" if messages else ""
             screen.note(f"{session.model.description}, context {talk.cells} tokens{known}; /help for help, Ctrl-D ends")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from hashlib import sha256
 from pathlib import Path
 from time import time
 
@@ -20,7 +21,7 @@ from lacli.doctor.versions import backend_words, build_words
 from lacli.ending import ctrl_c_ends_at_once
 from lacli.errors import reason_of
 from lacli.llama import LlamaModel, offloads
-from lacli.llamacpp.probe import proven
+from lacli.llamacpp.probe import build_files, proven
 from lacli.placement import Placement
 from lacli.session import Session
 from lacli.settings import ModelSettings
@@ -65,12 +66,12 @@ def room(plan: MeasurePlan, loading: ModelSettings, default_context: int = 0) ->
 def machine_key(path: Path, loading: ModelSettings) -> MachineKey:
     """A model file with these settings on this machine; no model has to be loaded for it."""
     loading, _ = proven(loading)
-    library = build()
+    library, files = build(), sha256(repr(build_files()).encode()).hexdigest()[:8]
     return MachineKey(
         model=path.name,
         size=path.stat().st_size,
         content=content_hash(path),
-        library="; ".join([build_words(library), *map(backend_words, library.backends)]),
+        library="; ".join([build_words(library), *map(backend_words, library.backends), f"files {files}"]),
         devices=build_devices(loading.placement),
         threads=loading.threads,
         threads_batch=loading.threads_batch,

@@ -31,7 +31,7 @@ class MachineKey:
     """What computes what: a model on a machine.
 
     model: the file's name, size: its bytes, content: a hash of its ends. library: the build of llama.cpp with its
-    instruction sets. devices: those it finds, or those that were named, and how they share the model. The
+    instruction sets and files. devices: those it finds, or those that were named, and how they share the model. The
     others are the settings of a context that change a step's time; which ones, ModelSettings says.
     """
 

@@ -55,7 +55,7 @@ class Listing:
             check_hash(file.blob)
             if not _is_safe(file.name):
                 what = f"{address()} lists a file {file.name[:80]!r} in {self.repository}"
-                raise ModelLoadError(f"{what}, which is no name in a repository", UNSAFE)
+                raise ModelLoadError(f"{what}, which is not a safe file name", UNSAFE)
 
 
 def _is_safe(name: str) -> bool:
