@@ -111,16 +111,13 @@ class Contender:
         return self.point.settings.mode if self.point else self.label
 
 
-def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], str], *, reuse: bool = False) -> Trial:
-    """Decode one answer to its end. text: what tokens say; it is asked when the clock has stopped.
-
-    reuse: what the cache holds of the prompt already is not decoded again.
-    """
+def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], str]) -> Trial:
+    """Decode one answer to its end. text: what tokens say; it is asked when the clock has stopped."""
     begin = perf_counter()
     first_token_s = 0.0
     statistics = RunStatistics()
     steps = []
-    for step in decoder.generate(exchange.prompt, exchange.limit, reuse=reuse):
+    for step in decoder.generate(exchange.prompt, exchange.limit):
         first_token_s = first_token_s or perf_counter() - begin
         steps.append(step)
     seconds = perf_counter() - begin - decoder.prompt_s

@@ -13,7 +13,7 @@ from lacli.cli import options
 from lacli.cli.environment import setting
 from lacli.cli.folders import cost_folder
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import DECODE, GUESSING, Guessing, lookahead_group
+from lacli.cli.lookahead_options import DECODE, GUESSING, lookahead_group
 from lacli.cli.options import LOADING, MODEL, OUTPUT, model_group
 from lacli.cli.placement_options import replica_group
 from lacli.cli.sampling_options import sampling_group
@@ -21,7 +21,7 @@ from lacli.errors import UsageError
 from lacli.flags import spellings
 from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
-from lacli.settings import MODES, Mode, ModelSettings, Switch
+from lacli.settings import MODES, DecodeSettings, Mode, ModelSettings, Switch
 
 if TYPE_CHECKING:
     from lacli.bench.staging import Axes
@@ -160,7 +160,7 @@ def bench(
     window: Window = None,
     ngram: Ngram = None,
     guesses: Guesses = None,
-    decoding: Guessing,
+    decoding: DecodeSettings,
     sampling: SamplingSettings,
     flash_attention: FlashAttention = None,
     loading: ModelSettings,
@@ -198,7 +198,7 @@ def bench(
     switches = parse_switches(flash_attention) if flash_attention is not None else []
     if suite:
         check_scorer(suite)
-    tasks = tasks_of(classes, prompts, suite, offline, screen)
+    tasks = _tasks(classes, prompts, suite, offline, screen)
     if samples is not None:
         check_samples(samples, tasks)
     plot, chart = _pictures(plot, chart, output, screen)
@@ -222,7 +222,7 @@ def bench(
         verbose=verbose,
     )
     path = options.model_path(model, screen, offline)
-    code = benchmark(path, loading, decoding.of(path, loading, screen), sampling, request, screen)
+    code = benchmark(path, loading, decoding, sampling, request, screen)
     if code:
         raise typer.Exit(code)
 
@@ -268,7 +268,7 @@ def _modes(text: str) -> tuple[Mode, ...]:
     return tuple(mode for mode in MODES if mode in names)
 
 
-def tasks_of(
+def _tasks(
     classes: str | None, prompts: str | None, suite: str | None, offline: bool, screen: Screen
 ) -> tuple[Task, ...]:
     """What is asked: a file's prompts, a suite's, or the built-in ones; --classes chooses among them."""

@@ -12,7 +12,7 @@ from lacli.cli import options
 from lacli.cli.environment import setting, yes_or_no
 from lacli.cli.folders import cost_folder, history_file, store_folder
 from lacli.cli.groups import Group, with_groups
-from lacli.cli.lookahead_options import Guessing, lookahead_group
+from lacli.cli.lookahead_options import lookahead_group
 from lacli.cli.options import Wording, model_group, wording_group
 from lacli.cli.placement_options import replica_group
 from lacli.cli.sampling_options import sampling_group
@@ -92,7 +92,7 @@ def chat(
     commands: Commands = False,
     *,
     wording: Wording,
-    decoding: Guessing,
+    decoding: DecodeSettings,
     sampling: SamplingSettings,
     loading: ModelSettings,
     copies: ReplicaSettings,
@@ -115,14 +115,7 @@ def chat(
 
     saved = read_chat(load) if load is not None else None
     plan = replace(
-        plan_of(
-            model or (saved.model if saved else None),
-            wording,
-            decoding.settings,
-            sampling,
-            history=history,
-            store=store,
-        ),
+        plan_of(model or (saved.model if saved else None), wording, decoding, sampling, history=history, store=store),
         saved=saved,
         first=check_text(first, "-p"),
         given=frozenset().union(*(FIELDS.get(name, (name,)) for name in given)),
@@ -136,7 +129,7 @@ def chat(
         verbose=verbose,
         replicas=copies,
     )
-    start(plan, loading, decoding, offline=offline, quiet=quiet, show_accepted=show_accepted)
+    start(plan, loading, offline=offline, quiet=quiet, show_accepted=show_accepted)
 
 
 def plan_of(
@@ -165,20 +158,12 @@ def plan_of(
     )
 
 
-def start(
-    plan: ChatPlan, loading: ModelSettings, decoding: Guessing, *, offline: bool, quiet: bool, show_accepted: bool
-) -> None:
-    """Open the plan's model and talk; `lacli run` without a prompt comes here too.
-
-    decoding: as the command line says it, which for --preset tuned depends on the model.
-    """
+def start(plan: ChatPlan, loading: ModelSettings, *, offline: bool, quiet: bool, show_accepted: bool) -> None:
+    """Open the plan's model and talk; `lacli run` without a prompt comes here too."""
     from lacli.chat.product import chat as talk
     from lacli.ui import Screen
 
     screen = Screen(color=plan.color, quiet=quiet, show_accepted=show_accepted)
     path = options.model_path(plan.model or None, screen, offline)
-    if decoding.left_open:
-        adjusted = replace(plan.adjusted, decoding=decoding.of(path, loading, screen))
-        plan = replace(plan, adjusted=adjusted, given=plan.given | decoding.left_open)
     if code := talk(path, plan, loading, screen):
         raise typer.Exit(code)

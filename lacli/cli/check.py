@@ -9,11 +9,11 @@ import typer
 from lacli import settings
 from lacli.cli import options
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import GUESSING, Guessing, lookahead_group
+from lacli.cli.lookahead_options import GUESSING, lookahead_group
 from lacli.cli.options import model_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.sampling import SamplingSettings
-from lacli.settings import ModelSettings
+from lacli.settings import DecodeSettings, ModelSettings
 
 CHECK = "Check"
 PROMPTS = 8
@@ -58,7 +58,7 @@ def check(
     fail_on_difference: FailOnDifference = False,
     *,
     mode: Mode = None,
-    decoding: Guessing,
+    decoding: DecodeSettings,
     sampling: SamplingSettings,
     loading: ModelSettings,
     offline: options.Offline = False,
@@ -79,6 +79,6 @@ def check(
     path = options.model_path(model, screen, offline)
     own = read_text(file) if file is not None else check_text(prompt or "", "-p")
     plan = Plan(prompts, predict, mode, fail_on_difference, json, verbose, own)
-    code = examine(path, loading, decoding.of(path, loading, screen), sampling, plan, screen)
+    code = examine(path, loading, decoding, sampling, plan, screen)
     if code:
         raise typer.Exit(code)

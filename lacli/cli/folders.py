@@ -26,13 +26,6 @@ def rpc_folder() -> Path:
     return user_cache_path("lacli", appauthor=False) / "rpc"
 
 
-def tuned_folder() -> Path:
-    """What `lacli tune` remembers: the user's configuration."""
-    from platformdirs import user_config_path
-
-    return user_config_path("lacli", appauthor=False) / "tuned"
-
-
 def own_aliases() -> Path:
     """The user's own list of model names."""
     from platformdirs import user_config_path
@@ -57,6 +50,5 @@ def own_folders() -> dict[str, Path]:
         "kept texts": store_folder(),
         "weights of RPC clients": rpc_folder(),
         "chat history": history_file().parent,
-        "tuned settings": tuned_folder(),
         "own aliases": own_aliases().parent,
     }

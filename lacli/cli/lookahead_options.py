@@ -1,21 +1,16 @@
-"""The flags of lookahead and the other modes, and the DecodeSettings they make; of --preset tuned, for a model.
+"""The flags of lookahead and the other modes, and the DecodeSettings they make.
 
 Declarations only; ranges are checked by the settings.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from lacli import settings
 from lacli.cli.environment import setting
 from lacli.flags import names_or_none, spellings
-from lacli.settings import DecodeSettings, ModelSettings, decode_settings
-
-if TYPE_CHECKING:
-    from lacli.ui import Screen
+from lacli.settings import DecodeSettings, decode_settings
 
 GUESSING = "Guessing"
 
@@ -23,7 +18,6 @@ DECODE = DecodeSettings()
 """Where the options' defaults come from."""
 
 ALL_SOURCES = ",".join(DECODE.sources)
-TUNED = "tuned"
 
 Mode = Annotated[
     settings.Mode | None,
@@ -42,16 +36,6 @@ Preset = Annotated[
         "--preset",
         metavar="NAME",
         help="W, N and G for a kind of text (code, text, creative) or a size of model (7b, 13b, 34b).",
-        rich_help_panel=GUESSING,
-    ),
-]
-AnyPreset = Annotated[
-    Literal["code", "text", "creative", "7b", "13b", "34b", "tuned"] | None,
-    setting(
-        "--preset",
-        metavar="NAME",
-        help="W, N and G for a kind of text (code, text, creative) or a size of model (7b, 13b, 34b); or tuned: the "
-        "setting that lacli tune has found for this model here.",
         rich_help_panel=GUESSING,
     ),
 ]
@@ -132,30 +116,9 @@ Strict = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Guessing:
-    """How tokens are to be guessed, as the command line says it.
-
-    left_open: the fields that --preset tuned fills in, once the model is known; empty without it.
-    """
-
-    settings: DecodeSettings
-    left_open: frozenset[str] = frozenset()
-
-    def of(self, path: Path, loading: ModelSettings, screen: Screen) -> DecodeSettings:
-        """The settings for a model. Raises UsageError where it was to be tuned, and was not."""
-        if not self.left_open:
-            return self.settings
-        from lacli.cli.folders import tuned_folder
-        from lacli.tune.preset import tuned_settings
-        from lacli.tune.store import TunedStore
-
-        return tuned_settings(self.settings, self.left_open, path, loading, TunedStore(tuned_folder()), screen.note)
-
-
 def lookahead_group(
     mode: Mode = None,
-    preset: AnyPreset = None,
+    preset: Preset = None,
     window: Window = None,
     ngram: Ngram = None,
     guesses: Guesses = None,
@@ -170,27 +133,22 @@ def lookahead_group(
     sources: Sources = None,
     auto_rows: AutoRows = DECODE.auto_rows,
     strict: Strict = DECODE.strict,
-) -> Guessing:
-    open_to_tuning = {
-        "mode": mode,
-        "window": window,
-        "ngram": ngram,
-        "guesses": guesses,
-        "lookup_match": lookup_match,
-        "lookup_draft": lookup_draft,
-        "sources": None if sources is None else names_or_none(sources),
-    }
-    decoding = decode_settings(
-        None if preset == TUNED else preset,
-        **open_to_tuning,
-        jacobi_iterations=jacobi_iterations,
+) -> DecodeSettings:
+    return decode_settings(
+        preset,
+        mode=mode,
+        window=window,
+        ngram=ngram,
+        guesses=guesses,
         window_init=window_init,
         window_shift=window_shift,
         pool_prompt=pool_prompt,
         pool_text=pool_text,
         pool_keys=pool_keys,
+        jacobi_iterations=jacobi_iterations,
+        lookup_match=lookup_match,
+        lookup_draft=lookup_draft,
+        sources=None if sources is None else names_or_none(sources),
         auto_rows=auto_rows,
         strict=strict,
     )
-    left = frozenset(name for name, value in open_to_tuning.items() if value is None)
-    return Guessing(decoding, left if preset == TUNED else frozenset())

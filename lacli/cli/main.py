@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lacli import __version__
-from lacli.cli import bench, chat, check, cost, doctor, mask, pull, rm, rpc_server, run, show, tune
+from lacli.cli import bench, chat, check, cost, doctor, mask, pull, rm, rpc_server, run, show
 from lacli.cli import list as list_command
 from lacli.cli.environment import DEBUG, EPILOG, variable_of, variables
 from lacli.errors import Interrupted, LacliError, UsageError
@@ -37,7 +37,6 @@ app.command("chat", epilog=EPILOG)(chat.chat)
 app.command("check", epilog=EPILOG)(check.check)
 app.command("bench", epilog=EPILOG)(bench.bench)
 app.command("cost", epilog=EPILOG)(cost.cost)
-app.command("tune", epilog=EPILOG)(tune.tune)
 app.command("mask")(mask.mask)
 app.command("pull", epilog=EPILOG)(pull.pull)
 app.command("list")(list_command.list_models)

@@ -9,12 +9,11 @@ from lacli.cli import options
 from lacli.cli.chat import ANSWERING, plan_of, start
 from lacli.cli.environment import setting
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import Guessing
 from lacli.cli.options import Wording
 from lacli.errors import UsageError
 from lacli.placement import ReplicaSettings
 from lacli.sampling import SamplingSettings
-from lacli.settings import ModelSettings
+from lacli.settings import DecodeSettings, ModelSettings
 
 History = Annotated[bool, setting("--history/--no-history", hidden=True)]
 """Of the chat that a run without a prompt is."""
@@ -31,7 +30,7 @@ def run(
     history: History = True,
     *,
     wording: Wording,
-    decoding: Guessing,
+    decoding: DecodeSettings,
     sampling: SamplingSettings,
     loading: ModelSettings,
     copies: ReplicaSettings,
@@ -60,14 +59,14 @@ def run(
         raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
     if prompt is None and file is None and not (from_stdin or raw or json) and on_terminal():
         plan = replace(
-            plan_of(model, wording, decoding.settings, sampling, history=history, store=store),
+            plan_of(model, wording, decoding, sampling, history=history, store=store),
             color=color,
             stats=stats,
             explain=explain,
             verbose=verbose,
             replicas=copies,
         )
-        start(plan, loading, decoding, offline=offline, quiet=quiet, show_accepted=show_accepted)
+        start(plan, loading, offline=offline, quiet=quiet, show_accepted=show_accepted)
         return
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     text = read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note)
@@ -80,7 +79,7 @@ def run(
         path,
         Question(text, wording.system, raw, wording.limit, wording.stops, wording.template, wording.variables),
         loading,
-        decoding.of(path, loading, screen),
+        decoding,
         sampling,
         Output(json, stats, verbose, explain),
         screen,

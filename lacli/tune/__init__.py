@@ -1,1 +1,0 @@
-"""`lacli tune`: a search for the fixed setting that is fastest on somebody's prompts, and its result, remembered."""
