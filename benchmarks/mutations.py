@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         "lacli/cache.py",
         "self._engine.shift(0, keep + count, ALL, -count)",
-        "self._engine.shift(0, keep, ALL, -count)",
+        "self._engine.shift(0, keep + count, ALL, -count - 1)",
         ("tests/test_full_context.py", *LOOP),
     ),
     # Verification and the loop.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from typing import TypeVar
 
 import pytest
@@ -394,3 +395,12 @@ def test_no_step_is_larger_than_the_settings_say(chosen: DecodeSettings) -> None
     for step in Decoder(engine, chosen).generate([1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2], 60):
         assert step.rows <= chosen.most_rows
         assert step.drafted < chosen.most_outputs
+
+
+def test_a_jacobi_block_loses_only_the_guesses_that_were_accepted() -> None:
+    settings = DecodeSettings(mode="jacobi", window=6, jacobi_iterations=1000)
+    steps = list(Decoder(FakeEngine(400, 400, 31, 7), settings).generate([1, 2, 3, 4], 120))
+    assert max(len(step.tokens) for step in steps) > 1
+    for before, step in pairwise(steps):
+        left = before.rows - len(before.tokens)
+        assert step.rows == 1 + (left or settings.window)
