@@ -8,6 +8,7 @@ template writes it, is `template.py`.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from datetime import datetime
@@ -21,7 +22,19 @@ from typing import Any, NoReturn
 
 from jinja2 import BaseLoader, TemplateSyntaxError, nodes, pass_context, pass_eval_context
 from jinja2.ext import Extension, loopcontrols
-from jinja2.filters import do_indent, do_join, do_title, do_trim, do_unique
+from jinja2.filters import FILTERS as ALL_FILTERS
+from jinja2.filters import (
+    do_batch,
+    do_indent,
+    do_join,
+    do_round,
+    do_title,
+    do_trim,
+    do_unique,
+    do_wordcount,
+    make_attrgetter,
+    sync_do_slice,
+)
 from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -62,12 +75,19 @@ STEPS = 16
 """Operations between two looks at the clock."""
 
 FILTERS = (
-    *("abs", "attr", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "forceescape"),
-    *("groupby", "indent", "int", "items", "join", "last", "length", "list", "lower", "map", "max", "min", "reject"),
-    *("rejectattr", "replace", "reverse", "safe", "select", "selectattr", "sort", "string", "title", "tojson", "trim"),
-    *("truncate", "unique", "upper", "urlencode"),
+    *("abs", "attr", "batch", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first"),
+    *("float", "forceescape", "groupby", "indent", "int", "items", "join", "last", "length", "list", "lower"),
+    *("map", "max", "min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select"),
+    *("selectattr", "slice", "sort", "string", "sum", "title", "tojson", "trim", "truncate", "unique", "upper"),
+    *("urlencode", "wordcount"),
 )
-"""Jinja's filters without those that make much of little (center, format, wordwrap ...), which no chat needs."""
+"""Jinja's filters without those that make much of little (center, format, striptags ...), which no chat needs."""
+
+NOT_PLAIN = re.compile("%(?![dirs])")
+"""What `%` could make a long text of, or take from a dictionary again and again; %% is to be taken out before."""
+
+MOST_DIGITS = 300
+"""Digits that a number is rounded to, either side of the point: a float has no more."""
 
 METHODS = frozenset(
     (
@@ -169,6 +189,13 @@ class _Counted(NodeTransformer):
         self.generic_visit(node)
         return _filtered(node, MADE) if node.ctx == "load" else node
 
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
+        self.generic_visit(node)
+        if node.name in ALL_FILTERS and node.name not in FILTERS:
+            # Jinja says the name of a filter that is missing, while it compiles or where the filter is first needed.
+            node.name += ", which is not allowed in a chat template"
+        return node
+
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
         return _filtered(node, MADE) if isinstance(node.arg, nodes.Slice) else node
@@ -234,13 +261,18 @@ class _Environment(ImmutableSandboxedEnvironment):
         )
         known: dict[str, Any] = {
             **self.filters,
+            "batch": self._in_lists(do_batch),
             "join": self._join,
             "replace": self._replace,
             "indent": self._indent,
+            "round": self._round,
+            "slice": self._in_lists(sync_do_slice),
+            "sum": self._sum,
             "title": self._title,
             "tojson": self._tojson,
             "trim": self._trim,
             "unique": self._unique,
+            "wordcount": self._wordcount,
         }
         filters = {name: self._counted(known[name]) for name in FILTERS}
         self.filters = {**filters, MADE: self._made, JOINED: self._joined, EACH: self._each}
@@ -279,8 +311,8 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator in ("*", "**"):
             self._check_product(left, right, power=operator == "**")
-        if operator == "%" and isinstance(left, str):
-            raise ValueError("texts cannot be formatted with %")
+        if operator == "%" and isinstance(left, str) and NOT_PLAIN.search(left.replace("%%", "")):
+            raise ValueError("texts are formatted with %s, %d, %i and %r only")
         return self._made(super().call_binop(context, operator, left, right))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
@@ -399,6 +431,29 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def _dict(self, pairs: Any = (), /, **named: Any) -> dict[Any, Any]:
         return dict(pairs if isinstance(pairs, Mapping) else self._each(pairs, 0), **named)
+
+    def _in_lists(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(value: Any, count: int, fill_with: Any = None) -> Any:
+            self._spend(CELL * max(count, 0))
+            return function(self._each(value, 0), count, fill_with)
+
+        return counted
+
+    def _round(self, value: Any, precision: int = 0, method: Any = "common") -> Any:
+        if abs(precision) > MOST_DIGITS:
+            raise ValueError(f"a number is rounded to more than {MOST_DIGITS} digits")
+        return do_round(value, precision, method)
+
+    def _sum(self, values: Iterable[Any], attribute: Any = None, start: Any = 0) -> Any:
+        # Each sum is counted: those of lists are lists.
+        for value in values if attribute is None else map(make_attrgetter(self, attribute), values):
+            start = self._made(start + value)
+        return start
+
+    def _wordcount(self, value: Any) -> int:
+        text = str(value)
+        self._spend(CELL * len(text))
+        return do_wordcount(text)
 
     def _title(self, value: Any) -> str:
         text = str(value)
