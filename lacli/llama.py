@@ -282,7 +282,8 @@ class LlamaModel(Closing):
     @cached_property
     def control_tokens(self) -> dict[str, tuple[bool, bool]]:
         """Names that stay text where `special` is False; whether such a token takes the space left and right of it."""
-        attributes = [lib.llama_vocab_get_attr(self.vocabulary_handle, token) for token in range(self.vocabulary)]
+        vocabulary = self.vocabulary_handle
+        attributes = [lib.llama_vocab_get_attr(vocabulary, token) for token in range(self.vocabulary)]
         return {
             self._special(token): (bool(found & lib.LLAMA_TOKEN_ATTR_LSTRIP), bool(found & lib.LLAMA_TOKEN_ATTR_RSTRIP))
             for token, found in enumerate(attributes)
