@@ -427,7 +427,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     # Keys can be chosen so that each is compared with all before it.
     def _unique(self, value: Iterable[Any], case_sensitive: bool = False, attribute: Any = None) -> Iterator[Any]:
-        return do_unique(self, self._each(value, 0), case_sensitive, attribute)
+        unique: Iterator[Any] = do_unique(self, self._each(value, 0), case_sensitive, attribute)
+        return unique
 
     def _dict(self, pairs: Any = (), /, **named: Any) -> dict[Any, Any]:
         return dict(pairs if isinstance(pairs, Mapping) else self._each(pairs, 0), **named)

@@ -271,7 +271,9 @@ class LlamaModel(Closing):
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
-            raise PromptError("the prompt holds half of a character", "give text that is UTF-8") from error
+            raise PromptError(
+                "the prompt is not valid Unicode (a lone surrogate)", "give text that is UTF-8"
+            ) from error
         count = -lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), None, 0, add_special, special)
         if count <= 0:
             return []
@@ -371,7 +373,7 @@ class LlamaModel(Closing):
             return "it has no vocabulary"
         texts = (lib.llama_vocab_get_text(self._vocabulary_handle, token) for token in range(self.vocabulary))
         if kind == lib.LLAMA_VOCAB_TYPE_SPM and _lacks_bytes(texts):
-            return "its tokenizer is of the kind 'llama', and its vocabulary has not all bytes"
+            return "its tokenizer is of the kind 'llama', and its vocabulary lacks tokens for some bytes"
         if kind == lib.LLAMA_VOCAB_TYPE_RWKV and _lacks_first_bytes(texts):
             return "its tokenizer is of the kind 'rwkv', and its vocabulary has words without their first bytes"
         return ""

@@ -134,13 +134,16 @@ def read_variables(text: str) -> dict[str, object]:
         raise UsageError(f"{VARIABLES} is not JSON: {reason}", EXAMPLE) from error
     if not isinstance(found, dict):
         raise UsageError(f"{VARIABLES} is no JSON object", EXAMPLE)
-    return check_variables(found)
+    return check_variables(found, VARIABLES)
 
 
-def check_variables(variables: Mapping[str, object]) -> dict[str, object]:
-    """The variables for a template. Raises UsageError where one has the name of what a template gets anyway."""
+def check_variables(variables: Mapping[str, object], given_by: str = "template_variables") -> dict[str, object]:
+    """The variables for a template. Raises UsageError where one has the name of what a template gets anyway.
+
+    given_by: what the user gave them by, for the error.
+    """
     if taken := [name for name in variables if name in OWN_VARIABLES]:
-        raise UsageError(f"{VARIABLES} cannot set {taken[0]}", "a template gets it from the conversation and the model")
+        raise UsageError(f"{given_by} cannot set {taken[0]}", "a template gets it from the conversation and the model")
     return dict(variables)
 
 

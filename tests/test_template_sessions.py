@@ -128,8 +128,8 @@ def test_variables_of_a_template_reach_every_prompt_of_a_session(path: Path, bar
         for tokens in (session.prompt("thing"), session.conversation_prompt(as_messages("thing"))):
             assert session.text(tokens) == "and the thing"
     with load(bare, model_settings=SETTINGS, template_variables={"word": "and the "}) as session:
-        assert session.notes == ["there is no chat template that --chat-template-kwargs could speak to"]
-    with pytest.raises(UsageError, match="cannot set bos_token"):
+        assert session.notes == ["--chat-template-kwargs has no effect: the model has no chat template"]
+    with pytest.raises(UsageError, match="^template_variables cannot set bos_token"):
         load(path, model_settings=SETTINGS, template_variables={"bos_token": ""})
 
 
