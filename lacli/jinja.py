@@ -8,6 +8,7 @@ template writes it, is `template.py`.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from datetime import datetime
@@ -16,11 +17,24 @@ from math import inf
 from string import Formatter
 from threading import Lock
 from time import thread_time
+from types import GeneratorType
 from typing import Any, NoReturn
 
 from jinja2 import BaseLoader, TemplateSyntaxError, nodes, pass_context, pass_eval_context
 from jinja2.ext import Extension, loopcontrols
-from jinja2.filters import do_indent, do_join, do_title
+from jinja2.filters import FILTERS as ALL_FILTERS
+from jinja2.filters import (
+    do_batch,
+    do_indent,
+    do_join,
+    do_round,
+    do_title,
+    do_trim,
+    do_unique,
+    do_wordcount,
+    make_attrgetter,
+    sync_do_slice,
+)
 from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -48,6 +62,9 @@ MOST_BYTES, MOST_TIMES = 1 << 24, 256
 A list with all in it has the same limit; what occurs twice in it counts twice, for its text would have it twice.
 """
 
+SECONDS_A_COMPARISON = 1e-9
+"""Processor time of comparing one character in SEARCHES: up to 0.25 nanoseconds on a Xeon, more on a slow machine."""
+
 MOST_BITS = 4096
 """Bits of a whole number; the powers of larger ones never end."""
 
@@ -58,12 +75,19 @@ STEPS = 16
 """Operations between two looks at the clock."""
 
 FILTERS = (
-    *("abs", "attr", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "forceescape"),
-    *("groupby", "indent", "int", "items", "join", "last", "length", "list", "lower", "map", "max", "min", "reject"),
-    *("rejectattr", "replace", "reverse", "safe", "select", "selectattr", "sort", "string", "title", "tojson", "trim"),
-    *("truncate", "unique", "upper", "urlencode"),
+    *("abs", "attr", "batch", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first"),
+    *("float", "forceescape", "groupby", "indent", "int", "items", "join", "last", "length", "list", "lower"),
+    *("map", "max", "min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select"),
+    *("selectattr", "slice", "sort", "string", "sum", "title", "tojson", "trim", "truncate", "unique", "upper"),
+    *("urlencode", "wordcount"),
 )
-"""Jinja's filters without those that make much of little (center, format, wordwrap ...), which no chat needs."""
+"""Jinja's filters without those that make much of little (center, format, striptags ...), which no chat needs."""
+
+NOT_PLAIN = re.compile("%(?![dirs])")
+"""What `%` could make a long text of, or take from a dictionary again and again; %% is to be taken out before."""
+
+MOST_DIGITS = 300
+"""Digits that a number is rounded to, either side of the point: a float has no more."""
 
 METHODS = frozenset(
     (
@@ -75,6 +99,12 @@ METHODS = frozenset(
     )
 )
 """Methods of texts, lists and dictionaries that a template may call; chosen as FILTERS are."""
+
+SEARCHES = frozenset(("lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"))
+"""Methods of texts that may compare each character with each one of an argument; those that find from the left do not.
+
+Such a call hears neither the clock nor Ctrl-C.
+"""
 
 VARIABLES = ("_loop_vars", "_block_vars")
 """What compiled templates give to a call beside its arguments."""
@@ -159,6 +189,13 @@ class _Counted(NodeTransformer):
         self.generic_visit(node)
         return _filtered(node, MADE) if node.ctx == "load" else node
 
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
+        self.generic_visit(node)
+        if node.name in ALL_FILTERS and node.name not in FILTERS:
+            # Jinja says the name of a filter that is missing, while it compiles or where the filter is first needed.
+            node.name += ", which is not allowed in a chat template"
+        return node
+
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
         return _filtered(node, MADE) if isinstance(node.arg, nodes.Slice) else node
@@ -192,6 +229,8 @@ def _size(value: Any, most: float = inf) -> int:
         size += CELL
         if isinstance(each, str):
             size += len(each)
+        elif isinstance(each, int):
+            size += each.bit_length() // 3  # a digit for each three bits at most
         elif isinstance(each, dict):
             waiting += each.keys()
             waiting += each.values()
@@ -222,18 +261,25 @@ class _Environment(ImmutableSandboxedEnvironment):
         )
         known: dict[str, Any] = {
             **self.filters,
+            "batch": self._in_lists(do_batch),
             "join": self._join,
             "replace": self._replace,
             "indent": self._indent,
+            "round": self._round,
+            "slice": self._in_lists(sync_do_slice),
+            "sum": self._sum,
             "title": self._title,
             "tojson": self._tojson,
+            "trim": self._trim,
+            "unique": self._unique,
+            "wordcount": self._wordcount,
         }
         filters = {name: self._counted(known[name]) for name in FILTERS}
         self.filters = {**filters, MADE: self._made, JOINED: self._joined, EACH: self._each}
         tests: dict[str, Any] = {**self.tests}
         self.tests = {name: self._counted(test) for name, test in tests.items()}
         del self.globals["lipsum"]
-        self.globals["namespace"] = _Namespace
+        self.globals.update(dict=self._dict, namespace=_Namespace)
         self.counting = Lock()
         self._text = 0
         self.begin(())
@@ -253,6 +299,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         if isinstance(owner, str) and name in ("split", "rsplit", "splitlines"):
             parts = owner.count(arguments[0]) if arguments and isinstance(arguments[0], str) else len(owner) // 2
             self._spend(CELL * parts)
+        if isinstance(owner, str) and name in SEARCHES:
+            self._check_search(owner, *arguments, *named.values())
         if isinstance(called, Macro | BlockReference):
             self._spend(self._text)
         if not isinstance(owner, BUILT_IN):
@@ -263,9 +311,14 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator in ("*", "**"):
             self._check_product(left, right, power=operator == "**")
-        if operator == "%" and isinstance(left, str):
-            raise ValueError("texts cannot be formatted with %")
+        if operator == "%" and isinstance(left, str) and NOT_PLAIN.search(left.replace("%%", "")):
+            raise ValueError("texts are formatted with %s, %d, %i and %r only")
         return self._made(super().call_binop(context, operator, left, right))
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        # Filters take items too: as many as an `attribute` names.
+        self._step()
+        return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         known = attr in METHODS or not callable(value) or not isinstance(obj, BUILT_IN)
@@ -293,7 +346,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         self._step(1 + size // 4096)
 
     def _made(self, value: Any) -> Any:
-        """Count a value, and refuse one that is too large to be written or compared."""
+        """Count a value, and refuse one that is too large to be written or compared; a generator is counted later."""
         if isinstance(value, str):
             self._spend(sys.getsizeof(value))
         elif isinstance(value, CONTAINERS):
@@ -301,9 +354,16 @@ class _Environment(ImmutableSandboxedEnvironment):
             self._step(_size(value, self._most) // CELL)
         elif isinstance(value, int) and value.bit_length() > MOST_BITS:
             raise ValueError(f"a number has more than {MOST_BITS} bits")
+        elif isinstance(value, GeneratorType):
+            return self._each(value, 0)
         else:
             self._step()
         return value
+
+    def _check_search(self, text: str, *arguments: Any) -> None:
+        longest = max((len(each) for each in arguments if isinstance(each, str)), default=0)
+        if thread_time() + len(text) * longest * SECONDS_A_COMPARISON > self._until:
+            raise PromptError("the chat template takes too long", REFUSED)
 
     def _check_product(self, left: Any, right: Any, *, power: bool) -> None:
         if isinstance(left, int) and isinstance(right, int):
@@ -360,6 +420,42 @@ class _Environment(ImmutableSandboxedEnvironment):
         self._spend((len(text.splitlines()) + 1) * (width if isinstance(width, int) else sys.getsizeof(width)))
         return do_indent(text, width, first, blank)
 
+    def _trim(self, value: Any, chars: str | None = None) -> str:
+        text = str(value)
+        self._check_search(text, chars)
+        return do_trim(text, chars)
+
+    # Keys can be chosen so that each is compared with all before it.
+    def _unique(self, value: Iterable[Any], case_sensitive: bool = False, attribute: Any = None) -> Iterator[Any]:
+        unique: Iterator[Any] = do_unique(self, self._each(value, 0), case_sensitive, attribute)
+        return unique
+
+    def _dict(self, pairs: Any = (), /, **named: Any) -> dict[Any, Any]:
+        return dict(pairs if isinstance(pairs, Mapping) else self._each(pairs, 0), **named)
+
+    def _in_lists(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(value: Any, count: int, fill_with: Any = None) -> Any:
+            self._spend(CELL * max(count, 0))
+            return function(self._each(value, 0), count, fill_with)
+
+        return counted
+
+    def _round(self, value: Any, precision: int = 0, method: Any = "common") -> Any:
+        if abs(precision) > MOST_DIGITS:
+            raise ValueError(f"a number is rounded to more than {MOST_DIGITS} digits")
+        return do_round(value, precision, method)
+
+    def _sum(self, values: Iterable[Any], attribute: Any = None, start: Any = 0) -> Any:
+        # Each sum is counted: those of lists are lists.
+        for value in values if attribute is None else map(make_attrgetter(self, attribute), values):
+            start = self._made(start + value)
+        return start
+
+    def _wordcount(self, value: Any) -> int:
+        text = str(value)
+        self._spend(CELL * len(text))
+        return do_wordcount(text)
+
     def _title(self, value: Any) -> str:
         text = str(value)
         self._spend(CELL * len(text))
@@ -384,4 +480,6 @@ class _Environment(ImmutableSandboxedEnvironment):
     ) -> str:
         if (indent or 0) > CELL or len("".join(separators or ())) > CELL:
             raise ValueError("tojson is asked for too much space")
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        # Indented, a line is as long as it lies deep.
+        return encoder.encode(value) if indent is None else self._joined(encoder.iterencode(value))

@@ -273,7 +273,9 @@ class LlamaModel(Closing):
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
-            raise PromptError("the prompt holds half of a character", "give text that is UTF-8") from error
+            raise PromptError(
+                "the prompt is not valid Unicode (a lone surrogate)", "give text that is UTF-8"
+            ) from error
         count = -lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), None, 0, add_special, special)
         if count <= 0:
             return []
@@ -284,7 +286,8 @@ class LlamaModel(Closing):
     @cached_property
     def control_tokens(self) -> dict[str, tuple[bool, bool]]:
         """Names that stay text where `special` is False; whether such a token takes the space left and right of it."""
-        attributes = [lib.llama_vocab_get_attr(self.vocabulary_handle, token) for token in range(self.vocabulary)]
+        vocabulary = self.vocabulary_handle
+        attributes = [lib.llama_vocab_get_attr(vocabulary, token) for token in range(self.vocabulary)]
         return {
             self._special(token): (bool(found & lib.LLAMA_TOKEN_ATTR_LSTRIP), bool(found & lib.LLAMA_TOKEN_ATTR_RSTRIP))
             for token, found in enumerate(attributes)
@@ -372,7 +375,7 @@ class LlamaModel(Closing):
             return "it has no vocabulary"
         texts = (lib.llama_vocab_get_text(self._vocabulary_handle, token) for token in range(self.vocabulary))
         if kind == lib.LLAMA_VOCAB_TYPE_SPM and _lacks_bytes(texts):
-            return "its tokenizer is of the kind 'llama', and its vocabulary has not all bytes"
+            return "its tokenizer is of the kind 'llama', and its vocabulary lacks tokens for some bytes"
         if kind == lib.LLAMA_VOCAB_TYPE_RWKV and _lacks_first_bytes(texts):
             return "its tokenizer is of the kind 'rwkv', and its vocabulary has words without their first bytes"
         return ""

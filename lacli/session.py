@@ -101,7 +101,7 @@ class Session(Closing):
             self.notes += notes
             variables = check_variables(template_variables or {})
             if variables and not chosen:
-                self.notes.append(f"there is no chat template that {VARIABLES} could speak to")
+                self.notes.append(f"{VARIABLES} has no effect: the model has no chat template")
             self.use_template(chosen and replace(chosen, variables=variables))
             decode_settings = fitted(self._possible(decode_settings), model_settings)
             check_rows(decode_settings, model_settings)

@@ -134,13 +134,16 @@ def read_variables(text: str) -> dict[str, object]:
         raise UsageError(f"{VARIABLES} is not JSON: {reason}", EXAMPLE) from error
     if not isinstance(found, dict):
         raise UsageError(f"{VARIABLES} is no JSON object", EXAMPLE)
-    return check_variables(found)
+    return check_variables(found, VARIABLES)
 
 
-def check_variables(variables: Mapping[str, object]) -> dict[str, object]:
-    """The variables for a template. Raises UsageError where one has the name of what a template gets anyway."""
+def check_variables(variables: Mapping[str, object], given_by: str = "template_variables") -> dict[str, object]:
+    """The variables for a template. Raises UsageError where one has the name of what a template gets anyway.
+
+    given_by: what the user gave them by, for the error.
+    """
     if taken := [name for name in variables if name in OWN_VARIABLES]:
-        raise UsageError(f"{VARIABLES} cannot set {taken[0]}", "a template gets it from the conversation and the model")
+        raise UsageError(f"{given_by} cannot set {taken[0]}", "a template gets it from the conversation and the model")
     return dict(variables)
 
 
@@ -181,21 +184,29 @@ class ControlNames:
 
     def __init__(self, names: Mapping[str, tuple[bool, bool]]) -> None:
         """names: of control tokens, with whether each takes the space left and right of it."""
-        self._takes_space = names
-        longest_first = sorted((name for name in names if name[1:]), key=len, reverse=True)
-        self._name = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
-        # Names can overlap, so every place where one begins is marked.
-        self._beginning = re.compile(f"(?={self._name.pattern}).", re.DOTALL)
+        # A mark stands behind a name's first character, so that it cannot part a name of one character.
+        self._takes_space = {name: takes for name, takes in names.items() if name[1:]}
+        # A vocabulary can have thousands of names: one pattern of them all is slow to compile and to search with.
+        self._lengths = sorted({len(name) for name in self._takes_space}, reverse=True)
+        firsts = {name[0] for name in self._takes_space}
+        self._first = re.compile(f"[{re.escape(''.join(sorted(firsts)))}]" if firsts else "(?!)")
 
     def marked(self, text: str, but: Collection[str] = ()) -> str:
-        """What a message says, with a mark in every name except those in `but`."""
-        if not self._name.search(text):
-            return text
-        return self._beginning.sub(lambda found: found[0] + ("" if found[1] in but else MARK), text)
+        """What a message says, with a mark in every name except those in `but`.
+
+        The beginning of a name at the end has one too: what a template puts behind it could complete it.
+        """
+
+        def mark(found: re.Match[str]) -> str:
+            # Names can overlap, so every place where one begins is marked.
+            name = self._name_at(text, found.start()) or self._begun_at(text, found.start())
+            return found[0] + (MARK if name and name not in but else "")
+
+        return self._first.sub(mark, text)
 
     def spans(self, text: str) -> Iterator[tuple[str, bool]]:
         """The parts of a rendered text in order, each with whether marks are in it: then no name is a control token."""
-        parts = self._name.split(text) if MARK in text else [text]
+        parts = self._parts(text) if MARK in text else [text]
         written = ""
         for place, part in enumerate(parts):
             if MARK not in part:
@@ -211,6 +222,27 @@ class ControlNames:
             written = ""
         if written:
             yield written, False
+
+    def _parts(self, text: str) -> list[str]:
+        """A text cut at its names, each of which stands between two other parts, empty ones too."""
+        parts, end = [], 0
+        for found in self._first.finditer(text):
+            if found.start() >= end and (name := self._name_at(text, found.start())):
+                parts += [text[end : found.start()], name]
+                end = found.start() + len(name)
+        return [*parts, text[end:]]
+
+    def _name_at(self, text: str, place: int) -> str:
+        """The longest name that begins at a place, or an empty string."""
+        found = (text[place : place + length] for length in self._lengths)
+        return next((name for name in found if name in self._takes_space), "")
+
+    def _begun_at(self, text: str, place: int) -> str:
+        """The end of a text from a place on, if a name begins with it, or an empty string."""
+        if len(text) - place >= self._lengths[0]:
+            return ""
+        end = text[place:]
+        return end if any(name.startswith(end) for name in self._takes_space) else ""
 
 
 def _wanted_template(wanted: str, model: TemplateModel) -> ChatTemplate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -242,6 +243,14 @@ LARGE = {
     "center": "'a'|center(100000000000)",
     "a format": "'{:100000000000}'.format(1)",
     "%": "'%100000000000d' % 1",
+    "% of a large one": "'%s%s' % ('a' * 600000, 'a' * 600000)",
+    "% again and again": "'%(a)s%(a)s' % {'a': 'b'}",
+    "round": "5|round(-100000000000)",
+    "round up": "5|round(100000000000, 'ceil')",
+    "sum": "([[0]] * 9999)|sum(start=[])",
+    "batch": "'a'|batch(100000000000, 0)|list",
+    "slice": "'a'|slice(100000000000)|list",
+    "wordcount": "('a ' * 99999)|wordcount",
     "indent": "('\n' * 999)|indent(100000000000)",
     "a joint": "range(99999)|join('a' * 999999)",
     "tojson": "[[1]]|tojson(indent=100000000000)",
@@ -263,10 +272,74 @@ GREEDY = {
     **{name: "{{ " + large + " }}" for name, large in LARGE.items()},
     "a large constant where the compiler computes": "{% autoescape 'a' * 100000000000 %}{% endautoescape %}",
     "quotes of quotes there": "{% autoescape '\"'" + "|tojson" * 99 + " %}{% endautoescape %}",
+    "what lies deep": "{% set n = namespace(x=[]) %}{% for i in range(99) %}{% set n.x = [n.x] %}{% endfor %}"
+    "{{ ([n.x] * 150)|tojson(indent=64) }}",
     "the template's own text": "{% for i in range(99999) %}" + "text" * 9999 + "{% endfor %}",
     "a constant's text": "{% for i in range(99999) %}{{ '" + "text" * 9999 + "' }}{% endfor %}",
     "itself": "text " * 99999,
 }
+
+
+SEARCHES = (
+    *("rfind('ab' ~ m)", "rpartition('ab' ~ m)", "rsplit('ab' ~ m)", "rsplit(sep='ab' ~ m)"),
+    *("strip('b' * 6000 ~ 'a')", "lstrip('b' * 6000 ~ 'a')", "rstrip('b' * 6000 ~ 'a')"),
+)
+DEAF = {
+    **{call: "{% set m = 'a' * 6000 %}{{ (m ~ m)." + call + " }}" for call in SEARCHES},
+    "trim": "{{ ('a' * 6000)|trim('b' * 6000 ~ 'a') }}",
+    "trim of an escaped text": "{{ ('a' * 6000)|e|trim(chars='b' * 6000 ~ 'a') }}",
+    "an attribute's parts": "{% set l = ['a'] * 99 %}{{ l|map(attribute='0.' * 99 ~ '0')|list }}",
+    "attributes": "{% set l = ['a'] * 99 %}{{ l|sort(attribute='0,' * 99 ~ '0') }}",
+    "filters of filters": "{% set n = namespace(x=range(999)) %}"
+    "{% for i in range(50) %}{% set n.x = n.x|select %}{% endfor %}{{ n.x|max }}",
+    "the same, in lists": "{% set n = namespace(x=range(999)) %}"
+    "{% for i in range(50) %}{% set n.x = n.x|batch(1) %}{% endfor %}{{ n.x|max }}",
+    "numbers of one hash": "{{ range(0, 9999 * (2**61 - 1), 2**61 - 1)|unique|first }}{{ ([0] * 9999)|unique|list }}",
+    "keys of one hash": "{{ dict(range(0, 4999 * (2**61 - 1), 2**61 - 1)|groupby('real')) }}",
+}
+"""What one operation does for long."""
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("'%s of %d: 100%%%s' % ('a', 2, [1])", "a of 2: 100%[1]"),
+        ("'%r' % 'a'", "'a'"),
+        ("7 % 4", "3"),
+        ("[1, 2.5]|sum", "3.5"),
+        ("[{'n': 1}, {'n': 2}]|sum(attribute='n')", "3"),
+        ("2.567|round(1)", "2.6"),
+        ("2.1|round(method='ceil')", "3.0"),
+        ("'two words'|wordcount", "2"),
+        ("range(3)|batch(2, 'x')|list", "[[0, 1], [2, 'x']]"),
+        ("range(3)|slice(2)|list", "[[0, 1], [2]]"),
+    ],
+)
+def test_what_makes_little_of_much_is_allowed(expression: str, text: str) -> None:
+    source = "{{ messages[-1].content }}{{ " + expression + " }}"
+    assert compiled(source).render(as_messages("hi ")) == f"hi {text}"
+
+
+def test_a_filter_that_stays_refused_is_named_so_where_it_is_needed_and_nowhere_else() -> None:
+    with pytest.raises(PromptError, match="'center, which is not allowed in a chat template'"):
+        compiled("{{ 'a'|center }}")
+    with pytest.raises(PromptError, match="No filter named 'nonesuch'"):
+        compiled("{{ 'a'|nonesuch }}")
+    unneeded = "{% if needed is defined %}{{ 'a'|center }}{% endif %}{{ messages[-1].content }}"
+    assert compiled(unneeded).render(as_messages("hi")) == "hi"
+    with pytest.raises(PromptError, match="'center, which is not allowed in a chat template'"):
+        replace(compiled(unneeded), variables={"needed": True}).render(as_messages("hi"))
+
+
+@pytest.mark.parametrize("name", DEAF)
+def test_an_operation_that_would_take_all_time_is_refused_before_or_while_it_is_done(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = count()
+    monkeypatch.setattr("lacli.jinja.thread_time", lambda: next(looks) * 1e-4)
+    monkeypatch.setattr("lacli.jinja.MOST_SECONDS", 0.02)
+    with pytest.raises(PromptError, match="^the chat template takes too long"):
+        compiled(DEAF[name]).render(as_messages("hi"))
 
 
 @pytest.mark.parametrize("name", [*ENDLESS, *GREEDY])
@@ -295,3 +368,8 @@ def test_a_long_conversation_may_take_longer_than_a_short_one(monkeypatch: pytes
     assert slow.render(as_messages("hi" * 999)) == "hi" * 999
     with pytest.raises(PromptError, match="takes too much memory"):
         compiled("{{ 'a' * 999999 }}").render(as_messages("hi"))
+
+
+def test_a_number_in_a_list_is_counted_with_its_digits() -> None:
+    with pytest.raises(PromptError, match="takes too much memory"):
+        compiled("{% set x = 2 ** 2000 %}{{ ([x * x] * 99999)|length }}").render(as_messages("hi"))

@@ -85,7 +85,7 @@ class Wording:
         if self.template:
             raise UsageError("--raw goes without a template, --chat-template names one", "drop one of them")
         if self.variables:
-            raise UsageError("--raw goes without a template, --chat-template-kwargs speaks to one", "drop one of them")
+            raise UsageError("--chat-template-kwargs needs a chat template, and --raw uses none", "drop one of them")
         if self.typed or self.file:
             raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
 
