@@ -90,7 +90,8 @@ def bars(
     label_width, number_width = max(map(len, labels), default=0), max(map(len, numbers), default=0)
     room = max(width - len(indent) - label_width - number_width - 2, 10)
     most = max((value for value in (*values, *high, mark or 0.0) if math.isfinite(value)), default=0.0)
-    scale = (room - 1) / most if most > 0 else 0.0
+    # A smaller number cannot be divided by.
+    scale = (room - 1) / most if most > 1e-300 else 0.0
     lines: list[str] = []
     for index, (label, value, number) in enumerate(zip(labels, values, numbers, strict=True)):
         if groups and (not index or groups[index] != groups[index - 1]):

@@ -111,7 +111,7 @@ def test_a_file_of_somebodys_words_is_his_alone_and_no_link(tmp_path: Path) -> N
     with open(path, "wb", opener=for_owner):
         assert path.stat().st_mode & 0o777 == 0o600
     link.symlink_to(path)
-    with pytest.raises(OSError, match="it is a link"), open(link, "ab", opener=for_owner):
+    with pytest.raises(OSError, match="it is a symbolic link"), open(link, "ab", opener=for_owner):
         pass
 
 

@@ -58,6 +58,7 @@ def play(sound: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.setattr(probe, "COMMAND", (sys.executable, "-c", script))
 
     monkeypatch.setattr(probe, "folder", lambda: tmp_path)
+    monkeypatch.setattr("lacli.session.proven", probe.proven)
     probe.fault_of.cache_clear()
     yield child
     probe.fault_of.cache_clear()

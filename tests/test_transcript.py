@@ -162,7 +162,7 @@ def test_a_log_is_its_owners_alone_and_no_link_is_followed(tmp_path: Path) -> No
     begun(path).close()
     assert path.stat().st_mode & 0o777 == 0o600
     link.symlink_to(path)
-    with pytest.raises(LacliError, match="it is a link"):
+    with pytest.raises(LacliError, match="it is a symbolic link"):
         begun(link)
 
 
