@@ -35,8 +35,11 @@ from lacli.placement import Placement
 from lacli.records import UNREADABLE, read_record, save_record
 from lacli.settings import ModelSettings
 
-COMMAND = (sys.executable, "-P", "-m", "lacli.llamacpp.probe")
+COMMAND = (sys.executable or "python3", "-P", "-m", "lacli.llamacpp.probe")
 """Starts a trial; the folder for its files, both numbers of threads and `repack` or `plain` follow."""
+
+IN_TRIAL = "LACLI_TRIAL"
+"""Set in the environment of a trial, which uses the build untried, whatever program sys.executable is."""
 
 REFERENCE = "F16"
 WEIGHTS = {REFERENCE: 1, "Q8_0": 7, "Q4_0": 2, "Q4_K": 14, "Q6_K": 18}
@@ -89,7 +92,7 @@ def fault_of(threads: int, threads_batch: int, repack: bool) -> str:
 
     repack: with the kernels for repacked weights and AMX, or without (llama.cpp's use_extra_bufts).
     """
-    if _is_trial():
+    if IN_TRIAL in os.environ:
         return ""
     key = {**_machine(), "threads": threads, "threads_batch": threads_batch, "repack": repack}
     path = folder() / f"{sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
@@ -185,9 +188,10 @@ def _run(command: Sequence[str], place: str) -> tuple[str, str]:
 
     In a process group of its own a terminal's Ctrl-C does not reach it.
     """
+    environment, quiet = {**python_environment(), IN_TRIAL: "1"}, subprocess.PIPE
     with subprocess.Popen(
-        command, cwd=place, env=python_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, process_group=0,
+        command, cwd=place, env=environment, stdin=subprocess.DEVNULL, stdout=quiet, stderr=quiet, text=True,
+        process_group=0,
     ) as child:  # fmt: skip
         try:
             printed, said = child.communicate(timeout=PATIENCE_S)
@@ -230,7 +234,7 @@ def _read(printed: str) -> Mapping[Case, npt.NDArray[np.float64]]:
     """The logits of each case that a trial has printed, (rows, VOCABULARY); a last line may be cut."""
     found = {}
     for line in printed.splitlines():
-        with suppress(ValueError):
+        with suppress(ValueError, TypeError):  # what a library prints beside them
             weights, rows, logits = json.loads(line)
             found[weights, rows] = np.array(logits, np.float64).reshape(rows, VOCABULARY)
     return found
@@ -247,12 +251,6 @@ def _is_right(found: Mapping[Case, npt.NDArray[np.float64]], case: Case) -> bool
     lengths = np.linalg.norm(logits, axis=1) * np.linalg.norm(reference, axis=1)
     is_close = (logits * reference).sum(axis=1) >= LEAST_COSINE * lengths
     return bool(np.all(lengths > 0) and np.all(is_close))
-
-
-def _is_trial() -> bool:
-    """Whether this process is a trial, which uses the build untried."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name == "lacli.llamacpp.probe"
 
 
 def main(place: Path, threads: int, threads_batch: int, *, repack: bool) -> None:
