@@ -174,6 +174,9 @@ def test_an_outcome_is_remembered_by_build_processor_and_threads(
     assert tried() and not tried()
     probe.forget()
     assert tried()
+    probe.forget()
+    assert probe.trial(1, 1, repack=True) == AT_TWO_ROWS
+    assert not tried()
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}', "null"])

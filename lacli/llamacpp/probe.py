@@ -94,19 +94,15 @@ def fault_of(threads: int, threads_batch: int, repack: bool) -> str:
     """
     if IN_TRIAL in os.environ:
         return ""
-    key = {**_machine(), "threads": threads, "threads_batch": threads_batch, "repack": repack}
-    path = folder() / f"{sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
+    path, key = _record(threads, threads_batch, repack)
     with suppress(*UNREADABLE):
         fault = str(read_record(path, FORMAT, key, "fault"))
         if not fault.startswith(NO_ANSWER) or time() - path.stat().st_mtime < A_DAY:
             return fault
     try:
-        fault = trial(threads, threads_batch, repack)
+        return trial(threads, threads_batch, repack)
     except OSError:
         return ""
-    # Where it cannot be kept, the next process tries again.
-    save_record(path, FORMAT, key, "fault", fault)
-    return fault
 
 
 def folder() -> Path:
@@ -134,9 +130,11 @@ def rebuild_command() -> str:
     return rebuild.command_line(platform.system(), sys.executable, requirements(), *kinds)
 
 
-def _machine() -> dict[str, object]:
-    """What an outcome depends on: the files of the build, and the processor with its instruction sets."""
-    return {"build": build_files(), "processor": _processor()}
+def _record(threads: int, threads_batch: int, repack: bool) -> tuple[Path, dict[str, object]]:
+    """The file of an outcome, and its key: the files of the build, the processor, and how it is tried."""
+    key: dict[str, object] = {"build": build_files(), "processor": _processor()}
+    key |= {"threads": threads, "threads_batch": threads_batch, "repack": repack}
+    return folder() / f"{sha256(json.dumps(key).encode()).hexdigest()[:16]}.json", key
 
 
 def build_files() -> list[tuple[str, int, int]]:
@@ -169,7 +167,7 @@ def _processor() -> str:
 
 
 def trial(threads: int, threads_batch: int, repack: bool) -> str:
-    """Try this build now and return its fault, '' for none.
+    """Try this build now, keep the outcome and return the fault, '' for none.
 
     Raises OSError where no child could be run to its end, which says nothing of the build.
     """
@@ -179,8 +177,13 @@ def trial(threads: int, threads_batch: int, repack: bool) -> str:
     found = _read(printed)
     if ended:
         missing = next((case for case in _cases() if case not in found), None)
-        return f"{ended} {_in_words(missing) if missing and found else 'when it is loaded'}"
-    return next((f"wrong numbers {_in_words(case)}" for case in _cases() if not _is_right(found, case)), "")
+        fault = f"{ended} {_in_words(missing) if missing and found else 'when it is loaded'}"
+    else:
+        fault = next((f"wrong numbers {_in_words(case)}" for case in _cases() if not _is_right(found, case)), "")
+    path, key = _record(threads, threads_batch, repack)
+    # Where it cannot be kept, the next process tries again.
+    save_record(path, FORMAT, key, "fault", fault)
+    return fault
 
 
 def _run(command: Sequence[str], place: str) -> tuple[str, str]:
