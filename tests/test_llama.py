@@ -37,6 +37,13 @@ from tests.program import Done, run
 SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
 
+LOADED = """
+import sys, threading, lacli
+settings = lacli.ModelSettings(context=256, gpu_layers=0, threads=1)
+session = lacli.load(sys.argv[1], model_settings=settings)
+"""
+"""The beginning of a program that has opened the model of its argument."""
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -562,20 +569,12 @@ def test_what_aborts_the_library_is_said_without_a_debuggers_words() -> None:
 
 
 def test_a_model_that_is_left_to_the_end_of_the_program_ends_with_it(path: Path) -> None:
-    program = (
-        "import sys, lacli\n"
-        "settings = lacli.ModelSettings(context=256, gpu_layers=0, threads=1)\n"
-        "session = lacli.load(sys.argv[1], model_settings=settings)\n"
-        "print(lacli.generate(session, 'the thing', limit=3).finish_reason)\n"
-    )
+    program = LOADED + "print(lacli.generate(session, 'the thing', limit=3).finish_reason)\n"
     assert run(str(path), program=(sys.executable, "-c", program)) == Done(0, "length\n", "")
 
 
 def test_a_program_may_end_while_a_thread_of_its_own_is_answering(path: Path) -> None:
-    program = (
-        "import sys, threading, lacli\n"
-        "settings = lacli.ModelSettings(context=256, gpu_layers=0, threads=1)\n"
-        "session = lacli.load(sys.argv[1], model_settings=settings)\n"
+    program = LOADED + (
         "begun = threading.Event()\n"
         "def answer():\n"
         "    while True:\n"
