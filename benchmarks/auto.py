@@ -29,15 +29,15 @@ from lacli.bench.ceiling import best_rows, chain
 from lacli.bench.oracle import oracle_in
 from lacli.bench.task_files import read_tasks
 from lacli.bench.tasks import Task, built_in
-from lacli.capacity import Capacity
-from lacli.context import LlamaEngine
 from lacli.decode import Decoder
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.resolve import demo_model
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings, SourceName, decode_settings
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings, SourceName, decode_settings
 from lacli.stats import Step
-from lacli.tables import markdown
+from lacli.text.format import markdown
 from lacli.tree import Origin
 
 SOURCES: tuple[SourceName, ...] = ("suffix", "recycling", "pool", "window")

@@ -27,15 +27,15 @@ from lacli.chat.conversation import Conversation
 from lacli.chat.prompts import Prompts
 from lacli.chat.talk import Chat
 from lacli.decode import Decoder
-from lacli.generation import Answer
-from lacli.mode import Mode
-from lacli.modes import Lookahead, Lookup
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.modes import Lookahead, Lookup, Mode
 from lacli.pool import NgramPool
 from lacli.resolve import find_model
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
-from lacli.text import Piece
+from lacli.session.generation import Answer
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
+from lacli.text.stream import Piece
 
 LARGE = DecodeSettings(mode="lookahead")
 SMALL = DecodeSettings(mode="lookahead", window=5, ngram=5, guesses=5)

@@ -25,17 +25,18 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.core import PROMPTS
 from lacli.api import generate
-from lacli.compare import Comparison
-from lacli.context import LlamaEngine
-from lacli.llama import LlamaModel, lib
-from lacli.replay import Recorder
+from lacli.check.compare import Comparison
+from lacli.check.replay import Recorder
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.gguf import weight_types
+from lacli.llamacpp.library import lib
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings, strict_settings
 from lacli.resolve import demo_model
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
-from lacli.strict import strict_settings
-from lacli.template import as_messages, choose_template
-from lacli.weights import weight_types
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
+from lacli.text.template import as_messages, choose_template
 
 FORMATS = {
     "f32": lib.LLAMA_FTYPE_ALL_F32,

@@ -37,10 +37,10 @@ from lacli.cli.main import app
 from lacli.cost.known import cost_key
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.store import CostStore
+from lacli.llamacpp.settings import ModelSettings
 from lacli.resolve import demo_model
-from lacli.settings import ModelSettings
 from lacli.staircase import Cost, Point, Staircase
-from lacli.tables import markdown
+from lacli.text.format import markdown
 
 CODES = {0, 1, 2, 3, 130}
 """Exit codes that docs name: an answer, something outside, a wrong flag, inexact, Ctrl-C."""

@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lacli.decode import Decoder
-from lacli.mode import Mode
-from lacli.modes import Lookahead, Lookup
-from lacli.pool import NgramPool
+from lacli.modes import Lookahead, Lookup, Mode, SuffixIndex
+from lacli.pool import NgramPool, Taught
 from lacli.settings import DecodeSettings
-from lacli.suffixes import SuffixIndex
-from lacli.taught import Taught
 from lacli.tree import Origin, Tree
 
 

@@ -30,7 +30,7 @@ COPIED = ("lacli", "tests", "benchmarks", "recipes", "docs", "pyproject.toml", "
 PATIENCE_S = 600.0
 """Seconds that the tests of one mutant may take; a mutant whose tests never end is caught."""
 
-LOOP = ("tests/test_decode.py", "tests/test_seeds.py")
+LOOP = ("tests/test_decode.py", "tests/session/test_seeds.py")
 """Every mode equals plain decoding, token by token and seed by seed, on the fake engine."""
 
 
@@ -62,7 +62,7 @@ MUTANTS = (
         ("tests/test_pool.py",),
     ),
     Mutant(
-        "lacli/taught.py",
+        "lacli/pool.py",
         "self._next = min(self._next, max(length - ngram + 1, 0))",
         "self._next = min(self._next, max(length, 0))",
         ("tests/test_taught.py",),
@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant("lacli/window.py", "if computed >= len(later):", "if computed >= 0:", ("tests/test_window.py",)),
     Mutant(
-        "lacli/columns.py",
+        "lacli/window.py",
         "window.shift(accepted - 1)",
         "window.shift(accepted)",
         ("tests/test_columns.py", "tests/test_window.py"),
@@ -99,7 +99,7 @@ MUTANTS = (
         "lacli/batch.py",
         "(past + count + depth for depth in tree.depths)",
         "(past + depth for depth in tree.depths)",
-        ("tests/test_decode.py", "tests/test_strict.py"),
+        ("tests/test_decode.py", "tests/llamacpp/test_strict.py"),
     ),
     Mutant(
         "lacli/batch.py",
@@ -128,13 +128,13 @@ MUTANTS = (
         "lacli/cache.py",
         "self._shared = [min(shared, length) for shared in self._shared]",
         "pass",
-        ("tests/test_reuse.py", "tests/test_turns.py", *LOOP),
+        ("tests/session/test_reuse.py", "tests/end_to_end/test_turns.py", *LOOP),
     ),
     Mutant(
         "lacli/cache.py",
         "self._engine.shift(0, keep + count, ALL, -count)",
         "self._engine.shift(0, keep + count, ALL, -count - 1)",
-        ("tests/test_full_context.py", *LOOP),
+        ("tests/end_to_end/test_full_context.py", *LOOP),
     ),
     # Verification and the loop.
     Mutant(
@@ -161,7 +161,7 @@ MUTANTS = (
         "lacli/decode.py",
         "self.replicas.cut(min(same, len(prompt) - 1))",
         "self.replicas.cut(same)",
-        ("tests/test_reuse.py", "tests/test_turns.py"),
+        ("tests/session/test_reuse.py", "tests/end_to_end/test_turns.py"),
     ),
     Mutant("lacli/decode.py", "room = len(tree) // 2", "room = 0", LOOP),
     Mutant(
@@ -171,10 +171,10 @@ MUTANTS = (
         ("tests/test_decode.py",),
     ),
     Mutant(
-        "lacli/suffixes.py",
+        "lacli/modes.py",
         "replaced.append((run, self._end.get(run)))\n                self._end[run] = end",
         "replaced.append((run, self._end.get(run)))\n                self._end.setdefault(run, end)",
-        ("tests/test_suffixes.py",),
+        ("tests/test_modes.py",),
     ),
     # Mode auto.
     Mutant(
@@ -192,31 +192,41 @@ MUTANTS = (
     Mutant("lacli/auto/suffix.py", "self._latest[pair] = before\n", "pass\n", ("tests/test_auto_suffix.py",)),
     # Texts and samplers.
     Mutant(
-        "lacli/text.py",
+        "lacli/text/stream.py",
         "self._ends.append(self._length + bool(half))",
         "self._ends.append(self._length)",
-        ("tests/test_text.py",),
+        ("tests/text/test_stream.py",),
     ),
-    Mutant("lacli/text.py", "min(len(stop) - 1, len(held))", "min(len(stop) - 2, len(held))", ("tests/test_text.py",)),
     Mutant(
-        "lacli/chain.py",
+        "lacli/text/stream.py",
+        "min(len(stop) - 1, len(held))",
+        "min(len(stop) - 2, len(held))",
+        ("tests/text/test_stream.py",),
+    ),
+    Mutant(
+        "lacli/llamacpp/sampler.py",
         "for token in text[-self._reach :] if self._reach else ():",
         "for token in ():",
-        ("tests/test_chain.py",),
+        ("tests/llamacpp/test_sampler.py",),
     ),
     Mutant(
-        "lacli/chain.py",
+        "lacli/llamacpp/sampler.py",
         "left = _left_in(_apply(samplers.chain, array))",
         "left = self._candidates[: _apply(samplers.chain, array).size]",
-        ("tests/test_chain.py",),
+        ("tests/llamacpp/test_sampler.py",),
     ),
-    Mutant("lacli/context.py", "if not all(map(isfinite, found)):", "if False:", ("tests/test_bad_input.py",)),
+    Mutant(
+        "lacli/llamacpp/context.py",
+        "if not all(map(isfinite, found)):",
+        "if False:",
+        ("tests/end_to_end/test_bad_input.py",),
+    ),
     # Templates, the hub and the chat.
     Mutant(
-        "lacli/template.py",
+        "lacli/text/template.py",
         "return rest if adds_bos else bos + rest",
         "return prompt",
-        ("tests/test_template.py", "tests/test_template_sessions.py"),
+        ("tests/text/test_template.py", "tests/session/test_template_sessions.py"),
     ),
     Mutant("lacli/hub/quants.py", "found if whole.search(file)] or found", "found]", ("tests/test_quants.py",)),
     Mutant(
@@ -229,10 +239,10 @@ MUTANTS = (
         "lacli/chat/conversation.py", "del self.messages[:2]", "del self.messages[:1]", ("tests/test_conversation.py",)
     ),
     Mutant(
-        "lacli/session.py",
+        "lacli/session/session.py",
         "if not self._busy.acquire(blocking=False):",
         "if False:",
-        ("tests/test_llama.py", "tests/test_session.py"),
+        ("tests/llamacpp/test_model.py", "tests/session/test_session.py"),
     ),
 )
 

@@ -19,14 +19,14 @@ from time import perf_counter
 from typing import ParamSpec, TypeVar
 
 from benchmarks.core import PROMPTS, Bench
-from lacli.context import LlamaEngine
-from lacli.cores import physical_cores
 from lacli.decode import Decoder
-from lacli.parallel.replicas import Replicas
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.devices import physical_cores
+from lacli.replicas.group import Replicas
 from lacli.resolve import demo_model
 from lacli.settings import MODES, DecodeSettings
 from lacli.stats import RunStatistics
-from lacli.tables import markdown
+from lacli.text.format import markdown
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -15,12 +15,12 @@ from statistics import mean, median, stdev
 from time import perf_counter
 
 from benchmarks.core import PROMPTS, Bench
-from lacli.chain import LlamaSampler
-from lacli.context import LlamaEngine
 from lacli.decode import Decoder
 from lacli.engine import Floats
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.sampler import LlamaSampler
+from lacli.llamacpp.sampling import SamplingSettings, Verify
 from lacli.resolve import demo_model
-from lacli.sampling import SamplingSettings, Verify
 from lacli.settings import DecodeSettings
 from lacli.verify import verifier
 

@@ -17,10 +17,10 @@ from unittest.mock import patch
 import numpy as np
 
 from lacli.batch import Batch, Ints
+from lacli.check.replay import Recorder
 from lacli.cost.measure import ROWS
 from lacli.engine import Engine, Floats, Successors
 from lacli.errors import UsageError
-from lacli.replay import Recorder
 from lacli.staircase import Cost, Point, Staircase
 
 PLAIN_S = 0.01

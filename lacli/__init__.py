@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
     from lacli.api import generate, load
     from lacli.errors import LacliError
-    from lacli.generation import Answer
-    from lacli.placement import Placement, ReplicaSettings
-    from lacli.sampling import SamplingSettings
-    from lacli.session import Session
-    from lacli.settings import DecodeSettings, ModelSettings
+    from lacli.llamacpp.sampling import SamplingSettings
+    from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
+    from lacli.session.generation import Answer
+    from lacli.session.session import Session
+    from lacli.settings import DecodeSettings
 
 
 HOMES = {
-    "Answer": "generation",
+    "Answer": "session.generation",
     "DecodeSettings": "settings",
     "LacliError": "errors",
-    "ModelSettings": "settings",
-    "Placement": "placement",
-    "ReplicaSettings": "placement",
-    "SamplingSettings": "sampling",
-    "Session": "session",
+    "ModelSettings": "llamacpp.settings",
+    "Placement": "llamacpp.settings",
+    "ReplicaSettings": "llamacpp.settings",
+    "SamplingSettings": "llamacpp.sampling",
+    "Session": "session.session",
     "generate": "api",
     "load": "api",
 }

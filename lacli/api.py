@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import overload
 
-from lacli.generation import Answer, as_stops
-from lacli.placement import ReplicaSettings
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.resolve import find_model
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.session.generation import Answer, as_stops
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
 from lacli.staircase import Cost
 
 

@@ -13,11 +13,9 @@ from lacli.auto.experience import Experience
 from lacli.auto.kept import KeptTexts
 from lacli.engine import Engine
 from lacli.errors import PromptError, ReplicaLost
-from lacli.mode import Mode, Outcome
-from lacli.modes import new_mode
-from lacli.parallel.replicas import Replicas
+from lacli.modes import Mode, Outcome, common_prefix, new_mode
 from lacli.pool import NgramPool
-from lacli.prefix import common_prefix
+from lacli.replicas.group import Replicas
 from lacli.settings import DecodeSettings
 from lacli.staircase import Cost
 from lacli.stats import Finish, Step

@@ -1,19 +1,29 @@
-"""What the loop needs of a model: one batch in, logits out, the cache's sequence calls, and a sampler.
-
-Protocols only. `llama.py` and `chain.py` implement them on llama.cpp; the tests implement them on a toy model that
-enforces llama.cpp's rules.
-"""
+"""What the loop needs of a model: one batch in, logits out, the cache's sequence calls, and a sampler."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
-from lacli.settings import DecodeSettings
+
+
+class Closing:
+    """Closed when its `with` block is left; `close` may be called again."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
 
 Floats = npt.NDArray[np.floating]
 
@@ -93,24 +103,6 @@ class Engine(Protocol):
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends a generation (llama_vocab_is_eog)."""
-
-
-class Context(Engine, Protocol):
-    """An open context of llama.cpp, in this process or in another.
-
-    memory: MiB of its buffers. calls: how often it has decoded. back: guesses that can be taken back after a step, -1
-    for any number and trees.
-    """
-
-    memory: float
-    calls: int
-    back: int
-
-    def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """Whether these settings can decode in this context. raw_logits: they sample from them."""
-
-    def close(self) -> None:
-        """Give back what it holds."""
 
 
 class Distribution(NamedTuple):

@@ -1,24 +1,126 @@
-"""The modes: what each one guesses in a step, and what it learns from the model's choices.
-
-A mode grows one tree a step and observes the outcome. It decides speed, never text: the loop (`decode.py`)
-verifies every guess the same way. Each mode is one idea; none touches the cache or the engine.
-"""
+"""The modes plain, jacobi, lookup and lookahead: each grows a step's tree and learns from its outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
 
-from lacli.auto.experience import Experience
-from lacli.auto.mode import Auto
-from lacli.columns import WINDOW_SEED, Columns
-from lacli.engine import Engine
-from lacli.mode import Mode, Outcome
-from lacli.pool import NgramPool
+from lacli.engine import Engine, Successors
+from lacli.pool import NgramPool, Taught
 from lacli.settings import DecodeSettings
-from lacli.suffixes import SuffixIndex
-from lacli.taught import Taught
+from lacli.stats import Plan
 from lacli.tree import Origin, Tree
+from lacli.window import WINDOW_SEED, Columns
+
+if TYPE_CHECKING:
+    from lacli.auto.experience import Experience
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens two texts have in common at their beginning."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(left), len(right)))
+
+
+class Outcome(NamedTuple):
+    """A verified step.
+
+    choices: the most probable token after each output node. nodes: the accepted guesses. rows: of the batch. seconds:
+    what it took so far. successors: the most probable tokens after each output node, of at most so many. clock: says
+    the time by which `seconds` were counted.
+    """
+
+    choices: Mapping[int, int]
+    nodes: Sequence[int]
+    rows: int
+    seconds: float
+    successors: Callable[[int], Successors]
+    clock: Callable[[], float] = perf_counter
+
+    @property
+    def accepted(self) -> int:
+        """How many tokens the step brought, the model's own among them."""
+        return 1 + len(self.nodes)
+
+
+class Mode:
+    """Guesses for one text after another, of which each may go on from the one before.
+
+    plan: what the last tree was expected to bring, where the mode expects anything.
+    """
+
+    plan: Plan | None = None
+
+    def begin(self, text: Sequence[int]) -> None:
+        """A generation begins behind a prompt; what is known of its beginning is known still."""
+
+    def prefilled(self, rows: int, seconds: float) -> None:
+        """So many rows of the prompt were decoded, in so long."""
+
+    def truncate(self, text: Sequence[int], length: int) -> None:
+        """The text, still whole here, is cut back to its first `length` tokens."""
+
+    def grow(self, text: Sequence[int], room: int) -> Tree:
+        """A tree below the text's last token with at most `room` (1 or more) nodes.
+
+        Calling it again with less room, when the cache had too little, gives a smaller tree of the same step.
+        """
+        raise NotImplementedError
+
+    def observe(self, tree: Tree, outcome: Outcome) -> None:
+        """Take in a verified step, whose tokens are in the text already."""
+
+
+Run = tuple[int, ...]
+
+
+class SuffixIndex:
+    """For each run of at most `longest` tokens the end of its most recent occurrence before the text's last token.
+
+    The last token's own runs stay out: they would match themselves. Cutting the text back gives the very index that
+    the shorter text has, since what each entry replaced is kept.
+
+    >>> index = SuffixIndex(longest=2)
+    >>> index.extend([7, 1, 2, 7, 1])
+    >>> index.continuation([7, 1, 2, 7, 1])
+    2
+    """
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self._end: dict[Run, int] = {}
+        # What the entries of the runs that end at 1, 2, .. were before.
+        self._replaced: list[list[tuple[Run, int | None]]] = []
+
+    def extend(self, text: Sequence[int]) -> None:
+        """Take in the tokens that came since the last call."""
+        for end in range(len(self._replaced) + 1, len(text)):
+            replaced: list[tuple[Run, int | None]] = []
+            self._replaced.append(replaced)
+            for length in range(1, min(self._longest, end) + 1):
+                run = tuple(text[end - length : end])
+                replaced.append((run, self._end.get(run)))
+                self._end[run] = end
+
+    def truncate(self, length: int) -> None:
+        """Forget the tokens of the text after its first `length`."""
+        while len(self._replaced) >= max(length, 1):
+            for run, end in self._replaced.pop():
+                if end is None:
+                    # An interrupt may have come before it was entered.
+                    self._end.pop(run, None)
+                else:
+                    self._end[run] = end
+
+    def continuation(self, text: Sequence[int]) -> int | None:
+        """The index in the text just after the most recent occurrence of its longest known end, None without one."""
+        for length in range(min(self._longest, len(text)), 0, -1):
+            found = self._end.get(tuple(text[-length:]))
+            if found is not None:
+                return found
+        return None
 
 
 class Plain(Mode):
@@ -134,5 +236,7 @@ def new_mode(settings: DecodeSettings, pool: NgramPool, engine: Engine, experien
         case "lookahead":
             return Lookahead(settings, pool, engine.vocabulary, engine.is_end)
         case "auto":
+            from lacli.auto.mode import Auto
+
             assert experience, "mode auto learns into one"
             return Auto(settings, pool, engine.vocabulary, engine.is_end, experience)

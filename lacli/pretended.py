@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from lacli.decode import Decoder
 from lacli.engine import Engine
-from lacli.mode import Mode, Outcome
+from lacli.modes import Mode, Outcome
 from lacli.settings import DecodeSettings
 from lacli.staircase import Cost, Point, Staircase
 from lacli.tree import Tree

@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from lacli.disk import MOST_RECORD, read_file
 from lacli.errors import reason_of
+from lacli.text.files import MOST_RECORD, read_file
 
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, RecursionError)
 """What reading a file and making a record of its content can raise: the file is as good as absent."""

@@ -14,7 +14,12 @@ from pathlib import Path
 
 from lacli.errors import ModelLoadError, reason_of
 from lacli.hub.aliases import FILE, read_aliases
-from lacli.hub.names import MODEL_IS, HubModel, read_name, shortened
+from lacli.hub.names import (
+    MODEL_IS,
+    HubModel,
+    read_name,
+    shortened,
+)
 from lacli.hub.quants import all_parts, missing_parts
 
 DEMO = "stdlib-7m.q8_0.gguf"

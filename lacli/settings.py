@@ -1,25 +1,112 @@
-"""Frozen settings of a decode and of a model, their presets and their ranges.
-
-Nothing here reads the environment, a file or a model: the command line fills these in and passes them down.
-"""
+"""Frozen decode settings, their presets and ranges, and the flags that name them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lacli.errors import UsageError
-from lacli.flags import check_words
-from lacli.placement import Placement
 
-Mode = Literal["plain", "jacobi", "lookup", "lookahead", "auto"]
+OURS, THEIRS = "LACLI_", "LLAMA_ARG_"
+"""What the environment's names of flags begin with: lacli's own, and those of llama.cpp's that it reads too."""
+
+LOADING: dict[str, tuple[str, ...]] = {
+    "context": ("-c", "--ctx-size"),
+    "batch": ("-b", "--batch-size"),
+    "gpu_layers": ("-ngl", "--gpu-layers", "--n-gpu-layers"),
+    "threads": ("-t", "--threads"),
+    "threads_batch": ("-tb", "--threads-batch"),
+    "flash_attention": ("-fa", "--flash-attn"),
+    "cache_type_k": ("-ctk", "--cache-type-k"),
+    "cache_type_v": ("-ctv", "--cache-type-v"),
+}
+"""Settings of a model and its context, by their fields in ModelSettings."""
+
+PLACEMENT: dict[str, tuple[str, ...]] = {
+    "devices": ("-dev", "--device"),
+    "split_mode": ("-sm", "--split-mode"),
+    "tensor_split": ("-ts", "--tensor-split"),
+    "main_gpu": ("-mg", "--main-gpu"),
+}
+"""Where a copy of a model computes, by the fields of Placement."""
+
+REPLICAS: dict[str, tuple[str, ...]] = {
+    "replicas": ("--replicas",),
+    "rpc": ("--rpc",),
+    "isolate": ("--isolate",),
+    "limit_s": ("--replica-timeout",),
+}
+"""Copies of a model, by the fields of ReplicaSettings but for the first, which stands for two."""
+
+ANSWER: dict[str, tuple[str, ...]] = {
+    "limit": ("-n", "--predict", "--n-predict", "--max-tokens"),
+    "stops": ("--stop",),
+}
+"""How an answer ends."""
+
+DECODING: dict[str, tuple[str, ...]] = {
+    "window": ("-W", "--window"),
+    "ngram": ("-N", "--ngram"),
+    "guesses": ("-G", "--guesses"),
+    "seed": ("-s", "--seed"),
+    "temp": ("--temp", "--temperature"),
+    "typical": ("--typical", "--typical-p"),
+    "top_nsigma": ("--top-nsigma", "--top-n-sigma"),
+    "logit_bias": ("-l", "--logit-bias"),
+    "json_schema": ("-j", "--json-schema"),
+    "json_schema_file": ("-jf", "--json-schema-file"),
+}
+"""Fields of DecodeSettings and SamplingSettings, and the file of one."""
+
+NOTHING = ("none", "off")
+"""What stands for an empty list, where names are expected."""
+
+
+def spellings(name: str) -> tuple[str, ...]:
+    """The flags of a setting, by its field's name; one that is in no table has its own name."""
+    for table in (DECODING, ANSWER, LOADING, PLACEMENT, REPLICAS):
+        if name in table:
+            return table[name]
+    return ("--" + name.replace("_", "-"),)
+
+
+def check_words(settings: object) -> None:
+    """Raise UsageError where a field of `settings` that is annotated with a Literal holds none of its words."""
+    for field, words in _words(type(settings)).items():  # type: ignore[arg-type]  # mypy doubts that classes have hashes
+        value = getattr(settings, field)
+        if value not in words:
+            raise UsageError(f"{spellings(field)[0]} cannot be {value!r}", f"one of {', '.join(words)}")
+
+
+@cache
+def _words(settings: type[object]) -> Mapping[str, tuple[str, ...]]:
+    hints = get_type_hints(settings)
+    return {field: get_args(hint) for field, hint in hints.items() if get_origin(hint) is Literal}
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names of a list with commas or spaces between them, each once."""
+    return tuple(dict.fromkeys(text.lower().replace(",", " ").split()))
+
+
+def names_or_none(text: str) -> tuple[str, ...]:
+    """The same of a list that may be empty, which `none` says."""
+    return () if text.strip().lower() in NOTHING else names_in(text)
+
+
+ModeName = Literal["plain", "jacobi", "lookup", "lookahead", "auto"]
+
 SourceName = Literal["suffix", "recycling", "pool", "window", "store"]
+
 WindowInit = Literal["prompt", "random", "pool"]
+
 WindowShift = Literal["once", "refill"]
 
 Switch = Literal["on", "off", "auto"]
 
-MODES: tuple[Mode, ...] = ("plain", "jacobi", "lookup", "lookahead", "auto")
+MODES: tuple[ModeName, ...] = ("plain", "jacobi", "lookup", "lookahead", "auto")
 
 SOURCES: tuple[SourceName, ...] = ("suffix", "recycling", "pool", "window", "store")
 """Where mode auto may take its guesses from; all are asked unless some are named, but the store has to be opened."""
@@ -43,7 +130,7 @@ class DecodeSettings:
     (`strict.py`): `ordered` cells and `least_outputs` rows whose logits are computed.
     """
 
-    mode: Mode = "auto"
+    mode: ModeName = "auto"
     window: int = 15
     ngram: int = 5
     guesses: int = 15
@@ -158,14 +245,6 @@ FLAG = {
 }
 """The command line's name of a setting, for messages."""
 
-SMALLER: dict[Mode, str] = {
-    "lookahead": "-W, -N or -G",
-    "jacobi": "-W",
-    "lookup": "--lookup-draft",
-    "auto": "--auto-rows",
-}
-"""What makes the steps of a mode smaller."""
-
 LETTERS = ("window", "ngram", "guesses")
 """The paper's W, N and G."""
 
@@ -178,90 +257,6 @@ PRESETS: dict[str, dict[str, int]] = {
     "34b": {"window": 7, "ngram": 5, "guesses": 7},
 }
 """Settings by kind of text and by model size; the sizes are Table 4 of the paper, with G = W."""
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """How llama.cpp loads a model and makes a context; names follow its flags.
-
-    context: cells, 0 = the model's own (at most 8,192). batch: rows a llama_decode call may have.
-    gpu_layers: -1 = all. threads: 0 = one per physical core. flash_attention: on, off or auto. repack, tiled: whether
-    llama.cpp may use its faster CPU kernels for several rows; tiled can be switched off before a process's first
-    decode only. placement: on which devices.
-    """
-
-    context: int = 0
-    batch: int = 2048
-    gpu_layers: int = -1
-    threads: int = 0
-    threads_batch: int = 0
-    flash_attention: Switch = "auto"
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    repack: bool = True
-    tiled: bool = True
-    placement: Placement = Placement()
-
-    def __post_init__(self) -> None:
-        check_words(self)
-        threads = ("-t", self.threads, 0), ("-tb", self.threads_batch, 0)
-        for flag, value, lowest in (("-c", self.context, 0), ("-b", self.batch, 1), *threads):
-            if value < lowest:
-                raise UsageError(f"{flag} is {value}", f"{flag} must be at least {lowest}")
-        # llama.cpp does not check these itself: more threads than it has room for crash it.
-        if self.context > MOST_CELLS:
-            raise UsageError(f"-c is {self.context}", f"-c can be at most {MOST_CELLS}")
-        for flag, value, _ in threads:
-            if value > MOST_THREADS:
-                raise UsageError(f"{flag} is {value}", f"llama.cpp runs at most {MOST_THREADS} threads")
-        for flag, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
-            if name not in CACHE_TYPES:
-                raise UsageError(f"{flag} {name} is no cache type", "one of " + ", ".join(CACHE_TYPES))
-        if self.flash_attention == "off" and self.cache_type_v not in PLAIN_CACHE_TYPES:
-            raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
-
-    def attention(self, *, on_gpu: bool) -> Switch:
-        """What -fa means: `auto` is off on the CPU, where it was 1.4 to 3 times slower at 3,100 tokens.
-
-        Quantised cache values need it on; with a GPU the choice stays llama.cpp's. Source: docs/measured.md.
-        """
-        if self.flash_attention != "auto" or self.cache_type_v not in PLAIN_CACHE_TYPES:
-            return self.flash_attention
-        return "auto" if on_gpu else "off"
-
-    @property
-    def thread_words(self) -> str:
-        """The threads of single-row steps."""
-        return "1 thread" if self.threads == 1 else f"{self.threads} threads"
-
-    @property
-    def all_thread_words(self) -> str:
-        """The same, with those of larger steps where they are others."""
-        batches = f" ({self.threads_batch} for batches)" if self.threads_batch != self.threads else ""
-        return f"{self.thread_words}{batches}"
-
-    @property
-    def flags(self) -> str:
-        """The flags of a context that change what it computes, as they are typed."""
-        repack = "" if self.repack else " --no-repack"
-        return f"-fa {self.flash_attention} -ctk {self.cache_type_k} -ctv {self.cache_type_v} -b {self.batch}{repack}"
-
-    @property
-    def by_name(self) -> dict[str, int | str]:
-        """What our JSON says of the flags."""
-        own = ("batch", "threads", "threads_batch", "gpu_layers", "flash_attention", "cache_type_k", "cache_type_v")
-        return {**{name: getattr(self, name) for name in own}, **self.placement.by_name}
-
-
-PLAIN_CACHE_TYPES = ("f32", "f16", "bf16")
-CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-"""KV cache types that llama.cpp's -ctk and -ctv take; the plain ones are not quantised."""
-
-MOST_CELLS = 2**31 - 1
-"""Positions are 32-bit integers."""
-
-MOST_THREADS = 512
-"""ggml's GGML_MAX_N_THREADS."""
 
 
 def decode_settings(preset: str | None = None, **chosen: Any) -> DecodeSettings:
@@ -277,22 +272,29 @@ def decode_settings(preset: str | None = None, **chosen: Any) -> DecodeSettings:
     return DecodeSettings(**{**PRESETS.get(preset or "", {}), **given})
 
 
-def fitted(decoding: DecodeSettings, loading: ModelSettings) -> DecodeSettings:
-    """The settings with steps of mode auto no larger than a batch: it takes what room there is."""
-    if decoding.mode != "auto":
-        return decoding
-    most = loading.batch
-    if decoding.ordered:
-        # The accepted part is decoded again in front of the next step.
-        most = min((most + 1) // 2, most + 1 - decoding.least_outputs)
-    return replace(decoding, auto_rows=max(min(decoding.auto_rows, most), 1))
+def possible(
+    settings: DecodeSettings, chain_only: str, most_back: Callable[[], int]
+) -> tuple[DecodeSettings, list[str]]:
+    """The settings that a model can decode with, and what is to be said about it.
+
+    chain_only: why the model takes no trees, '' where it does. most_back: guesses that it can take back after a step.
+    """
+    if not chain_only:
+        return settings, []
+    drafts = settings.mode != "plain"
+    if drafts and not settings.strict and (back := most_back()):
+        return _chained(settings, back)
+    why = "--strict has no rule for a recurrent state" if settings.strict else chain_only
+    notes = [f"decoding plainly: {why}"] if drafts else []
+    # One mode is the same as itself, so nothing has to be done for it, and a second row could not be forgotten.
+    return replace(settings, mode="plain", ordered=False, least_outputs=1), notes
 
 
-def check_rows(decoding: DecodeSettings, loading: ModelSettings) -> None:
-    """Raise UsageError when a step would not fit into a batch."""
-    if decoding.most_rows > loading.batch:
-        smaller = SMALLER.get(decoding.mode, "")
-        raise UsageError(
-            f"a step has up to {decoding.most_rows} rows and -b is {loading.batch}",
-            f"-b {decoding.most_rows}" + (f" or a smaller {smaller}" if smaller else ""),
-        )
+def _chained(settings: DecodeSettings, back: int) -> tuple[DecodeSettings, list[str]]:
+    """The settings for a model that can take back so many guesses of one chain."""
+    if settings.mode == "lookahead":
+        why = "mode auto instead of lookahead: a recurrent state goes back along one chain of guesses"
+        return replace(settings, mode="auto", back=back), [why]
+    chained = replace(settings, back=back)
+    shorter = chained.chain < settings.chain
+    return chained, [f"at most {back} guesses a step: a recurrent state goes back no further"] if shorter else []

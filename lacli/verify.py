@@ -14,7 +14,7 @@ import numpy as np
 
 from lacli.engine import Distribution, Floats, Sampler
 from lacli.errors import ReplicaLost, SamplingError
-from lacli.sampling import SamplingSettings
+from lacli.llamacpp.sampling import SamplingSettings
 from lacli.stats import Finish
 from lacli.tree import ROOT, Tree
 

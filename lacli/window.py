@@ -1,12 +1,13 @@
-"""The lookahead window: N-1 rows of W guesses that Jacobi iteration improves by one row a step.
-
-Token ids only. The window proposes paths and takes back the model's choices after them; it knows neither the
-cache nor the pool, and what it guesses never decides what is accepted.
-"""
+"""The lookahead window (2D Jacobi) and its place in the tree of a step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+
+from lacli.pool import NgramPool
+from lacli.settings import DecodeSettings, window_rows
+from lacli.tree import ROOT, Origin, Tree
 
 Draw = Callable[[], int]
 """A token to guess where nothing better is known."""
@@ -74,3 +75,63 @@ class Window:
         for row in self.rows:
             row[:] = row[dropped:] + [self._draw() for _ in range(dropped)]
         self._computed = self._computed[dropped:] + [0] * dropped
+
+
+WINDOW_SEED = 2402
+"""The window's first guesses come from a generator of their own, so the user's seed never meets them."""
+
+
+class Columns:
+    """A window in the sequences 1 .. W; it has as many columns as it was opened or narrowed to."""
+
+    def __init__(
+        self, settings: DecodeSettings, pool: NgramPool, vocabulary: int, is_end: Callable[[int], bool]
+    ) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._vocabulary = vocabulary
+        self._is_end = is_end
+        self._ends: list[int] = []
+
+    def open(self, text: Sequence[int], width: int) -> None:
+        """Begin with so many new columns behind a text."""
+        self._text = list(text)
+        self._random = Random(WINDOW_SEED)
+        wanted = width + self._settings.ngram - 3
+        guesses = self._pool.chain(text[-1], wanted) if self._settings.window_init == "pool" else ()
+        self._window = Window(width, self._settings.ngram, self._draw, guesses)
+        self._ends = []
+
+    @property
+    def rows(self) -> int:
+        """Rows that the columns add to a step, before prefixes are shared."""
+        return window_rows(self._window.width, self._settings.ngram)
+
+    def narrow(self, most: int) -> None:
+        """Drop columns until there are at most so many rows."""
+        while self.rows > most:
+            self._window.narrow(self._window.width - 1)
+
+    def add(self, tree: Tree) -> None:
+        """Put the columns into a step; only the choice after each one's end is read."""
+        self._ends = []
+        for column, path in enumerate(self._window.paths(), start=1):
+            end = tree.add(path, column, Origin.WINDOW, verify=False)
+            tree.verified[end] = True
+            self._ends.append(end)
+
+    def take(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
+        """Harvest the n-grams of a decoded step into the pool, and slide."""
+        window = self._window
+        results = [choices[end] for end in self._ends]
+        for key, continuation in window.ngrams(tree.tokens[ROOT], results):
+            self._pool.insert(key, continuation)
+        # An end token would make all guesses after it guesses about another text.
+        window.slide([None if self._is_end(token) else token for token in results])
+        if self._settings.window_shift == "refill":
+            window.shift(accepted - 1)
+
+    def _draw(self) -> int:
+        if self._settings.window_init == "random":
+            return self._random.randrange(self._vocabulary)
+        return self._random.choice(self._text)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from lacli.bench.rounds import Asker, Contender, Exchange, Trial, timed
+from lacli.bench.rounds import (
+    Asker,
+    Contender,
+    Exchange,
+    Trial,
+    timed,
+)
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
 from lacli.decode import Decoder
 from lacli.settings import DecodeSettings
-from tests.fake_clock import ClockedEngine, FakeClock
+from tests.fakes.clock import ClockedEngine, FakeClock
 
 PLAIN = DecodeSettings(mode="plain")
 LOOKUP = DecodeSettings(mode="lookup")

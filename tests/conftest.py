@@ -22,7 +22,7 @@ settings.load_profile("lacli")
 @pytest.fixture(autouse=True, scope="session")
 def faults_of_this_build_go_unsaid() -> Iterator[None]:
     """Where this build fails with repacked weights every session would say so; test_probe.py's sessions do."""
-    with patch("lacli.session.proven", lambda settings: (proven(settings)[0], "")):
+    with patch("lacli.session.session.proven", lambda settings: (proven(settings)[0], "")):
         yield
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from lacli.backends import Backend, Build, Device
 from lacli.doctor.finding import Finding
 from lacli.doctor.machine import Library, Machine, Terminal
 from lacli.doctor.product import examine_machine
 from lacli.doctor.self_test import SelfTest
 from lacli.doctor.versions import GIB
+from lacli.llamacpp.devices import Device
+from lacli.llamacpp.library import Backend, Build
 
 PROCESSOR = Device("CPU", "A processor", False, 16 * GIB, 16 * GIB)
 CARD = Device("CUDA0", "A card", True, 20 * GIB, 24 * GIB)

@@ -11,12 +11,13 @@ from typing import cast
 from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation
 from lacli.errors import UsageError
-from lacli.generation import Answer
-from lacli.parallel.replica import Work
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.pool import NgramPool
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.replicas.replica import Work
+from lacli.session.generation import Answer
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
 from lacli.stats import RunStatistics
 
 

@@ -17,8 +17,8 @@ from huggingface_hub import constants
 from lacli.errors import ModelLoadError
 from lacli.resolve import find_model
 from tests.fake_hub import FakeHub, Repository
+from tests.fakes.tiny_models import write_llama
 from tests.program import HUBS, PROXIES
-from tests.tiny_models import write_llama
 
 NAME = "someone/tiny-GGUF"
 LARGE = 24_000_000

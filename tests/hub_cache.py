@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_models import write_llama
+from tests.fakes.tiny_models import write_llama
 
 COMMIT = "c0ffee"
 

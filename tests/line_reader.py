@@ -17,7 +17,7 @@ from lacli.chat.lines import Editing, Lines
 from lacli.chat.reader import open_lines
 from lacli.errors import LacliError
 from lacli.settings import MODES
-from lacli.ui import Screen
+from lacli.terminal.screen import Screen
 
 
 def main() -> None:

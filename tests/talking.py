@@ -11,14 +11,20 @@ from lacli.batch import Batch
 from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation
 from lacli.chat.talk import Chat
-from lacli.context import LlamaEngine
+from lacli.check.judge import (
+    Difference,
+    largest_difference,
+    parting,
+    plain_logits,
+)
+from lacli.check.replay import Recorder, Rows, accepted_rows
 from lacli.engine import Engine, Floats
-from lacli.judge import Difference, largest_difference, parting, plain_logits
-from lacli.replay import Recorder, Rows, accepted_rows
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.resolve import demo_model
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
 from lacli.stats import Step
 
 SMALL = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)

@@ -6,10 +6,10 @@ import pytest
 
 from lacli.bench.acceptance import Acceptance
 from lacli.decode import Decoder
-from lacli.settings import MODES, DecodeSettings, Mode
+from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.stats import RunStatistics, Step
 from lacli.tree import Origin
-from tests.fake_engine import FakeEngine
+from tests.fakes.engine import FakeEngine
 
 PROMPT = [1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 4, 5]
 
@@ -19,7 +19,7 @@ def step(tokens: int, drafted: int) -> Step:
     return Step(tuple(range(tokens)), origins, 1 + drafted, drafted, 0.0, 0.0, 0.0, 0.0)
 
 
-def run(mode: Mode) -> list[Step]:
+def run(mode: ModeName) -> list[Step]:
     settings = DecodeSettings(mode=mode, window=4, ngram=4, guesses=4)
     return list(Decoder(FakeEngine(sequences=settings.sequences), settings).generate(PROMPT, 60))
 
@@ -54,7 +54,7 @@ def test_guesses_that_all_failed_have_no_rates() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_real_runs_counts_agree_with_its_tokens_and_origins(mode: Mode) -> None:
+def test_a_real_runs_counts_agree_with_its_tokens_and_origins(mode: ModeName) -> None:
     steps = run(mode)
     acceptance, statistics = Acceptance.of(steps), RunStatistics()
     for one in steps:

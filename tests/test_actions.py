@@ -16,7 +16,7 @@ from lacli.chat.conversation import Message
 from lacli.chat.saved import SavedChat, read_chat, write_chat
 from lacli.chat.shown import all_settings
 from lacli.errors import LacliError, UsageError
-from lacli.sampling import SamplingSettings
+from lacli.llamacpp.sampling import SamplingSettings
 from lacli.settings import DecodeSettings
 from tests.fake_chat import FakeChat, an_answer, talked
 

@@ -10,13 +10,34 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from lacli.chat.adjust import Adjusted, adjust, choices, key_and_value, settings_by_name
-from lacli.chat.keys import ALL, KEYS, OF_THE_MODEL, WITH_THE_MODEL, find_key
+from lacli.chat.adjust import (
+    Adjusted,
+    adjust,
+    choices,
+    key_and_value,
+    settings_by_name,
+)
+from lacli.chat.keys import (
+    ALL,
+    KEYS,
+    OF_THE_MODEL,
+    WITH_THE_MODEL,
+    find_key,
+)
 from lacli.cli.main import app
 from lacli.errors import LacliError, UsageError
-from lacli.flags import LOADING, PLACEMENT, REPLICAS
-from lacli.sampling import SamplingSettings
-from lacli.settings import MODES, PRESETS, SOURCES, DecodeSettings, SourceName, decode_settings
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.settings import (
+    LOADING,
+    MODES,
+    PLACEMENT,
+    PRESETS,
+    REPLICAS,
+    SOURCES,
+    DecodeSettings,
+    SourceName,
+    decode_settings,
+)
 
 WARM = Adjusted(sampling=SamplingSettings(temp=0.7))
 """Mirostat needs a temperature."""

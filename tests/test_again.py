@@ -14,15 +14,21 @@ from lacli.bench.results import results
 from lacli.bench.rounds import Contender, Rounds, timed
 from lacli.bench.rows import verdict
 from lacli.bench.sweep import Point
-from lacli.compare import OpenEngine
+from lacli.check.compare import OpenEngine
+from lacli.check.replay import Recorder
 from lacli.decode import Decoder
-from lacli.mode import Mode
-from lacli.replay import Recorder
+from lacli.modes import Mode
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
-from tests.bench_field import PLAIN, asker, contender, task, words
-from tests.fake_clock import FakeClock
-from tests.fake_engine import FakeEngine
+from tests.bench_field import (
+    PLAIN,
+    asker,
+    contender,
+    task,
+    words,
+)
+from tests.fakes.clock import FakeClock
+from tests.fakes.engine import FakeEngine
 from tests.test_decode import any_settings, engine_for, prompts
 from tests.test_oracle import Otherwise
 

@@ -9,7 +9,12 @@ import pytest
 
 from lacli.errors import LacliError
 from lacli.hub import aliases
-from lacli.hub.aliases import Alias, packaged_list, read_aliases, read_list
+from lacli.hub.aliases import (
+    Alias,
+    packaged_list,
+    read_aliases,
+    read_list,
+)
 from lacli.hub.names import read_name
 from tests.program import ROOT
 

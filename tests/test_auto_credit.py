@@ -5,7 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.auto.credit import FIRST, MOST, SHARE, Credit
+from lacli.auto.credit import (
+    FIRST,
+    MOST,
+    SHARE,
+    Credit,
+)
 
 steps = st.lists(st.tuples(st.booleans(), st.integers(1, 8), st.floats(0, 1)), max_size=200)
 """Each: whether it has guesses, tokens it brings, and which part of what it may cost it does."""

@@ -14,10 +14,15 @@ from hypothesis import strategies as st
 
 from lacli.auto import kept
 from lacli.auto.belief import Belief
-from lacli.auto.kept import EXPECTED, RUN, Kept, KeptTexts
+from lacli.auto.kept import (
+    EXPECTED,
+    RUN,
+    Kept,
+    KeptTexts,
+)
 from lacli.auto.matching import KINDS, LAST
 from lacli.auto.suffix import LONGEST
-from tests.test_reuse import ctrl_c_at_line
+from tests.session.test_reuse import ctrl_c_at_line
 
 few = st.lists(st.integers(0, 2), max_size=20)
 texts = st.lists(few, max_size=3)
@@ -171,7 +176,7 @@ def test_a_later_guess_of_a_chain_is_believed_as_its_longer_match_is() -> None:
 
 
 def test_an_interrupt_before_any_line_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.test_reuse.WATCHED", ("auto/kept", "auto/belief"))
+    monkeypatch.setattr("tests.session.test_reuse.WATCHED", ("auto/kept", "auto/belief"))
     known = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 8]
     text = [3, 1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4]
     for line in count(1):

@@ -23,10 +23,18 @@ from lacli.staircase import Cost, Point, Staircase
 from lacli.stats import Step
 from lacli.tree import Origin
 from lacli.verify import SampleAndMatch
-from tests.fake_clock import ClockedEngine, FakeClock
-from tests.fake_sampler import FakeSampler
-from tests.scripted_engine import ScriptedEngine
-from tests.test_decode import VOCABULARY, ends, engine_for, holds_its_text, plain_tokens, prompts, tokens_of
+from tests.fakes.clock import ClockedEngine, FakeClock
+from tests.fakes.sampler import FakeSampler
+from tests.fakes.scripted_engine import ScriptedEngine
+from tests.test_decode import (
+    VOCABULARY,
+    ends,
+    engine_for,
+    holds_its_text,
+    plain_tokens,
+    prompts,
+    tokens_of,
+)
 
 PLAIN_S = 0.01
 

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.auto import pace as module
-from lacli.auto.pace import JUMP, LEAST_PREFILL, PLAIN_STEPS, SMALL_BATCHES, TINY, UNKNOWN_ROW
+from lacli.auto.pace import (
+    JUMP,
+    LEAST_PREFILL,
+    PLAIN_STEPS,
+    SMALL_BATCHES,
+    TINY,
+    UNKNOWN_ROW,
+)
 from lacli.staircase import Cost, Point, Staircase
 
 

@@ -10,7 +10,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lacli.auto.belief import SUREST
-from lacli.auto.planner import LEAST_CHANCE, Draft, Node, _merged, chain_rows, plan
+from lacli.auto.planner import (
+    LEAST_CHANCE,
+    Draft,
+    Node,
+    _merged,
+    chain_rows,
+    plan,
+)
 from lacli.auto.source import Guess, Source
 from lacli.settings import LEAVES, DecodeSettings
 from lacli.tree import Origin, Tree

@@ -10,13 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.auto.pooled import DEPTHS, EXPECTED, RANKS, Pooled
+from lacli.auto.pooled import (
+    DEPTHS,
+    EXPECTED,
+    RANKS,
+    Pooled,
+)
 from lacli.auto.source import Guess
-from lacli.pool import NgramPool
-from lacli.taught import Taught
+from lacli.pool import NgramPool, Taught
 from lacli.tree import Origin
 from tests.recorded_belief import Recorded
-from tests.test_reuse import ctrl_c_at_line
+from tests.session.test_reuse import ctrl_c_at_line
 
 TOKENS = 4
 texts = st.lists(st.integers(0, TOKENS - 1), min_size=1, max_size=25)

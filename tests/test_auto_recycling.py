@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.auto import recycling
-from lacli.auto.recycling import BOUNDS, EXPECTED, EXPECTED_AFTER_PAIR, EXPECTED_AFTER_TOKEN, Recycling
+from lacli.auto.recycling import (
+    BOUNDS,
+    EXPECTED,
+    EXPECTED_AFTER_PAIR,
+    EXPECTED_AFTER_TOKEN,
+    Recycling,
+)
 from lacli.engine import Successors
 from tests.recorded_belief import Recorded
 

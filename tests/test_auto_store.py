@@ -19,7 +19,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.auto import store as store_module
-from lacli.auto.store import HEADER, MAGIC, RECORD, StoreKey, TextStore, contents_of, open_store, store_for, store_key
+from lacli.auto.store import (
+    HEADER,
+    MAGIC,
+    RECORD,
+    StoreKey,
+    TextStore,
+    contents_of,
+    open_store,
+    store_for,
+    store_key,
+)
 from lacli.cost.store import HASHED
 from lacli.errors import ModelLoadError
 from lacli.resolve import find_model

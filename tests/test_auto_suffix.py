@@ -11,9 +11,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lacli.auto.matching import KINDS, LAST
-from lacli.auto.suffix import EXPECTED, OTHER, PROBES, Suffix
+from lacli.auto.suffix import (
+    EXPECTED,
+    OTHER,
+    PROBES,
+    Suffix,
+)
 from tests.recorded_belief import Recorded
-from tests.test_reuse import ctrl_c_at_line
+from tests.session.test_reuse import ctrl_c_at_line
 
 few_tokens = st.integers(0, 3)
 texts = st.lists(few_tokens, min_size=1, max_size=40)

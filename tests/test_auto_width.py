@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.auto.width import FIRST, LONGEST, POSSIBLE, TRIAL, Width
+from lacli.auto.width import (
+    FIRST,
+    LONGEST,
+    POSSIBLE,
+    TRIAL,
+    Width,
+)
 from lacli.settings import window_rows
 
 MOST, NGRAM = 15, 5

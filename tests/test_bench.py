@@ -18,12 +18,17 @@ from lacli.cost.known import cost_key
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.store import CostStore
 from lacli.errors import LacliError
+from lacli.llamacpp.settings import ModelSettings
 from lacli.resolve import demo_model
-from lacli.settings import ModelSettings
 from lacli.staircase import Cost, Point, Staircase
 from tests import fake_rivals
-from tests.program import call, finish, on_terminal, start
-from tests.tiny_models import write_lfm2, write_mamba
+from tests.fakes.tiny_models import write_lfm2, write_mamba
+from tests.program import (
+    call,
+    finish,
+    on_terminal,
+    start,
+)
 
 MODES = ["plain", "jacobi", "lookup", "lookahead", "auto"]
 QUICK = ("bench", "-q", "--classes", "edit", "--each", "1", "-r", "1", "-n", "24")

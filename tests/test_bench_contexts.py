@@ -13,10 +13,11 @@ from lacli.bench.contexts import Contexts
 from lacli.bench.rounds import Exchange
 from lacli.bench.sweep import Point, points
 from lacli.bench.tasks import Task
-from lacli.compare import Comparison
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.check.compare import Comparison
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
 
 LOADING = ModelSettings(context=512, threads=1, threads_batch=1, gpu_layers=0, flash_attention="off")
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."

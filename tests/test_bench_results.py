@@ -15,17 +15,35 @@ from lacli.bench.judging import judge
 from lacli.bench.report import as_lines, conclusion
 from lacli.bench.results import ALL, Result, results
 from lacli.bench.rival_run import RivalRun
-from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
-from lacli.bench.rows import Machine, Row, as_rows, as_text
+from lacli.bench.rounds import (
+    Contender,
+    Exchange,
+    Rounds,
+    Trial,
+)
+from lacli.bench.rows import (
+    Machine,
+    Row,
+    as_rows,
+    as_text,
+)
 from lacli.bench.statistics import paired_ratio
 from lacli.bench.sweep import Point
-from lacli.compare import OpenEngine
+from lacli.check.compare import OpenEngine
 from lacli.errors import LacliError
-from lacli.settings import DecodeSettings, ModelSettings
-from tests.bench_field import LOOKAHEAD, LOOKUP, PLAIN, asker, contender, task
-from tests.fake_clock import FakeClock
-from tests.fake_engine import FakeEngine
-from tests.test_check import LateRemove
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings
+from tests.bench_field import (
+    LOOKAHEAD,
+    LOOKUP,
+    PLAIN,
+    asker,
+    contender,
+    task,
+)
+from tests.check.test_compare import LateRemove
+from tests.fakes.clock import FakeClock
+from tests.fakes.engine import FakeEngine
 
 TASKS = (task("1 2 3 1 2", kind="code"), task("4 5 6 4 5 6 4", kind="edit"), task("7 8 7 8", kind="edit"))
 

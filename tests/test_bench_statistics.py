@@ -7,7 +7,14 @@ from math import exp, sqrt
 import numpy as np
 import pytest
 
-from lacli.bench.statistics import Ratio, _student, median, paired_ratio, spread, stddev
+from lacli.bench.statistics import (
+    Ratio,
+    _student,
+    median,
+    paired_ratio,
+    spread,
+    stddev,
+)
 
 Times = list[list[float]]
 

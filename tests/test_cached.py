@@ -7,14 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from lacli.gguf import Header, read_header
 from lacli.hub.aliases import Alias
 from lacli.hub.cache import find_cached, keep_names
 from lacli.hub.names import HubModel, read_name
+from lacli.llamacpp.gguf import Header, read_header
 from lacli.resolve import demo_model
 from lacli.shelf import cached
-from lacli.shelf.cached import aliased, cached_models, cached_names, matching, stored_models, unfinished_downloads
-from tests import hub_cache, tiny_models
+from lacli.shelf.cached import (
+    aliased,
+    cached_models,
+    cached_names,
+    matching,
+    stored_models,
+    unfinished_downloads,
+)
+from tests import hub_cache
+from tests.fakes import tiny_models
 
 
 @pytest.fixture

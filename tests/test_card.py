@@ -10,16 +10,16 @@ from pathlib import Path
 import gguf
 import pytest
 
-from lacli.context import MOST_BACK, LlamaEngine
 from lacli.errors import UsageError
-from lacli.gguf import read_header
-from lacli.llama import LlamaModel
-from lacli.memory import peak_memory
+from lacli.llamacpp.context import MOST_BACK, LlamaEngine, peak_memory
+from lacli.llamacpp.gguf import read_header
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import ModelSettings
 from lacli.resolve import demo_model
-from lacli.settings import MODES, DecodeSettings, ModelSettings
+from lacli.settings import MODES, DecodeSettings
 from lacli.shelf.card import Card, make_card
 from lacli.shelf.card_report import card_json, card_text
-from tests import tiny_models
+from tests.fakes import tiny_models
 
 CPU = ModelSettings(gpu_layers=0, threads=1)
 DECODING = DecodeSettings(mode="lookahead")
@@ -149,7 +149,7 @@ def test_a_template_is_known_by_what_it_writes(tmp_path: Path) -> None:
 def test_a_template_that_never_ends_is_told_and_the_card_goes_on(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lacli.jinja.MOST_SECONDS", 0.02)
+    monkeypatch.setattr("lacli.text.jinja.MOST_SECONDS", 0.02)
     loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
     endless = "{{ messages[0].content }}{% if " + when + " %}" + loops + "{% endif %}"
     card = with_template(tmp_path / "a.gguf", endless)

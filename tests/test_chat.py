@@ -20,9 +20,23 @@ from lacli import load
 from lacli.chat.commands import COMMANDS
 from lacli.chat.keys import ALL
 from lacli.chat.saved import read_chat
-from lacli.settings import DecodeSettings, ModelSettings
-from tests.chat_terminal import CTRL_C, CTRL_D, ENTER, UP, ChatTerminal, plain
-from tests.program import PROGRAM, SECONDS, call, on_terminal, start
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings
+from tests.chat_terminal import (
+    CTRL_C,
+    CTRL_D,
+    ENTER,
+    UP,
+    ChatTerminal,
+    plain,
+)
+from tests.program import (
+    PROGRAM,
+    SECONDS,
+    call,
+    on_terminal,
+    start,
+)
 
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
 """No choice between two tokens of its answer is close, so every mode gives the same one."""

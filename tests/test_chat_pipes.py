@@ -16,7 +16,15 @@ from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Message
 from lacli.chat.logged import read_log
 from lacli.chat.saved import SavedChat, read_chat, write_chat
-from tests.program import PROGRAM, SECONDS, Done, call, environment, run, start
+from tests.program import (
+    PROGRAM,
+    SECONDS,
+    Done,
+    call,
+    environment,
+    run,
+    start,
+)
 
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
 """No choice between two tokens of its answer is close, so every mode gives the same one."""

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.columns import Columns
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings, WindowInit, window_rows
 from lacli.tree import Origin, Tree
+from lacli.window import Columns
 
 VOCABULARY = 1000
 TEXT = [7, 3, 5]

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.bench.convergence import Block, Convergence, convergence
-from lacli.columns import WINDOW_SEED
+from lacli.check.replay import Recorder
 from lacli.decode import Decoder
-from lacli.replay import Recorder
 from lacli.settings import DecodeSettings
-from tests.fake_engine import FakeEngine
+from lacli.window import WINDOW_SEED
+from tests.fakes.engine import FakeEngine
 
 PROMPT = [1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 4, 5]
 

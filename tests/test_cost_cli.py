@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from lacli.context import MOST_BACK
 from lacli.cost.measure import measure
+from lacli.llamacpp.context import MOST_BACK
+from tests.fakes.tiny_models import write_lfm2, write_llama, write_mamba
 from tests.program import Done, call, start
-from tests.tiny_models import write_lfm2, write_llama, write_mamba
 
 FEW = ("--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2")
 

@@ -8,8 +8,17 @@ from dataclasses import dataclass, field
 import pytest
 
 from lacli.batch import Batch
-from lacli.cost.measure import LEAST_ROUNDS, SINGLES, WARMING, Measurement, MeasurePlan, drift, engine_settings, measure
-from tests.fake_engine import FakeEngine
+from lacli.cost.measure import (
+    LEAST_ROUNDS,
+    SINGLES,
+    WARMING,
+    Measurement,
+    MeasurePlan,
+    drift,
+    engine_settings,
+    measure,
+)
+from tests.fakes.engine import FakeEngine
 
 TOKENS = [1, 2, 3, 5, 8, 4, 1, 6]
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)

@@ -8,8 +8,14 @@ import re
 import pytest
 
 from lacli.cost.cost_json import as_json
-from lacli.cost.report import WIDTH, Setup, as_lines, conclusion
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.cost.report import (
+    WIDTH,
+    Setup,
+    as_lines,
+    conclusion,
+)
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings
 from lacli.staircase import Cost, Point, Staircase
 
 SETUP = Setup("/models/toy.gguf", ModelSettings(threads=4, threads_batch=4))

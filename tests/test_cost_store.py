@@ -13,15 +13,27 @@ import pytest
 
 from lacli.api import load
 from lacli.auto.experience import Experience
-from lacli.backends import Backend, Device, build, devices
-from lacli.cores import with_threads
-from lacli.cost.known import cost_key, device_names, keep, known_cost, machine_key, tell
+from lacli.cost.known import (
+    cost_key,
+    device_names,
+    keep,
+    known_cost,
+    machine_key,
+    tell,
+)
 from lacli.cost.measure import MeasurePlan
-from lacli.cost.store import HASHED, CostKey, CostStore, content_hash
+from lacli.cost.store import (
+    HASHED,
+    CostKey,
+    CostStore,
+    content_hash,
+)
 from lacli.decode import Decoder
-from lacli.placement import Placement
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.llamacpp.devices import Device, with_threads
+from lacli.llamacpp.library import Backend, build, devices
+from lacli.llamacpp.settings import ModelSettings, Placement
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
 from lacli.staircase import Cost, Point, Staircase
 
 COST = Cost(

@@ -17,10 +17,15 @@ from lacli.errors import PromptError
 
 # Where rows cost next to nothing mode auto guesses all it can.
 from lacli.pretended import PretendingDecoder as Decoder
-from lacli.settings import MODES, SOURCES, DecodeSettings, Mode
+from lacli.settings import (
+    MODES,
+    SOURCES,
+    DecodeSettings,
+    ModeName,
+)
 from lacli.stats import Step
 from lacli.tree import Origin
-from tests.fake_engine import FakeEngine, RuleBroken
+from tests.fakes.engine import FakeEngine, RuleBroken
 
 VOCABULARY = 12
 Result = TypeVar("Result")
@@ -147,7 +152,7 @@ def test_a_cache_that_refuses_large_batches_gets_smaller_ones(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_full_context_ends_with_length_and_its_last_cell_is_used(mode: Mode) -> None:
+def test_a_full_context_ends_with_length_and_its_last_cell_is_used(mode: ModeName) -> None:
     chosen = DecodeSettings(mode=mode, window=4, ngram=3, guesses=4)
     engine = engine_for(chosen, cells=50)
     decoder = Decoder(engine, chosen)
@@ -158,7 +163,7 @@ def test_a_full_context_ends_with_length_and_its_last_cell_is_used(mode: Mode) -
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_one_step_is_one_decode_call(mode: Mode) -> None:
+def test_one_step_is_one_decode_call(mode: ModeName) -> None:
     chosen = DecodeSettings(mode=mode)
     engine = engine_for(chosen)
     steps = list(Decoder(engine, chosen).generate([5, 1, 2, 3], 60))
@@ -355,7 +360,7 @@ MUTATIONS = [
 CHAIN_MUTATIONS = ["no remove", "remove starts late", "remove starts early", "no clear"]
 
 
-def survives(mutation: str, mode: Mode = "lookahead") -> bool:
+def survives(mutation: str, mode: ModeName = "lookahead") -> bool:
     """Whether a broken cache call goes unnoticed on a few texts."""
     chosen = DecodeSettings(mode=mode, window=4, ngram=4, guesses=4)
     engine = Mutant(256, 256, chosen.sequences, VOCABULARY)
@@ -372,13 +377,13 @@ def survives(mutation: str, mode: Mode = "lookahead") -> bool:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_unbroken_engine_survives(mode: Mode) -> None:
+def test_the_unbroken_engine_survives(mode: ModeName) -> None:
     assert survives("", mode)
 
 
 @pytest.mark.parametrize("mode", ["jacobi", "lookup"])
 @pytest.mark.parametrize("mutation", CHAIN_MUTATIONS)
-def test_a_broken_cache_call_of_a_chain_is_noticed(mutation: str, mode: Mode) -> None:
+def test_a_broken_cache_call_of_a_chain_is_noticed(mutation: str, mode: ModeName) -> None:
     assert not survives(mutation, mode)
 
 

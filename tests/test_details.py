@@ -13,9 +13,15 @@ from lacli.bench.rounds import Contender, Exchange
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.settings import DecodeSettings
-from tests.bench_field import LOOKAHEAD, LOOKUP, PLAIN, contender, task
-from tests.fake_clock import FakeClock
-from tests.fake_engine import FakeEngine
+from tests.bench_field import (
+    LOOKAHEAD,
+    LOOKUP,
+    PLAIN,
+    contender,
+    task,
+)
+from tests.fakes.clock import FakeClock
+from tests.fakes.engine import FakeEngine
 
 JACOBI = DecodeSettings(mode="jacobi", window=4)
 

@@ -11,17 +11,29 @@ import typer.main
 
 from lacli.cli.environment import known_variables
 from lacli.cli.main import app
-from lacli.disk import nearest_folder
 from lacli.doctor import rebuild
 from lacli.doctor.finding import Finding, usable
-from lacli.doctor.machine import Library, LibraryMissing, Machine, Terminal, this_machine
+from lacli.doctor.machine import (
+    Library,
+    LibraryMissing,
+    Machine,
+    Terminal,
+    this_machine,
+)
 from lacli.doctor.product import CHECKS, examine_machine
 from lacli.doctor.report import as_json, as_lines
 from lacli.doctor.self_test import SelfTest
 from lacli.doctor.software import split_requirement, within
 from lacli.doctor.versions import GIB
+from lacli.text.files import nearest_folder
 from tests.doctored import fail, finding, machine
-from tests.program import call, environment, finish, on_terminal, run
+from tests.program import (
+    call,
+    environment,
+    finish,
+    on_terminal,
+    run,
+)
 
 
 def test_a_good_machine_is_fine_in_every_respect() -> None:

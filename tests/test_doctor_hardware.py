@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from lacli.doctor import rebuild
-from tests.doctored import CARD, FLAGS, PROCESSOR, fail, finding, having, library, machine, reading
+from tests.doctored import (
+    CARD,
+    FLAGS,
+    PROCESSOR,
+    fail,
+    finding,
+    having,
+    library,
+    machine,
+    reading,
+)
 
 
 def test_a_cuda_card_beside_a_build_for_the_processor_gets_the_command_to_build_it_again() -> None:

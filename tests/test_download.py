@@ -16,10 +16,17 @@ from lacli.hub.download import fetch_model
 from lacli.hub.names import HubModel
 from lacli.resolve import find_model
 from lacli.shelf.pulling import pull_models
-from lacli.ui import Screen
+from lacli.terminal.screen import Screen
 from tests.fake_hub import FakeHub, Repository
-from tests.here import NAME, Here, looking_up, point_at, tiny_hub, tiny_model
-from tests.tiny_models import write_llama_split
+from tests.fakes.tiny_models import write_llama_split
+from tests.here import (
+    NAME,
+    Here,
+    looking_up,
+    point_at,
+    tiny_hub,
+    tiny_model,
+)
 
 CLOSED = "http://127.0.0.1:9"
 

@@ -11,8 +11,21 @@ from pathlib import Path
 import pytest
 
 from tests.fake_hub import FakeHub, Repository
-from tests.here import NAME, Here, add_large, looking_up, tiny_hub, tiny_model
-from tests.program import Done, finish, on_terminal, run, start
+from tests.here import (
+    NAME,
+    Here,
+    add_large,
+    looking_up,
+    tiny_hub,
+    tiny_model,
+)
+from tests.program import (
+    Done,
+    finish,
+    on_terminal,
+    run,
+    start,
+)
 
 ONE_TOKEN = ("-p", "hi", "-n", "1", "--json")
 

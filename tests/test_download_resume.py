@@ -20,7 +20,15 @@ from lacli.resolve import find_model
 from lacli.shelf.cached import cached_models
 from lacli.shelf.removal import plan_removal, remove
 from tests.fake_hub import FakeHub, Repository
-from tests.here import LARGE, NAME, Here, add_large, looking_up, tiny_hub, tiny_model
+from tests.here import (
+    LARGE,
+    NAME,
+    Here,
+    add_large,
+    looking_up,
+    tiny_hub,
+    tiny_model,
+)
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 import typer.main
 
-from lacli.ask import Question
-from lacli.cli.environment import LLAMA_CPP, known_variables, setting, variables
+from lacli.cli.ask import Question
+from lacli.cli.environment import (
+    LLAMA_CPP,
+    known_variables,
+    setting,
+    variables,
+)
 from lacli.cli.main import app
 from lacli.settings import DecodeSettings
 from tests.program import Done, call
@@ -183,7 +188,7 @@ def test_help_shows_llama_cpps_names_and_the_rule_for_ours() -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What `lacli run` would have been called with, instead of an answer."""
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("lacli.ask.ask", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr("lacli.cli.ask.ask", lambda *arguments: calls.append(arguments))
     return calls
 
 

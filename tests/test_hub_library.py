@@ -10,7 +10,12 @@ from huggingface_hub import constants
 from huggingface_hub.utils.logging import get_verbosity, set_verbosity
 
 from lacli.hub.library import careful_library, reason, without_secrets
-from tests.here import NAME, looking_up, tiny_hub, tiny_model
+from tests.here import (
+    NAME,
+    looking_up,
+    tiny_hub,
+    tiny_model,
+)
 from tests.program import environment
 
 CLOSED = "http://127.0.0.1:9"

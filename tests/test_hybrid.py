@@ -9,15 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.capacity import Capacity
+from lacli.check.judge import PLAIN
 from lacli.decode import Decoder
-from lacli.judge import PLAIN
-from lacli.mode import Mode
+from lacli.llamacpp.settings import Capacity
+from lacli.modes import Mode
 from lacli.pretended import PretendingDecoder
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
-from tests.fake_engine import FakeEngine
-from tests.test_decode import VOCABULARY, ends, plain_tokens, prompts, tokens_of
+from tests.fakes.engine import FakeEngine
+from tests.test_decode import (
+    VOCABULARY,
+    ends,
+    plain_tokens,
+    prompts,
+    tokens_of,
+)
 
 CHAINS = ("jacobi", "lookup", "auto")
 

@@ -7,7 +7,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lacli.law import PAPER, Law, expected_tokens, fit
+from lacli.law import (
+    PAPER,
+    Law,
+    expected_tokens,
+    fit,
+)
 
 SWEEP = [(gamma, sequences) for gamma in (2, 4, 6) for sequences in (1, 5, 10, 15, 30)]
 

@@ -8,7 +8,12 @@ from io import BytesIO, StringIO, TextIOWrapper
 import pytest
 
 from lacli.chat.completion import Vocabulary
-from lacli.chat.lines import Editing, PipedLines, is_open, without_quotes
+from lacli.chat.lines import (
+    Editing,
+    PipedLines,
+    is_open,
+    without_quotes,
+)
 from lacli.chat.reader import open_lines
 from lacli.errors import LacliError
 from tests.program import run

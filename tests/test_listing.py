@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from lacli.amounts import age_in_words, count_in_words, memory_in_words, size_in_words, tokens_in_words
-from lacli.gguf import read_header
 from lacli.hub.aliases import Alias, read_aliases
+from lacli.llamacpp.gguf import read_header
 from lacli.resolve import demo_model
 from lacli.shelf.cached import Stored, Unfinished
 from lacli.shelf.listing import Shelf, shelf_json, shelf_text
+from lacli.text.format import (
+    age_in_words,
+    count_in_words,
+    memory_in_words,
+    size_in_words,
+    tokens_in_words,
+)
 
 NOW = 2_000_000_000.0
 DAY = 86_400

@@ -15,7 +15,7 @@ from lacli.chat.conversation import Message
 from lacli.chat.saved import SavedChat, read_chat, settings_json
 from lacli.chat.transcript import Transcript
 from lacli.errors import LacliError
-from lacli.sampling import SamplingSettings
+from lacli.llamacpp.sampling import SamplingSettings
 from tests.fake_chat import an_answer
 
 SETTINGS = Adjusted(sampling=SamplingSettings(temp=0.5, logit_bias=((3, float("-inf")),)), stops=("x",))

@@ -20,13 +20,19 @@ from lacli.chat.loop import Loop
 from lacli.chat.saved import SavedChat, write_chat
 from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
-from lacli.errors import Interrupted, LacliError, OutputError, PromptError
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.errors import (
+    Interrupted,
+    LacliError,
+    OutputError,
+    PromptError,
+)
+from lacli.llamacpp.settings import ModelSettings
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
 from lacli.stats import Step
-from lacli.text import Piece
+from lacli.terminal.screen import Screen
+from lacli.text.stream import Piece
 from lacli.tree import Origin
-from lacli.ui import Screen
 from tests.fake_chat import FakeChat, an_answer
 
 Line = str | type[BaseException] | BaseException

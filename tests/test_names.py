@@ -11,7 +11,7 @@ from lacli.errors import LacliError, ModelLoadError
 from lacli.hub.aliases import Alias, read_aliases
 from lacli.hub.names import HubModel, read_name
 from lacli.resolve import demo_model, find_model
-from tests.tiny_models import write_llama_split
+from tests.fakes.tiny_models import write_llama_split
 
 ALIASES = read_aliases()
 MINE = {

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.batch import Batch
-from lacli.bench.ceiling import Asking, Ceiling, Oracles, best_rows, chain, of_results, oracles
+from lacli.bench.ceiling import (
+    Asking,
+    Ceiling,
+    Oracles,
+    best_rows,
+    chain,
+    of_results,
+    oracles,
+)
 from lacli.bench.oracle import oracle_in
 from lacli.bench.report import ceiling_table, conclusion
 from lacli.bench.results import ALL, results
@@ -24,10 +32,17 @@ from lacli.settings import DecodeSettings
 from lacli.staircase import Cost, Staircase
 from lacli.staircase import Point as Measured
 from lacli.verify import SampleAndMatch
-from tests.bench_field import LOOKUP, PLAIN, asker, contender, task, words
-from tests.fake_clock import ClockedEngine, FakeClock
-from tests.fake_engine import FakeEngine
-from tests.fake_sampler import FakeSampler
+from tests.bench_field import (
+    LOOKUP,
+    PLAIN,
+    asker,
+    contender,
+    task,
+    words,
+)
+from tests.fakes.clock import ClockedEngine, FakeClock
+from tests.fakes.engine import FakeEngine
+from tests.fakes.sampler import FakeSampler
 from tests.test_bench_results import MACHINE
 
 TASKS = (task("1 2 3 1 2", kind="code"), task("4 5 6 4 5 6 4", kind="edit"), task("7 8 7 8", kind="edit"))

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from lacli.bench.plan import FULL, LADDER, Plan, Speed, Wish, by_class, choose
+from lacli.bench.plan import (
+    FULL,
+    LADDER,
+    Plan,
+    Speed,
+    Wish,
+    by_class,
+    choose,
+)
 from lacli.bench.tasks import Task
 from tests.bench_field import task
 

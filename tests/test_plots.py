@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from lacli.cli.mask_step import mask_of
 from lacli.errors import LacliError, UsageError
 from lacli.law import Law
-from lacli.mask import mask_of
 from lacli.plots import (
     CompressionPoint,
     Panel,

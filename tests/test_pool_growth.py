@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from lacli.bench.pool_growth import Matches, PoolGrowth, merged
 from lacli.decode import Decoder
 from lacli.pool import NgramPool
-from lacli.settings import DecodeSettings, Mode
+from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.tree import Origin
-from tests.fake_engine import FakeEngine
+from tests.fakes.engine import FakeEngine
 
 PROMPT = [1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 4, 5]
 
@@ -87,7 +87,7 @@ def test_the_prediction_is_s_from_four_token_ngrams_on(
 
 
 @pytest.mark.parametrize("mode", ["plain", "jacobi", "lookup"])
-def test_the_prediction_is_s_in_modes_without_a_pool(mode: Mode) -> None:
+def test_the_prediction_is_s_in_modes_without_a_pool(mode: ModeName) -> None:
     settings = DecodeSettings(mode=mode, window=4)
     growth, *_ = of_run(settings, 60)
     assert growth.matches.predicted == pytest.approx(growth.matches.tokens_per_step)

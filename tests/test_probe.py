@@ -14,10 +14,11 @@ import pytest
 from lacli.child_python import python_environment
 from lacli.errors import ModelLoadError
 from lacli.llamacpp import probe
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.resolve import demo_model
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
 from tests.doctored import fail, finding, machine
 from tests.program import call
 
@@ -58,7 +59,7 @@ def play(sound: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.setattr(probe, "COMMAND", (sys.executable, "-c", script))
 
     monkeypatch.setattr(probe, "folder", lambda: tmp_path)
-    monkeypatch.setattr("lacli.session.proven", probe.proven)
+    monkeypatch.setattr("lacli.session.session.proven", probe.proven)
     probe.fault_of.cache_clear()
     yield child
     probe.fault_of.cache_clear()

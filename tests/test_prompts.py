@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from lacli.chat.prompts import Prompts
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.resolve import demo_model
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
 
 QUESTION = {"role": "user", "content": "Explain json."}
 ANSWER = "the answer is here"

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lacli.bench.quality import check_scorer, completion, final_number, same_number, score, write_samples
+from lacli.bench.quality import (
+    check_scorer,
+    completion,
+    final_number,
+    same_number,
+    score,
+    write_samples,
+)
 from lacli.bench.task_files import read_tasks
 from lacli.bench.tasks import Task
 from lacli.errors import LacliError

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lacli.errors import ModelLoadError
-from lacli.hub.quants import all_parts, choose, has_quant, models, quant_of
+from lacli.hub.quants import (
+    all_parts,
+    choose,
+    has_quant,
+    models,
+    quant_of,
+)
 
 REPOSITORY = "someone/model-GGUF"
 PARTS = [f"big-Q6_K-{part:05d}-of-00003.gguf" for part in (1, 2, 3)]

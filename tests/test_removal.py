@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lacli.amounts import size_in_words
 from lacli.errors import LacliError, ModelLoadError, UsageError
-from lacli.gguf import read_header
 from lacli.hub.aliases import Alias
+from lacli.llamacpp.gguf import read_header
 from lacli.shelf.cached import cached_models
 from lacli.shelf.removal import plan_removal, remove, remove_models
-from lacli.ui import Screen
-from tests import hub_cache, tiny_models
+from lacli.terminal.screen import Screen
+from lacli.text.format import size_in_words
+from tests import hub_cache
+from tests.fakes import tiny_models
 
 NO_ALIASES: dict[str, Alias] = {}
 

@@ -21,11 +21,19 @@ import pytest
 
 from lacli.api import load
 from lacli.bench import rival_server
-from lacli.bench.rivals import RIVALS, Patience, Program, RivalRun, Server, find_rivals
+from lacli.bench.rivals import (
+    RIVALS,
+    Patience,
+    Program,
+    RivalRun,
+    Server,
+    find_rivals,
+)
 from lacli.errors import LacliError, UsageError
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.resolve import demo_model
-from lacli.sampling import SamplingSettings
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.settings import DecodeSettings
 from tests import fake_rivals
 from tests.fake_rivals import Fake
 

@@ -10,17 +10,36 @@ from pathlib import Path
 
 import pytest
 
-from lacli.backends import Backend, Build, Device
 from lacli.child_python import python_environment
 from lacli.doctor.versions import GIB
 from lacli.errors import LacliError, UsageError
-from lacli.rpc import addresses, asking, check_endpoints, found, library, supported
+from lacli.llamacpp.devices import Device
+from lacli.llamacpp.library import Backend, Build
+from lacli.rpc import (
+    addresses,
+    asking,
+    check_endpoints,
+    found,
+    library,
+    supported,
+)
 from lacli.rpc.addresses import look, own_address
-from lacli.rpc.server import ServerSettings, danger, free_port, served_devices, served_words
-from tests.doctored import CARD, PROCESSOR, finding, machine
+from lacli.rpc.server import (
+    ServerSettings,
+    danger,
+    free_port,
+    served_devices,
+    served_words,
+)
+from tests.doctored import (
+    CARD,
+    PROCESSOR,
+    finding,
+    machine,
+)
 from tests.doctored import library as library_of
+from tests.fakes.rpc_servers import HERE
 from tests.program import call
-from tests.rpc_servers import HERE
 
 INTEGRATED = Device("Vulkan0", "Another card", True)
 BLAS = Device("BLAS", "A library", False)
@@ -222,7 +241,7 @@ def test_a_port_in_use_and_a_foreign_address_are_said() -> None:
 
 def test_a_cache_that_cannot_be_made_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lacli.rpc import server
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
 
     monkeypatch.setattr(server, "need_support", lambda: None)
     (tmp_path / "file").write_text("in the way")

@@ -10,8 +10,14 @@ import pytest
 
 from lacli.errors import LacliError
 from lacli.rpc import found
+from tests.fakes.rpc_servers import (
+    HERE,
+    Pretender,
+    hello,
+    rpc_server,
+    with_rpc,
+)
 from tests.program import SECONDS, run
-from tests.rpc_servers import HERE, Pretender, hello, rpc_server, with_rpc
 
 pytestmark = with_rpc
 

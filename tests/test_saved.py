@@ -15,9 +15,14 @@ from hypothesis import strategies as st
 
 from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Message
-from lacli.chat.saved import FORMAT, SavedChat, read_chat, write_chat
+from lacli.chat.saved import (
+    FORMAT,
+    SavedChat,
+    read_chat,
+    write_chat,
+)
 from lacli.errors import LacliError
-from lacli.sampling import HUGE, RANGES, SamplingSettings
+from lacli.llamacpp.sampling import HUGE, RANGES, SamplingSettings
 from lacli.settings import MODES, SOURCES, DecodeSettings
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

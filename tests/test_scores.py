@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lacli.bench.rounds import Asker, Contender, Rounds, Trial
+from lacli.bench.rounds import (
+    Asker,
+    Contender,
+    Rounds,
+    Trial,
+)
 from lacli.bench.scores import check_samples, save_samples, scores
 from lacli.bench.tasks import Task
 from lacli.errors import LacliError, UsageError

@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 
 from lacli.errors import UsageError
-from lacli.placement import Placement
-from lacli.sampling import SamplingSettings
-from lacli.settings import (
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import (
     CACHE_TYPES,
+    ModelSettings,
+    Placement,
+    check_rows,
+    fitted,
+)
+from lacli.settings import (
     MAX_SEQUENCES,
     PRESETS,
     DecodeSettings,
-    Mode,
-    ModelSettings,
-    check_rows,
+    ModeName,
     decode_settings,
-    fitted,
 )
 
 
@@ -144,7 +146,7 @@ def test_auto_takes_as_many_rows_as_a_batch_has_and_no_fewer(batch: int, asked: 
     ("mode", "flags"),
     [("lookahead", "-W, -N or -G"), ("jacobi", "-W"), ("lookup", "--lookup-draft"), ("auto", "--auto-rows")],
 )
-def test_a_step_larger_than_a_batch_is_refused_with_what_makes_it_smaller(mode: Mode, flags: str) -> None:
+def test_a_step_larger_than_a_batch_is_refused_with_what_makes_it_smaller(mode: ModeName, flags: str) -> None:
     chosen, small = DecodeSettings(mode=mode), ModelSettings(batch=8)
     with pytest.raises(UsageError, match=rf"and -b is 8 \(-b {chosen.most_rows} or a smaller {flags}\)$"):
         check_rows(chosen, small)

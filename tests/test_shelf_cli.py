@@ -9,8 +9,9 @@ import pyte
 import pytest
 
 from lacli.resolve import demo_model
-from tests import hub_cache, program, tiny_models
+from tests import hub_cache, program
 from tests.fake_hub import FakeHub, Repository
+from tests.fakes import tiny_models
 
 OFFLINE = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": ""}
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lacli.cost.payoff import NGRAMS, WINDOWS, best, grid, payoff, payoffs
+from lacli.cost.payoff import (
+    NGRAMS,
+    WINDOWS,
+    best,
+    grid,
+    payoff,
+    payoffs,
+)
 from lacli.law import PAPER, Law
 from lacli.settings import DecodeSettings
 from lacli.staircase import Cost, Point, Staircase

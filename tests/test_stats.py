@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lacli.log import CONTINUE, ERROR, Log
+from lacli.llamacpp.library import CONTINUE, ERROR, Log
 from lacli.stats import Plan, RunStatistics, Step
 from lacli.tree import Origin
 

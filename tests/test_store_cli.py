@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from lacli.auto.store import open_store, store_key
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.resolve import find_model
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
 from tests.program import Done, call
 
 

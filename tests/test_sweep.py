@@ -9,9 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.bench.sweep import Point, Skipped, ablation, parse_guesses, parse_numbers, parse_switches, points
+from lacli.bench.sweep import (
+    Point,
+    Skipped,
+    ablation,
+    parse_guesses,
+    parse_numbers,
+    parse_switches,
+    points,
+)
 from lacli.errors import UsageError
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings
 
 BASE = DecodeSettings()
 

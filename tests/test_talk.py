@@ -15,20 +15,33 @@ import pytest
 from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation, Message
 from lacli.chat.talk import Chat
-from lacli.context import LlamaEngine
-from lacli.copies import Copy
-from lacli.engine import Context
-from lacli.errors import LacliError, ModelLoadError, PromptError, ReplicaLost, UsageError
-from lacli.isolated.remote import RemoteEngine
-from lacli.judge import PLAIN
-from lacli.placement import ReplicaSettings
+from lacli.check.judge import PLAIN
+from lacli.errors import (
+    LacliError,
+    ModelLoadError,
+    PromptError,
+    ReplicaLost,
+    UsageError,
+)
+from lacli.llamacpp.context import Context, LlamaEngine
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ReplicaSettings
+from lacli.replicas.copies import Copy
+from lacli.replicas.isolated import RemoteEngine
 from lacli.resolve import demo_model
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
+from lacli.session.session import Session
 from lacli.settings import DecodeSettings
-from lacli.thoughts import answer_of
-from tests.talking import LOADING, QUESTION, SMALL, Watched, chat_on, opened, said
-from tests.tiny_models import write_mamba
+from lacli.text.reasoning import answer_of
+from tests.fakes.tiny_models import write_mamba
+from tests.talking import (
+    LOADING,
+    QUESTION,
+    SMALL,
+    Watched,
+    chat_on,
+    opened,
+    said,
+)
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.pool import NgramPool
-from lacli.taught import Taught
-from tests.test_reuse import ctrl_c_at_line
+from lacli.pool import NgramPool, Taught
+from tests.session.test_reuse import ctrl_c_at_line
 
 TOKENS = 4
 texts = st.lists(st.integers(0, TOKENS - 1), max_size=25)

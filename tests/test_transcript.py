@@ -21,7 +21,7 @@ from lacli.chat.logged import read_log
 from lacli.chat.saved import SavedChat, read_chat, settings_json
 from lacli.chat.transcript import Transcript
 from lacli.errors import LacliError
-from lacli.sampling import SamplingSettings
+from lacli.llamacpp.sampling import SamplingSettings
 from tests.fake_chat import FakeChat, an_answer
 
 

@@ -10,11 +10,11 @@ import pytest
 from filelock import FileLock
 
 from lacli.errors import LacliError, ModelLoadError
-from lacli.gguf import read_header
 from lacli.hub.aliases import Alias
+from lacli.llamacpp.gguf import read_header
 from lacli.shelf.cached import LLAMA_CPPS, unfinished_downloads
 from lacli.shelf.removal import plan_removal, remove, remove_models
-from lacli.ui import Screen
+from lacli.terminal.screen import Screen
 from tests import hub_cache
 
 NO_ALIASES: dict[str, Alias] = {}

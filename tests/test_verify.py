@@ -19,12 +19,22 @@ from hypothesis import strategies as st
 
 from lacli.engine import Distribution, Floats
 from lacli.pretended import PretendingDecoder as Decoder
-from lacli.settings import MODES, DecodeSettings, Mode
+from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.tree import Origin, Tree
-from lacli.verify import Rejection, SampleAndMatch, Verifier, walk
-from tests.fake_engine import FakeEngine
-from tests.fake_sampler import FakeSampler
-from tests.test_decode import any_settings, engine_for, prompts, tokens_of
+from lacli.verify import (
+    Rejection,
+    SampleAndMatch,
+    Verifier,
+    walk,
+)
+from tests.fakes.engine import FakeEngine
+from tests.fakes.sampler import FakeSampler
+from tests.test_decode import (
+    any_settings,
+    engine_for,
+    prompts,
+    tokens_of,
+)
 
 DRAWS = 12_000
 LENGTH = 3
@@ -180,7 +190,7 @@ def test_a_seed_gives_the_same_text_in_every_mode(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_rejection_in_the_loop_keeps_the_distribution(mode: Mode) -> None:
+def test_rejection_in_the_loop_keeps_the_distribution(mode: ModeName) -> None:
     chosen = DecodeSettings(mode=mode, window=2, ngram=3, guesses=3, lookup_draft=3)
     prompt = [1, 2, 3, 1, 2, 0, 1, 2]
     engine = FakeEngine(64, 64, chosen.sequences, VOCABULARY)

@@ -10,8 +10,14 @@ from lacli.bench.plan import Speed
 from lacli.bench.rounds import Contender, Exchange, Trial
 from lacli.bench.warm_up import TOKENS, hopeless, speed_of
 from lacli.settings import DecodeSettings
-from tests.bench_field import LOOKAHEAD, LOOKUP, PLAIN, contender, task
-from tests.fake_clock import FakeClock
+from tests.bench_field import (
+    LOOKAHEAD,
+    LOOKUP,
+    PLAIN,
+    contender,
+    task,
+)
+from tests.fakes.clock import FakeClock
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def work(folders: Folders, arguments: Sequence[str], jobs: int, lock: int) -> No
     unpack_wheels(folders.source / "wheels", folders.site)
     put_in_place(source / "llama_cpp", tree, folders.site / "llama_cpp")
     environment = folders.environment()
-    subprocess.run([sys.executable, "-c", "import llama_cpp, lacli.llama"], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", "import llama_cpp, lacli.llamacpp.library"], env=environment, check=True)
     save_state(folders, "done", "built")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.folders import read_json
-from lacli.tables import markdown
+from lacli.text.format import markdown
 
 Row = dict[str, Any]
 

@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lacli.plots.panels import COLORS, HEIGHT, LEGEND_LINE, MARKERS, QUIET
+from lacli.plots.panels import (
+    COLORS,
+    HEIGHT,
+    LEGEND_LINE,
+    MARKERS,
+    QUIET,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

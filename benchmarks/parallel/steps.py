@@ -15,8 +15,8 @@ from benchmarks.parallel.device import Clock, Device, Travel
 from benchmarks.parallel.trace import Trace
 from benchmarks.shapes import Shape
 from benchmarks.simulated import Stairs
-from lacli.parallel import replica
-from lacli.parallel.replicas import Replicas, shared_s
+from lacli.replicas import replica
+from lacli.replicas.group import Replicas, shared_s
 from lacli.tree import Tree
 
 RPC_LAYER_BYTES = 13_000

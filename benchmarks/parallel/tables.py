@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.parallel.machine import A100, machine_of
 from benchmarks.parallel.study import LAYERS, Sizes, Study, best, by_devices, compression, of_the_law, speeds_of
 from lacli.law import PAPER
-from lacli.tables import markdown
+from lacli.text.format import markdown
 
 THE_PAPERS = "15/5/15"
 

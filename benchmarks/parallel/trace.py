@@ -16,7 +16,7 @@ from typing import Protocol
 
 from lacli.decode import Decoder
 from lacli.law import Law
-from lacli.mode import Mode, Outcome
+from lacli.modes import Mode, Outcome
 from lacli.stats import Plan
 from lacli.tree import Origin, Tree
 from lacli.window import Window

@@ -11,7 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.auto.belief import Belief
-from lacli.auto.matching import LENGTHS, NONE, Matching, kind
+from lacli.auto.matching import (
+    LENGTHS,
+    NONE,
+    Matching,
+    kind,
+)
 from lacli.auto.source import Guess
 from lacli.auto.suffix import LONGEST
 from lacli.batch import Ints

@@ -15,14 +15,13 @@ from lacli.auto.pooled import Pooled
 from lacli.auto.recycling import MOST
 from lacli.auto.source import Source
 from lacli.auto.suffix import Suffix
-from lacli.columns import Columns
 from lacli.engine import Successors
-from lacli.mode import Mode, Outcome
-from lacli.pool import NgramPool
+from lacli.modes import Mode, Outcome
+from lacli.pool import NgramPool, Taught
 from lacli.settings import LEAVES, DecodeSettings
 from lacli.stats import Plan
-from lacli.taught import Taught
 from lacli.tree import Origin, Tree
+from lacli.window import Columns
 
 CHEAP_ROW = 0.15
 """Plain steps that a row may cost where guesses of every kind are looked for; dearer ones only copies repay."""

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from lacli.auto.belief import Belief
 from lacli.auto.source import Guess, Source
-from lacli.pool import Continuation, NgramPool
-from lacli.taught import Taught
+from lacli.pool import Continuation, NgramPool, Taught
 from lacli.tree import Origin
 
 RANKS, DEPTHS = 4, 4

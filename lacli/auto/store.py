@@ -22,13 +22,13 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from lacli.amounts import counted
 from lacli.cost.store import content_hash, digest_of, readable
-from lacli.disk import UnfitFile, read_file
 from lacli.errors import reason_of
-from lacli.gguf import GgufFile, parts
-from lacli.prefix import common_prefix
+from lacli.llamacpp.gguf import GgufFile, parts
+from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings
+from lacli.text.files import UnfitFile, read_file
+from lacli.text.format import counted
 
 Tokens = npt.NDArray[np.int32]
 

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lacli.auto.belief import Belief
-from lacli.auto.matching import LENGTHS, NONE, Matching, kind
+from lacli.auto.matching import (
+    LENGTHS,
+    NONE,
+    Matching,
+    kind,
+)
 from lacli.auto.source import Guess
 from lacli.tree import Origin
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lacli.decode import Decoder
-from lacli.mode import Mode
+from lacli.modes import Mode
 from lacli.tree import Tree
 
 

@@ -12,7 +12,13 @@ from statistics import mode
 
 from lacli.bench.oracle import oracle_in
 from lacli.bench.results import results
-from lacli.bench.rounds import Contender, Exchange, Rounds, Trial, timed
+from lacli.bench.rounds import (
+    Contender,
+    Exchange,
+    Rounds,
+    Trial,
+    timed,
+)
 from lacli.bench.statistics import Ratio
 from lacli.bench.sweep import Point
 from lacli.engine import Engine, Sampler

@@ -11,11 +11,16 @@ from dataclasses import replace
 
 from lacli.bench.contexts import Contexts
 from lacli.bench.rivals import Program, Rival, Server
-from lacli.bench.rounds import Contender, Exchange, Trial, timed
+from lacli.bench.rounds import (
+    Contender,
+    Exchange,
+    Trial,
+    timed,
+)
 from lacli.bench.sweep import Point
 from lacli.errors import LacliError
-from lacli.session import Session
-from lacli.template import with_one_bos
+from lacli.session.session import Session
+from lacli.text.template import with_one_bos
 
 
 def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) -> list[Contender]:

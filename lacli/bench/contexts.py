@@ -12,15 +12,21 @@ from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from lacli.bench.again import Noting
 from lacli.bench.rounds import Contender
 from lacli.bench.sweep import Point
-from lacli.capacity import Capacity
-from lacli.closing import Closing
-from lacli.compare import OpenEngine
+from lacli.check.compare import OpenEngine
 from lacli.decode import Decoder
-from lacli.engine import Context, Engine
-from lacli.session import Session
-from lacli.settings import DecodeSettings, Mode, Switch
+from lacli.engine import Closing, Engine
+from lacli.llamacpp.context import Context
+from lacli.llamacpp.settings import Capacity
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings, ModeName, Switch
 
-FAMILY: dict[Mode, str] = {"plain": "plain", "jacobi": "chain", "lookup": "chain", "lookahead": "tree", "auto": "auto"}
+FAMILY: dict[ModeName, str] = {
+    "plain": "plain",
+    "jacobi": "chain",
+    "lookup": "chain",
+    "lookahead": "tree",
+    "auto": "auto",
+}
 """Plain decoding and mode auto have contexts of their own, so that nothing made for other modes can slow them down."""
 
 Key = tuple[Switch | None, str]

@@ -12,7 +12,7 @@ from math import inf, isfinite
 from statistics import median
 from typing import NamedTuple
 
-from lacli.replay import Rows
+from lacli.check.replay import Rows
 from lacli.settings import DecodeSettings
 
 

@@ -10,11 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lacli.bench.convergence import Convergence, convergence
-from lacli.bench.pool_growth import Growth, Matches, PoolGrowth, merged
+from lacli.bench.pool_growth import (
+    Growth,
+    Matches,
+    PoolGrowth,
+    merged,
+)
 from lacli.bench.rounds import Contender, Exchange
+from lacli.check.replay import Recorder
 from lacli.decode import Decoder
 from lacli.engine import Engine
-from lacli.replay import Recorder
 from lacli.settings import DecodeSettings
 
 TOKENS = 512

@@ -7,7 +7,7 @@ from typing import Any
 
 from lacli.bench.details import Details
 from lacli.bench.rounds import Contender
-from lacli.tables import markdown
+from lacli.text.format import markdown
 
 Seen = Mapping[int, Details]
 """By contender."""

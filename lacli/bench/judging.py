@@ -13,8 +13,8 @@ from lacli.bench.again import Again
 from lacli.bench.results import ALL, Answered, Result
 from lacli.bench.rounds import Contender
 from lacli.bench.sweep import Point
-from lacli.compare import Comparison, OpenEngine, Run
-from lacli.judge import Seer
+from lacli.check.compare import Comparison, OpenEngine, Run
+from lacli.check.judge import Seer
 
 Judged = dict[tuple[int, int], Run]
 """By contender and exchange."""

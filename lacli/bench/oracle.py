@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from lacli.batch import Batch, Ints
+from lacli.check.replay import Recorder
 from lacli.decode import Decoder
 from lacli.engine import Engine, Floats, Sampler
-from lacli.mode import Mode
-from lacli.replay import Recorder
+from lacli.modes import Mode
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from lacli.verify import SampleAndMatch, Verifier

@@ -1,6 +1,6 @@
 """A benchmark's pictures: what goes into the file of --plot, and the same as charts in the terminal.
 
-Chooses what is drawn; the drawing is `lacli.plots` and `lacli.charts`.
+Chooses what is drawn; the drawing is `lacli.plots` and `lacli.terminal.charts`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,18 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from lacli import charts, plots
+from lacli import plots
 from lacli.bench.ceiling import Ceilings
 from lacli.bench.results import Result, overall
 from lacli.bench.rounds import Contender
-from lacli.law import PAPER, Law, Measured, fit
+from lacli.law import (
+    PAPER,
+    Law,
+    Measured,
+    fit,
+)
 from lacli.staircase import Cost
+from lacli.terminal import charts
 
 LEAST_FOR_A_CURVE = 3
 """Points of a sweep; fewer are a table."""

@@ -12,8 +12,13 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from lacli.backends import devices
-from lacli.bench.ceiling import Asking, Ceilings, Oracles, of_results, oracles
+from lacli.bench.ceiling import (
+    Asking,
+    Ceilings,
+    Oracles,
+    of_results,
+    oracles,
+)
 from lacli.bench.contenders import contenders, rivals
 from lacli.bench.contexts import Contexts
 from lacli.bench.details import TOKENS as DETAIL_TOKENS
@@ -21,27 +26,44 @@ from lacli.bench.details import Details, look_inside
 from lacli.bench.details_report import as_columns
 from lacli.bench.details_report import as_lines as details_lines
 from lacli.bench.judging import Judged, judge
-from lacli.bench.pictures import as_charts, compression_points, law_sentence, save
+from lacli.bench.pictures import (
+    as_charts,
+    compression_points,
+    law_sentence,
+    save,
+)
 from lacli.bench.report import as_lines, conclusion, score_table
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Contender, Rounds
-from lacli.bench.rows import Machine, Row, as_rows, as_text
+from lacli.bench.rows import (
+    Machine,
+    Row,
+    as_rows,
+    as_text,
+)
 from lacli.bench.scores import save_samples, scores
-from lacli.bench.staging import Request, asker_of, planned, points_of, prompts_of
-from lacli.check import fixed_seed, refuse_other_draws
-from lacli.copies import ALONE
+from lacli.bench.staging import (
+    Request,
+    asker_of,
+    planned,
+    points_of,
+    prompts_of,
+)
+from lacli.check.compare import fixed_seed, refuse_other_draws
 from lacli.cost.known import cost_beside
 from lacli.cost.store import CostStore
-from lacli.ending import ctrl_c_ends_at_once, loading_model
 from lacli.errors import Interrupted, LacliError
-from lacli.llama import version
-from lacli.memory import peak_memory
-from lacli.report import describe_sampling
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.llamacpp.context import peak_memory
+from lacli.llamacpp.library import devices, version
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.replicas.copies import ALONE
+from lacli.session.report import describe_sampling
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
 from lacli.staircase import Cost
-from lacli.ui import Screen
+from lacli.terminal.ending import ctrl_c_ends_at_once, loading_model
+from lacli.terminal.screen import Screen
 
 COST_S = 6.0
 """Seconds for the cost of rows, where it is only one panel of a picture."""

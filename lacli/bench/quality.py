@@ -13,7 +13,12 @@ from decimal import Decimal
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from lacli.bench.task_rows import CNN_DM, GSM8K, HUMANEVAL, XSUM
+from lacli.bench.task_rows import (
+    CNN_DM,
+    GSM8K,
+    HUMANEVAL,
+    XSUM,
+)
 from lacli.bench.tasks import Task
 from lacli.errors import LacliError
 

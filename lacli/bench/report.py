@@ -14,7 +14,7 @@ from lacli.bench.results import ALL, Result, overall
 from lacli.bench.rounds import Contender
 from lacli.bench.rows import Machine, distances, verdict
 from lacli.bench.statistics import Ratio, spread
-from lacli.tables import markdown
+from lacli.text.format import markdown
 
 LEGEND = (
     "x plain: plain decoding's time a token over the mode's, prompt by prompt, geometric mean; 95%: its interval,\n"

@@ -13,7 +13,7 @@ from itertools import chain
 from lacli.bench.acceptance import Acceptance
 from lacli.bench.rounds import Exchange, Rounds, Trial
 from lacli.bench.statistics import Ratio, median, paired_ratio
-from lacli.judge import parting
+from lacli.check.judge import parting
 
 ALL = "all"
 """The class of a result over all classes."""

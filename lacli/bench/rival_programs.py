@@ -11,10 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lacli.bench.rival_run import PATIENCE, Patience, RivalRun, environment, failed, shared_flags, tied
-from lacli.closing import Closing
+from lacli.bench.rival_run import (
+    PATIENCE,
+    Patience,
+    RivalRun,
+    environment,
+    failed,
+    shared_flags,
+    tied,
+)
+from lacli.engine import Closing
 from lacli.errors import LacliError
-from lacli.settings import ModelSettings
+from lacli.llamacpp.settings import ModelSettings
 
 MOST_TRIES = 10
 """The log has a thread of its own, and what that has not written when the process ends is lost: so ask again."""

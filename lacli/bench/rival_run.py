@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lacli.errors import LacliError
-from lacli.settings import ModelSettings
+from lacli.llamacpp.settings import ModelSettings
 
 ALL_LAYERS = 999
 """For -ngl: more layers than a model has, which every version of llama.cpp takes as all."""

@@ -18,10 +18,19 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
-from lacli.bench.rival_run import PATIENCE, Patience, RivalRun, environment, failed, last_words, shared_flags, tied
-from lacli.closing import Closing
+from lacli.bench.rival_run import (
+    PATIENCE,
+    Patience,
+    RivalRun,
+    environment,
+    failed,
+    last_words,
+    shared_flags,
+    tied,
+)
+from lacli.engine import Closing
 from lacli.errors import LacliError
-from lacli.settings import ModelSettings
+from lacli.llamacpp.settings import ModelSettings
 
 NAME = "llama-server"
 HOST = "127.0.0.1"

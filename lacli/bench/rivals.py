@@ -14,8 +14,8 @@ from lacli.bench.rival_programs import Program
 from lacli.bench.rival_run import PATIENCE, Patience, RivalRun
 from lacli.bench.rival_server import Server, speculation_kinds
 from lacli.errors import LacliError, UsageError
-from lacli.sampling import SamplingSettings
-from lacli.settings import ModelSettings
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
 
 RIVALS = ("llama-lookahead", "llama-lookup", "llama-server")
 """What --vs takes; `llama-server:KIND` is one kind of its speculation, `llama-server` all that are made of n-grams."""

@@ -18,9 +18,9 @@ from lacli.bench.judging import Judged
 from lacli.bench.results import Result, overall
 from lacli.bench.rounds import Contender
 from lacli.bench.statistics import stddev
-from lacli.compare import Run
-from lacli.judge import Difference
-from lacli.settings import ModelSettings
+from lacli.check.compare import Run
+from lacli.check.judge import Difference
+from lacli.llamacpp.settings import ModelSettings
 
 Format = Literal["md", "json", "jsonl", "csv"]
 Row = dict[str, Any]

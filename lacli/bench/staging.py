@@ -10,25 +10,36 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lacli.bench.contenders import with_plain
-from lacli.bench.plan import Plan, Speed, Wish, by_class, choose
+from lacli.bench.plan import (
+    Plan,
+    Speed,
+    Wish,
+    by_class,
+    choose,
+)
 from lacli.bench.rivals import Rival
 from lacli.bench.rounds import Asker, Contender, Exchange
 from lacli.bench.rows import Format
-from lacli.bench.sweep import Guesses, Point, ablation, points
+from lacli.bench.sweep import (
+    Guesses,
+    Point,
+    ablation,
+    points,
+)
 from lacli.bench.tasks import Task
 from lacli.bench.warm_up import TOKENS, hopeless, speed_of
 from lacli.errors import LacliError, UsageError
-from lacli.placement import ReplicaSettings
-from lacli.session import Session
-from lacli.settings import MODES, Mode, Switch
-from lacli.ui import Screen
+from lacli.llamacpp.settings import ReplicaSettings
+from lacli.session.session import Session
+from lacli.settings import MODES, ModeName, Switch
+from lacli.terminal.screen import Screen
 
 
 @dataclass(frozen=True)
 class Axes:
     """What is compared: modes, and the values of W, N, G and -fa where they are swept; or the paper's Table 3."""
 
-    modes: tuple[Mode, ...] = MODES
+    modes: tuple[ModeName, ...] = MODES
     windows: tuple[int, ...] = ()
     ngrams: tuple[int, ...] = ()
     guesses: tuple[Guesses, ...] = ()
@@ -65,7 +76,7 @@ class Request:
 
 def points_of(session: Session, axes: Axes, screen: Screen) -> list[Point]:
     """What is compared, plain decoding first; what cannot run is said and left out."""
-    modes: Sequence[Mode] = axes.modes
+    modes: Sequence[ModeName] = axes.modes
     base = session.settings
     if why := session.model.chain_only:
         back = 0 if base.strict else session.most_back

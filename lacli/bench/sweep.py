@@ -12,7 +12,8 @@ from itertools import islice, product
 from typing import Any, Literal, TypeVar
 
 from lacli.errors import UsageError
-from lacli.settings import DecodeSettings, Mode, ModelSettings, Switch, check_rows, fitted
+from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
+from lacli.settings import DecodeSettings, ModeName, Switch
 
 Value = TypeVar("Value")
 
@@ -80,7 +81,7 @@ def parse_switches(text: str, flag: str = "-fa") -> list[Switch]:
 
 
 def points(
-    modes: Sequence[Mode],
+    modes: Sequence[ModeName],
     windows: Sequence[int] = (),
     ngrams: Sequence[int] = (),
     guesses: Sequence[Guesses] = (),
@@ -173,7 +174,7 @@ def _progression(first: int, last: int, by: int, sign: str) -> Iterator[int]:
         first = first * by if sign == "*" else first + by
 
 
-def _sizes(mode: Mode, window: int, ngram: int, guesses: int) -> dict[str, Any]:
+def _sizes(mode: ModeName, window: int, ngram: int, guesses: int) -> dict[str, Any]:
     """The settings among these that the mode has."""
     match mode:
         case "lookahead":
@@ -184,6 +185,6 @@ def _sizes(mode: Mode, window: int, ngram: int, guesses: int) -> dict[str, Any]:
             return {}
 
 
-def _label(mode: Mode, sizes: Mapping[str, int], switch: Switch | None) -> str:
+def _label(mode: ModeName, sizes: Mapping[str, int], switch: Switch | None) -> str:
     words = [mode, *(f"{LETTERS[name]}={size}" for name, size in sizes.items())]
     return " ".join(words) + (f", -fa {switch}" if switch else "")

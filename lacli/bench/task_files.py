@@ -17,8 +17,8 @@ from itertools import islice
 
 from lacli.bench.task_rows import task_from_row
 from lacli.bench.tasks import OWN, Task
-from lacli.disk import MOST_TEXT, read_to_end
 from lacli.errors import LacliError
+from lacli.text.files import MOST_TEXT, read_to_end
 
 MOST_LINES = 8 * MOST_TEXT
 """Bytes of all lines that are read: the suites have some MB, and a pipe may never end."""

@@ -10,11 +10,28 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lacli.amounts import counted
 from lacli.chat.adjust import Adjusted, adjust, key_and_value
-from lacli.chat.commands import Command, file_and_rest, file_name, help_text, switched
-from lacli.chat.keys import DEFAULT, FILES, NO, PRESET, find_key, plain_name
-from lacli.chat.saved import SavedChat, read_chat, settings_json, write_chat
+from lacli.chat.commands import (
+    Command,
+    file_and_rest,
+    file_name,
+    help_text,
+    switched,
+)
+from lacli.chat.keys import (
+    DEFAULT,
+    FILES,
+    NO,
+    PRESET,
+    find_key,
+    plain_name,
+)
+from lacli.chat.saved import (
+    SavedChat,
+    read_chat,
+    settings_json,
+    write_chat,
+)
 from lacli.chat.shown import (
     ChatLike,
     adjusted_of,
@@ -29,11 +46,12 @@ from lacli.chat.shown import (
 from lacli.chat.transcript import Transcript
 from lacli.chat.values import unquoted
 from lacli.errors import LacliError, UsageError
-from lacli.interrupts import without_ctrl_c
-from lacli.question import check_text, read_text
-from lacli.report import describe
+from lacli.session.report import describe
 from lacli.settings import MODES
-from lacli.thoughts import answer_of
+from lacli.terminal.interrupts import without_ctrl_c
+from lacli.text.format import counted
+from lacli.text.question import check_text, read_text
+from lacli.text.reasoning import answer_of
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lacli.chat.keys import ALL, DEFAULT, FILES, NO, PRESET, Group, Key, Value, find_key, plain_name
-from lacli.chat.values import read_value, show_value, unquoted, usage
+from lacli.chat.keys import (
+    ALL,
+    DEFAULT,
+    FILES,
+    NO,
+    PRESET,
+    Group,
+    Key,
+    Value,
+    find_key,
+    plain_name,
+)
+from lacli.chat.values import (
+    read_value,
+    show_value,
+    unquoted,
+    usage,
+)
 from lacli.errors import UsageError
-from lacli.nearest import did_you_mean
-from lacli.question import read_text
-from lacli.sampling import SamplingSettings, flag
-from lacli.settings import PRESETS, DecodeSettings, Mode
+from lacli.llamacpp.sampling import SamplingSettings, flag
+from lacli.settings import PRESETS, DecodeSettings, ModeName
+from lacli.text.format import did_you_mean
+from lacli.text.question import read_text
 
 SETTING = re.compile(r"(?P<key>[^\s=]+)(?:=|\s+=\s+(?=\S)|\s+|$)\s*(?P<value>.*)", re.DOTALL)
 """A key and its value; an = that is all that follows is a value."""
@@ -27,7 +43,7 @@ OTHERS = {"grammar": "json_schema", "json_schema": "grammar"}
 WINDOW = ("window", "ngram", "guesses", "window_init", "window_shift", "pool_prompt", "pool_text", "pool_keys")
 LOOKUP = ("lookup_match", "lookup_draft")
 AUTO = ("sources", "auto_rows")
-UNUSED: dict[Mode, tuple[str, ...]] = {
+UNUSED: dict[ModeName, tuple[str, ...]] = {
     "plain": (*WINDOW, *LOOKUP, *AUTO, "jacobi_iterations"),
     "jacobi": (*WINDOW[1:], *LOOKUP, *AUTO),
     "lookup": (*WINDOW, *AUTO, "jacobi_iterations"),

@@ -11,9 +11,9 @@ from subprocess import SubprocessError
 from typing import TextIO
 
 from lacli.errors import LacliError
-from lacli.log import captured_stderr
-from lacli.streams import is_terminal
-from lacli.ui import console
+from lacli.llamacpp.library import captured_stderr
+from lacli.terminal.screen import console
+from lacli.text.files import is_terminal
 
 MOST_BYTES = 74_994
 """UTF-8 bytes for a terminal: many drop an OSC 52 sequence of more than 100,000, which base64 reaches here."""

@@ -14,7 +14,7 @@ from typing import Literal
 from lacli.chat.keys import set_name
 from lacli.chat.values import unquoted
 from lacli.errors import UsageError
-from lacli.nearest import did_you_mean
+from lacli.text.format import did_you_mean
 
 Argument = Literal["none", "file", "key", "mode", "switch", "text"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from prompt_toolkit.history import FileHistory
 
-from lacli.amounts import size_in_words
-from lacli.disk import MOST_TEXT, UnfitFile
 from lacli.errors import reason_of
+from lacli.text.files import MOST_TEXT, UnfitFile
+from lacli.text.format import size_in_words
 
 LINE_STARTS = (b"+", b"#", b"\n")
 """Every line of such a file: typed text, a time, a blank."""

@@ -10,10 +10,16 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lacli.errors import UsageError
-from lacli.flags import LOADING, PLACEMENT, REPLICAS, spellings
-from lacli.nearest import did_you_mean
-from lacli.sampling import SamplingSettings
-from lacli.settings import FLAG, DecodeSettings
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.settings import (
+    FLAG,
+    LOADING,
+    PLACEMENT,
+    REPLICAS,
+    DecodeSettings,
+    spellings,
+)
+from lacli.text.format import did_you_mean
 
 Group = Literal["answer", "guessing", "sampling"]
 Kind = Literal["switch", "whole", "number", "choice", "choices", "text", "texts", "biases"]

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, TextIO
 
-from lacli.amounts import size_in_words
 from lacli.chat.completion import Vocabulary
-from lacli.disk import MOST_TEXT
 from lacli.errors import LacliError
-from lacli.question import decode
 from lacli.settings import Switch
+from lacli.text.files import MOST_TEXT
+from lacli.text.format import size_in_words
+from lacli.text.question import decode
 
 PROMPT = "> "
 CONTINUATION = ". "

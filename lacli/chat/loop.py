@@ -10,18 +10,28 @@ from contextlib import closing, nullcontext
 
 from lacli.chat.actions import Actions, Outcome
 from lacli.chat.clipboard import copy
-from lacli.chat.commands import Command, argument_of, meant_by, message_of, parse
+from lacli.chat.commands import (
+    Command,
+    argument_of,
+    meant_by,
+    message_of,
+    parse,
+)
 from lacli.chat.lines import Lines
 from lacli.chat.shown import oldest
 from lacli.chat.status import status_line
 from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
-from lacli.errors import Interrupted, LacliError, OutputError, PromptError
-from lacli.explain import Explanation, watching
-from lacli.interrupts import without_ctrl_c
-from lacli.report import as_lines
-from lacli.text import Piece
-from lacli.ui import Screen
+from lacli.errors import (
+    Interrupted,
+    LacliError,
+    OutputError,
+    PromptError,
+)
+from lacli.session.report import Explanation, as_lines, watching
+from lacli.terminal.interrupts import without_ctrl_c
+from lacli.terminal.screen import Screen
+from lacli.text.stream import Piece
 
 EMPTIES = "; Ctrl-C empties the line"
 """Said where a text stands in the line that the user did not type just now."""

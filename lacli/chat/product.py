@@ -12,10 +12,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from lacli.amounts import counted
 from lacli.auto.store import store_for
 from lacli.chat.actions import Actions
-from lacli.chat.adjust import OTHERS, Adjusted, choices, value_of, with_values
+from lacli.chat.adjust import (
+    OTHERS,
+    Adjusted,
+    choices,
+    value_of,
+    with_values,
+)
 from lacli.chat.commands import argument_of, names
 from lacli.chat.completion import Vocabulary
 from lacli.chat.conversation import Conversation
@@ -28,14 +33,15 @@ from lacli.chat.talk import Chat
 from lacli.chat.transcript import Transcript
 from lacli.cost.known import tell
 from lacli.cost.store import CostStore
-from lacli.ending import loading_model
 from lacli.errors import LacliError
-from lacli.placement import ReplicaSettings
-from lacli.sampling import SamplingSettings
-from lacli.session import Session
-from lacli.settings import MODES, ModelSettings, Switch
-from lacli.streams import is_terminal
-from lacli.ui import Screen
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.session.session import Session
+from lacli.settings import MODES, Switch
+from lacli.terminal.ending import loading_model
+from lacli.terminal.screen import Screen
+from lacli.text.files import is_terminal
+from lacli.text.format import counted
 
 
 @dataclass(frozen=True)

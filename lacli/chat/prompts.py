@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lacli.chat.conversation import Conversation
-from lacli.session import Session
+from lacli.session.session import Session
 
 
 class Spelled(NamedTuple):

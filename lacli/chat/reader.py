@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from lacli.chat.lines import Editing, Lines, PipedLines
 from lacli.errors import LacliError
-from lacli.interrupts import hidden_keys
-from lacli.streams import is_terminal
-from lacli.ui import console
+from lacli.terminal.interrupts import hidden_keys
+from lacli.terminal.screen import console
+from lacli.text.files import is_terminal
 
 
 @contextmanager

@@ -21,11 +21,16 @@ from typing import Any, NoReturn
 from lacli.chat.adjust import Adjusted, value_of, with_values
 from lacli.chat.conversation import Message, in_turns
 from lacli.chat.keys import ALL, Key, Value
-from lacli.chat.logged import BEGINNING_BYTES, is_log, no_number, read_log
-from lacli.disk import for_owner
+from lacli.chat.logged import (
+    BEGINNING_BYTES,
+    is_log,
+    no_number,
+    read_log,
+)
 from lacli.errors import LacliError, UsageError, reason_of
-from lacli.question import decode, read_raw
-from lacli.sampling import MOST_SEED, bias_words, token_bias
+from lacli.llamacpp.sampling import MOST_SEED, bias_words, token_bias
+from lacli.text.files import for_owner
+from lacli.text.question import decode, read_raw
 
 FORMAT, VERSION = "lacli chat", 1
 

@@ -11,18 +11,18 @@ from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING, Protocol
 
-from lacli.amounts import counted
 from lacli.chat.adjust import Adjusted, settings_by_name, value_of
 from lacli.chat.conversation import Conversation
 from lacli.chat.keys import Key
 from lacli.chat.values import show_value, usage
-from lacli.generation import Answer
-from lacli.report import as_lines, describe, describe_sampling
-from lacli.sampling import SamplingSettings
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.session.generation import Answer
+from lacli.session.report import as_lines, describe, describe_sampling
 from lacli.settings import DecodeSettings
+from lacli.text.format import counted
 
 if TYPE_CHECKING:
-    from lacli.session import Session
+    from lacli.session.session import Session
 
 CELL = 26
 """Columns of a setting in the list; a longer one takes several."""

@@ -14,16 +14,16 @@ from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation, Message
 from lacli.chat.prompts import Prompts, Spelled
 from lacli.errors import PromptError, ReplicaLost
-from lacli.generation import Answer
-from lacli.interrupts import without_ctrl_c
-from lacli.prefix import common_prefix
-from lacli.sampling import SamplingSettings, new_seed
-from lacli.session import Session
+from lacli.llamacpp.sampling import SamplingSettings, new_seed
+from lacli.modes import common_prefix
+from lacli.session.generation import Answer
+from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
-from lacli.template import chatml
-from lacli.text import Piece
-from lacli.thoughts import begun_thought, closed, with_thoughts
+from lacli.terminal.interrupts import without_ctrl_c
+from lacli.text.reasoning import begun_thought, closed, with_thoughts
+from lacli.text.stream import Piece
+from lacli.text.template import chatml
 
 ENDED_BY: dict[Finish, str] = {"eog": "an end token", "stop": "a stop text", "length": "the limit"}
 

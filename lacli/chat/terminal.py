@@ -34,11 +34,19 @@ from prompt_toolkit.utils import get_cwidth, get_term_environment_variable
 
 from lacli.chat.completion import Vocabulary, is_command, offers
 from lacli.chat.history import CarefulHistory
-from lacli.chat.lines import CONTINUATION, CONTINUED, PROMPT, QUOTES, Editing, is_open, without_quotes
+from lacli.chat.lines import (
+    CONTINUATION,
+    CONTINUED,
+    PROMPT,
+    QUOTES,
+    Editing,
+    is_open,
+    without_quotes,
+)
 from lacli.errors import LacliError, reason_of
-from lacli.interrupts import TypedKeys, wakeup_fd_kept, without_ctrl_c
-from lacli.question import check_text
-from lacli.ui import abandon_stdout, console
+from lacli.terminal.interrupts import TypedKeys, wakeup_fd_kept, without_ctrl_c
+from lacli.terminal.screen import abandon_stdout, console
+from lacli.text.question import check_text
 
 MENU_ROWS = 6
 EDITORS = ("editor", "nano", "vi", "emacs")

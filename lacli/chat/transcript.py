@@ -13,12 +13,17 @@ from typing import Any
 
 from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation, Message
-from lacli.chat.logged import BEGINNING_BYTES, FORMAT, VERSION, is_log
+from lacli.chat.logged import (
+    BEGINNING_BYTES,
+    FORMAT,
+    VERSION,
+    is_log,
+)
 from lacli.chat.saved import messages_json, settings_json
-from lacli.closing import Closing
-from lacli.disk import for_owner
+from lacli.engine import Closing
 from lacli.errors import LacliError, reason_of
-from lacli.generation import Answer
+from lacli.session.generation import Answer
+from lacli.text.files import for_owner
 
 
 class Transcript(Closing):

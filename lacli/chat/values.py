@@ -9,10 +9,10 @@ import re
 
 from lacli.chat.keys import Key, Value
 from lacli.errors import UsageError
-from lacli.flags import NOTHING, names_or_none
-from lacli.nearest import did_you_mean
-from lacli.question import check_text
-from lacli.sampling import bias_words, token_bias
+from lacli.llamacpp.sampling import bias_words, token_bias
+from lacli.settings import NOTHING, names_or_none
+from lacli.text.format import did_you_mean
+from lacli.text.question import check_text
 
 SWITCHES = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 EMPTY = ('""', "''")

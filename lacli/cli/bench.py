@@ -14,19 +14,29 @@ from lacli.cli.environment import setting
 from lacli.cli.folders import cost_folder
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import DECODE, GUESSING, lookahead_group
-from lacli.cli.options import LOADING, MODEL, OUTPUT, model_group
+from lacli.cli.options import (
+    LOADING,
+    MODEL,
+    OUTPUT,
+    model_group,
+)
 from lacli.cli.placement_options import replica_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.errors import UsageError
-from lacli.flags import spellings
-from lacli.placement import ReplicaSettings
-from lacli.sampling import SamplingSettings
-from lacli.settings import MODES, DecodeSettings, Mode, ModelSettings, Switch
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.settings import (
+    MODES,
+    DecodeSettings,
+    ModeName,
+    Switch,
+    spellings,
+)
 
 if TYPE_CHECKING:
     from lacli.bench.staging import Axes
     from lacli.bench.tasks import Task
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
 
 BENCH = "Benchmark"
 EVERY_MODE = ",".join(MODES)
@@ -186,8 +196,8 @@ def bench(
     from lacli.bench.scores import check_samples
     from lacli.bench.staging import Request
     from lacli.bench.sweep import parse_switches
-    from lacli.template import read_variables
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
+    from lacli.text.template import read_variables
 
     if rpc:
         raise UsageError(
@@ -261,7 +271,7 @@ def _pictures(plot: Path | None, chart: bool, output: str, screen: Screen) -> tu
     return plot, chart
 
 
-def _modes(text: str) -> tuple[Mode, ...]:
+def _modes(text: str) -> tuple[ModeName, ...]:
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in MODES]:
         raise UsageError(f"there is no mode {unknown[0]!r}", f"the modes are {', '.join(MODES)}")

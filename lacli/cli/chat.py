@@ -16,9 +16,9 @@ from lacli.cli.lookahead_options import lookahead_group
 from lacli.cli.options import Wording, model_group, wording_group
 from lacli.cli.placement_options import replica_group
 from lacli.cli.sampling_options import sampling_group
-from lacli.placement import ReplicaSettings
-from lacli.sampling import SamplingSettings
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.settings import DecodeSettings
 
 if TYPE_CHECKING:
     from lacli.chat.product import ChatPlan
@@ -111,7 +111,7 @@ def chat(
     What was said stays decoded, so every turn costs only what is new.
     """
     from lacli.chat.saved import read_chat
-    from lacli.question import check_text
+    from lacli.text.question import check_text
 
     saved = read_chat(load) if load is not None else None
     plan = replace(
@@ -161,7 +161,7 @@ def plan_of(
 def start(plan: ChatPlan, loading: ModelSettings, *, offline: bool, quiet: bool, show_accepted: bool) -> None:
     """Open the plan's model and talk; `lacli run` without a prompt comes here too."""
     from lacli.chat.product import chat as talk
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
 
     screen = Screen(color=plan.color, quiet=quiet, show_accepted=show_accepted)
     path = options.model_path(plan.model or None, screen, offline)

@@ -12,15 +12,16 @@ from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import GUESSING, lookahead_group
 from lacli.cli.options import model_group
 from lacli.cli.sampling_options import sampling_group
-from lacli.sampling import SamplingSettings
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings
 
 CHECK = "Check"
 PROMPTS = 8
-"""The built-in ones (`lacli/check.py`)."""
+"""The built-in ones (`lacli/check/compare.py`)."""
 
 Mode = Annotated[
-    settings.Mode | None,
+    settings.ModeName | None,
     typer.Option(
         "--mode",
         metavar="MODE",
@@ -71,9 +72,9 @@ def check(
 
     A text that differs is judged: the batches were rounded in another way, or there is a BUG (exit code 3).
     """
-    from lacli.examine import Plan, examine
-    from lacli.question import check_text, read_text
-    from lacli.ui import Screen
+    from lacli.cli.examine import Plan, examine
+    from lacli.terminal.screen import Screen
+    from lacli.text.question import check_text, read_text
 
     screen = Screen(color=color, quiet=quiet)
     path = options.model_path(model, screen, offline)

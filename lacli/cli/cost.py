@@ -11,7 +11,7 @@ from lacli.cli.folders import cost_folder
 from lacli.cli.groups import with_groups
 from lacli.cli.options import model_group
 from lacli.errors import UsageError
-from lacli.settings import ModelSettings
+from lacli.llamacpp.settings import ModelSettings
 
 COST = "Cost"
 MOST_ROWS, MOST_CONTEXT = 4096, 2**20
@@ -66,7 +66,7 @@ def cost(
     """
     from lacli.cost.measure import ROWS, MeasurePlan
     from lacli.cost.product import CostPlan, show_cost
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
 
     measured = MeasurePlan(
         contexts=sizes(contexts, "--contexts", MOST_CONTEXT),

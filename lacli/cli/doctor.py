@@ -10,8 +10,8 @@ from lacli.cli import options
 from lacli.cli.environment import known_variables, setting, with_variables
 from lacli.cli.placement_options import endpoints
 from lacli.errors import UsageError
-from lacli.flags import spellings
-from lacli.settings import ModelSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import spellings
 
 NoTest = Annotated[bool, typer.Option("--no-test", help="Leave out the short answer of the demo model.")]
 Rpc = Annotated[
@@ -44,8 +44,8 @@ def doctor(
     from lacli.doctor.machine import Terminal, this_machine
     from lacli.doctor.product import examine_machine
     from lacli.doctor.report import as_json, as_lines
-    from lacli.streams import is_terminal
-    from lacli.ui import Screen, console
+    from lacli.terminal.screen import Screen, console
+    from lacli.text.files import is_terminal
 
     try:
         ModelSettings(threads=threads)

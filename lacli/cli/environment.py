@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import typer
 
 from lacli.errors import UsageError
-from lacli.flags import OURS, THEIRS
+from lacli.settings import OURS, THEIRS
 
 DEBUG = "LACLI_DEBUG"
 """Shows tracebacks; `main.py` reads it."""

@@ -12,7 +12,7 @@ def list_models(json: options.Json = False) -> None:
     """
     from lacli.cli.folders import own_aliases
     from lacli.shelf.listing import list_shelf
-    from lacli.streams import columns
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
+    from lacli.text.files import columns
 
     list_shelf(own_aliases(), Screen(), width=columns(), as_json=json)

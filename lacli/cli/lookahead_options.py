@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 from lacli import settings
 from lacli.cli.environment import setting
-from lacli.flags import names_or_none, spellings
-from lacli.settings import DecodeSettings, decode_settings
+from lacli.settings import DecodeSettings, decode_settings, names_or_none, spellings
 
 GUESSING = "Guessing"
 
@@ -20,7 +19,7 @@ DECODE = DecodeSettings()
 ALL_SOURCES = ",".join(DECODE.sources)
 
 Mode = Annotated[
-    settings.Mode | None,
+    settings.ModeName | None,
     setting(
         "--mode",
         metavar="MODE",

@@ -9,9 +9,26 @@ from typing import Annotated, Any
 import typer
 
 from lacli import __version__
-from lacli.cli import bench, chat, check, cost, doctor, mask, pull, rm, rpc_server, run, show
+from lacli.cli import (
+    bench,
+    chat,
+    check,
+    cost,
+    doctor,
+    mask,
+    pull,
+    rm,
+    rpc_server,
+    run,
+    show,
+)
 from lacli.cli import list as list_command
-from lacli.cli.environment import DEBUG, EPILOG, variable_of, variables
+from lacli.cli.environment import (
+    DEBUG,
+    EPILOG,
+    variable_of,
+    variables,
+)
 from lacli.errors import Interrupted, LacliError, UsageError
 
 NO_SUCH_VALUE = {
@@ -77,7 +94,7 @@ def main() -> None:
     except (LacliError, TYPER_USAGE_ERROR) as error:
         if os.environ.get(DEBUG) == "1":
             raise
-        from lacli.ui import Screen
+        from lacli.terminal.screen import Screen
 
         shown = _with_servers_variable(error) if isinstance(error, LacliError) else _in_one_line(error)
         if shown.what:
@@ -86,7 +103,7 @@ def main() -> None:
     except (ImportError, OSError, RuntimeError):
         if os.environ.get(DEBUG) == "1" or not (missing := _missing_library()):
             raise
-        from lacli.ui import Screen
+        from lacli.terminal.screen import Screen
 
         Screen().error(missing)
         sys.exit(missing.exit_code)

@@ -9,7 +9,12 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import Guesses, Ngram, Preset, Window
+from lacli.cli.lookahead_options import (
+    Guesses,
+    Ngram,
+    Preset,
+    Window,
+)
 from lacli.errors import UsageError
 from lacli.settings import decode_settings
 
@@ -54,10 +59,9 @@ def mask(
     from json import dumps
     from shutil import get_terminal_size
 
-    from lacli.mask import MOST_DRAWN, mask_of
-    from lacli.mask_report import as_json, as_lines, sizes
+    from lacli.cli.mask_step import MOST_DRAWN, as_json, as_lines, mask_of, sizes
     from lacli.plots import check_plot_path, mask_picture, save
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
 
     screen = Screen()
     drawn = mask_of(

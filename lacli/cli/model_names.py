@@ -33,7 +33,7 @@ def complete_stored(incomplete: str) -> list[str]:
 
 def complete_template(incomplete: str) -> list[str]:
     """The chat templates that begin with what is typed: the bundled ones, then files and folders."""
-    from lacli.template import STOPS
+    from lacli.text.template import STOPS
 
     bundled = [name for name in STOPS if name.startswith(incomplete)]
     return _for_shell([*bundled, *_paths(incomplete, _is_template)])

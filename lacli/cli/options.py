@@ -13,15 +13,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli import settings
-from lacli.cli.environment import SAID, setting, switch, threads, variable_of, yes_or_no
+from lacli.cli.environment import (
+    SAID,
+    setting,
+    switch,
+    threads,
+    variable_of,
+    yes_or_no,
+)
 from lacli.cli.model_names import complete_model, complete_template
-from lacli.cli.placement_options import PLACE, Devices, MainGpu, SplitMode, TensorSplit, placement_of
+from lacli.cli.placement_options import (
+    PLACE,
+    Devices,
+    MainGpu,
+    SplitMode,
+    TensorSplit,
+    placement_of,
+)
 from lacli.errors import UsageError
-from lacli.flags import spellings
-from lacli.settings import ModelSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import spellings
 
 if TYPE_CHECKING:
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
 
 MODEL, TEXT, OUTPUT = "Model", "Prompt and answer", "Output"
 
@@ -76,7 +90,7 @@ class Wording:
     @property
     def system(self) -> str:
         """The system prompt; its file is read now."""
-        from lacli.question import check_text, read_text
+        from lacli.text.question import check_text, read_text
 
         return read_text(self.file) if self.file else check_text(self.typed, "-sys")
 
@@ -182,8 +196,8 @@ def wording_group(
     predict: Predict = -1,
     stop: Stop = None,
 ) -> Wording:
-    from lacli.question import check_text
-    from lacli.template import read_variables
+    from lacli.text.question import check_text
+    from lacli.text.template import read_variables
 
     if system and system_file:
         raise UsageError("-sys and -sysf are both given", "give one of them")

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from lacli import placement
 from lacli.cli.environment import setting
 from lacli.errors import UsageError
-from lacli.flags import NOTHING, spellings
-from lacli.placement import Placement, ReplicaSettings
+from lacli.llamacpp import settings as placement
+from lacli.llamacpp.settings import Placement, ReplicaSettings
+from lacli.settings import NOTHING, spellings
 
 MODEL, REPLICAS = "Model", "Replicas"
 
@@ -112,8 +112,13 @@ def _devices(text: str) -> tuple[str, ...]:
     if not names:
         return ()
     # Only now: it loads llama.cpp.
-    from lacli.devices import CPU, RPC, Device, named
-    from lacli.llama import devices
+    from lacli.llamacpp.devices import (
+        CPU,
+        RPC,
+        Device,
+        named,
+    )
+    from lacli.llamacpp.library import devices
 
     if len(names) == 1 and names[0].lower() in NOTHING:
         return (CPU,)

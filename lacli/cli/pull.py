@@ -35,7 +35,7 @@ def pull(
     """
     from lacli.cli.folders import own_aliases
     from lacli.shelf.pulling import pull_models
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
 
     if not models:
         raise UsageError("no MODEL is given", "lacli list shows the names that lacli knows")

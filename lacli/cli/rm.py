@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from lacli.amounts import printable
 from lacli.cli import options
 from lacli.cli.model_names import complete_stored
 from lacli.errors import UsageError
-from lacli.streams import is_terminal
+from lacli.text.files import is_terminal
+from lacli.text.format import printable
 
 Names = Annotated[
     list[str] | None,
@@ -57,7 +57,7 @@ def remove(
     """
     from lacli.cli.folders import own_aliases
     from lacli.shelf.removal import remove_models
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
 
     if not models and not unfinished:
         raise UsageError("no MODEL is given", "lacli list shows the models on this disk")

@@ -11,8 +11,8 @@ from lacli.cli.environment import setting, with_variables
 from lacli.cli.folders import rpc_folder
 from lacli.cli.placement_options import device_names
 from lacli.errors import UsageError
-from lacli.flags import spellings
-from lacli.settings import ModelSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import spellings
 
 Host = Annotated[str, typer.Option("-H", "--host", help="IPv4 address to listen at; 0.0.0.0 is all of this machine.")]
 Port = Annotated[int, typer.Option("-p", "--port", help="Port to listen at; 0 takes a free one.")]
@@ -54,7 +54,7 @@ def rpc_server(
     It serves one client at a time until Ctrl-C. Needs a llama.cpp that was built with RPC.
     """
     from lacli.rpc.server import ServerSettings, serve
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
 
     try:
         ModelSettings(threads=threads)

@@ -11,9 +11,9 @@ from lacli.cli.environment import setting
 from lacli.cli.groups import with_groups
 from lacli.cli.options import Wording
 from lacli.errors import UsageError
-from lacli.placement import ReplicaSettings
-from lacli.sampling import SamplingSettings
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.settings import DecodeSettings
 
 History = Annotated[bool, setting("--history/--no-history", hidden=True)]
 """Of the chat that a run without a prompt is."""
@@ -49,8 +49,8 @@ def run(
     The prompt comes from -p, from -f FILE, from '-' or a pipe; of several, in this order: file, pipe, -p. Without one,
     on a terminal, it is 'lacli chat'. What a pipe adds is said; --no-stdin leaves it alone.
     """
-    from lacli.question import STDIN, on_terminal, read_question
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
+    from lacli.text.question import STDIN, on_terminal, read_question
 
     model, from_stdin = options.split_dash(model, stdin)
     if raw:
@@ -71,7 +71,7 @@ def run(
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     text = read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note)
 
-    from lacli.ask import Output, Question, ask
+    from lacli.cli.ask import Output, Question, ask
     from lacli.cli.folders import cost_folder, store_folder
 
     path = options.model_path(model, screen, offline)

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from lacli import sampling
 from lacli.cli.environment import setting
 from lacli.errors import UsageError
-from lacli.flags import spellings
-from lacli.question import check_text, read_text
-from lacli.sampling import SamplingSettings, token_bias
+from lacli.llamacpp import sampling
+from lacli.llamacpp.sampling import SamplingSettings, token_bias
+from lacli.settings import spellings
+from lacli.text.question import check_text, read_text
 
 SAMPLING = "Sampling"
 DEFAULT = SamplingSettings()

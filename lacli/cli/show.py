@@ -8,9 +8,15 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import Guesses, Ngram, Preset, Window
+from lacli.cli.lookahead_options import (
+    Guesses,
+    Ngram,
+    Preset,
+    Window,
+)
 from lacli.cli.options import model_group
-from lacli.settings import ModelSettings, decode_settings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import decode_settings
 
 Template = Annotated[bool, typer.Option("--template", help="Print the model's chat template and nothing else.")]
 
@@ -36,8 +42,8 @@ def show(
     """
     from lacli.cli.folders import own_aliases
     from lacli.shelf.show import ShowPlan, show_model
-    from lacli.streams import columns
-    from lacli.ui import Screen
+    from lacli.terminal.screen import Screen
+    from lacli.text.files import columns
 
     decoding = decode_settings(preset, mode="lookahead", window=window, ngram=ngram, guesses=guesses)
     screen = Screen(color=color, quiet=quiet)

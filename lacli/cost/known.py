@@ -11,21 +11,29 @@ from hashlib import sha256
 from pathlib import Path
 from time import time
 
-from lacli.backends import build, devices
-from lacli.context import LlamaEngine, most_back
-from lacli.cores import with_threads
-from lacli.cost.measure import MeasurePlan, drift, engine_settings, measure
-from lacli.cost.store import CostKey, CostStore, MachineKey, content_hash
-from lacli.devices import CPU, Device
+from lacli.cost.measure import (
+    MeasurePlan,
+    drift,
+    engine_settings,
+    measure,
+)
+from lacli.cost.store import (
+    CostKey,
+    CostStore,
+    MachineKey,
+    content_hash,
+)
 from lacli.doctor.versions import backend_words, build_words
-from lacli.ending import ctrl_c_ends_at_once
 from lacli.errors import reason_of
-from lacli.llama import LlamaModel, offloads
+from lacli.llamacpp.context import LlamaEngine, most_back
+from lacli.llamacpp.devices import CPU, Device, with_threads
+from lacli.llamacpp.library import build, devices
+from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.probe import build_files, proven
-from lacli.placement import Placement
-from lacli.session import Session
-from lacli.settings import ModelSettings
+from lacli.llamacpp.settings import ModelSettings, Placement
+from lacli.session.session import Session
 from lacli.staircase import Cost
+from lacli.terminal.ending import ctrl_c_ends_at_once
 
 Progress = Callable[[str], None]
 
@@ -104,7 +112,7 @@ def measure_cost(
     Raises ModelLoadError where there is no memory for it.
     """
     # Whoever only asks what is known does without the judges.
-    from lacli.check import PROMPTS
+    from lacli.check.compare import PROMPTS
 
     loading = with_threads(loading)
     cost = Cost(

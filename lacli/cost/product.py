@@ -16,13 +16,13 @@ from lacli.cost.known import cost_key, cost_of, measure_cost
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.report import Setup, as_lines
 from lacli.cost.store import CostStore
-from lacli.ending import loading_model
 from lacli.errors import Interrupted
-from lacli.llama import LlamaModel
+from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.probe import proven
-from lacli.settings import ModelSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.staircase import Cost
-from lacli.ui import Screen
+from lacli.terminal.ending import loading_model
+from lacli.terminal.screen import Screen
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,19 @@ from datetime import datetime
 from itertools import groupby, pairwise
 from textwrap import fill
 
-from lacli.amounts import counted
-from lacli.charts import curve
-from lacli.cost.payoff import NGRAMS, Payoff, best, payoff, payoffs
+from lacli.cost.payoff import (
+    NGRAMS,
+    Payoff,
+    best,
+    payoff,
+    payoffs,
+)
 from lacli.law import PAPER
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings
 from lacli.staircase import REACH, Cost, Staircase
+from lacli.terminal.charts import curve
+from lacli.text.format import counted
 
 WIDTH = 96
 """Columns of the conclusion and the chart; the tables are about as wide."""

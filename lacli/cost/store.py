@@ -15,9 +15,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lacli.disk import MOST_RECORD, UnfitFile, read_file
 from lacli.records import UNREADABLE, read_record, save_record
 from lacli.staircase import Cost, Point, Staircase
+from lacli.text.files import MOST_RECORD, UnfitFile, read_file
 
 FORMAT = 1
 """Files of another format are measured again."""

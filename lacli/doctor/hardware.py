@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 
-from lacli.amounts import counted
 from lacli.doctor import rebuild
 from lacli.doctor.finding import Finding
 from lacli.doctor.machine import Machine
 from lacli.doctor.versions import device_words, gib
-from lacli.flags import OURS, THEIRS
+from lacli.settings import OURS, THEIRS
+from lacli.text.format import counted
 
 INSTRUCTIONS = {
     "AVX": "avx",

@@ -17,14 +17,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from lacli.cores import logical_cores, physical_cores
-from lacli.disk import free_disk, nearest_folder
 from lacli.errors import in_one_line
-from lacli.memory import free_memory
+from lacli.llamacpp.context import free_memory
+from lacli.llamacpp.devices import logical_cores, physical_cores
+from lacli.text.files import free_disk, nearest_folder
 
 if TYPE_CHECKING:
-    from lacli.backends import Build, Device
     from lacli.doctor.self_test import SelfTest
+    from lacli.llamacpp.devices import Device
+    from lacli.llamacpp.library import Build
 
 PATIENCE_S = 2.0
 """How long another program may take to answer."""
@@ -142,7 +143,7 @@ def this_machine(
 def load_library() -> Library:
     """llama.cpp, imported now. Raises LibraryMissing with the loader's reason."""
     try:
-        from lacli.backends import build, devices
+        from lacli.llamacpp.library import build, devices
 
         return Library(build(), devices())
     except Exception as error:  # a missing driver, a wrong architecture, a package half installed

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lacli.amounts import size_in_words
 from lacli.doctor.finding import Finding
 from lacli.doctor.machine import Machine
 from lacli.doctor.versions import GIB
 from lacli.hub.library import without_secrets
+from lacli.text.format import size_in_words
 
 LEAST_FREE = 2 * GIB
 """A small model's file."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lacli.doctor import hardware, places, software, surroundings
+from lacli.doctor import (
+    hardware,
+    places,
+    software,
+    surroundings,
+)
 from lacli.doctor.finding import Finding
 from lacli.doctor.machine import LibraryMissing, Machine
 from lacli.errors import in_one_line

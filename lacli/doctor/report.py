@@ -9,9 +9,9 @@ from rich.color import ColorSystem
 from rich.style import Style
 
 from lacli import __version__
-from lacli.amounts import printable
 from lacli.doctor.finding import Finding, State, usable
 from lacli.doctor.machine import Terminal
+from lacli.text.format import printable
 
 MARKS: dict[State, tuple[str, str, str]] = {
     "fine": ("\N{CHECK MARK}", "ok", "green"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lacli.doctor.finding import Finding
 from lacli.doctor.machine import Machine
-from lacli.flags import OURS, THEIRS
-from lacli.nearest import nearest, offered
+from lacli.settings import OURS, THEIRS
+from lacli.text.format import nearest, offered
 
 REALLY_NEAR = 0.75
 """How alike a variable is that is offered instead; 1 is the same."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from lacli.doctor.machine import Library
 
 if TYPE_CHECKING:
-    from lacli.backends import Backend, Build, Device
+    from lacli.llamacpp.devices import Device
+    from lacli.llamacpp.library import Backend, Build
 
 GIB = 2**30
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from lacli.disk import MOST_RECORD, read_file
 from lacli.errors import LacliError
+from lacli.text.files import MOST_RECORD, read_file
 
 LIST = "models.txt"
 LINE = re.compile(r'(?P<name>[^\s"]+)\s+(?P<repository>"[^"]+"|[^\s"]+)(?:\s+(?P<rest>.*))?')

@@ -13,10 +13,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from lacli.disk import MOST_RECORD, read_file
 from lacli.errors import ModelLoadError
 from lacli.hub.names import HubModel
-from lacli.hub.quants import DEFAULTS, SeveralModels, all_parts, choose, find, has_quant, listed, models
+from lacli.hub.quants import (
+    DEFAULTS,
+    SeveralModels,
+    all_parts,
+    choose,
+    find,
+    has_quant,
+    listed,
+    models,
+)
+from lacli.text.files import MOST_RECORD, read_file
 
 PREFIX = "models--"
 

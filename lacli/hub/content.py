@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 
-from lacli.amounts import size_in_words
 from lacli.errors import Interrupted, ModelLoadError
 from lacli.hub.cache import cache_folder, lock_of, repository_folder
 from lacli.hub.library import UNSAFE, address, check_hash
+from lacli.text.format import size_in_words
 
 PATIENCE = 0.5
 """Seconds until a wait for another program is told."""

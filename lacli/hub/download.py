@@ -8,15 +8,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lacli.amounts import size_in_words
-from lacli.disk import free_disk
 from lacli.errors import Interrupted, ModelLoadError
-from lacli.hub.cache import cache_folder, find_cached, keep_names, make_newest, whats_here
-from lacli.hub.content import HubFile, Listing, Say, fetch_content, is_there, link, missing_bytes
+from lacli.hub.cache import (
+    cache_folder,
+    find_cached,
+    keep_names,
+    make_newest,
+    whats_here,
+)
+from lacli.hub.content import (
+    HubFile,
+    Listing,
+    Say,
+    fetch_content,
+    is_there,
+    link,
+    missing_bytes,
+)
 from lacli.hub.library import address, careful_library, reason
 from lacli.hub.names import HubModel
 from lacli.hub.quants import choose, models, with_parts
-from lacli.nearest import nearest
+from lacli.text.files import free_disk
+from lacli.text.format import nearest, size_in_words
 
 SECONDS = 10.0
 """How long the hub may take to begin an answer."""

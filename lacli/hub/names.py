@@ -15,8 +15,13 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote
 
 from lacli.errors import ModelLoadError
-from lacli.hub.aliases import PREFIX, REPOSITORY, Alias, on_the_hub
-from lacli.nearest import nearest, offered
+from lacli.hub.aliases import (
+    PREFIX,
+    REPOSITORY,
+    Alias,
+    on_the_hub,
+)
+from lacli.text.format import nearest, offered
 
 ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/+(?P<name>[^?#]+)\??(?P<query>[^#]*)", re.I)
 PAGE = re.compile(r"(?<=/)(?P<repository>[^/]+)/(?:blob|resolve|raw|tree)/(?P<revision>[^/]+)(?=/|$)")

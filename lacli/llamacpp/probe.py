@@ -29,11 +29,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.child_python import python_environment
-from lacli.cores import with_threads
 from lacli.errors import ModelLoadError
-from lacli.placement import Placement
+from lacli.llamacpp.devices import with_threads
+from lacli.llamacpp.settings import ModelSettings, Placement
 from lacli.records import UNREADABLE, read_record, save_record
-from lacli.settings import ModelSettings
 
 COMMAND = (sys.executable or "python3", "-P", "-m", "lacli.llamacpp.probe")
 """Starts a trial; the folder for its files, both numbers of threads and `repack` or `plain` follow."""
@@ -260,8 +259,9 @@ def main(place: Path, threads: int, threads_batch: int, *, repack: bool) -> None
     """Decode every case and print its logits, a line of JSON each: weights, rows, logits."""
     _leave_no_core()
     from lacli.batch import Batch
-    from lacli.context import LlamaEngine
-    from lacli.llama import LlamaModel, quantize
+    from lacli.llamacpp.context import LlamaEngine
+    from lacli.llamacpp.library import quantize
+    from lacli.llamacpp.model import LlamaModel
     from lacli.settings import DecodeSettings
 
     settings = ModelSettings(

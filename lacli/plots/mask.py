@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lacli.cli.mask_step import Mask, Row
 from lacli.engine import Floats
-from lacli.mask import Mask, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

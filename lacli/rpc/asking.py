@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lacli.backends import Device
 from lacli.child_python import python_environment
 from lacli.errors import LacliError
+from lacli.llamacpp.devices import Device
 from lacli.rpc.addresses import BUSY, look
 from lacli.rpc.library import need_support
 

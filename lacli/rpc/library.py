@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lacli.backends import Device, build, devices
 from lacli.errors import LacliError
-from lacli.llama import declared, library
+from lacli.llamacpp.devices import Device
+from lacli.llamacpp.library import build, declared, devices, library
 
 ADD = "ggml_backend_rpc_add_server"
 SERVE = "ggml_backend_rpc_start_server"

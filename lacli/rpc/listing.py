@@ -11,7 +11,7 @@ import os
 import sys
 
 from lacli.errors import LacliError
-from lacli.llama import library, on_abort
+from lacli.llamacpp.library import library, on_abort
 from lacli.rpc.library import register
 
 

@@ -12,16 +12,21 @@ from ipaddress import ip_address
 from pathlib import Path
 from threading import Thread
 
-from lacli.amounts import counted
-from lacli.backends import CPU, Device, devices
-from lacli.cores import physical_cores
 from lacli.doctor.versions import device_words
-from lacli.ending import end_at_abort
 from lacli.errors import LacliError, UsageError, reason_of
-from lacli.llama import library
-from lacli.rpc.addresses import ENDPOINT, LARGEST_PORT, PORT, ipv4, own_address
+from lacli.llamacpp.devices import CPU, Device, physical_cores
+from lacli.llamacpp.library import devices, library
+from lacli.rpc.addresses import (
+    ENDPOINT,
+    LARGEST_PORT,
+    PORT,
+    ipv4,
+    own_address,
+)
 from lacli.rpc.library import need_support, server_loop
-from lacli.ui import Screen, abandon_stdout
+from lacli.terminal.ending import end_at_abort
+from lacli.terminal.screen import Screen, abandon_stdout
+from lacli.text.format import counted
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"

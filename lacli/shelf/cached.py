@@ -14,11 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lacli.errors import ModelLoadError
-from lacli.gguf import Header, parts, read_header
 from lacli.hub.aliases import Alias
-from lacli.hub.cache import PREFIX, cache_folder, known_files, newest_snapshot, repository_folder, repository_of
+from lacli.hub.cache import (
+    PREFIX,
+    cache_folder,
+    known_files,
+    newest_snapshot,
+    repository_folder,
+    repository_of,
+)
 from lacli.hub.names import HubModel, alias_model
-from lacli.hub.quants import all_parts, find, has_quant, models, quant_of
+from lacli.hub.quants import (
+    all_parts,
+    find,
+    has_quant,
+    models,
+    quant_of,
+)
+from lacli.llamacpp.gguf import Header, parts, read_header
 from lacli.resolve import demo_model
 
 EVERY = f"{PREFIX}*--*"
@@ -202,7 +215,7 @@ def _file(name: str, path: Path) -> Stored:
 
 def _read(path: Path) -> tuple[Header | None, str]:
     """What a file says of itself, or why it does not. Raises what llama.cpp raises where it does not load."""
-    from lacli.llama import library
+    from lacli.llamacpp.library import library
 
     library()
     try:

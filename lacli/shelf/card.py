@@ -11,13 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lacli.context import LlamaEngine, most_back
-from lacli.cores import with_threads
 from lacli.errors import LacliError, ModelLoadError, PromptError
-from lacli.gguf import Header, read_header
-from lacli.llama import LlamaModel, library
-from lacli.settings import MODES, DecodeSettings, Mode, ModelSettings, check_rows
-from lacli.template import (
+from lacli.llamacpp.context import LlamaEngine, most_back
+from lacli.llamacpp.devices import with_threads
+from lacli.llamacpp.gguf import Header, read_header
+from lacli.llamacpp.library import library
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import ModelSettings, check_rows
+from lacli.settings import MODES, DecodeSettings, ModeName
+from lacli.text.reasoning import begun_thought, markers_of
+from lacli.text.template import (
     CHATML,
     PROBE,
     STOPS,
@@ -26,7 +29,6 @@ from lacli.template import (
     bundled_template,
     choose_template,
 )
-from lacli.thoughts import begun_thought, markers_of
 
 CONTEXTS = (4096, 8192)
 """Tokens of the contexts that are shown beside the model's own when none is asked for."""
@@ -82,7 +84,7 @@ class Card:
     description: str = ""
     adds_bos: bool = False
     chat: Chat | None = None
-    modes: tuple[Mode, ...] = ()
+    modes: tuple[ModeName, ...] = ()
     notes: tuple[str, ...] = ()
     memory: tuple[Memory, ...] = ()
     problem: str = ""
@@ -135,7 +137,7 @@ def _buffers(model: LlamaModel, loading: ModelSettings, decoding: DecodeSettings
         return engine.cells, cache, sum(kinds.values()) - cache
 
 
-def _modes(back: int) -> tuple[Mode, ...]:
+def _modes(back: int) -> tuple[ModeName, ...]:
     """Those of a model that can take so many guesses back: lookahead needs trees."""
     if not back:
         return ("plain",)

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lacli.amounts import count_in_words, memory_in_words, printable, size_in_words
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings
 from lacli.shelf.card import Card, Chat, Memory
 from lacli.shelf.columns import table
-from lacli.ui import wrapped
+from lacli.terminal.screen import wrapped
+from lacli.text.format import (
+    count_in_words,
+    memory_in_words,
+    printable,
+    size_in_words,
+)
 
 MIB = 2**20
 FILE = "file"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lacli.amounts import printable
+from lacli.text.format import printable
 
 GAP = "  "
 

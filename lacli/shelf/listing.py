@@ -13,12 +13,23 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from lacli.amounts import age_in_words, printable, size_in_words, tokens_in_words
 from lacli.hub.aliases import Alias, read_aliases
 from lacli.hub.cache import cache_folder
-from lacli.shelf.cached import Stored, Unfinished, aliased, stored_models, unfinished_downloads
+from lacli.shelf.cached import (
+    Stored,
+    Unfinished,
+    aliased,
+    stored_models,
+    unfinished_downloads,
+)
 from lacli.shelf.columns import GAP, table
-from lacli.ui import Screen, wrapped
+from lacli.terminal.screen import Screen, wrapped
+from lacli.text.format import (
+    age_in_words,
+    printable,
+    size_in_words,
+    tokens_in_words,
+)
 
 BUNDLED = "(bundled)"
 INDENT = "    "

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lacli.gguf import parts
 from lacli.hub.aliases import read_aliases
 from lacli.hub.names import HubModel, read_name
+from lacli.llamacpp.gguf import parts
 from lacli.resolve import check_file
-from lacli.ui import Screen
+from lacli.terminal.screen import Screen
 
 
 @dataclass(frozen=True)

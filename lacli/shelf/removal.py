@@ -17,13 +17,20 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from lacli.amounts import size_in_words
 from lacli.errors import LacliError, ModelLoadError, UsageError
 from lacli.hub.aliases import Alias, read_aliases
 from lacli.hub.cache import cache_folder, lock_of, repository_folder
 from lacli.hub.names import HubModel, read_name
-from lacli.shelf.cached import LLAMA_CPPS, Stored, Unfinished, cached_models, matching, unfinished_downloads
-from lacli.ui import Screen
+from lacli.shelf.cached import (
+    LLAMA_CPPS,
+    Stored,
+    Unfinished,
+    cached_models,
+    matching,
+    unfinished_downloads,
+)
+from lacli.terminal.screen import Screen
+from lacli.text.format import size_in_words
 
 Ask = Callable[[str], bool]
 

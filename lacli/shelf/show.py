@@ -6,17 +6,18 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from lacli.ending import loading_model
 from lacli.errors import LacliError, ModelLoadError
-from lacli.gguf import read_header
 from lacli.hub.aliases import read_aliases
 from lacli.hub.cache import find_cached
 from lacli.hub.names import HubModel, read_name
+from lacli.llamacpp.gguf import read_header
+from lacli.llamacpp.settings import ModelSettings
 from lacli.resolve import check_file, demo_model
-from lacli.settings import DecodeSettings, ModelSettings
+from lacli.settings import DecodeSettings
 from lacli.shelf.card import make_card
 from lacli.shelf.card_report import card_json, card_text
-from lacli.ui import Screen
+from lacli.terminal.ending import loading_model
+from lacli.terminal.screen import Screen
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,325 @@
+"""Two runs compared token by token, and the modes of `lacli check` against plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from lacli.check.invariance import PROBE, Probe, probe
+from lacli.check.judge import (
+    PLAIN,
+    Difference,
+    Seer,
+    first_difference,
+)
+from lacli.check.replay import Recorder
+from lacli.decode import Decoder
+from lacli.engine import Closing, Engine
+from lacli.errors import BatchRefused, LacliError, UsageError
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import EXACT_CELLS, ModelSettings
+from lacli.modes import Mode
+from lacli.pretended import PretendingDecoder
+from lacli.settings import DecodeSettings, ModeName
+from lacli.stats import Step
+from lacli.verify import SampleAndMatch
+
+OpenEngine = Callable[[DecodeSettings], AbstractContextManager[Engine]]
+"""A context of the model, made for a mode; its logits can be read."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One answer of a mode beside plain's.
+
+    steps: up to where it failed. failure: why llama.cpp refused a step, though plain decoding of the same prompt went
+    through: always a mistake.
+    """
+
+    prompt: tuple[int, ...]
+    steps: tuple[Step, ...]
+    difference: Difference | None = None
+    failure: str = ""
+
+    @property
+    def tokens(self) -> list[int]:
+        """The generated ids, an end token included."""
+        return [token for step in self.steps for token in step.tokens]
+
+    @property
+    def bug(self) -> bool:
+        return bool(self.failure) or (self.difference is not None and self.difference.bug)
+
+    @property
+    def unclear(self) -> bool:
+        return self.difference is not None and self.difference.unclear
+
+    @property
+    def verdict(self) -> str:
+        """bug, unclear or rounding, of an answer that is not plain's."""
+        return "bug" if self.bug else "unclear" if self.unclear else "rounding"
+
+    @property
+    def identical(self) -> bool:
+        return not self.failure and self.difference is None
+
+
+class Comparison(Closing):
+    """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
+
+    limit: tokens an answer may have. plain: how plain decoding is done. sampler: what tokens are drawn with, or None
+    to take the most probable ones.
+    """
+
+    def __init__(
+        self, open_engine: OpenEngine, limit: int, plain: DecodeSettings = PLAIN, sampler: Seer | None = None
+    ) -> None:
+        self._open_engine = open_engine
+        self._limit = limit
+        self._sampler = sampler
+        self._settings = plain
+        self._plain: dict[tuple[int, ...], list[int]] = {}
+        self._closing = ExitStack()
+        self.plain_engine = self._closing.enter_context(open_engine(plain))
+
+    def decoder(self, engine: Engine, settings: DecodeSettings, mode: Callable[[], Mode] | None = None) -> Decoder:
+        """A decoder that draws as this comparison does. mode: makes a mode that is none of the settings'."""
+        verifier = SampleAndMatch(self._sampler) if self._sampler else None
+        if settings.mode == "auto" and mode is None:
+            return PretendingDecoder(engine, settings, verifier)
+        return Decoder(engine, settings, verifier, mode=mode)
+
+    def plain(self, prompt: Sequence[int]) -> list[int]:
+        """Plain decoding's tokens; a prompt is decoded once."""
+        key = tuple(prompt)
+        if key not in self._plain:
+            steps = self.decoder(self.plain_engine, self._settings).generate(prompt, self._limit)
+            self._plain[key] = [token for step in steps for token in step.tokens]
+        return self._plain[key]
+
+    def run(
+        self,
+        settings: DecodeSettings,
+        prompts: Sequence[Sequence[int]],
+        mode: Callable[[], Mode] | None = None,
+    ) -> list[Run]:
+        """Each prompt answered by a decoder of its own, on one engine. mode: as `decoder` takes it."""
+        with self._open_engine(settings) as opened:
+            engine = Recorder(opened)
+            return [self.one(self.decoder(engine, settings, mode), engine, prompt) for prompt in prompts]
+
+    def one(self, decoder: Decoder, engine: Recorder, prompt: Sequence[int]) -> Run:
+        """One prompt answered by a decoder on this engine, which may have answered others before."""
+        expected = self.plain(prompt)
+        steps: list[Step] = []
+        failure = ""
+        try:
+            steps.extend(decoder.generate(prompt, self._limit))
+        except BatchRefused as error:
+            # Up to there it has to be plain's text; a text that parted before may end in its own way.
+            failure = error.what
+            expected = expected[: sum(len(step.tokens) for step in steps)]
+        tokens = [step.tokens for step in steps]
+        difference = first_difference(
+            engine, self.plain_engine, prompt, expected, tokens, self._settings, self._sampler
+        )
+        return Run(tuple(prompt), tuple(steps), difference, "" if difference else failure)
+
+    def close(self) -> None:
+        self._closing.close()
+
+
+CHECKED: tuple[ModeName, ...] = ("jacobi", "lookup", "lookahead", "auto")
+
+FIXED_SEED = 7
+"""What a random seed becomes: a check is repeated with the same numbers."""
+
+PROMPTS = (
+    "Write a Python function `count_words` that returns a dictionary of how often each word occurs in a text.",
+    "Explain in a few sentences what a hash table is and why looking something up in it is fast.",
+    "Rename the argument `x` to `count` in this function and change nothing else:\n```python\n"
+    "def take(iterable, x):\n    result = []\n    for item in iterable:\n        if x == 0:\n            break\n"
+    "        result.append(item)\n        x -= 1\n    return result\n```",
+    "List ten things that one should take on a long walk, one a line, with a short reason for each.",
+    "Show me the source code of `textwrap.dedent`.",
+    "Repeat this list twice, in the same order: red, green, blue, yellow, black, white, brown, grey.",
+    "Tell a short story about a lighthouse keeper who finds a letter in a bottle.",
+    "Turn this into JSON with the keys name, age and town: Ada is 36 and lives in London. Ben is 41 and lives in "
+    "Rome. Eva is 29 and lives in Oslo.",
+)
+"""Code, explanations, lists, copies and free text: some have many near ties, some let long guesses come true."""
+
+EXACT_FLAGS = f"-fa on -ctk {EXACT_CELLS[0]} -ctv {EXACT_CELLS[0]}"
+"""What leaves ggml's separate attention kernels for one row and for many on the CPU."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Other flags, and a context of the model made with them."""
+
+    flags: str
+    open_engine: OpenEngine
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What probing batch sizes showed under other flags; failure: why it could not be done."""
+
+    flags: str
+    probes: list[Probe]
+    failure: str = ""
+
+    @property
+    def exact(self) -> bool:
+        return bool(self.probes) and all(probe.exact for probe in self.probes)
+
+
+@dataclass(frozen=True)
+class ModeResult:
+    """One mode's answers, in the order of the prompts."""
+
+    settings: DecodeSettings
+    runs: list[Run]
+
+    @property
+    def identical(self) -> int:
+        return sum(run.identical for run in self.runs)
+
+    @property
+    def bugs(self) -> int:
+        return sum(run.bug for run in self.runs)
+
+    @property
+    def rounding(self) -> int:
+        return len(self.runs) - self.identical - self.bugs
+
+    @property
+    def tokens_per_step(self) -> float:
+        """S over all answers."""
+        steps = sum(len(run.steps) for run in self.runs)
+        return sum(len(run.tokens) for run in self.runs) / steps if steps else 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that one check found. failure: why llama.cpp refused a batch of the probe: always a mistake."""
+
+    probes: list[Probe]
+    modes: list[ModeResult]
+    advice: Advice | None = None
+    failure: str = ""
+
+    @property
+    def answers(self) -> int:
+        return sum(len(mode.runs) for mode in self.modes)
+
+    @property
+    def identical(self) -> int:
+        return sum(mode.identical for mode in self.modes)
+
+    @property
+    def bugs(self) -> int:
+        return sum(mode.bugs for mode in self.modes)
+
+    @property
+    def rounding(self) -> int:
+        return sum(mode.rounding for mode in self.modes)
+
+    @property
+    def partings(self) -> Iterator[tuple[ModeName, int, Run]]:
+        """The answers that are not plain's, each with its mode and its prompt's number from 1."""
+        for mode in self.modes:
+            for number, run in enumerate(mode.runs, start=1):
+                if not run.identical:
+                    yield mode.settings.mode, number, run
+
+    @property
+    def verdict(self) -> str:
+        if self.bugs or self.failure:
+            return "bug"
+        return "rounding" if self.rounding else "identical"
+
+    def exit_code(self, *, fail_on_difference: bool = False) -> int:
+        """3 for a bug, and for any difference where that is asked for."""
+        return 3 if self.verdict == "bug" or (fail_on_difference and self.rounding) else 0
+
+
+def check(
+    open_engine: OpenEngine,
+    prompts: Sequence[Sequence[int]],
+    modes: Sequence[DecodeSettings],
+    limit: int,
+    *,
+    sampler: Seer | None = None,
+    alternative: Alternative | None = None,
+    probed: Sequence[int] = (),
+    progress: Callable[[str], None] = lambda sentence: None,
+) -> Result:
+    """Probe batch sizes, and answer tokenised prompts plainly and in each mode, at most `limit` tokens each.
+
+    sampler: what tokens are drawn with, or None when greedy. alternative: flags that may make all batch sizes agree,
+    probed where the given ones do not. probed: the text whose logits are compared, if not that of the prompts.
+    progress: gets a sentence when something that takes time begins.
+    """
+    tokens = list(probed or chain.from_iterable(prompts))
+    progress("comparing batch sizes")
+    with open_engine(PROBE) as engine:
+        probes, failure = _probed(engine, tokens, modes[0].least_outputs if modes else 1)
+    advice = None
+    if alternative and not all(probe.exact for probe in probes):
+        progress(f"comparing batch sizes with {alternative.flags}")
+        advice = _tried(alternative, tokens)
+    found = []
+    if modes:
+        plain = replace(modes[0], mode="plain", back=-1)
+        with Comparison(open_engine, limit, plain, sampler) as comparison:
+            count = "1 answer" if len(prompts) == 1 else f"{len(prompts)} answers"
+            progress(f"plain: {count} of at most {limit} tokens")
+            for prompt in prompts:
+                comparison.plain(prompt)
+            for settings in modes:
+                progress(f"{settings.mode}: the same prompts")
+                found.append(ModeResult(settings, comparison.run(settings, prompts)))
+    return Result(probes, found, advice, failure)
+
+
+def fixed_seed(sampling: SamplingSettings) -> SamplingSettings:
+    """The settings with a seed that repeats."""
+    return replace(sampling, seed=FIXED_SEED) if sampling.seed < 0 else sampling
+
+
+def refuse_other_draws(sampling: SamplingSettings) -> None:
+    """Raise UsageError for a verifier that is meant to draw other numbers than plain decoding."""
+    if sampling.draws_otherwise:
+        raise UsageError(
+            "--verify rejection draws other random numbers than plain decoding, so its text says nothing",
+            "check with --verify match; tests compare the distributions",
+        )
+
+
+def checked_modes(decoding: DecodeSettings, only: ModeName | None = None) -> list[DecodeSettings]:
+    """The settings of the modes to check: all that guess, or the one that is asked for."""
+    return [replace(decoding, mode=mode) for mode in ((only,) if only else CHECKED)]
+
+
+def exact_settings(loading: ModelSettings) -> ModelSettings | None:
+    """The same with EXACT_FLAGS; None where they are given already."""
+    chosen = replace(loading, flash_attention="on", cache_type_k=EXACT_CELLS[0], cache_type_v=EXACT_CELLS[0])
+    return None if chosen == loading else chosen
+
+
+def _probed(engine: Engine, tokens: Sequence[int], least: int = 1) -> tuple[list[Probe], str]:
+    try:
+        return probe(engine, tokens, least), ""
+    except BatchRefused as error:
+        return [], error.what
+
+
+def _tried(alternative: Alternative, tokens: Sequence[int]) -> Advice:
+    try:
+        with alternative.open_engine(PROBE) as engine:
+            return Advice(alternative.flags, *_probed(engine, tokens))
+    except LacliError as error:
+        return Advice(alternative.flags, [], error.what)

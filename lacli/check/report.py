@@ -1,0 +1,304 @@
+"""What `lacli check` found, as lines and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from textwrap import fill
+from typing import Any
+
+from lacli.check.compare import Result, Run
+from lacli.check.invariance import SIZES, Probe
+from lacli.check.judge import Difference
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings, ModeName
+
+Piece = Callable[[int], bytes]
+
+LONGEST_TOKEN = 16
+"""Characters of a token's text in the table."""
+
+TREES: tuple[ModeName, ...] = ("lookahead", "auto")
+"""Modes whose accepted tokens leave holes among the cells."""
+
+WIDTH = 96
+"""Columns of the conclusion; the tables are about as wide."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What was checked. on_gpu: where layers may be. context: cells that were made. predict: most tokens of an answer.
+
+    piece: a token's bytes, while the model is open.
+    """
+
+    model: str
+    description: str
+    backend: str
+    on_gpu: bool
+    context: int
+    loading: ModelSettings
+    decoding: DecodeSettings
+    sampling: SamplingSettings
+    sampled: str
+    predict: int
+    prompts: int
+    piece: Piece
+
+    @property
+    def greedy(self) -> bool:
+        return self.sampling.greedy
+
+
+def as_lines(setup: Setup, result: Result) -> str:
+    """What was checked, a table a question, and a conclusion."""
+    parts = [_heading(setup)]
+    if result.probes:
+        parts.append(_invariance_table(result.probes))
+    if result.modes:
+        parts.append(_mode_table(setup, result))
+    if partings := list(result.partings):
+        parts.append(_difference_table(setup, partings))
+    return "\n\n".join([*parts, fill(conclusion(setup, result), WIDTH)])
+
+
+def conclusion(setup: Setup, result: Result) -> str:
+    """The verdict, and what would make this setup exact, in plain words."""
+    return _verdict(result) if result.verdict == "bug" else f"{_verdict(result)} {advice(setup, result)}"
+
+
+def advice(setup: Setup, result: Result) -> str:
+    """What is known about flags that make this setup exact: what was measured here, and what to try next."""
+    sentence = _on_sizes(result)
+    exact = all(probe.exact for probe in result.probes)
+    if setup.decoding.strict or setup.on_gpu or (exact and not result.rounding):
+        return sentence
+    return f"{sentence} --strict is made for exact texts on the CPU: lacli check --strict shows whether they are here."
+
+
+def _on_sizes(result: Result) -> str:
+    tried = result.advice
+    if all(probe.exact for probe in result.probes):
+        sentence = f"{_sizes(result.probes)} gave the same logits bit for bit"
+        if result.rounding == sum(mode.rounding for mode in result.modes if _grows_trees(mode.settings)) > 0:
+            return f"{sentence}; what is left is the order of the cells, which trees change."
+        return f"{sentence}."
+    depends = "Logits depend on the size of the batch here"
+    if all(len(probe.groups) == 2 and probe.groups[0] == [1] for probe in result.probes if not probe.exact):
+        depends = f"One row gives other logits here than {_sizes(result.probes, 'b', 2)}, which agree"
+    if not tried:
+        return f"{depends}."
+    if tried.failure:
+        return f"{depends}; {tried.flags} could not be tried: {tried.failure}."
+    if tried.exact:
+        agreed = f"{_sizes(tried.probes, 'b')} gave the same bits"
+        return f"{depends}; with {tried.flags} {agreed} (the order of cells remains)."
+    largest = max(probe.largest for probe in tried.probes)
+    return f"{depends}; with {tried.flags} they still depend on it (by up to {_number(largest)})."
+
+
+def _grows_trees(settings: DecodeSettings) -> bool:
+    return settings.mode in TREES and settings.back < 0
+
+
+def _sizes(probes: Sequence[Probe], first: str = "B", least: int = 0) -> str:
+    sizes = [size for probe in probes for group in probe.groups for size in group]
+    return f"{first}atches of {least or min(sizes, default=1)} to {max(sizes, default=1)} rows"
+
+
+def _verdict(result: Result) -> str:
+    if result.failure:
+        return f"BUG: llama.cpp refused what it has to take. Please report this: {result.failure}"
+    texts = f"{result.answers} texts" if result.answers > 1 else "1 text"
+    if result.bugs:
+        return f"BUG: rounding does not explain {result.bugs} of {texts}. Please report this with the output of --json."
+    if result.rounding:
+        parts = "parts from plain's, at a near tie" if result.rounding == 1 else "part from plain's, each at a near tie"
+        sentence = f"{result.rounding} of {texts} {parts} that rounding decides; no bug was found."
+        unclear = sum(run.unclear for _, _, run in result.partings)
+        if unclear:
+            sentence += f" {unclear} of them unclear: rounding may have changed the sampler's state before the draw."
+        return sentence
+    if result.answers:
+        return f"All {texts} are plain's." if result.answers > 1 else "The text is plain's."
+    return "No mode was checked, so there are no texts to compare."
+
+
+def _heading(setup: Setup) -> str:
+    loading = setup.loading
+    lines = [
+        ("model", f"{setup.description}, {setup.backend}, {loading.all_thread_words}"),
+        ("context", f"{setup.context} cells, {loading.flags}{' --strict' if setup.decoding.strict else ''}"),
+        ("sampling", setup.sampled),
+    ]
+    return "\n".join(f"{name:9} {text}" for name, text in lines)
+
+
+def _invariance_table(probes: Sequence[Probe]) -> str:
+    sizes = [size for size in SIZES if any(size in probe.differences for probe in probes)]
+    rows = [["context", *(f"{size} rows" for size in sizes), "rows with the same bits"]]
+    for probe in probes:
+        cells = [_same_or(probe.differences[size]) if size in probe.differences else "" for size in sizes]
+        rows.append(
+            [f"{probe.context} tokens", *cells, " | ".join(" ".join(map(str, group)) for group in probe.groups)]
+        )
+    alone = all(group[:1] == [1] for probe in probes for group in probe.groups[:1])
+    compared = "in a row of its own" if alone else "in the smallest batch"
+    title = f"Batch sizes: the largest difference of a logit from the same one decoded {compared}"
+    return "\n".join([title, *_aligned(rows, left={0, len(sizes) + 1})])
+
+
+def _mode_table(setup: Setup, result: Result) -> str:
+    rows = [["mode", "identical", "rounding", "BUG", "tokens a step"]]
+    for mode in result.modes:
+        counts = [f"{mode.identical} of {len(mode.runs)}", str(mode.rounding), str(mode.bugs)]
+        rows.append([mode.settings.mode, *counts, f"{mode.tokens_per_step:.2f}"])
+    prompts = "1 prompt" if setup.prompts == 1 else f"{setup.prompts} prompts"
+    title = f"Modes beside plain decoding: {prompts}, at most {setup.predict} tokens each"
+    return "\n".join([title, *_aligned(rows, left={0})])
+
+
+def _difference_table(setup: Setup, partings: Sequence[tuple[ModeName, int, Run]]) -> str:
+    measures = ["margin", "logits move"] if setup.greedy else ["off by", "shares move"]
+    rows = [["mode", "prompt", "token", "plain's", "the mode's", *measures, "verdict"]]
+    for mode, number, run in partings:
+        verdict = "BUG" if run.bug else run.verdict
+        if run.difference is None:
+            rows.append([mode, str(number), str(len(run.tokens)), "", "", "", "", f"{verdict}, refused"])
+            continue
+        parting = run.difference
+        tokens = [_shown(setup, parting.plain), _shown(setup, parting.other)]
+        rows.append([mode, str(number), str(parting.at), *tokens, *_measures(setup, parting), verdict])
+    title = (
+        "Where texts part: plain's margin there, and how far the mode's batches move plain's logits"
+        if setup.greedy
+        else "Where texts part: how far the draw is from the other token's share, and how that is rounded"
+    )
+    refusals = {run.failure for _, _, run in partings if run.failure}
+    lines = [fill(f"Refused: {refusal}", WIDTH) for refusal in sorted(refusals)]
+    return "\n".join([title, *_aligned(rows, left={0, 3, 4, 7}), *lines])
+
+
+def _measures(setup: Setup, parting: Difference) -> list[str]:
+    if setup.greedy or not parting.draw:
+        return [_number(parting.margin), _number(parting.rounding)]
+    return [_number(parting.draw.distance), _number(parting.draw.movement)]
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: set[int]) -> list[str]:
+    """Lines with the cells of a column below each other; numbers stand at the right of theirs."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  " + "  ".join(
+            cell.ljust(width) if index in left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]  # fmt: skip
+
+
+def _shown(setup: Setup, token: int | None) -> str:
+    if token is None:
+        return "(end of text)"
+    text = repr(token_text(setup, token))
+    return f"{token} {text if len(text) <= LONGEST_TOKEN else text[: LONGEST_TOKEN - 1] + '…'}"
+
+
+def token_text(setup: Setup, token: int | None) -> str | None:
+    """A token as text, as far as it is text."""
+    return None if token is None else setup.piece(token).decode("utf-8", "replace")
+
+
+def _same_or(difference: float) -> str:
+    return "same" if difference == 0 else _number(difference)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.3g}"
+
+
+def as_json(setup: Setup, result: Result) -> dict[str, Any]:
+    """One object; what it holds is described in docs/exactness.md.
+
+    Differences are of logits, distances and movements are parts of the cumulative distribution. null: there is no
+    such number.
+    """
+    decoding, advice = setup.decoding, result.advice
+    return {
+        "model": setup.model,
+        "description": setup.description,
+        "backend": setup.backend,
+        "context": setup.context,
+        **setup.loading.by_name,
+        "window": decoding.window,
+        "ngram": decoding.ngram,
+        "guesses": decoding.guesses,
+        "strict": decoding.strict,
+        "temperature": setup.sampling.temp,
+        "sampling": setup.sampled,
+        "seed": None if setup.greedy else setup.sampling.seed,
+        "prompts": setup.prompts,
+        "predict": setup.predict,
+        "verdict": result.verdict,
+        "answers": result.answers,
+        "identical": result.identical,
+        "rounding": result.rounding,
+        "bugs": result.bugs,
+        "summary": conclusion(setup, result),
+        "failure": result.failure or None,
+        "batch_invariant": all(probe.exact for probe in result.probes) if result.probes else None,
+        "invariance": [_probe_json(probe) for probe in result.probes],
+        "modes": [
+            {
+                "mode": mode.settings.mode,
+                "answers": len(mode.runs),
+                "identical": mode.identical,
+                "rounding": mode.rounding,
+                "bugs": mode.bugs,
+                "tokens": sum(len(run.tokens) for run in mode.runs),
+                "tokens_per_step": round(mode.tokens_per_step, 4),
+            }
+            for mode in result.modes
+        ],
+        "differences": [_parting_json(setup, *parting) for parting in result.partings],
+        "advice_flags": advice.flags if advice else None,
+        "advice_batch_invariant": advice.exact if advice else None,
+        "advice_invariance": [_probe_json(probe) for probe in advice.probes] if advice else [],
+    }
+
+
+def _probe_json(probe: Probe) -> dict[str, Any]:
+    return {
+        "context": probe.context,
+        "batch_invariant": probe.exact,
+        "rows": list(probe.differences),
+        "logit_differences": [_finite(difference) for difference in probe.differences.values()],
+        "agreeing_rows": probe.groups,
+    }
+
+
+def _parting_json(setup: Setup, mode: ModeName, number: int, run: Run) -> dict[str, Any]:
+    parting = run.difference
+    draw = parting.draw if parting else None
+    return {
+        "mode": mode,
+        "prompt": number,
+        "position": parting.at if parting else len(run.tokens),
+        "plain_token": parting.plain if parting else None,
+        "plain_text": token_text(setup, parting.plain if parting else None),
+        "token": parting.other if parting else None,
+        "text": token_text(setup, parting.other if parting else None),
+        "margin": _finite(parting.margin) if parting else None,
+        "logit_difference": _finite(parting.rounding) if parting else None,
+        "draw_distance": draw.distance if draw else None,
+        "draw_movement": draw.movement if draw else None,
+        "verdict": run.verdict,
+        "failure": run.failure or None,
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None

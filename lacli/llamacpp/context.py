@@ -1,0 +1,396 @@
+"""One llama_context as the loop's engine: batches, logits, the cache's calls, and the memory it takes."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lacli.batch import Batch, Ints
+from lacli.engine import Closing, Engine, Successors
+from lacli.errors import BatchRefused, LacliError, ModelLoadError
+from lacli.llamacpp.library import lib, library
+from lacli.llamacpp.logits import RowsInPlace, in_order, ranked
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
+from lacli.settings import DecodeSettings
+
+KIB = 1024
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@contextmanager
+def bounded_by_free_memory() -> Iterator[None]:
+    """Refuse what is asked for beyond the free memory, on Linux; the limit before comes back afterwards."""
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + free_memory()
+    except (ImportError, OSError, LookupError, ValueError):
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (min([most, *limits]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def peak_memory() -> float:
+    """MiB that this process has had in memory at most; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        return 0.0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (KIB * KIB if sys.platform == "darwin" else KIB)
+
+
+def free_memory() -> int:
+    """Bytes that Linux could hand out without killing anybody, swap included."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    kib = {name: int(count) for name, count, *_ in lines}
+    free = (kib["MemAvailable:"] + kib["SwapFree:"]) * KIB
+    with suppress(OSError, ValueError):  # a container's own limit, where there is one
+        used = int((CGROUP / "memory.current").read_text())
+        free = min(free, int((CGROUP / "memory.max").read_text()) - used)
+    return free
+
+
+CONTEXT_PAD = 256
+"""llama.cpp rounds a context up to a multiple of this many cells."""
+
+MOST_BACK = 8
+"""Guesses that a recurrent state shall be taken back by: each one costs the memory of a whole copy of that state."""
+
+CANDIDATES = 8
+"""Tokens of a row that a backend keeps for mode auto; it copies these to the host instead of a whole vocabulary."""
+
+FLASH_ATTENTION = {
+    "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
+}
+
+
+class Context(Engine, Protocol):
+    """An open context of llama.cpp, in this process or in another.
+
+    memory: MiB of its buffers. calls: how often it has decoded. back: guesses that can be taken back after a step, -1
+    for any number and trees.
+    """
+
+    memory: float
+    calls: int
+    back: int
+
+    def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
+        """Whether these settings can decode in this context. raw_logits: they sample from them."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class LlamaEngine(Closing):
+    """One llama_context as an Engine; close it before its model, or use it in `with`.
+
+    memory: MiB of its buffers, the weights not counted. calls: how often it has decoded. back: guesses that can be
+    taken back after a step, -1 for any number and trees.
+    Raises ModelLoadError when the context does not fit into memory or its options contradict each other.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        settings: ModelSettings,
+        decode: DecodeSettings | Capacity,
+        *,
+        backend_greedy: bool | None = None,
+    ) -> None:
+        """backend_greedy: whether greedy tokens are chosen where the logits are; None: where that is a GPU.
+
+        There it saves the logits' way to the host; on the CPU one vectorised argmax is faster (docs/measured.md).
+        """
+        self._model = model
+        self._log = library()
+        self.sequences = decode.sequences
+        self.vocabulary = model.vocabulary
+        self.calls = 0
+        parameters = self._parameters(settings, decode)
+        self._most_outputs = int(parameters.n_outputs_max)
+        self._plain_keys = settings.cache_type_k in PLAIN_CACHE_TYPES
+        self._samplers: list[Any] = []
+        self._keeps_candidates = False
+        if model.chooses if backend_greedy is None else backend_greedy:
+            self._add_samplers(parameters, decode)
+        self._log.forget()
+        self._log.take_buffers()
+        # A GPU driver reserves addresses, not memory, so no bound there; it refuses what it does not have.
+        with nullcontext() if model.offloaded else bounded_by_free_memory():
+            self._handle = lib.llama_init_from_model(model.handle, parameters)
+        # The model is named, so that it outlives the context also where both are dropped at once.
+        self._free = weakref.finalize(self, _free_context, self._handle, self._samplers, model)
+        # At the end of the program the system takes the memory: a thread may decode still.
+        self._free.atexit = False
+        if not self._handle:
+            self.close()
+            reason = self._log.last_error()
+            full = "alloc" in reason
+            raise ModelLoadError(
+                f"cannot make a context: {'not enough memory, ' if full else ''}{reason}",
+                "a smaller one may fit: -c 4096, or -ctk q8_0" if full else "see more with -v",
+            )
+        self.memory = self._log.take_buffers()
+        self.cells = int(lib.llama_n_ctx(self._handle))
+        self.batch_rows = int(lib.llama_n_batch(self._handle))
+        self.back = int(lib.llama_n_rs_seq(self._handle)) if model.chain_only else -1
+        self._memory = lib.llama_get_memory(self._handle)
+        if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
+            self.close()
+            raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
+        self._snapshots = 0
+        self._batch: Batch | None = None
+        self._logits = RowsInPlace(ctypes.c_float, self._most_outputs, self.vocabulary)
+        self._kept_tokens = RowsInPlace(ctypes.c_int32, self._most_outputs, self.vocabulary)
+        self._kept_logits = RowsInPlace(ctypes.c_float, self._most_outputs, self.vocabulary)
+
+    def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
+        """Whether these settings can decode in this context. raw_logits: they sample from them."""
+        fits = bool(self._handle) and decode.sequences <= self.sequences and decode.most_outputs <= self._most_outputs
+        fits = fits and (self.back < 0 or decode.back <= self.back)
+        return fits and not (raw_logits and self._samplers)
+
+    def decode(self, batch: Batch) -> bool:
+        rows = batch.rows
+        assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
+        assert batch.wanted <= self._most_outputs, f"{batch.wanted} outputs in a context for {self._most_outputs}"
+        if not self._handle:
+            self._model.check_open()
+            raise LacliError("there is no context: memory was too short for it", "settings of fewer rows may fit")
+        if batch is not self._batch:
+            self._batch, self._struct = batch, _struct_over(batch)
+        self._struct.n_tokens = rows
+        self.calls += 1
+        with self._heeding_ctrl_c() if not batch.wanted else nullcontext():
+            status = lib.llama_decode(self._handle, self._struct)
+        if status == 0:
+            # The state is kept after each row, not from before the first one, and for one way back.
+            self._snapshots = min(self.back, rows - 1)
+            return True
+        if status == 1:
+            self._log.forget()
+            return False
+        self._snapshots = 0
+        kind = BatchRefused if status == -1 else LacliError
+        raise kind(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
+
+    def greedy(self) -> Ints:
+        if (kept := self._kept(1)) is not None:
+            best, found = kept.tokens[:, 0], kept.logits[:, 0].tolist()
+        else:
+            logits = self.logits()
+            best = self._best(logits)
+            found = map(logits.item, range(len(best)), best.tolist())
+        # The argmax of a row with a NaN is that NaN, so no other logit needs a look.
+        if not all(map(isfinite, found)):
+            raise LacliError(
+                "the model's logits are NaN or infinite",
+                "its file may be damaged: fetch it again; `lacli doctor` tries this build of llama.cpp",
+            )
+        return best
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        """The last batch's logits, (outputs, vocabulary) float32, valid until the next decode.
+
+        Not there where the backend keeps a few candidates only.
+        """
+        assert self._batch is not None, "nothing is decoded yet"
+        if not self._samplers:
+            return self._logits.at(lib.llama_get_logits(self._handle))[: self._batch.wanted]
+        # A sampler that chooses, or that the device cannot run, leaves the logits as they are; none are copied raw.
+        first = int(self._batch.outputs.argmax())
+        assert lib.llama_get_sampled_logits_count_ith(self._handle, first) == self.vocabulary, (
+            "only candidates are kept"
+        )
+        return self._kept_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[: self._batch.wanted]
+
+    def row_logits(self, row: int) -> npt.NDArray[np.float32]:
+        logits: npt.NDArray[np.float32] = self.logits()[row]
+        return logits
+
+    def successors(self, most: int) -> Successors:
+        kept = self._kept(most)
+        return ranked(self.logits(), most) if kept is None else kept
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        lib.llama_memory_seq_cp(self._memory, source, target, start, end)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        if self.back >= 0 and start > 0:
+            last = lib.llama_memory_seq_pos_max(self._memory, sequence)
+            if start <= last and not 0 <= end <= last:
+                # llama.cpp only looks whether there could be a snapshot, and one of another step is as good to it.
+                if last + 1 - start > self._snapshots:
+                    return False
+                self._snapshots = 0
+        return bool(lib.llama_memory_seq_rm(self._memory, sequence, start, end))
+
+    @property
+    def can_shift(self) -> bool:
+        # llama.cpp 0.3.36 crashes when it moves quantised keys of heads whose width is no multiple of 64.
+        return self._plain_keys and bool(lib.llama_memory_can_shift(self._memory))
+
+    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
+        lib.llama_memory_seq_add(self._memory, sequence, start, end, by)
+
+    def clear(self) -> None:
+        lib.llama_memory_clear(self._memory, False)
+
+    def is_end(self, token: int) -> bool:
+        return self._model.is_end(token)
+
+    def close(self) -> None:
+        # A generator that is closed later finds no memory, which llama.cpp takes for an empty one.
+        self._handle = self._memory = self._batch = None
+        self._free()
+
+    @contextmanager
+    def _heeding_ctrl_c(self) -> Iterator[None]:
+        """Let Ctrl-C end a piece of prompt at its next operation on the CPU: some take seconds.
+
+        Only where Ctrl-C would raise KeyboardInterrupt. What the piece has left in the cache is the caller's to cut.
+        """
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        pressed: list[int] = []
+        # The handler runs inside the callback, where an exception would be lost.
+        callback = lib.ggml_abort_callback(lambda _: bool(pressed))
+        signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+        lib.llama_set_abort_callback(self._handle, callback, None)
+        try:
+            yield
+        finally:
+            lib.llama_set_abort_callback(self._handle, lib.ggml_abort_callback(), None)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if pressed:
+            raise KeyboardInterrupt
+
+    def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
+        parameters = lib.llama_context_default_params()
+        cells = settings.context or self._model.default_context
+        # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
+        parameters.n_ctx = -(-cells // CONTEXT_PAD) * CONTEXT_PAD
+        parameters.n_batch = min(settings.batch, parameters.n_ctx)
+        parameters.n_seq_max = decode.sequences
+        parameters.n_rs_seq = max(decode.back, 0)
+        parameters.kv_unified = True
+        parameters.swa_full = True
+        parameters.n_outputs_max = max(decode.sequences, decode.most_outputs)
+        parameters.n_threads = settings.threads
+        parameters.n_threads_batch = settings.threads_batch or settings.threads
+        parameters.flash_attn_type = FLASH_ATTENTION[settings.attention(on_gpu=self._model.offloaded)]
+        if decode.ordered:
+            # Also with no layer on a GPU one would compute large batches, in its own way.
+            parameters.op_offload = parameters.offload_kqv = False
+        parameters.type_k = _cache_type(settings.cache_type_k)
+        parameters.type_v = _cache_type(settings.cache_type_v)
+        return parameters
+
+    def _kept(self, most: int) -> Successors | None:
+        """The best of what the backend keeps of each output row; None where it keeps no candidates."""
+        if not self._keeps_candidates:
+            return None
+        assert self._batch is not None, "nothing is decoded yet"
+        first, wanted = int(self._batch.outputs.argmax()), self._batch.wanted
+        there = lib.llama_get_sampled_candidates_count_ith(self._handle, first)
+        if not 0 < there <= CANDIDATES:
+            return None
+        # One address is enough: llama.cpp lays the rows out a whole vocabulary apart.
+        tokens = self._kept_tokens.at(lib.llama_get_sampled_candidates_ith(self._handle, first))[:wanted, :there]
+        logits = self._kept_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[:wanted, :there]
+        kept = in_order(Successors(tokens, logits))
+        return Successors(kept.tokens[:, :most], kept.logits[:, :most])
+
+    def _best(self, logits: npt.NDArray[np.float32]) -> Ints:
+        """The most probable token of each output row: as the backend chose it, or by the logits where it did not."""
+        if self._samplers and not self._keeps_candidates:
+            assert self._batch is not None
+            rows = np.flatnonzero(self._batch.outputs[: len(self._batch)]).tolist()
+            tokens = np.fromiter((lib.llama_get_sampled_token_ith(self._handle, row) for row in rows), np.int32)
+            if not np.any(tokens < 0):
+                return tokens
+        best: Ints = logits.argmax(axis=1)
+        return best
+
+    def _add_samplers(self, parameters: Any, decode: DecodeSettings | Capacity) -> None:
+        """One chain a sequence: an output row whose id has none would bring all raw logits back.
+
+        What is most probable of the candidates is found on the host: llama.cpp's greedy sampler would give its index.
+        """
+        self._keeps_candidates = decode.recycles
+        configs = (lib.llama_sampler_seq_config * decode.sequences)()
+        for sequence, config in enumerate(configs):
+            chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+            chooser = lib.llama_sampler_init_top_k(CANDIDATES) if decode.recycles else lib.llama_sampler_init_greedy()
+            lib.llama_sampler_chain_add(chain, chooser)
+            self._samplers.append(chain)
+            config.seq_id, config.sampler = sequence, ctypes.cast(chain, ctypes.c_void_p)
+        self._sampler_configs = configs
+        parameters.samplers, parameters.n_samplers = configs, decode.sequences
+        parameters.n_outputs_max_per_seq = parameters.n_outputs_max
+
+
+def _free_context(handle: Any, samplers: list[Any], _: LlamaModel) -> None:
+    if handle:
+        lib.llama_free(handle)
+    for sampler in samplers:
+        lib.llama_sampler_free(sampler)
+
+
+def most_back(model: LlamaModel, loading: ModelSettings) -> int:
+    """Guesses that the model can take back after a step: -1 for any number and trees, k for chains of at most k."""
+    if not model.chain_only:
+        return -1
+    # llama.cpp keeps the rows of a way back in one piece of a batch, and aborts where that has no row more.
+    most = min(MOST_BACK, loading.batch - 2)
+    if most <= 0:
+        return 0
+    # Only a context knows whether llama.cpp can do it with this architecture.
+    smallest = replace(loading, context=CONTEXT_PAD, batch=min(loading.batch, CONTEXT_PAD))
+    with LlamaEngine(model, smallest, DecodeSettings(mode="lookup", back=1), backend_greedy=False) as engine:
+        return most if engine.back else 0
+
+
+def _cache_type(name: str) -> int:
+    """ggml's number of a type; llama_cpp has no name for one of them."""
+    number: int = 30 if name == "bf16" else getattr(lib, f"GGML_TYPE_{name.upper()}")
+    return number
+
+
+def _struct_over(batch: Batch) -> Any:
+    """A llama_batch whose arrays are the batch's own; it is good as long as the batch lives."""
+    return lib.llama_batch(
+        token=batch.tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
+        pos=batch.positions.ctypes.data_as(ctypes.POINTER(lib.llama_pos)),
+        n_seq_id=batch.sequence_counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+        seq_id=batch.sequence_pointers.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(lib.llama_seq_id))),
+        logits=batch.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+    )

@@ -1,0 +1,303 @@
+"""A model's weights and vocabulary: loading, tokenizing, pieces, templates, and files that llama.cpp cannot load."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import weakref
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lacli.engine import Closing
+from lacli.errors import LacliError, ModelLoadError, PromptError
+from lacli.llamacpp.devices import (
+    CPU,
+    FUNCTIONS,
+    offloading,
+    place,
+    settled,
+)
+from lacli.llamacpp.library import _switch_tiles, declared, devices, lib, library
+from lacli.llamacpp.probe import proven
+from lacli.llamacpp.settings import ModelSettings
+from lacli.text.format import count_in_words
+from lacli.text.jinja import compile_template
+
+LARGEST_DEFAULT_CONTEXT = 8192
+"""A model's own context is used up to here; -c asks for more."""
+
+DAMAGED = "the file may be damaged, incomplete or of a newer kind: fetch it again or update llama-cpp-python"
+
+NOT_LOADED = {
+    "unknown model architecture": "a newer llama-cpp-python may know it",
+    "SPLIT_MODE_TENSOR": "-sm layer splits every model",
+    "split buffers": "-sm layer splits between all devices",
+    "unable to allocate": "fewer layers on a GPU (-ngl), more devices (-dev) or a smaller model may fit",
+}
+"""What to do, by what llama.cpp says of a model that it cannot load."""
+
+
+ESCAPED = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))", re.DOTALL)
+
+LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
+"""How an RWKV vocabulary writes bytes (llama_unescape_rwkv_token)."""
+
+
+def offloads(settings: ModelSettings) -> bool:
+    """Whether a model with these settings computes on a GPU, of this machine or of another."""
+    return settings.gpu_layers != 0 and bool(offloading(settings.placement, devices(memory=False)))
+
+
+def _lacks_bytes(texts: Iterable[bytes]) -> bool:
+    """Whether a sentencepiece vocabulary has no token for some byte, which llama.cpp would throw for."""
+    byte_of = {name: byte for byte in range(256) for name in (b"<0x%02X>" % byte, bytes([byte]))}
+    missing = set(range(256))
+    for text in texts:
+        missing.discard(byte_of.get(text, -1))
+        # Published vocabularies begin with their bytes.
+        if not missing:
+            return False
+    return True
+
+
+def _lacks_first_bytes(texts: Iterable[bytes]) -> bool:
+    """Whether an RWKV vocabulary has a token but not its first byte: llama.cpp reads that byte again and again."""
+
+    def byte(escaped: re.Match[bytes]) -> bytes:
+        return bytes.fromhex(escaped[1].decode()) if escaped[1] else LETTERS.get(escaped[2], escaped[2])
+
+    words = {ESCAPED.sub(byte, text) for text in texts}
+    return not {word[:1] for word in words} <= {*words, b""}
+
+
+class LlamaModel(Closing):
+    """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
+
+    memory: MiB that its weights take, mapped from the file or copied to a device. simulated: its weights are not read
+    and its contexts take no memory but say how much they would; nothing can be decoded then. Kernels that fail on this
+    processor are left out (`probe.proven`).
+    Raises ModelLoadError when llama.cpp cannot read the file or lacli cannot decode with its kind of model.
+    """
+
+    def __init__(self, path: Path, settings: ModelSettings, *, verbose: bool = False, simulated: bool = False) -> None:
+        self._log = library()
+        self._log.verbose = verbose
+        self._log.forget()
+        self._log.take_buffers()
+        if not simulated:
+            settings, _ = proven(settings)
+        settings = settled(settings, devices(memory=False))
+        parameters = lib.llama_model_default_params()
+        kept = place(parameters, settings, declared(*FUNCTIONS))
+        parameters.use_extra_bufts = settings.repack
+        if simulated:
+            parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
+        _switch_tiles(settings.tiled)
+        self.path, self.placement = path, settings.placement
+        self.offloaded = offloads(settings)
+        self._formatters: dict[str, Callable[..., str]] = {}
+        handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
+        del kept  # what the parameters pointed to
+        if not handle:
+            raise self._not_loaded()
+        self._handle, self._vocabulary_handle = handle, lib.llama_model_get_vocab(handle)
+        self._free = weakref.finalize(self, lib.llama_model_free, handle)
+        # At the end of the program the system takes the memory: a thread may decode still.
+        self._free.atexit = False
+        self.memory = self._log.take_buffers()
+        self._refuse()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its memory is given back, so that nothing can be asked of it any more."""
+        return not self._free.alive
+
+    @property
+    def handle(self) -> Any:
+        """The llama_model. Raises LacliError once the model is closed and freed."""
+        self.check_open()
+        return self._handle
+
+    @property
+    def vocabulary_handle(self) -> Any:
+        """The llama_vocab, which is a part of the model."""
+        self.check_open()
+        return self._vocabulary_handle
+
+    @property
+    def description(self) -> str:
+        """Architecture, size and type in llama.cpp's words."""
+        buffer = ctypes.create_string_buffer(256)
+        lib.llama_model_desc(self.handle, buffer, len(buffer))
+        # It names the sizes of well-known models only.
+        return buffer.value.decode("utf-8", "replace").replace("?B", count_in_words(self.parameters))
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers its weights are."""
+        return int(lib.llama_model_n_params(self.handle))
+
+    @property
+    def size(self) -> int:
+        """Bytes of its weights."""
+        return int(lib.llama_model_size(self.handle))
+
+    @property
+    def devices(self) -> str:
+        """Where it computes, in a word or two, or the devices that were named."""
+        if not self.offloaded:
+            return CPU
+        named = self.placement.devices
+        if self.placement.split_mode == "none":
+            named = named[self.placement.main_gpu :][:1]
+        return " + ".join(named) or "GPU offload"
+
+    @property
+    def chooses(self) -> bool:
+        """Whether tokens can be chosen where the logits are, on a GPU; -sm tensor has parts of them on each."""
+        return self.offloaded and self.placement.split_mode != "tensor"
+
+    @property
+    def context(self) -> int:
+        """Tokens of the context that the model was trained with."""
+        return int(lib.llama_model_n_ctx_train(self.handle))
+
+    @property
+    def default_context(self) -> int:
+        """Tokens of the context that is made when none is asked for."""
+        return min(self.context, LARGEST_DEFAULT_CONTEXT)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(lib.llama_vocab_n_tokens(self.vocabulary_handle))
+
+    @property
+    def adds_bos(self) -> bool:
+        return bool(lib.llama_vocab_get_add_bos(self.vocabulary_handle))
+
+    @property
+    def chain_only(self) -> str:
+        """Why this model takes no trees, and only chains that it can go back by (`most_back`), or an empty string."""
+        if lib.llama_model_is_recurrent(self.handle):
+            return "a recurrent model keeps one state and cannot forget a wrong guess"
+        if lib.llama_model_is_hybrid(self.handle):
+            return "a hybrid model keeps a recurrent state and cannot forget a wrong guess"
+        return ""
+
+    def tokenize(self, text: str, *, add_special: bool = True, special: bool = True) -> list[int]:
+        """Token ids of a text; the names of special tokens in it become those tokens (llama.cpp's rule for prompts).
+
+        special: False leaves the names of control tokens text.
+        """
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError as error:
+            raise PromptError(
+                "the prompt is not valid Unicode (a lone surrogate)", "give text that is UTF-8"
+            ) from error
+        count = -lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), None, 0, add_special, special)
+        if count <= 0:
+            return []
+        tokens = (lib.llama_token * count)()
+        lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), tokens, count, add_special, special)
+        return list(tokens)
+
+    @cached_property
+    def control_tokens(self) -> dict[str, tuple[bool, bool]]:
+        """Names that stay text where `special` is False; whether such a token takes the space left and right of it."""
+        vocabulary = self.vocabulary_handle
+        attributes = [lib.llama_vocab_get_attr(vocabulary, token) for token in range(self.vocabulary)]
+        return {
+            self._special(token): (bool(found & lib.LLAMA_TOKEN_ATTR_LSTRIP), bool(found & lib.LLAMA_TOKEN_ATTR_RSTRIP))
+            for token, found in enumerate(attributes)
+            if found & (lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN)
+        }
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes of one token, which may be a part of a character; special tokens have none unless asked for."""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            written = int(lib.llama_token_to_piece(self.vocabulary_handle, token, buffer, size, 0, special))
+            if written >= 0:
+                return buffer.raw[:written]
+            size = -written
+
+    def bos(self) -> str:
+        return self._special(lib.llama_vocab_bos(self.vocabulary_handle))
+
+    def eos(self) -> str:
+        return self._special(lib.llama_vocab_eos(self.vocabulary_handle))
+
+    def is_end(self, token: int) -> bool:
+        return bool(lib.llama_vocab_is_eog(self.vocabulary_handle, token))
+
+    def ends(self) -> list[int]:
+        """All tokens that end a generation."""
+        vocabulary = self.vocabulary_handle
+        return [token for token in range(self.vocabulary) if lib.llama_vocab_is_eog(vocabulary, token)]
+
+    @property
+    def suppressed(self) -> list[int]:
+        """Tokens that the model's file says must never be generated."""
+        count = ctypes.c_int32()
+        tokens = lib.llama_vocab_get_suppress_tokens(self.vocabulary_handle, ctypes.byref(count))
+        return [tokens[index] for index in range(count.value)]
+
+    @property
+    def chat_template(self) -> str:
+        """The file's own Jinja template, or an empty string."""
+        template = lib.llama_model_chat_template(self.handle, None)
+        return template.decode("utf-8", "replace") if template else ""
+
+    def compile_template(self, source: str) -> Callable[..., str]:
+        """A Jinja template as a function of `messages`. Raises PromptError when it is broken."""
+        # Compiling a template takes longer than rendering a prompt and reading its tokens.
+        if source not in self._formatters:
+            self._formatters[source] = compile_template(source, self.bos(), self.eos())
+        return self._formatters[source]
+
+    def close(self) -> None:
+        self._free()
+
+    def check_open(self) -> None:
+        """Raise LacliError where it is closed."""
+        if self.closed:
+            raise LacliError(f"{self.path.name} is closed", "load the model again")
+
+    def _special(self, token: int) -> str:
+        return "" if token < 0 else self.piece(token, special=True).decode("utf-8", "replace")
+
+    def _not_loaded(self) -> ModelLoadError:
+        reason = self._log.last_error().removeprefix("error loading model: ")
+        hint = next((hint for words, hint in NOT_LOADED.items() if words in reason), DAMAGED)
+        return ModelLoadError(f"cannot load {self.path.name}: {reason}", hint)
+
+    def _refuse(self) -> None:
+        """Models that do not generate one token after another are not for us."""
+        kind = ""
+        if lib.llama_model_has_encoder(self.handle):
+            kind = "an encoder (or encoder-decoder) model"
+        elif lib.llama_model_is_diffusion(self.handle):
+            kind = "a diffusion model"
+        if kind:
+            self.close()
+            raise ModelLoadError(f"{self.path.name} is {kind}", "lacli decodes causal text models only")
+        if fault := self._vocabulary_fault():
+            self.close()
+            raise ModelLoadError(f"cannot use {self.path.name}: {fault}", DAMAGED)
+
+    def _vocabulary_fault(self) -> str:
+        """Say why some text would end the process in `llama_tokenize`, or never end there; empty where none does."""
+        kind = lib.llama_vocab_type(self._vocabulary_handle)
+        if kind == lib.LLAMA_VOCAB_TYPE_NONE:
+            return "it has no vocabulary"
+        texts = (lib.llama_vocab_get_text(self._vocabulary_handle, token) for token in range(self.vocabulary))
+        if kind == lib.LLAMA_VOCAB_TYPE_SPM and _lacks_bytes(texts):
+            return "its tokenizer is of the kind 'llama', and its vocabulary lacks tokens for some bytes"
+        if kind == lib.LLAMA_VOCAB_TYPE_RWKV and _lacks_first_bytes(texts):
+            return "its tokenizer is of the kind 'rwkv', and its vocabulary has words without their first bytes"
+        return ""

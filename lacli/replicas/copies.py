@@ -1,0 +1,285 @@
+"""The copies of a model that answer together: where each one computes, its weights, and a context of each.
+
+A copy whose devices may fail (another machine's, or any with --isolate) lives in a process of its own, where nothing
+that happens to it can end this one. Who decodes what is `parallel/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lacli.engine import Closing
+from lacli.errors import LacliError, UsageError
+from lacli.llamacpp.context import Context, LlamaEngine
+from lacli.llamacpp.devices import (
+    CPU,
+    RPC,
+    Device,
+    offloading,
+    placements,
+    shared_threads,
+)
+from lacli.llamacpp.library import devices
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import Capacity, ModelSettings, Placement, ReplicaSettings
+from lacli.replicas.isolated import ChildSettings, RemoteEngine
+from lacli.settings import DecodeSettings, Switch
+
+FETCHED_WHOLE = 65_536
+"""Tokens of a vocabulary up to which a row's logits are fetched from another machine sooner than its best candidates.
+
+At 1 Gbit/s they take 2 ms then; the candidates take three answers, each of a fraction of a millisecond.
+"""
+
+ALONE = "has no branches to share"
+"""Of the note on a mode that one copy decodes."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy to be. name: what messages call it. rpc: servers whose devices it needs. apart: in another process."""
+
+    name: str
+    loading: ModelSettings
+    rpc: tuple[str, ...] = ()
+    apart: bool = False
+
+
+def planned(wanted: ReplicaSettings, loading: ModelSettings) -> list[Copy]:
+    """The copies that were asked for; where nothing was, the one that llama.cpp makes by itself.
+
+    Raises UsageError for devices that there are not, LacliError for servers that do not answer.
+    """
+    if wanted == replace(ReplicaSettings(), limit_s=wanted.limit_s):
+        return [Copy("", loading)]
+    remote: Sequence[Device] = ()
+    if wanted.rpc:
+        from lacli.rpc import found
+
+        remote = found(wanted.rpc, wanted.limit_s)
+    there = [*devices(), *remote]
+    places = placements(wanted, loading, there)
+    on_cpu = sum(place.devices == (CPU,) for place in places)
+    copies = [
+        _copy(place, name, wanted, shared_threads(loading, on_cpu), remote)
+        for place, name in zip(places, _names(places, there), strict=True)
+    ]
+    servers = [server for copy in copies for server in copy.rpc]
+    if twice := [server for server in wanted.rpc if servers.count(server) > 1]:
+        raise UsageError(
+            f"several copies need the RPC server at {twice[0]}, which serves one at a time",
+            "one server for each: lacli rpc-server --device NAME -p PORT",
+        )
+    return copies
+
+
+def _copy(
+    place: Placement, name: str, wanted: ReplicaSettings, loading: ModelSettings, remote: Sequence[Device]
+) -> Copy:
+    used = {device.description for device in remote if device.name in place.devices}
+    servers = tuple(server for server in wanted.rpc if server in used)
+    # Another process counts the devices of the servers that it is told of.
+    there = [device.name for device in remote if device.description in used]
+    renamed = tuple(f"{RPC}{there.index(each)}" if each in there else each for each in place.devices)
+    loading = replace(loading, placement=replace(place, devices=renamed))
+    return Copy(name, loading, servers, apart=bool(servers) or wanted.isolate)
+
+
+def _names(places: Sequence[Placement], found: Sequence[Device]) -> Iterator[str]:
+    """The devices of each, numbered where several copies have the same."""
+    words = ["+".join(_computing(place, found)) or CPU for place in places]
+    for number, word in enumerate(words):
+        yield f"{word} ({words[:number].count(word) + 1})" if words.count(word) > 1 else word
+
+
+def _computing(place: Placement, found: Sequence[Device]) -> tuple[str, ...]:
+    devices = offloading(place, found)
+    return devices[place.main_gpu :][:1] if place.split_mode == "none" else devices
+
+
+def _idle(copies: Sequence[Copy], wanted: ReplicaSettings) -> Iterator[str]:
+    """Sentences about copies that gain nothing, and servers that nothing goes to."""
+    if len(copies) > 1 and all(copy.loading.placement.devices == (CPU,) for copy in copies):
+        yield "all copies compute on one processor, which gains nothing"
+    used = {server for copy in copies for server in copy.rpc}
+    if used and copies[0].loading.gpu_layers == 0:
+        yield "-ngl 0 leaves all layers to this machine's processor: nothing goes to --rpc's servers"
+    elif idle := [server for server in wanted.rpc if server not in used]:
+        yield f"no copy uses the RPC server at {' and '.join(idle)}"
+
+
+def _with(copy: Copy, flash_attention: Switch | None) -> Copy:
+    if flash_attention is None:
+        return copy
+    return replace(copy, loading=replace(copy.loading, flash_attention=flash_attention))
+
+
+class Copies(Closing):
+    """The weights of a model's copies, and the contexts that are opened with them.
+
+    model: has the vocabulary; weights only where a copy is in this process. contexts: by the name of their copy, the
+    first one decodes what has no branches.
+    """
+
+    def __init__(
+        self, path: Path, loading: ModelSettings, wanted: ReplicaSettings | None = None, *, verbose: bool = False
+    ) -> None:
+        self._wanted = wanted or ReplicaSettings()
+        self._path = path
+        self._whole = loading
+        self._copies = planned(self._wanted, loading)
+        self._models: dict[Placement, LlamaModel] = {}
+        self._verbose = verbose
+        self._notes = [*_idle(self._copies, self._wanted)]
+        self.contexts: dict[str, Context] = {}
+        self._gone = False
+        first = next((copy for copy in self._copies if not copy.apart), None)
+        if first:
+            self.model = self._model(first.loading)
+        else:
+            here = replace(loading, placement=Placement((CPU,)))
+            self.model = LlamaModel(path, here, verbose=verbose, simulated=True)
+
+    @property
+    def loading(self) -> ModelSettings:
+        """How the first copy is loaded; where it is alone, or the only one that is open, all threads are its own."""
+        shared = len(self.contexts) > 1
+        return self._copies[0].loading if shared else self._with_all_threads(self._copies[0])
+
+    @property
+    def names(self) -> list[str]:
+        """What the copies are called."""
+        return [copy.name for copy in self._copies]
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether any copy uses devices of other machines."""
+        return any(copy.rpc for copy in self._copies)
+
+    @property
+    def here(self) -> bool:
+        """Whether the weights of a copy are in this process."""
+        return bool(self._models)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process of every context that was open has ended."""
+        contexts = self.contexts.values()
+        lost = [isinstance(context, RemoteEngine) and context.lost for context in contexts]
+        return all(lost) if lost else self._gone
+
+    def open(self, decoding: DecodeSettings, *, backend_greedy: bool | None) -> Context:
+        """Open a context of each copy, in place of those that are open; the first one.
+
+        Without branches there is nothing to share, so one is enough. A copy that cannot be had is left out. Raises the
+        first one's LacliError when none can.
+        """
+        self._gone = self.gone
+        self._close_contexts()
+        failed: dict[str, LacliError] = {}
+        for copy in self._copies:
+            if not self.contexts or decoding.sequences > 1:
+                try:
+                    self._check_servers(copy)
+                    self.contexts[copy.name] = self._context(copy, decoding, backend_greedy)
+                except LacliError as error:
+                    failed[copy.name] = error
+        if not self.contexts:
+            raise next(iter(failed.values()))
+        self._copies = [copy for copy in self._copies if copy.name not in failed]
+        self._notes += [f"replica {name} is left out: {error}" for name, error in failed.items()]
+        if self._gone:
+            self._notes.append("the context was lost and opened anew: the whole text was decoded again")
+        self._gone = False
+        first = next(iter(self.contexts))
+        if len(self._copies) > len(self.contexts):
+            self._notes.append(f"mode {decoding.mode} {ALONE}: {first} decodes alone")
+        return self.contexts[first]
+
+    def more(
+        self, capacity: Capacity, *, backend_greedy: bool | None, flash_attention: Switch | None = None
+    ) -> dict[str, Context]:
+        """Further contexts, of each copy where there are branches to share; they are the caller's to close."""
+        with ExitStack() as stack:
+            opened: dict[str, Context] = {}
+            for copy in self._copies if capacity.sequences > 1 else self._copies[:1]:
+                opened[copy.name] = self._context(_with(copy, flash_attention), capacity, backend_greedy)
+                stack.callback(opened[copy.name].close)
+            stack.pop_all()
+        return opened
+
+    def another(
+        self, capacity: Capacity, *, backend_greedy: bool | None, flash_attention: Switch | None = None
+    ) -> Context:
+        """A further context of the first copy; it is the caller's to close."""
+        return self._context(_with(self._copies[0], flash_attention), capacity, backend_greedy)
+
+    def take_notes(self) -> list[str]:
+        """Sentences about copies that are left out, each once."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def suits(self, decoding: DecodeSettings, *, raw_logits: bool) -> bool:
+        """Whether these settings can decode in the contexts that are open, and need no more of them."""
+        if decoding.sequences > 1 and len(self.contexts) < len(self._copies):
+            return False
+        return all(context.suits(decoding, raw_logits=raw_logits) for context in self.contexts.values())
+
+    def keep_first(self, why: str) -> None:
+        """Do without the other copies; why: in words."""
+        if self._copies[1:]:
+            self._notes.append(f"replica {self._copies[0].name} decodes alone: {why}")
+            del self._copies[1:]
+
+    def lose(self, failed: Mapping[str, str]) -> list[str]:
+        """Do without copies that have failed, and say so once. failed: why, by their names."""
+        lost = {name: why for name, why in failed.items() if name in self.contexts}
+        for name in lost:
+            self._copies = [copy for copy in self._copies if copy.name != name]
+            self.contexts.pop(name).close()
+        left = " and ".join(self.contexts)
+        return [f"replica {name} has failed, {left} went on: {why}" for name, why in lost.items()]
+
+    def _check_servers(self, copy: Copy) -> None:
+        """Raise LacliError for a server that went away and is not back, since its child process has no words for it."""
+        if self._gone and copy.rpc:
+            from lacli.rpc import found
+
+            found(copy.rpc, self._wanted.limit_s)
+
+    def _close_contexts(self) -> None:
+        with ExitStack() as stack:
+            for context in self.contexts.values():
+                stack.callback(context.close)
+            self.contexts = {}
+
+    def close(self) -> None:
+        self._close_contexts()
+        for model in {self.model, *self._models.values()}:
+            model.close()
+
+    def _context(self, copy: Copy, decoding: DecodeSettings | Capacity, backend_greedy: bool | None) -> Context:
+        if decoding.sequences == 1 or not self._copies[1:]:
+            copy = replace(copy, loading=self._with_all_threads(copy))
+        if not copy.apart:
+            return LlamaEngine(self._model(copy.loading), copy.loading, decoding, backend_greedy=backend_greedy)
+        if copy.rpc and not (decoding.recycles and self.model.vocabulary > FETCHED_WHOLE):
+            # llama.cpp asks a server for each row's choice by itself, and for all rows' logits at once.
+            backend_greedy = False
+        limit_s, verbose = self._wanted.limit_s, self._verbose
+        return RemoteEngine(
+            ChildSettings(self._path, copy.loading, decoding, backend_greedy, copy.rpc, limit_s, copy.name, verbose)
+        )
+
+    def _with_all_threads(self, copy: Copy) -> ModelSettings:
+        """Where the others are idle it has the threads of all."""
+        return replace(copy.loading, threads=self._whole.threads, threads_batch=self._whole.threads_batch)
+
+    def _model(self, loading: ModelSettings) -> LlamaModel:
+        """The weights on a copy's devices, which all copies there share."""
+        if loading.placement not in self._models:
+            self._models[loading.placement] = LlamaModel(self._path, loading, verbose=self._verbose)
+        return self._models[loading.placement]

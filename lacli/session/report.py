@@ -1,0 +1,353 @@
+"""The report of an answer, for a person and as JSON, and the explanation of each of its steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from lacli.llamacpp.sampling import DEFAULT, SamplingSettings, flag
+from lacli.replicas.group import Replicas
+from lacli.replicas.replica import Work
+from lacli.session.generation import Answer
+from lacli.session.session import Session
+from lacli.settings import SOURCES, DecodeSettings
+from lacli.stats import Plan, RunStatistics, Step
+from lacli.terminal.charts import histogram
+from lacli.text.format import counted
+
+SHOWN_CHARACTERS = 48
+"""Of the text that a line's steps brought."""
+
+
+class Explanation:
+    """The lines about the steps of one answer; equal ones without guesses that follow each other are one line."""
+
+    def __init__(self, say: Callable[[str], None], *, planned: bool, wait: bool = False) -> None:
+        """say: takes a line. planned: whether the mode expects anything of its steps.
+
+        wait: keep all lines until `end`, since the answer comes out in the same place.
+        """
+        self._say = say
+        self._planned = planned
+        self._wait = wait
+        self._lines: list[str] = []
+        self._steps: list[Step] = []
+        self._text = ""
+        self._told = 0
+        self._plain = 0.0
+
+    def add(self, step: Step, text: str) -> None:
+        """One more step, and the text of its tokens."""
+        if self._steps and _kind(step) != _kind(self._steps[0]):
+            self._tell()
+        self._steps.append(step)
+        self._text += text
+        if step.guesses:
+            self._tell()
+
+    def end(self) -> None:
+        """The answer is complete, or was broken off."""
+        self._tell()
+        for line in self._lines:
+            self._say(line)
+        self._lines.clear()
+
+    def _tell(self) -> None:
+        """The line of the steps that have none yet."""
+        if not self._steps:
+            return
+        if not self._told:
+            unit = " (1x: plain)" if self._planned else ""
+            self._line("step", "rows", "expected", "came", f"accepted/guessed{unit}")
+        first, last = self._told + 1, self._told + len(self._steps)
+        step = self._steps[0]
+        self._line(
+            str(first) if first == last else f"{first}-{last}",
+            str(step.rows),
+            _expected(step.plan) if step.plan and step.rows > 1 else "",
+            self._came(),
+            f"{_guessed(self._steps)}  {_shortened(self._text)}",
+        )
+        self._told = last
+        self._steps, self._text = [], ""
+
+    def _came(self) -> str:
+        """Tokens and the time for them: in plain steps where that is known, and else in milliseconds."""
+        tokens = sum(len(step.tokens) for step in self._steps)
+        seconds = sum(step.seconds for step in self._steps)
+        plan = self._steps[0].plan
+        self._plain = plan.plain if plan and plan.plain > 0 else self._plain
+        return f"{tokens} in {seconds / self._plain:.2f}x" if self._plain else f"{tokens} in {seconds * 1e3:.1f} ms"
+
+    def _line(self, step: str, rows: str, expected: str, came: str, words: str) -> None:
+        middle = f"{expected:12}  {came:12}" if self._planned else f"{came:12}"
+        line = f"{step:>7}  {rows:>4}  {middle}  {words}"
+        if self._wait:
+            self._lines.append(line)
+        else:
+            self._say(line)
+
+
+def _kind(step: Step) -> tuple[bool, int, str]:
+    """What steps without guesses have in common that share a line."""
+    return bool(step.guesses), step.rows, step.plan.reason if step.plan else ""
+
+
+def _expected(plan: Plan) -> str:
+    return f"{plan.tokens:.1f} in {plan.seconds / plan.plain:.2f}x" if plan.plain > 0 else f"{plan.tokens:.1f}"
+
+
+def _guessed(steps: list[Step]) -> str:
+    """By each source, how many of its guesses were accepted, and the reason for the rows."""
+    step = steps[0]
+    accepted = Counter(step.origins)
+    sources = [f"{origin.value} {accepted[origin]}/{count}" for origin, count in Counter(step.guesses).most_common()]
+    if not sources:
+        sources = [counted(len(steps), "plain step") if step.rows == 1 else "none"]
+    reason = f": {step.plan.reason}" if step.plan and step.plan.reason else ""
+    return ", ".join(sources) + reason
+
+
+def _shortened(text: str) -> str:
+    """A text in quotes, in one line and without control codes."""
+    shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
+    return repr(shown)
+
+
+def watching(explanation: Explanation | None, tell: Callable[[], None] | None) -> Callable[[Step, str], None] | None:
+    """Who is to hear of every step: an explanation, where one is wanted, and whoever tells what else has happened.
+
+    None where nobody is, because every step's text is made once more for whoever hears of it.
+    """
+    if not explanation and not tell:
+        return None
+
+    def hear(step: Step, text: str) -> None:
+        if explanation:
+            explanation.add(step, text)
+        if tell:
+            tell()
+
+    return hear
+
+
+def as_json(session: Session, answer: Answer) -> dict[str, Any]:
+    """One flat object; prompt_*, predicted_* and draft_* are named as in llama-server's timings.
+
+    *_ms: milliseconds; bookkeeping_ms and python_ms are sums over all steps. accept_hist[k]: steps that brought
+    k+1 tokens. sources: verified and accepted guesses by where they came from. expected_n, came_n: tokens of the steps
+    of several rows that the mode had a plan for, guess_ms what those took beyond plain steps, saved_ms the plain steps
+    that they made unnecessary; None without a plan.
+    """
+    run, settings, pool = answer.statistics, session.settings, answer.pool
+    work = session.decoder.replicas.work
+    planned = run.planned if settings.mode == "auto" else None
+    return {
+        "model": str(session.model.path),
+        "replicas": [*work] if len(work) > 1 else [],
+        "mode": settings.mode,
+        "window": settings.window,
+        "ngram": settings.ngram,
+        "guesses": settings.guesses,
+        "auto_sources": list(session.sources),
+        "auto_rows": settings.auto_rows,
+        "temperature": session.sampling.temp,
+        "sampling": describe_sampling(session.sampling),
+        "seed": None if session.sampling.greedy else session.sampling.seed,
+        "verify": session.sampling.verify,
+        "strict": settings.strict,
+        "notes": session.notes,
+        "text": answer.text,
+        "tokens": list(answer.tokens),
+        "finish_reason": answer.finish_reason,
+        "prompt_n": run.prompt_tokens,
+        "cache_n": run.reused_tokens,
+        "prompt_ms": _ms(run.prompt_s),
+        "first_token_ms": _ms(run.first_token_s),
+        "predicted_n": run.tokens,
+        "predicted_ms": _ms(run.predicted_s),
+        "predicted_per_second": round(run.tokens_per_second, 2),
+        "draft_n": run.drafted,
+        "draft_n_accepted": run.accepted,
+        "sources": {
+            origin.value: {"tried": run.tried[origin], "accepted": run.accepted_from[origin]} for origin in run.origins
+        },
+        "expected_n": round(planned.expected, 1) if planned else None,
+        "came_n": planned.tokens if planned else None,
+        "guess_ms": _ms(planned.extra_s) if planned else None,
+        "saved_ms": _ms(planned.saved_s) if planned else None,
+        "steps": run.steps,
+        "tokens_per_step": round(run.tokens_per_step, 4),
+        "accept_hist": run.accept_hist,
+        "rows_mean": round(run.rows_mean, 2),
+        "decode_ms": _ms(run.decode_s),
+        "choose_ms": _ms(run.choose_s),
+        "bookkeeping_ms": _ms(run.cache_s),
+        "python_ms": _ms(run.python_s),
+        "pool": {
+            "keys": pool.keys,
+            "ngrams": pool.ngrams,
+            "fan_out_mean": round(pool.fan_out_mean, 2),
+            "fan_out_median": pool.fan_out_median,
+            "fan_out_max": pool.fan_out_max,
+            "hit_rate": round(pool.hit_rate, 4),
+        },
+    }
+
+
+def as_lines(session: Session, answer: Answer) -> str:
+    """The same for a person, a subject a line."""
+    run, pool = answer.statistics, answer.pool
+    steps = max(run.steps, 1)
+    prefill = max(run.prompt_tokens - 1 - run.reused_tokens, 0)
+    reused = f", {run.reused_tokens} of them in the cache" if run.reused_tokens else ""
+    threads = f"{session.model_settings.thread_words}, {_devices(session)}"
+    lines = [
+        ("model", f"{session.model.description}, {session.engine.cells} cells, {threads}"),
+        ("mode", describe(session.settings)),
+        ("sampling", describe_sampling(session.sampling)),
+        ("prompt", f"{run.prompt_tokens} tokens{reused}, prefill {_ms(run.prompt_s)} ms "
+                   f"({_rate(prefill, run.prompt_s)})"),
+        ("answer", f"{run.tokens} tokens in {_ms(run.predicted_s)} ms ({_rate(run.tokens, run.predicted_s)}), "
+                   f"first after {_ms(run.first_token_s)} ms, ended by {answer.finish_reason}"),
+        ("steps", f"{run.steps}, S = {run.tokens_per_step:.2f} tokens a step, {run.rows_mean:.1f} rows a step"),
+        ("a step", f"decode {run.decode_s / steps * 1e3:.2f} ms, choose {run.choose_s / steps * 1e3:.2f}, "
+                   f"cache {run.cache_s / steps * 1e3:.2f}, Python {run.python_s / steps * 1e3:.2f}"),
+    ]  # fmt: skip
+    if len(session.decoder.replicas.work) > 1:
+        lines += _shared(session.decoder.replicas)
+    if run.drafted:
+        lines.append(("guesses", f"{run.accepted} accepted of {run.drafted} verified"))
+        lines += [("", line) for line in _by_source(run)]
+        lines += [
+            ("accepted" if not index else "", bar) for index, bar in enumerate(histogram(run.accept_hist).splitlines())
+        ]
+    if session.settings.mode == "auto":
+        lines += _plans(run)
+    if session.settings.mode == "lookahead":
+        lines.append((
+            "pool",
+            f"{pool.keys} keys, {pool.ngrams} n-grams, fan-out mean {pool.fan_out_mean:.1f} "
+            f"median {pool.fan_out_median:g} max {pool.fan_out_max}, hit rate {pool.hit_rate:.0%}",
+        ))  # fmt: skip
+    return "\n".join(f"{name:9} {text}" for name, text in lines)
+
+
+def _devices(session: Session) -> str:
+    """What computed the answer: the copies that began it, or one copy's devices."""
+    return ", ".join(name for name in session.decoder.replicas.work if name) or session.model.devices
+
+
+def _shared(replicas: Replicas) -> list[tuple[str, str]]:
+    """How much of the answer's steps each copy of the model has decoded."""
+    width = max(map(len, replicas.work))
+    lines = [
+        f"{name:{width}} {_done(work)}{', then failed' if name in replicas.lost else ''}"
+        for name, work in replicas.work.items()
+    ]
+    return [("" if number else "replicas", line) for number, line in enumerate(lines)]
+
+
+def _done(work: Work) -> str:
+    if not work.parts:
+        return "unused"
+    return (
+        f"{counted(work.parts, 'part')} of {work.rows / work.parts:.1f} rows, "
+        f"{work.seconds / work.parts * 1e3:.2f} ms each"
+    )
+
+
+def against_plain(answer: Answer, plain_tokens_per_second: float, mode: str) -> str:
+    """A sentence on whether the guesses paid, from the speed of a few plain steps."""
+    speed = answer.statistics.tokens_per_second
+    if not plain_tokens_per_second or not speed:
+        return ""
+    ratio = speed / plain_tokens_per_second
+    plain = f"plain decoding ran at {plain_tokens_per_second:.0f} tokens/s in a few timed steps"
+    if ratio >= 1 or mode == "auto":
+        return f"{plain}: {mode} was {ratio:.2f} times as fast."
+    smaller = "" if mode == "lookup" else ", or a smaller -W"
+    return f"{plain}: it would have been {1 / ratio:.2f} times as fast here. Try --mode plain{smaller}."
+
+
+def describe(settings: DecodeSettings) -> str:
+    """Mode and sizes in a few words."""
+    return _sizes(settings) + (", strict" if settings.strict else "")
+
+
+def _sizes(settings: DecodeSettings) -> str:
+    match settings.mode:
+        case "lookahead":
+            return f"lookahead, W={settings.window} N={settings.ngram} G={settings.guesses}"
+        case "jacobi":
+            return f"jacobi, block of {settings.window}, {settings.jacobi_iterations} iterations"
+        case "lookup":
+            return f"lookup, match up to {settings.lookup_match}, draft {settings.lookup_draft}"
+        case "auto":
+            return f"auto{_asked(settings)}, at most {counted(settings.most_tokens, 'row')}"
+        case "plain":
+            return "plain"
+
+
+def _asked(settings: DecodeSettings) -> str:
+    """The sources that are asked, where it is not all that need no file."""
+    if {*SOURCES} - {*settings.sources} <= {"store"}:
+        return ""
+    return f", sources {','.join(settings.sources) or 'none'}"
+
+
+def describe_sampling(sampling: SamplingSettings) -> str:
+    """The samplers that were asked for, as flags, and the seed that repeats the answer."""
+    if sampling.greedy:
+        return "none: the most probable token each time"
+    apart = ("temp", "seed", "grammar", "logit_bias")
+    changed = [name for name in DEFAULT if name not in apart and getattr(sampling, name) != DEFAULT[name]]
+    words = [f"{flag(name)} {getattr(sampling, name)}".removesuffix(" True") for name in ("temp", *changed, "seed")]
+    words += [f"--logit-bias {token}{bias:+g}" for token, bias in sampling.logit_bias]
+    return " ".join([*words, *(["with a grammar"] if sampling.grammar else [])])
+
+
+def _by_source(run: RunStatistics) -> list[str]:
+    """A line for each place that guesses came from: how many were accepted, and their share of the answer."""
+    name = max((len(origin.value) for origin in run.origins), default=0)
+    count = len(str(max(run.tried.values(), default=0)))
+    return [
+        f"{origin.value:{name}} {accepted:{count}} of {tried:{count}}  {accepted / max(tried, 1):4.0%}, "
+        f"{accepted / max(run.tokens, 1):3.0%} of the answer"
+        for origin in run.origins
+        for tried, accepted in [(run.tried[origin], run.accepted_from[origin])]
+    ]
+
+
+def _plans(run: RunStatistics) -> list[tuple[str, str]]:
+    """How large the steps were, what was expected of those with guesses, and whether they paid."""
+    sizes = Counter[int]()
+    for rows, steps in run.batches.items():
+        sizes[(rows - 1).bit_length()] += steps
+    words = [f"{_span(size)} in {counted(steps, 'step')}" for size, steps in sorted(sizes.items())]
+    lines = [("rows", ", ".join(words))] if words else []
+    plan, steps = run.planned, run.planned.steps
+    if steps:
+        lines += [
+            ("a plan", f"{plan.expected / steps:.2f} tokens in {plan.expected_s / steps * 1e3:.2f} ms a step of several"
+                       f" rows, {plan.tokens / steps:.2f} in {plan.seconds / steps * 1e3:.2f} came"),
+            ("gain", f"guesses took {_ms(plan.extra_s)} ms beyond plain steps and saved {_ms(plan.saved_s)} ms:"),
+            ("", f"{_ms(abs(plan.gained_s))} ms {'gained' if plan.gained_s >= 0 else 'lost'}"),
+        ]  # fmt: skip
+    return lines
+
+
+def _span(size: int) -> str:
+    """Rows from one power of two to the next, the upper one included."""
+    if size < 2:
+        return f"{1 + size}"
+    return f"{2 ** (size - 1) + 1}-{2**size}"
+
+
+def _rate(count: int, seconds: float) -> str:
+    return f"{count / seconds:.1f} tokens/s" if count and seconds else "nothing to do"
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 2)

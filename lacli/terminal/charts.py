@@ -1,0 +1,226 @@
+"""Charts in the terminal, drawn with block and braille characters from plain numbers.
+
+Numbers in, text out: nothing is measured or printed here, and pictures in files are `plots.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, pairwise
+
+EIGHTHS = " ▏▎▍▌▋▊▉"
+"""A cell that is filled from the left by so many eighths."""
+
+MARKERS = "●○▲△■□◆◇"
+"""The points of the first, the second, .. line of a chart."""
+
+BRAILLE = 0x2800
+
+DOT = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+"""The bit of each of a braille cell's four rows of two dots."""
+
+Points = Sequence[tuple[float, float]]
+
+
+class Canvas:
+    """Cells of a terminal with 2 x 4 dots each; dot (0, 0) is the upper left one. width, height: in cells."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width = width
+        self.height = height
+        self._dots = [[0] * width for _ in range(height)]
+        self._signs: dict[tuple[int, int], str] = {}
+
+    def dot(self, x: int, y: int) -> None:
+        """Set one dot; outside there is nothing to set."""
+        if 0 <= x < 2 * self.width and 0 <= y < 4 * self.height:
+            self._dots[y // 4][x // 2] |= DOT[y % 4][x % 2]
+
+    def line(self, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Dots from one place to another, both included."""
+        (left, top), (right, bottom) = start, end
+        steps = max(abs(right - left), abs(bottom - top), 1)
+        for step in range(steps + 1):
+            self.dot(left + round(step * (right - left) / steps), top + round(step * (bottom - top) / steps))
+
+    def column(self, share: float) -> int:
+        """The dot so far from the left, from 0 to 1."""
+        return round(share * (2 * self.width - 1))
+
+    def row(self, share: float) -> int:
+        """The dot so far from the bottom, from 0 to 1."""
+        return round((1 - share) * (4 * self.height - 1))
+
+    def sign(self, x: int, y: int, character: str) -> None:
+        """Put a character over the cell of a dot."""
+        self._signs[y // 4, x // 2] = character
+
+    def lines(self) -> list[str]:
+        """The cells as text, a string a row."""
+        return [
+            "".join(
+                self._signs.get((row, column)) or (chr(BRAILLE + dots) if dots else " ")
+                for column, dots in enumerate(cells)
+            )
+            for row, cells in enumerate(self._dots)
+        ]
+
+
+def bars(
+    labels: Sequence[str],
+    values: Sequence[float],
+    *,
+    width: int = 80,
+    low: Sequence[float] | None = None,
+    high: Sequence[float] | None = None,
+    mark: float | None = None,
+    unit: str = "",
+    groups: Sequence[str] | None = None,
+) -> str:
+    """Horizontal bars from 0, one a line, each with its number behind it.
+
+    low, high: ends of an interval, drawn over the bar's end. mark: a line across all bars (1.0 for speed-ups). unit:
+    follows each number. groups: what each bar belongs to; a line of its own wherever it changes. A value that is not
+    finite has no bar. Needs the same number of labels and values; `width` columns at most, if labels leave room.
+    """
+    low, high = low or values, high or values
+    indent = "  " if groups else ""
+    numbers = [f"{value:.2f}{unit}" if math.isfinite(value) else "-" for value in values]
+    label_width, number_width = max(map(len, labels), default=0), max(map(len, numbers), default=0)
+    room = max(width - len(indent) - label_width - number_width - 2, 10)
+    most = max((value for value in (*values, *high, mark or 0.0) if math.isfinite(value)), default=0.0)
+    # A smaller number cannot be divided by.
+    scale = (room - 1) / most if most > 1e-300 else 0.0
+    lines: list[str] = []
+    for index, (label, value, number) in enumerate(zip(labels, values, numbers, strict=True)):
+        if groups and (not index or groups[index] != groups[index - 1]):
+            lines.append(groups[index])
+        bar = _bar(value, low[index], high[index], mark, scale, room)
+        lines.append(f"{indent}{label:<{label_width}} {bar} {number:>{number_width}}")
+    return "\n".join(lines)
+
+
+def histogram(counts: Sequence[int], *, width: int = 24, what: str = "steps") -> str:
+    """How many steps brought 1, 2, .. tokens, a line each; counts[k] is of k+1 tokens. width: of the longest bar."""
+    most = max(counts, default=0) or 1
+    digits = len(str(most))
+    return "\n".join(
+        f"{length:2} tokens  {count:{digits}} {what}  {'█' * round(count / most * width)}".rstrip()
+        for length, count in enumerate(counts, start=1)
+    )
+
+
+def curve(
+    series: Mapping[str, Points],
+    *,
+    width: int = 80,
+    height: int = 20,
+    x_label: str = "",
+    y_label: str = "",
+    log2_x: bool = False,
+    log2_y: bool = False,
+    y_from: float | None = None,
+) -> str:
+    """Lines through points with axes, a marker a point and a legend; points are (x, y).
+
+    width, height: columns and lines of the whole chart, at least 20 and 9. log2_x, log2_y: in powers of two
+    (values must be above 0). y_from: a value that the y axis reaches down to. Lines without points are left out.
+    """
+    lines = {name: sorted(points) for name, points in series.items() if points}
+    if not lines:
+        return "(no points to draw)"
+    across = _axis([x for points in lines.values() for x, _ in points], most=6, log2=log2_x)
+    heights = [y for points in lines.values() for _, y in points] + ([] if y_from is None else [y_from])
+    up = _axis(heights, most=6, log2=log2_y)
+    margin = max(len(_number(tick)) for tick in up.ticks) + 2
+    canvas = Canvas(max(width - margin - 1, 10), max(height - 3 - bool(x_label) - bool(y_label), 4))
+    _draw(canvas, list(lines.values()), across, up)
+    legend = "   ".join(f"{marker} {name}" for marker, name in zip(cycle(MARKERS), lines, strict=False))
+    framed = _framed(canvas, across, up, margin)
+    caption = " " * (margin + 1) + x_label.center(canvas.width).rstrip()
+    return "\n".join([*([y_label] if y_label else []), *framed, *([caption] if x_label else []), legend])
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """From where to where values go, and which of them are named."""
+
+    start: float
+    end: float
+    ticks: list[float]
+    log2: bool
+
+    def share(self, value: float) -> float:
+        """How far along the axis a value is, from 0 to 1."""
+        start, end, value = (math.log2(each) if self.log2 else each for each in (self.start, self.end, value))
+        return (value - start) / (end - start)
+
+
+def _axis(values: Sequence[float], most: int, *, log2: bool = False) -> _Axis:
+    """An axis that all values fit on, with about `most` ticks or fewer at round numbers."""
+    least, largest = min(values), max(values)
+    if log2:
+        first, last = math.floor(math.log2(least)), math.ceil(math.log2(largest))
+        ticks = [2.0**power for power in range(first, max(last, first + 1) + 1)]
+    else:
+        span = largest - least or abs(largest) or 1.0
+        step = _round_step(span / most)
+        first, last = math.floor(least / step), math.ceil(largest / step)
+        ticks = [number * step for number in range(first, max(last, first + 1) + 1)]
+    return _Axis(ticks[0], ticks[-1], ticks, log2)
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2, 2.5 and 5 times a power of ten that is not below `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= least * (1 - 1e-9))
+
+
+def _draw(canvas: Canvas, lines: Sequence[Points], across: _Axis, up: _Axis) -> None:
+    for marker, points in zip(cycle(MARKERS), lines, strict=False):
+        places = [(canvas.column(across.share(x)), canvas.row(up.share(y))) for x, y in points]
+        for start, end in pairwise(places):
+            canvas.line(start, end)
+        for x, y in places:
+            canvas.sign(x, y, marker)
+
+
+def _framed(canvas: Canvas, across: _Axis, up: _Axis, margin: int) -> list[str]:
+    """The canvas with an axis and its numbers at the left and below; margin: columns left of the y axis."""
+    names = {canvas.row(up.share(tick)) // 4: _number(tick) for tick in up.ticks}
+    lines = [
+        f"{names.get(row, ''):>{margin - 1}} {'┤' if row in names else '│'}{cells}".rstrip()
+        for row, cells in enumerate(canvas.lines())
+    ]
+    ticks = {canvas.column(across.share(tick)) // 2: _number(tick) for tick in across.ticks}
+    rule = "".join("┬" if column in ticks else "─" for column in range(canvas.width))
+    numbers = " " * margin
+    for column, name in sorted(ticks.items()):
+        begin = margin + 1 + column - len(name) // 2
+        if begin > len(numbers.rstrip()):
+            numbers = numbers.ljust(begin) + name
+    return [*lines, f"{' ' * margin}└{rule}", numbers]
+
+
+def _bar(value: float, low: float, high: float, mark: float | None, scale: float, room: int) -> str:
+    """One bar: filled up to its value, an interval over its end where it has one, the mark through all."""
+    cells = [" "] * room
+    if math.isfinite(value):
+        eighths = round(max(value, 0.0) * scale * 8)
+        cells[: eighths // 8] = "█" * (eighths // 8)
+        if eighths % 8:
+            cells[eighths // 8] = EIGHTHS[eighths % 8]
+    if mark is not None:
+        cells[round(mark * scale)] = "│"
+    if math.isfinite(low) and math.isfinite(high) and low < high:
+        first, middle, last = (round(max(each, 0.0) * scale) for each in (low, value, high))
+        cells[first : last + 1] = "─" * (last + 1 - first)
+        cells[middle] = "┼"
+        cells[first], cells[last] = "├", "┤"
+    return "".join(cells)
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"

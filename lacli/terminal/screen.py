@@ -1,0 +1,243 @@
+"""The screen: an answer on stdout, everything else on stderr, colours by origin."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from io import StringIO, TextIOWrapper
+from textwrap import fill
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from lacli.errors import LacliError, OutputError, reason_of
+from lacli.settings import Switch
+from lacli.terminal.interrupts import undone_by_signals
+from lacli.text.files import is_terminal
+from lacli.text.format import printable
+from lacli.text.stream import Piece
+from lacli.tree import Origin
+
+COLORS: dict[Origin, int] = {
+    Origin.SUFFIX: 2,
+    Origin.RECYCLING: 5,
+    Origin.POOL: 6,
+    Origin.WINDOW: 3,
+    Origin.STORE: 1,
+    Origin.CHAIN: 12,
+}
+"""Green, magenta, cyan, yellow, red and bright blue; the model's own tokens have none.
+
+Terminals choose 1 to 6 to be read on their own background, but blue is too dark on a black one.
+"""
+
+
+def code(origin: Origin) -> str:
+    """The terminal's code for a token that was guessed there, "" for the model's own."""
+    number = COLORS.get(origin)
+    if number is None:
+        return ""
+    return str(30 + number if number < 8 else 82 + number)
+
+
+THOUGHT = "2"
+"""The terminal's code for what a model thinks before it answers: dim."""
+
+RESET = "\x1b[0m"
+
+TWO_COLUMNS = re.compile(r" *\S.*? {2,}(?=\S)")
+
+
+class Screen:
+    """stdout for the answer and stderr for words about it.
+
+    quiet: no notes. show_accepted: colour guessed text by its origin where stdout has colours (auto: on a terminal
+    that wants them); it may change between answers. Thoughts are dim there in any case.
+    """
+
+    def __init__(self, *, color: Switch = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
+        self.quiet = quiet
+        self.show_accepted = show_accepted
+        self._out: TextIO | None = sys.stdout
+        if isinstance(sys.stdout, TextIOWrapper):
+            # A terminal that knows no emoji must not end the answer.
+            sys.stdout.reconfigure(errors="replace")
+        self._errors = console(sys.stderr, color)
+        self._on_terminal = is_terminal(sys.stdout)
+        self._colored = console(sys.stdout, color).color_system is not None
+        self._last = "\n"
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal that stderr is, or 80."""
+        return self._errors.width
+
+    def write(self, pieces: Iterable[Piece]) -> None:
+        """Print answer text now. Raises OutputError when stdout cannot take it, BrokenPipeError when nobody reads."""
+        for piece in _shown(pieces) if self._on_terminal else pieces:
+            if piece.text:
+                style = self._style(piece)
+                # In one write: whatever ends the program between two tokens, no colour stays on.
+                self._put(f"\x1b[{style}m{piece.text}{RESET}" if style else piece.text)
+                self._last = piece.text[-1]
+
+    def _style(self, piece: Piece) -> str:
+        """The terminal's codes for a piece, "" for none."""
+        if not self._colored:
+            return ""
+        codes = (THOUGHT if piece.thought else "", code(piece.origin) if self.show_accepted else "")
+        return ";".join(filter(None, codes))
+
+    def end_line(self) -> None:
+        """End the answer's last line, where it has not ended itself."""
+        if self._last != "\n":
+            self._last = "\n"
+            self._put("\n")
+
+    def line(self, text: str, *, colored: bool = False) -> None:
+        """Lines on stdout: JSON, a table. colored: they hold codes of ours and nothing of a stranger's."""
+        self._put(f"{printable(text, lines=True) if self._on_terminal and not colored else text}\n")
+
+    def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
+        """Sentences on stderr; where quiet only the `warnings` among them: the answer is not what was asked for."""
+        for sentence in sentences:
+            if sentence in warnings:
+                self.say(f"lacli: {sentence}")
+            else:
+                self.note(sentence)
+
+    def note(self, sentence: str) -> None:
+        """A sentence on stderr, unless quiet."""
+        if not self.quiet:
+            self.report(self._fitted(f"lacli: {sentence}"), "dim")
+
+    @contextmanager
+    def progress(self, total: int, words: str) -> Iterator[Callable[[], None]]:
+        """A bar on stderr while it is a terminal, unless quiet; call what is yielded when one of `total` is done."""
+        if self.quiet or not self._errors.is_terminal:
+            yield lambda: None
+            return
+        # It takes 20 ms, which commands without a bar need not wait for.
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        bar = Progress(*columns, console=self._errors, transient=True)
+        with undone_by_signals(_show_cursor), bar:
+            task = bar.add_task(words, total=total)
+            yield lambda: bar.advance(task)
+
+    def legend(self, accepted: Mapping[Origin, int]) -> None:
+        """Which colour of a marked answer is which origin, and its tokens; nothing where quiet or without colours."""
+        if self.quiet or not (self._colored and self.show_accepted and accepted):
+            return
+        text = Text("lacli: accepted in parallel: ", style="dim")
+        for place, origin in enumerate(sorted(accepted, key=accepted.__getitem__, reverse=True)):
+            text.append(", " if place else "")
+            text.append(f"{accepted[origin]} {origin.value}", f"not dim color({COLORS[origin]})")
+        self._errors.print(text, soft_wrap=True)
+
+    @property
+    def shared(self) -> bool:
+        """Whether the answer and the words about it come out on a terminal, which is taken to be the same one."""
+        return is_terminal(sys.stdout) and is_terminal(sys.stderr)
+
+    def row(self, text: str) -> None:
+        """Asked-for numbers that are a row of a table, on stderr; a terminal shows as much of it as fits."""
+        if self._errors.is_terminal:
+            shown = printable(text)
+            self._errors.print(shown, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+        else:
+            self.report(text)
+
+    def report(self, text: str, style: str | None = None) -> None:
+        """Asked-for numbers on stderr, quiet or not."""
+        self._errors.print(printable(text, lines=True), style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """The chat's own words (help, settings, what a command did) on stderr, quiet or not, wrapped between words."""
+        self.report(self._fitted(printable(text, lines=True).expandtabs()))
+
+    def gap(self) -> None:
+        """An empty line on a terminal, between an answer and what comes next."""
+        if self._errors.is_terminal:
+            self._errors.print()
+
+    def error(self, error: LacliError) -> None:
+        """One line: what happened and what to do; names and reasons in it may come from a damaged file."""
+        self.report(self._fitted(f"lacli: {printable(str(error))}"), "red")
+
+    def _fitted(self, text: str) -> str:
+        """Text that a terminal need not break inside a word."""
+        return wrapped(text, self.width) if self._errors.is_terminal else text
+
+    def _put(self, text: str) -> None:
+        if self._out is None:
+            raise OutputError("cannot write the answer: standard output is closed", "check where stdout goes")
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except BrokenPipeError:
+            raise
+        except (OSError, ValueError) as error:
+            abandon_stdout()
+            raise OutputError(f"cannot write the answer: {reason_of(error)}", "check where stdout goes") from error
+
+
+def _show_cursor() -> None:
+    """Undo what a bar on stderr does to the terminal."""
+    with suppress(OSError):
+        os.write(2, b"\x1b[?25h\n")
+
+
+def _shown(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Yield the pieces as a terminal shows them; a carriage return waits for the line feed that may follow it."""
+    waiting = ""
+    for piece in pieces:
+        text = waiting + piece.text
+        waiting = "\r" if text.endswith("\r") else ""
+        yield replace(piece, text=printable(text.removesuffix(waiting), lines=True))
+    yield Piece(printable(waiting))
+
+
+def wrapped(text: str, width: int) -> str:
+    """Text whose lines end between words; the second column of a line such as "/help   what there is" stays one."""
+    return "\n".join(_wrapped_line(line, width) for line in text.split("\n"))
+
+
+def _wrapped_line(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    columns = TWO_COLUMNS.match(line)
+    indent = len(columns[0]) if columns else len(line) - len(line.lstrip())
+    if columns and indent > width // 2:
+        # Too little room is left beside the first column.
+        return f"{line[:indent].rstrip()}\n{_filled(' ' * 4 + line[indent:], width, 4)}"
+    return _filled(line, width, indent)
+
+
+def _filled(line: str, width: int, indent: int) -> str:
+    return fill(
+        line, max(width, indent + 1), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def console(file: TextIO | None, color: Switch) -> Console:
+    """A rich console on a stream (None: closed); auto heeds NO_COLOR, FORCE_COLOR and TERM=dumb.
+
+    Without colours there are no other escape codes either, where rich would still write bold and dim.
+    """
+    file = StringIO() if file is None else file
+    if color == "on":
+        return Console(file=file, force_terminal=True, color_system="standard", no_color=False, emoji=False)
+    plain = Console(file=file, color_system=None, emoji=False)
+    return plain if color == "off" or plain.no_color else Console(file=file, emoji=False)
+
+
+def abandon_stdout() -> None:
+    """Let what stdout still buffers go nowhere, so that the interpreter's last flush does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,0 +1,115 @@
+"""Where a question comes from: a file, piped input, -p, or several of them in this order.
+
+A last newline of a file or a pipe is not part of the question (llama.cpp does so too). Reads text; what is asked of a
+model is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from select import select
+
+from lacli.errors import LacliError, UsageError
+from lacli.text.files import is_terminal, read_file, read_to_end
+from lacli.text.format import counted
+
+STDIN = "-"
+
+PATIENCE_S = 0.5
+"""How long piped input may bring nothing before that is said: a user wonders by then, and `echo` is done long since."""
+
+
+def read_question(
+    prompt: str | None,
+    file: str | None,
+    *,
+    stdin: bool | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> str:
+    """The prompt text: the parts that were given, a blank line between them.
+
+    stdin: read it even from a terminal (the user typed `-`), or never; None: where it is piped. say: takes a sentence
+    when piped input is waited for, and one on what it adds unasked. Raises UsageError when nothing was given and
+    PromptError or LacliError when a part cannot be read.
+    """
+    wants_stdin = stdin or STDIN in (prompt, file)
+    alone = prompt is None and file is None
+    unasked = not (wants_stdin or alone)
+    parts = []
+    if file is not None and file != STDIN:
+        parts.append(read_text(file))
+    if wants_stdin or (stdin is None and _is_piped()):
+        _say_waiting(say, "; skip it with </dev/null or --no-stdin" if unasked else "")
+        parts.append(_read_stdin())
+        if unasked and parts[-1].strip():
+            say(f"added {counted(len(parts[-1].strip().splitlines()), 'line')} of standard input to the prompt")
+    if prompt is not None and prompt != STDIN:
+        parts.append(check_text(prompt, "-p"))
+    given = [part for part in parts if part.strip()]
+    if not given and alone:
+        raise UsageError("there is no prompt", "give one with -p, with -f FILE or through a pipe")
+    return given[0] if len(given) == 1 else "\n\n".join(part.strip("\n") for part in given)
+
+
+def check_text(text: str, name: str) -> str:
+    """An argument as it is. Raises LacliError when it was not UTF-8, which Python lets pass as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise LacliError(f"{name} is not UTF-8 text", "check the terminal's encoding") from error
+    return text
+
+
+def read_text(name: str, *, ordinary: bool = False) -> str:
+    """A UTF-8 file's text. Raises LacliError as `read_raw` does, and for bytes that are none."""
+    return decode(read_raw(name, ordinary=ordinary), name).removeprefix("\ufeff").removesuffix("\n")
+
+
+def read_raw(name: str, *, ordinary: bool = False) -> bytes:
+    """A file's bytes. Raises LacliError when it cannot be read, or is too large for a text.
+
+    ordinary: refuse devices and pipes, which may never end.
+    """
+    try:
+        return read_file(os.path.expanduser(name), ordinary=ordinary)
+    except OSError as error:
+        raise LacliError(f"cannot read {name}: {error.strerror}", "check the file's name") from error
+
+
+def decode(raw: bytes, name: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise LacliError(
+            f"{name} is not UTF-8 text: byte {raw[error.start]:#04x} at offset {error.start}", "convert it with iconv"
+        ) from error
+
+
+def on_terminal() -> bool:
+    """Whether somebody types and reads here: input and output are both a terminal."""
+    return all(map(is_terminal, (sys.stdin, sys.stdout)))
+
+
+def _is_piped() -> bool:
+    return sys.stdin is not None and not is_terminal(sys.stdin)
+
+
+def _say_waiting(say: Callable[[str], None], hint: str) -> None:
+    """Say that piped input is waited for, where nothing comes."""
+    try:
+        waits = _is_piped() and not select([sys.stdin], [], [], PATIENCE_S)[0]
+    except (OSError, ValueError):  # Windows can ask sockets only
+        return
+    if waits:
+        say(f"waiting for standard input{hint}")
+
+
+def _read_stdin() -> str:
+    if sys.stdin is None:
+        raise LacliError("standard input is closed", "give the prompt with -p or -f")
+    try:
+        return decode(read_to_end(sys.stdin.buffer.read), "standard input").removesuffix("\n")
+    except OSError as error:
+        raise LacliError(f"cannot read standard input: {error.strerror}", "give the prompt with -p or -f") from error

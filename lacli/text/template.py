@@ -1,0 +1,350 @@
+"""From a conversation to a prompt: which chat template is used, and how one is made to take any conversation.
+
+Strings in, strings out; compiling and rendering is `jinja.py`, turning text into tokens llama.cpp's affair.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from secrets import token_hex
+from typing import Protocol
+
+from lacli.errors import PromptError, UsageError, in_one_line
+from lacli.text.question import check_text, read_text
+from lacli.text.reasoning import as_history
+
+Formatter = Callable[..., str]
+
+Messages = Sequence[Mapping[str, object]]
+
+OWN = "the model's own"
+
+CHATML = "chatml"
+
+STOPS: dict[str, tuple[str, ...]] = {
+    "alpaca": ("</s>", "### Instruction:"),
+    "chatml": ("<|im_end|>", "<|im_start|>"),
+    "command-r": ("<|END_OF_TURN_TOKEN|>",),
+    "deepseek": ("<｜end▁of▁sentence｜>", "<｜User｜>"),
+    "gemma": ("<end_of_turn>", "<start_of_turn>"),
+    "gpt-oss": ("<|return|>", "<|call|>"),
+    "llama2": ("</s>", "[INST]"),
+    "llama3": ("<|eot_id|>", "<|start_header_id|>"),
+    "mistral": ("</s>", "[INST]"),
+    "phi3": ("<|end|>", "<|user|>"),
+    "phi4": ("<|im_end|>", "<|im_start|>"),
+    "qwen": ("<|im_end|>", "<|im_start|>"),
+    "vicuna": ("</s>", "USER:"),
+    "zephyr": ("</s>", "<|user|>"),
+}
+"""The bundled templates, each with the texts that end a turn of its format."""
+
+THEIR_NAMES = {
+    "deepseek3": "deepseek",
+    "llama2-sys": "llama2",
+    "llama2-sys-bos": "llama2",
+    "llama2-sys-strip": "llama2",
+    "mistral-v7-tekken": "mistral",
+}
+"""llama.cpp's names of these formats where ours are others: its variable sets --chat-template too (llama-chat.cpp)."""
+
+VARIABLES = "--chat-template-kwargs"
+
+OWN_VARIABLES = ("messages", "bos_token", "eos_token", "add_generation_prompt", "raise_exception", "strftime_now")
+"""What a template gets of a conversation and a model, whatever a user gives."""
+
+EXAMPLE = """give an object, '{"enable_thinking": false}' for example"""
+
+PROBE = "xylograph"
+"""A word in the place of a text, to see whether a template prints that text."""
+
+MARK = token_hex(8)
+"""Stands in a control token's name that a message says, until the prompt is cut into tokens: no message has it."""
+
+SPACE = " \t\n\v\f\r"
+"""What C's isspace takes for space, and so the tokens that take the space beside them."""
+
+
+class TemplateModel(Protocol):
+    """What choosing a template asks of a model."""
+
+    @property
+    def chat_template(self) -> str: ...
+
+    def compile_template(self, source: str) -> Formatter: ...
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A compiled chat template.
+
+    name: what it was chosen by. source: its Jinja text. stops: texts that end a turn where the model's own end
+    tokens may be others (templates that were chosen by name). variables: what the user gives it beside a conversation.
+    """
+
+    name: str
+    source: str
+    formatter: Formatter = field(repr=False, compare=False)
+    stops: tuple[str, ...] = ()
+    variables: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A conversation up to where the next answer begins; answers are given as they were generated.
+
+        A system text that the template refuses or leaves out goes in front of the first question. Raises PromptError
+        when the template fails.
+        """
+        return _render(
+            partial(self.formatter, **self.variables),
+            [
+                as_history(message["content"], self.source) if message["role"] == "assistant" else dict(message)
+                for message in messages
+            ],
+        )
+
+
+def choose_template(wanted: str, model: TemplateModel) -> tuple[ChatTemplate | None, list[str]]:
+    """The template to use, and sentences about it; None where the model has none and none is wanted.
+
+    wanted: a bundled template's name, a file or a Jinja text; empty for the model's own, for which ChatML stands in
+    when it is broken. Raises UsageError for a name that is none, LacliError for a file that cannot be read and
+    PromptError for a template that is broken.
+    """
+    if wanted:
+        return _wanted_template(check_text(wanted, "--chat-template"), model), []
+    source = model.chat_template
+    if not source:
+        return None, []
+    try:
+        return ChatTemplate(OWN, source, model.compile_template(source)), []
+    except PromptError as error:
+        reason = error.what.removeprefix("the ")
+        return chatml(model), [f"the model's own {reason}; ChatML takes its place, --chat-template sets another"]
+
+
+def read_variables(text: str) -> dict[str, object]:
+    """The variables of a JSON object, for `ChatTemplate`; an empty text has none. Raises UsageError for other text."""
+    try:
+        found = json.loads(check_text(text, VARIABLES)) if text else {}
+    except (ValueError, RecursionError) as error:
+        reason = str(error) or "it is nested too deeply"
+        raise UsageError(f"{VARIABLES} is not JSON: {reason}", EXAMPLE) from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{VARIABLES} is no JSON object", EXAMPLE)
+    return check_variables(found, VARIABLES)
+
+
+def check_variables(variables: Mapping[str, object], given_by: str = "template_variables") -> dict[str, object]:
+    """The variables for a template. Raises UsageError where one has the name of what a template gets anyway.
+
+    given_by: what the user gave them by, for the error.
+    """
+    if taken := [name for name in variables if name in OWN_VARIABLES]:
+        raise UsageError(f"{given_by} cannot set {taken[0]}", "a template gets it from the conversation and the model")
+    return dict(variables)
+
+
+def chatml(model: TemplateModel) -> ChatTemplate:
+    """The template for a conversation with a model that has none."""
+    return bundled_template(CHATML, model)
+
+
+def bundled_template(name: str, model: TemplateModel) -> ChatTemplate:
+    """One of the templates that come with lacli, by its name in STOPS."""
+    source = (files("lacli") / "data" / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    return ChatTemplate(name, source, model.compile_template(source), STOPS[name])
+
+
+def as_messages(question: str, system: str = "", history: Sequence[tuple[str, str]] = ()) -> list[dict[str, str]]:
+    """A conversation that ends with a question, as a template takes it."""
+    messages = [{"role": "system", "content": system}] if system else []
+    for asked, answer in history:
+        messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+    return [*messages, {"role": "user", "content": question}]
+
+
+def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
+    """A rendered prompt whose tokens begin with one BOS at most, whoever writes it and however often."""
+    if not bos or not prompt.lstrip().startswith(bos):
+        return prompt
+    rest = prompt
+    while rest.lstrip().startswith(bos):
+        rest = rest.lstrip().removeprefix(bos)
+    return rest if adds_bos else bos + rest
+
+
+class ControlNames:
+    """Keeps names of control tokens text where messages say them: such a token is the template's to write.
+
+    Names are marked in messages before those are rendered; what has marks in it is then cut into tokens as plain text.
+    """
+
+    def __init__(self, names: Mapping[str, tuple[bool, bool]]) -> None:
+        """names: of control tokens, with whether each takes the space left and right of it."""
+        # A mark stands behind a name's first character, so that it cannot part a name of one character.
+        self._takes_space = {name: takes for name, takes in names.items() if name[1:]}
+        # A vocabulary can have thousands of names: one pattern of them all is slow to compile and to search with.
+        self._lengths = sorted({len(name) for name in self._takes_space}, reverse=True)
+        firsts = {name[0] for name in self._takes_space}
+        self._first = re.compile(f"[{re.escape(''.join(sorted(firsts)))}]" if firsts else "(?!)")
+
+    def marked(self, text: str, but: Collection[str] = ()) -> str:
+        """What a message says, with a mark in every name except those in `but`.
+
+        The beginning of a name at the end has one too: what a template puts behind it could complete it.
+        """
+
+        def mark(found: re.Match[str]) -> str:
+            # Names can overlap, so every place where one begins is marked.
+            name = self._name_at(text, found.start()) or self._begun_at(text, found.start())
+            return found[0] + (MARK if name and name not in but else "")
+
+        return self._first.sub(mark, text)
+
+    def spans(self, text: str) -> Iterator[tuple[str, bool]]:
+        """The parts of a rendered text in order, each with whether marks are in it: then no name is a control token."""
+        parts = self._parts(text) if MARK in text else [text]
+        written = ""
+        for place, part in enumerate(parts):
+            if MARK not in part:
+                written += part
+                continue
+            if written:
+                yield written, False
+            if place and self._takes_space[parts[place - 1]][1]:
+                part = part.lstrip(SPACE)
+            if parts[place + 1 :] and self._takes_space[parts[place + 1]][0]:
+                part = part.rstrip(SPACE)
+            yield part, True
+            written = ""
+        if written:
+            yield written, False
+
+    def _parts(self, text: str) -> list[str]:
+        """A text cut at its names, each of which stands between two other parts, empty ones too."""
+        parts, end = [], 0
+        for found in self._first.finditer(text):
+            if found.start() >= end and (name := self._name_at(text, found.start())):
+                parts += [text[end : found.start()], name]
+                end = found.start() + len(name)
+        return [*parts, text[end:]]
+
+    def _name_at(self, text: str, place: int) -> str:
+        """The longest name that begins at a place, or an empty string."""
+        found = (text[place : place + length] for length in self._lengths)
+        return next((name for name in found if name in self._takes_space), "")
+
+    def _begun_at(self, text: str, place: int) -> str:
+        """The end of a text from a place on, if a name begins with it, or an empty string."""
+        if len(text) - place >= self._lengths[0]:
+            return ""
+        end = text[place:]
+        return end if any(name.startswith(end) for name in self._takes_space) else ""
+
+
+def _wanted_template(wanted: str, model: TemplateModel) -> ChatTemplate:
+    if "{{" in wanted or "{%" in wanted:
+        return ChatTemplate("a text", wanted, model.compile_template(wanted))
+    name = THEIR_NAMES.get(wanted.lower(), wanted.lower())
+    if name in STOPS:
+        return bundled_template(name, model)
+    path = Path(os.path.expanduser(wanted))
+    if not (path.suffix == ".jinja" or len(path.parts) > 1 or os.path.exists(path)):
+        raise UsageError(
+            f"--chat-template {wanted[:80]!r} is neither a template's name nor a file", f"one of {', '.join(STOPS)}"
+        )
+    # Jinja takes the last newline of a text away, as reading the file has done.
+    source = read_text(wanted) + "\n"
+    try:
+        return ChatTemplate(path.name, source, model.compile_template(source))
+    except PromptError as error:
+        raise PromptError(f"{wanted}: {error.what}", error.hint) from error
+
+
+def _render(formatter: Formatter, messages: list[dict[str, str]]) -> str:
+    """The first shape of a conversation that a template prints whole."""
+    reason = "it leaves out what is asked"
+    cause: Exception | None = None
+    for shape in _shapes(messages):
+        try:
+            rendered = formatter(shape)
+        except PromptError:  # a bound is met, and would be with every shape
+            raise
+        except Exception as error:  # a template is a program of its author's: whatever it raises, it refuses the shape
+            # What it says about a list where it wants a text explains nothing.
+            if not _is_typed(shape):
+                reason, cause = in_one_line(error), error
+            continue
+        if _is_whole(formatter, rendered, shape):
+            return rendered
+    raise PromptError(
+        f"the chat template fails: {reason}", "give another with --chat-template; lacli run goes without one by --raw"
+    ) from cause
+
+
+def _shapes(messages: list[dict[str, str]]) -> Iterator[Messages]:
+    """A conversation as it is, and as templates want it that want turns, know no system role, or want parts."""
+    shapes: list[list[dict[str, str]]] = []
+    for shape in (messages, _merged(messages), _merged(_folded(messages))):
+        if shape not in shapes:
+            shapes.append(shape)
+    yield from shapes
+    yield from map(_typed, shapes)
+
+
+def _folded(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The system text in front of the first question, a blank line between them."""
+    if len(messages) < 2 or messages[0]["role"] != "system":
+        return messages
+    system, first, *others = messages
+    return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *others]
+
+
+def _merged(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Neighbours of one role as one message, for templates whose roles must alternate."""
+    merged: list[dict[str, str]] = []
+    for message in messages:
+        if merged and merged[-1]["role"] == message["role"]:
+            message = {**message, "content": f"{merged.pop()['content']}\n\n{message['content']}"}
+        merged.append(message)
+    return merged
+
+
+def _typed(messages: list[dict[str, str]]) -> Messages:
+    """Contents as lists of parts, for templates that read nothing else."""
+    return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
+
+
+def _is_typed(messages: Messages) -> bool:
+    return not isinstance(messages[0]["content"], str)
+
+
+def _is_whole(formatter: Formatter, rendered: str, shape: Messages) -> bool:
+    """Whether a template prints the first and the last message of a conversation that it has rendered, answers aside.
+
+    Words in their place show it: the texts themselves may stand elsewhere in the conversation too.
+    """
+    needed = {index for index in (0, len(shape) - 1) if shape[index]["role"] in ("system", "user")}
+    words = {index: f"{PROBE}{index}" for index in needed}
+    probes = [dict(message) for message in shape]
+    for index, word in words.items():
+        probes[index]["content"] = [{"type": "text", "text": word}] if _is_typed(shape) else word
+    try:
+        probed = formatter(probes)
+    except PromptError:
+        raise
+    except Exception:  # as above: it may look for something in the text
+        return all(_text(shape[index]).strip() in rendered for index in needed)
+    return all(word in probed for word in words.values())
+
+
+def _text(message: Mapping[str, object]) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else content[0]["text"]  # type: ignore[index]

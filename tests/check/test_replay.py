@@ -1,0 +1,135 @@
+"""Replays on the fake engine: a run's own batch shapes, a text in sequence 0, nothing of the run's masks and copies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lacli.batch import Batch
+from lacli.check.judge import plain_logits
+from lacli.check.replay import (
+    Mismatch,
+    Recorder,
+    Rows,
+    accepted_rows,
+    replay,
+)
+from lacli.decode import Decoder
+from lacli.engine import Floats
+from lacli.settings import DecodeSettings, ModeName
+from tests.fakes.engine import FakeEngine
+
+PROMPT = [1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 4, 5]
+LIMIT = 40
+
+
+class Watched(Recorder):
+    """Remembers the sequence calls too, and the logits of every step."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        super().__init__(engine)
+        self.copies = 0
+        self.steps: list[Floats] = []
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self.copies += 1
+        super().copy(source, target, start, end)
+
+    def decode(self, batch: Batch) -> bool:
+        fits = super().decode(batch)
+        if any(self.decoded[-1].outputs):
+            self.steps.append(self.logits().copy())
+        return fits
+
+
+def chosen(mode: ModeName) -> DecodeSettings:
+    return DecodeSettings(mode=mode, window=4, ngram=4, guesses=4)
+
+
+def engine_for(mode: ModeName) -> Watched:
+    settings = chosen(mode)
+    return Watched(FakeEngine(sequences=settings.sequences))
+
+
+def answer(engine: Recorder, mode: ModeName) -> list[tuple[int, ...]]:
+    return [step.tokens for step in Decoder(engine, chosen(mode)).generate(PROMPT, LIMIT)]
+
+
+@pytest.mark.parametrize("mode", ["plain", "jacobi", "lookup", "lookahead"])
+@given(cut=st.integers(0, LIMIT - 1))
+def test_a_replay_of_an_exact_run_gives_the_logits_of_plain(mode: ModeName, cut: int) -> None:
+    engine = engine_for(mode)
+    steps = answer(engine, mode)
+    text = [token for step in steps for token in step][:cut]
+    np.testing.assert_array_equal(replay(engine, steps, text), plain_logits(FakeEngine(), PROMPT, text))
+
+
+@pytest.mark.parametrize("mode", ["jacobi", "lookup", "lookahead"])
+def test_a_replay_has_the_runs_batch_sizes_and_copies_nothing(mode: ModeName) -> None:
+    engine = engine_for(mode)
+    steps = answer(engine, mode)
+    shapes = [(len(rows.tokens), sum(rows.outputs)) for rows in engine.decoded]
+    assert max(rows for rows, _ in shapes[1:]) > 2
+    engine.copies = 0
+    replay(engine, steps, [token for step in steps for token in step][:-1])
+    assert [(len(rows.tokens), sum(rows.outputs)) for rows in engine.decoded] == shapes
+    assert engine.copies == 0
+
+
+def test_a_recorder_forgets_what_was_before_a_clear() -> None:
+    engine = engine_for("lookup")
+    answer(engine, "lookup")
+    first = engine.decoded
+    answer(engine, "lookup")
+    assert engine.decoded == first
+    engine.clear()
+    assert engine.decoded == []
+
+
+def test_a_batch_that_found_no_room_is_not_recorded() -> None:
+    engine = Recorder(FakeEngine(refuse_above=5))
+    assert not engine.decode(Rows([1] * 6, list(range(6)), [[0]] * 6, [True] * 6).batch())
+    assert engine.decode(Rows([1] * 5, list(range(5)), [[0]] * 5, [True] * 5).batch())
+    assert [len(rows.tokens) for rows in engine.decoded] == [5]
+
+
+def test_rows_survive_a_trip_through_a_batch() -> None:
+    rows = Rows([7, 8, 9, 8], [3, 4, 5, 4], [[0, 1, 2], [1], [1], [2]], [True, False, True, True])
+    assert Rows.of(rows.batch()) == rows
+
+
+def test_accepted_rows_follow_the_sequences_down() -> None:
+    rows = Rows([5, 6, 7, 6, 8], [9, 10, 11, 10, 11], [[0, 1, 2], [1], [1], [2], [2]], [True] * 5)
+    assert accepted_rows(rows, []) == [0]
+    assert accepted_rows(rows, [6, 7]) == [0, 1, 2]
+    with pytest.raises(Mismatch, match="token 9 was accepted 1 deep"):
+        accepted_rows(rows, [9])
+
+
+def test_a_text_that_the_batches_did_not_bring_is_a_mismatch() -> None:
+    engine = engine_for("lookup")
+    steps = answer(engine, "lookup")
+    longest = max(range(len(steps)), key=lambda index: len(steps[index]))
+    assert len(steps[longest]) > 1
+    text = [token for step in steps[: longest + 1] for token in step]
+    text[-2] = (text[-2] + 1) % 12
+    with pytest.raises(Mismatch):
+        replay(engine, steps, text)
+    answer(engine, "lookup")
+    with pytest.raises(Mismatch, match="longer"):
+        replay(engine, steps, [*(token for step in steps for token in step), 1])
+
+
+def test_rows_before_the_input_are_decoded_again_with_it() -> None:
+    rows = Rows([4, 5, 6, 7], [8, 9, 10, 10], [[0, 1, 2], [0, 1, 2], [1], [2]], [False, True, True, True])
+    assert rows.input == 1
+    assert accepted_rows(rows, [7]) == [1, 3]
+    engine = Recorder(FakeEngine(sequences=3))
+    prefill = Rows([1] * 8, list(range(8)), [[0]] * 8, [False] * 8)
+    engine.decoded = [prefill, Rows([4, 5], [8, 9], [[0, 1, 2], [1]], [True, True]), rows]
+    text = [5, 7, 3]
+    np.testing.assert_array_equal(
+        replay(engine, [[5], text[1:]], text[:2]), plain_logits(FakeEngine(), [*[1] * 8, 4], text[:2])
+    )

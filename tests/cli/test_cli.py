@@ -1,0 +1,601 @@
+"""The command line as a person uses it: pipes, flags, JSON, statistics, colours, Ctrl-C, help, the environment."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lacli import __version__, generate, load
+from lacli.batch import Batch
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.resolve import DEMO, demo_model
+from lacli.settings import MODES, PRESETS, DecodeSettings
+from lacli.text.question import read_question
+from tests.fakes.tiny_models import (
+    CONTEXT_LENGTH,
+    write_llama,
+    write_llama_split,
+    write_mamba,
+)
+from tests.program import (
+    Done,
+    call,
+    finish,
+    on_terminal,
+    run,
+    start,
+)
+
+QUESTION = "Show me the source code of `json.dumps`."
+SIZE = 30
+"""Tokens of most answers here: enough for guesses to come true, and quick."""
+
+KEYS = (
+    *("model", "mode", "window", "ngram", "guesses", "text", "tokens", "finish_reason", "prompt_n", "prompt_ms"),
+    *("predicted_n", "predicted_ms", "predicted_per_second", "draft_n", "draft_n_accepted", "steps"),
+    *("tokens_per_step", "accept_hist", "rows_mean", "bookkeeping_ms", "python_ms", "pool"),
+)
+FLAGS = (
+    *("-p", "-f", "-sys", "-sysf", "--raw", "-n", "--stop", "-s", "--mode", "--preset", "-W", "-N", "-G"),
+    *("-c", "-ngl", "-t", "-tb", "-b", "-fa", "-ctk", "-ctv"),
+    *("--sources", "--auto-rows", "--explain", "--show-accepted", "--stats", "--json", "-q", "-v", "--color"),
+)
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+ANSWER_COLOUR = re.compile(r"\x1b\[(?:3[1-6]|94)m(.*?)\x1b\[0m", re.DOTALL)
+
+
+def answer(*arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> dict[str, Any]:
+    """The JSON object of a run that has to end well."""
+    done = call("run", "--json", *arguments, stdin=stdin, env=env)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def printed(text: str) -> str:
+    """What stdout shows of an answer: its last line ended."""
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, Any]:
+    """The answer to QUESTION that other runs are compared with."""
+    return answer("-p", QUESTION, "-n", str(SIZE))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def tiny(folder: Path) -> str:
+    path = folder / "tiny-llama.gguf"
+    write_llama(path)
+    return str(path)
+
+
+def test_the_answer_alone_goes_to_stdout(reference: dict[str, Any]) -> None:
+    done = run("run", "-p", QUESTION, "-n", str(SIZE), "--stats")
+    assert done.code == 0
+    assert done.out == printed(reference["text"])
+    assert DEMO in done.err and "rows a step" in done.err
+
+
+def test_without_a_model_one_line_says_which_model_runs(tiny: str) -> None:
+    notes = call("run", "-p", "hi", "-n", "1").err.splitlines()
+    assert len(notes) == 1 and DEMO in notes[0]
+    assert call("run", tiny, "-p", "hi", "-n", "1").err == ""
+
+
+def test_quiet_silences_notes_but_not_the_numbers_that_were_asked_for() -> None:
+    assert call("run", "-q", "-p", "hi", "-n", "1").err == ""
+    assert "rows a step" in call("run", "-q", "--stats", "-p", "hi", "-n", "1").err
+
+
+def test_verbose_shows_the_log_of_llama_cpp_on_stderr(reference: dict[str, Any]) -> None:
+    done = call("run", "-v", "-p", QUESTION, "-n", str(SIZE))
+    assert "llama_model_loader" in done.err
+    assert done.out == printed(reference["text"])
+
+
+def test_an_answer_that_ends_its_own_line_gets_no_second_end(reference: dict[str, Any]) -> None:
+    first, rest = reference["text"].split("\n", 1)
+    done = call("run", "-p", QUESTION, "-n", str(SIZE), "--stop", rest[:9])
+    assert done.out == f"{first}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"], ["-p", "-"], ["-f", "-"], [str(demo_model()), "-"]])
+def test_a_prompt_through_a_pipe_is_the_prompt_of_p(arguments: list[str], reference: dict[str, Any]) -> None:
+    found = answer(*arguments, "-n", str(SIZE), stdin=f"{QUESTION}\n".encode())
+    assert found["tokens"] == reference["tokens"]
+    assert found["prompt_n"] == reference["prompt_n"]
+
+
+def test_a_pipe_of_a_real_shell_works(reference: dict[str, Any]) -> None:
+    done = run("run", "-q", "-n", str(SIZE), stdin=f"{QUESTION}\n".encode())
+    assert done == Done(0, printed(reference["text"]), "")
+
+
+def test_a_prompt_file_is_the_prompt_of_p(tmp_path: Path, reference: dict[str, Any]) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text(QUESTION + "\n")
+    assert answer("-f", str(file), "-n", str(SIZE))["tokens"] == reference["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "file", "piped", "question"),
+    [
+        ("third", "first\n", "second\nline\n", "first\n\nsecond\nline\n\nthird"),
+        ("third", None, "\nsecond\n\n\n", "second\n\nthird"),
+        (None, "first\n\n", "second", "first\n\nsecond"),
+        ("\n as it is\n", None, "", "\n as it is\n"),
+        (None, " a\n b\n", "\n", " a\n b"),
+        (None, None, "one newline less\n\n", "one newline less\n"),
+        ("", None, "", ""),
+    ],
+)
+def test_file_then_pipe_then_p_with_a_blank_line_between(
+    prompt: str | None, file: str | None, piped: str, question: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(piped.encode()), "utf-8"))
+    path = tmp_path / "prompt.txt"
+    path.write_text(file or "")
+    assert read_question(prompt, str(path) if file else None) == question
+
+
+def test_a_run_says_what_its_input_added_and_can_be_told_to_leave_it(reference: dict[str, Any]) -> None:
+    sizes = ("-n", str(SIZE))
+    assert (
+        "lacli: added 2 lines of standard input to the prompt\n" in call("run", "-p", "hi", *sizes, stdin=b"1\n2").err
+    )
+    assert call("run", "-q", "-p", "hi", *sizes, stdin=b"1\n2").err == ""
+    assert answer("--no-stdin", "-p", QUESTION, *sizes, stdin=b"1\n2")["tokens"] == reference["tokens"]
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["-p", "-"], ["-f", "-"]])
+def test_input_cannot_be_asked_for_and_left(arguments: list[str]) -> None:
+    done = call("run", "--no-stdin", *arguments)
+    assert done.code == 2 and done.err.count("\n") == 1 and "--no-stdin" in done.err
+
+
+def test_a_dash_reads_from_a_terminal_to_its_end(tiny: str) -> None:
+    terminal = on_terminal("run", tiny, "-", "--raw", "-n", "5")
+    terminal.setecho(False)
+    terminal.sendline("x")
+    terminal.sendeof()
+    assert finish(terminal).out.replace("\r", "").endswith(call("run", tiny, "--raw", "-n", "5", "-p", "x").out)
+
+
+def test_the_system_prompt_comes_as_text_or_from_a_file(tmp_path: Path, reference: dict[str, Any]) -> None:
+    file = tmp_path / "system.txt"
+    file.write_text("Be brief.\n")
+    typed = answer("-p", QUESTION, "-n", "5", "-sys", "Be brief.")
+    read = answer("-p", QUESTION, "-n", "5", "-sysf", str(file))
+    assert typed["prompt_n"] == read["prompt_n"] > reference["prompt_n"]
+    assert typed["tokens"] == read["tokens"]
+
+
+def test_raw_continues_the_prompt_without_the_template(tiny: str) -> None:
+    spelled = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    by_template, raw = answer(tiny, "-p", "hi", "-n", "9"), answer(tiny, "--raw", "-p", spelled, "-n", "9")
+    assert by_template["tokens"] == raw["tokens"]
+    assert answer(tiny, "--raw", "-p", "hi", "-n", "1")["prompt_n"] == 2 < by_template["prompt_n"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 33])
+def test_n_is_exactly_the_number_of_tokens(count: int, tiny: str) -> None:
+    found = answer(tiny, "-p", "hi", "-n", str(count))
+    assert len(found["tokens"]) == found["predicted_n"] == count
+    assert found["finish_reason"] == "length"
+
+
+def test_n_zero_prints_nothing() -> None:
+    assert call("run", "-q", "-p", "hi", "-n", "0") == Done(0, "", "")
+    found = answer("-p", "hi", "-n", "0")
+    assert (found["text"], found["tokens"], found["predicted_n"], found["finish_reason"]) == ("", [], 0, "length")
+
+
+def test_without_n_a_full_context_ends_the_answer(tiny: str) -> None:
+    found = answer(tiny, "--raw", "-p", "hi", "-c", "256")
+    assert found["finish_reason"] == "length"
+    assert found["prompt_n"] + found["predicted_n"] == 256 + 1, "the last token needs no cell"
+
+
+def test_an_end_token_ends_the_answer_and_is_no_text() -> None:
+    found = answer("-p", "def add(a, b):")
+    assert found["finish_reason"] == "eog"
+    assert "<|" not in found["text"]
+    assert answer("-p", "def add(a, b):", "-n", str(found["predicted_n"] - 1))["text"] == found["text"]
+
+
+def test_the_first_of_several_stop_strings_ends_the_answer(reference: dict[str, Any]) -> None:
+    text = reference["text"]
+    later, sooner = text[len(text) // 2 :][:4], text[len(text) // 4 :][:5]
+    found = answer("-p", QUESTION, "-n", str(SIZE), "--stop", later, "--stop", "no such text", "--stop", sooner)
+    assert found["finish_reason"] == "stop"
+    assert found["text"] == text[: min(text.index(later), text.index(sooner))]
+    assert call("run", "-p", QUESTION, "-n", str(SIZE), "--stop", later, "--stop", sooner).out == printed(found["text"])
+
+
+CONTROLLED = ("--grammar", 'root ::= "one" <|im_start|> "two"')
+"""Makes the demo model say two words with a control token between them."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stop_string_may_be_the_name_of_a_control_token(mode: str) -> None:
+    found = answer("-p", QUESTION, *CONTROLLED, "--mode", mode, "--stop", "<|im_start|>")
+    assert (found["text"], found["finish_reason"]) == ("one", "stop")
+
+
+@pytest.mark.parametrize(("stop", "kept"), [("e<|im_start|>", "on"), ("<|im_start|>tw", "one"), ("im_start", "onetwo")])
+def test_what_is_printed_ends_before_a_stop_with_a_control_token_in_it(stop: str, kept: str) -> None:
+    assert call("run", "-p", QUESTION, *CONTROLLED, "--stop", stop).out == printed(kept)
+    assert call("chat", *CONTROLLED, "--stop", stop, stdin=QUESTION.encode()).out == printed(kept)
+
+
+def test_a_control_token_of_the_chat_templates_format_ends_an_answer() -> None:
+    settings = ModelSettings(threads=1, gpu_layers=0)
+    with load(model_settings=settings, sampling=SamplingSettings(grammar=CONTROLLED[1]), template="chatml") as session:
+        assert generate(session, QUESTION).text == "one"
+        assert generate(session, QUESTION, raw=True).text == "onetwo"
+        assert generate(session, QUESTION, stops=["<|im_start|>"], raw=True).finish_reason == "stop"
+
+
+def test_json_is_one_flat_object_with_the_promised_keys() -> None:
+    done = call("run", "--json", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
+    assert done.out.count("\n") == 1
+    found = json.loads(done.out)
+    assert set(KEYS) <= set(found)
+    assert [key for key, value in found.items() if isinstance(value, dict)] == ["sources", "pool"]
+    assert sum(source["tried"] for source in found["sources"].values()) == found["draft_n"]
+    assert sum(source["accepted"] for source in found["sources"].values()) == found["draft_n_accepted"]
+    assert found["model"] == str(demo_model())
+    assert (
+        found["predicted_n"]
+        == len(found["tokens"])
+        == sum(steps * length for length, steps in enumerate(found["accept_hist"], start=1))
+    )
+    assert found["steps"] == sum(found["accept_hist"])
+    assert found["tokens_per_step"] == pytest.approx(SIZE / found["steps"], abs=1e-3)
+    assert 0 < found["draft_n_accepted"] <= found["draft_n"]
+    assert set(found["pool"]) == {"keys", "ngrams", "fan_out_mean", "fan_out_median", "fan_out_max", "hit_rate"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_answers_and_says_which_it_is(mode: str) -> None:
+    """That their texts are equal, up to rounding, is tested elsewhere, with the margins."""
+    found = answer("--mode", mode, "-p", QUESTION, "-n", str(SIZE))
+    assert found["mode"] == mode and found["predicted_n"] == SIZE
+    assert found["steps"] + found["draft_n_accepted"] == SIZE
+    # Auto guesses where it pays.
+    assert mode == "auto" or (found["steps"] == SIZE) == (found["draft_n"] == 0) == (mode == "plain")
+
+
+def test_stats_go_to_stderr_and_say_when_plain_would_be_faster() -> None:
+    done = call("run", "-q", "--stats", "-p", QUESTION, "-n", str(SIZE), "-W", "30", "-G", "1", "-N", "8")
+    for subject in ("model", "mode", "prompt", "answer", "steps", "a step", "accepted", "pool"):
+        assert re.search(rf"^{subject}  ", done.err, re.MULTILINE), subject
+    assert "W=30 N=8 G=1" in done.err
+    assert re.search(r"^plain decoding ran at \d+ tokens/s .* times as fast", done.err, re.MULTILINE)
+    assert "tokens/s" not in done.out
+
+
+def test_the_steps_are_explained_on_stderr_while_stdout_has_the_answer_alone(reference: dict[str, Any]) -> None:
+    done = call("run", "-q", "--explain", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
+    assert done.out == printed(reference["text"])
+    head, *lines = done.err.splitlines()
+    assert head.split()[:3] == ["step", "rows", "came"]
+    numbers = [line.split()[0].rpartition("-")[2] for line in lines]
+    assert numbers == sorted(numbers, key=int) and int(numbers[-1]) <= SIZE
+    assert sum(int(line.split(" in ")[0].split()[-1]) for line in lines) == SIZE
+    assert any(re.search(r"pool [1-9]\d*/\d+", line) for line in lines)
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=str)
+def test_on_one_terminal_the_steps_are_explained_behind_the_answer(flags: list[str], reference: dict[str, Any]) -> None:
+    command = ("run", "-q", "--explain", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE), *flags)
+    out = ESCAPE.sub("", finish(on_terminal(*command)).out)
+    if flags:
+        assert json.loads(out.splitlines()[-1])["text"] == reference["text"]
+    else:
+        assert out.startswith(printed(reference["text"]) + "   step  rows")
+
+
+def test_sources_are_named_with_commas_and_an_unknown_one_is_refused(tiny: str) -> None:
+    found = answer(tiny, "--sources", "pool, suffix", "--auto-rows", "9", "-p", "hi", "-n", "1")
+    assert (found["auto_sources"], found["auto_rows"]) == (["pool", "suffix"], 9)
+    refused = call("run", tiny, "--sources", "suffix,magic", "-p", "hi")
+    assert refused.code == 2 and "magic" in refused.err and "recycling" in refused.err
+    refused = call("run", tiny, "-p", "hi", env={"LACLI_SOURCES": "magic"})
+    assert refused.code == 2 and "LACLI_SOURCES sets --sources" in refused.err
+    refused = call("run", tiny, "--auto-rows", "0", "-p", "hi")
+    assert refused.code == 2 and "--auto-rows" in refused.err
+
+
+def test_stats_of_plain_decoding_compare_it_with_nothing() -> None:
+    done = call("run", "-q", "--stats", "--mode", "plain", "-p", "hi", "-n", "3")
+    assert "S = 1.00" in done.err
+    assert "plain decoding ran" not in done.err and "pool" not in done.err
+
+
+def test_stats_of_no_token_at_all_are_numbers_too() -> None:
+    done = call("run", "-q", "--stats", "-p", "hi", "-n", "0")
+    assert done.code == 0 and "S = 0.00" in done.err
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_sets_all_three_sizes(preset: str, tiny: str) -> None:
+    found = answer(tiny, "--preset", preset, "-p", "hi", "-n", "1")
+    assert {name: found[name] for name in ("window", "ngram", "guesses")} == {
+        name: PRESETS[preset][name] for name in ("window", "ngram", "guesses")
+    }
+
+
+def test_a_flag_wins_over_the_preset_before_or_after_it(tiny: str) -> None:
+    for flags in (["-W", "3", "--preset", "code"], ["--preset", "code", "-W3"]):
+        found = answer(tiny, *flags, "-p", "hi", "-n", "1")
+        assert (found["window"], found["ngram"]) == (3, PRESETS["code"]["ngram"])
+
+
+def test_without_preset_and_flags_the_sizes_are_the_papers(reference: dict[str, Any]) -> None:
+    default = DecodeSettings()
+    sizes = (default.window, default.ngram, default.guesses)
+    assert (reference["window"], reference["ngram"], reference["guesses"]) == sizes == (15, 5, 15)
+
+
+def test_without_flags_the_mode_is_auto_and_a_size_or_a_preset_means_lookahead(
+    reference: dict[str, Any], tiny: str
+) -> None:
+    assert (reference["mode"], reference["auto_rows"]) == ("auto", 64)
+    for flags in ("-W 3", "-N 4", "-G 2", "--preset 34b"):
+        assert answer(tiny, *flags.split(), "-p", "hi", "-n", "1")["mode"] == "lookahead"
+        assert answer(tiny, *flags.split(), "--mode", "auto", "-p", "hi", "-n", "1")["mode"] == "auto"
+    assert answer(tiny, "-p", "hi", "-n", "1", env={"LACLI_WINDOW": "3"})["mode"] == "lookahead"
+    for flags in ("--auto-rows 9", "--lookup-draft 3", "--no-pool-text"):
+        assert answer(tiny, *flags.split(), "-p", "hi", "-n", "1")["mode"] == "auto"
+
+
+def test_spellings_of_llama_cpp_are_understood(tiny: str) -> None:
+    spellings = "-c 256 -ngl 99 -t 1 -tb 1 -b 512 -fa on -ctk f32 -ctv f32 -s 1 -W4 -N3 -G4 -n 2"
+    assert len(answer(tiny, *spellings.split(), "-p", "hi")["tokens"]) == 2
+    long = "--ctx-size 256 --gpu-layers all --threads 1 --threads-batch 1 --batch-size 512 --flash-attn off --seed 1"
+    assert len(answer(tiny, *long.split(), "--predict", "2", "--prompt", "hi")["tokens"]) == 2
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_any_part_of_a_split_model_runs_the_model(part: int, tmp_path: Path, tiny: str) -> None:
+    parts = write_llama_split(tmp_path)
+    assert answer(str(parts[part]), "-p", "hi", "-n", "9")["text"] == answer(tiny, "-p", "hi", "-n", "9")["text"]
+
+
+def test_a_recurrent_model_runs_plain_and_says_why(folder: Path) -> None:
+    path = folder / "mamba.gguf"
+    write_mamba(path)
+    done = call("run", str(path), "--json", "-p", "hi", "-n", "5")
+    assert json.loads(done.out)["mode"] == "plain"
+    assert "recurrent" in done.err and done.err.count("\n") == 1
+
+
+def test_a_long_context_is_cut_with_a_note_unless_it_was_asked_for(tiny: str, tmp_path: Path) -> None:
+    long = tmp_path / "long.gguf"
+    raw = bytearray(Path(tiny).read_bytes())
+    value = raw.index(b"llama.context_length") + len(b"llama.context_length") + 4
+    assert int.from_bytes(raw[value : value + 4], "little") == CONTEXT_LENGTH
+    raw[value : value + 4] = (131_072).to_bytes(4, "little")
+    long.write_bytes(raw)
+    cut = call("run", str(long), "--stats", "-p", "hi", "-n", "1").err
+    assert "8192 of the model's 131072" in cut and "8192 cells" in cut
+    asked = call("run", str(long), "--stats", "-p", "hi", "-n", "1", "-c", "9000").err
+    assert "of the model's" not in asked and "9216 cells" in asked
+
+
+def test_the_environment_sets_n_and_the_flag_wins_then_lacli_then_llama_arg(tiny: str) -> None:
+    theirs, both = {"LLAMA_ARG_N_PREDICT": "3"}, {"LLAMA_ARG_N_PREDICT": "3", "LACLI_N_PREDICT": "4"}
+    assert len(answer(tiny, "-p", "hi", env=theirs)["tokens"]) == 3
+    assert len(answer(tiny, "-p", "hi", env=both)["tokens"]) == 4
+    assert len(answer(tiny, "-p", "hi", "-n", "5", env=both)["tokens"]) == 5
+
+
+@pytest.mark.parametrize("prefix", ["LACLI_", "LLAMA_ARG_"])
+def test_the_environment_sets_what_llama_cpp_reads_there(prefix: str, tiny: str) -> None:
+    flags = {"CTX_SIZE": "256", "N_GPU_LAYERS": "0", "FLASH_ATTN": "on", "CACHE_TYPE_K": "q8_0", "CACHE_TYPE_V": "q8_0"}
+    by_environment = {f"{prefix}{name}": value for name, value in flags.items()}
+    err = call("run", tiny, "--stats", "-p", "hi", "-n", "1", env=by_environment).err
+    assert "256 cells" in err
+    refused = call("run", tiny, "--mode", "lookahead", "-p", "hi", env={f"{prefix}BATCH": "7"})
+    assert (refused.code, "-b is 7" in refused.err) == (2, True)
+    refused = call("run", tiny, "-p", "hi", env={**by_environment, f"{prefix}FLASH_ATTN": "off"})
+    assert (refused.code, "-ctv q8_0" in refused.err) == (2, True)
+    refused = call("run", tiny, "-p", "hi", env={"LACLI_THREADS": "", f"{prefix}THREADS": "many"})
+    assert (refused.code, "-t: " in refused.err) == (2, True)
+
+
+@pytest.fixture(scope="module")
+def drafted() -> dict[str, Any]:
+    """The answer to QUESTION in a mode that guesses whether it pays or not."""
+    return answer("--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
+
+
+@pytest.fixture
+def shown() -> Iterator[list[str]]:
+    yield ["run", "-q", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE), "--show-accepted"]
+
+
+def test_accepted_tokens_are_coloured_on_a_terminal(shown: list[str], drafted: dict[str, Any]) -> None:
+    out = finish(on_terminal(*shown)).out
+    assert ESCAPE.sub("", out) == printed(drafted["text"])
+    assert 0 < len(ANSWER_COLOUR.findall(out)) == out.count("\x1b[0m") <= drafted["draft_n_accepted"]
+
+
+def test_a_legend_says_which_colour_is_which_unless_quiet(shown: list[str], drafted: dict[str, Any]) -> None:
+    shown.remove("-q")
+    legend = ESCAPE.sub("", finish(on_terminal(*shown)).out).splitlines()[-1]
+    assert legend.startswith("lacli: accepted in parallel: ")
+    counts = {name: int(count) for count, name in re.findall(r"(\d+) (\w+)", legend)}
+    assert counts == {name: of["accepted"] for name, of in drafted["sources"].items() if of["accepted"]}
+
+
+@pytest.mark.parametrize(
+    ("flags", "env"), [([], {"NO_COLOR": "1"}), (["--color", "off"], {}), ([], {"TERM": "dumb"})], ids=str
+)
+def test_no_escape_codes_where_they_are_not_wanted(shown: list[str], flags: list[str], env: dict[str, str]) -> None:
+    shown.remove("-q")
+    assert "\x1b" not in finish(on_terminal(*shown, *flags, env=env)).out
+
+
+def test_no_colours_into_a_pipe_unless_asked_for(shown: list[str], drafted: dict[str, Any]) -> None:
+    assert "\x1b" not in call(*shown).out
+    coloured = call(*shown, "--color", "on", env={"NO_COLOR": "1"}).out
+    assert ANSWER_COLOUR.search(coloured)
+    assert ESCAPE.sub("", coloured) == printed(drafted["text"])
+
+
+def test_without_show_accepted_the_answer_is_never_coloured(shown: list[str]) -> None:
+    shown.remove("--show-accepted")
+    assert "\x1b" not in finish(on_terminal(*shown)).out
+
+
+ENDLESS = ("run", "-q", "--raw", "-p", "def f(x):", "-c", "16384", "--ignore-eos")
+"""An answer that takes half a minute, so it goes on however late Ctrl-C comes."""
+
+
+def test_ctrl_c_on_a_terminal_keeps_the_text_so_far_and_typed_keys_are_no_part_of_it() -> None:
+    terminal = on_terminal(*ENDLESS)
+    terminal.expect(r"\S+")
+    assert not terminal.getecho()
+    terminal.sendintr()
+    first = terminal.after
+    done = finish(terminal)
+    assert done.code == 130
+    assert done.out.endswith("\n") and "Traceback" not in done.out
+    text = (first + done.out).replace("^C", "").strip()
+    whole = answer("--raw", "-p", "def f(x):", "-n", str(SIZE))["text"].strip()
+    assert whole.startswith(text) or text.startswith(whole)
+
+
+@pytest.mark.parametrize(("calls", "tokens"), [(0, 0), (4, 3)], ids=["in the prompt", "in the answer"])
+def test_ctrl_c_leaves_the_object_so_far(
+    calls: int, tokens: int, reference: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, left = LlamaEngine.decode, iter(range(calls))
+
+    def interrupted(engine: LlamaEngine, batch: Batch) -> bool:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return decode(engine, batch)
+
+    monkeypatch.setattr(LlamaEngine, "decode", interrupted)
+    done = call("run", "-q", "--json", "--mode", "plain", "-p", QUESTION)
+    found = json.loads(done.out)
+    assert (done.code, done.err, found["finish_reason"]) == (130, "", "interrupt")
+    assert found["tokens"] == reference["tokens"][:tokens]
+    assert reference["text"].startswith(found["text"])
+
+
+@pytest.mark.parametrize("flags", [[], ["--stats"], ["--json"]], ids=str)
+def test_an_interrupt_ends_a_process_with_130_and_no_traceback(flags: list[str]) -> None:
+    with start(*ENDLESS, "-v", *flags) as process:
+        assert process.stdout and process.stderr
+        # The log of the cleared cache is among the last lines before the answer.
+        for line in process.stderr:
+            if b"sched_reserve" in line:
+                break
+        if not flags:
+            assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 130
+    assert b"Traceback" not in err and b"ignored" not in err
+    assert not out or out.endswith(b"\n")
+
+
+def test_an_interrupt_while_the_model_loads_ends_at_once() -> None:
+    with start(*ENDLESS, "-v") as process:
+        assert process.stderr
+        assert process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 130
+    assert b"Traceback" not in err and b"ignored" not in err
+
+
+def test_a_reader_that_goes_away_ends_the_run_quietly() -> None:
+    with start(*ENDLESS) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.read(5)
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == 1
+    assert err == b""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+def test_help_names_the_commands(arguments: list[str]) -> None:
+    done = call(*arguments)
+    assert done.code == 0 and done.err == ""
+    assert "Usage: lacli" in done.out and "run" in done.out
+
+
+def test_help_of_run_names_every_shared_flag_and_its_environment() -> None:
+    out = call("run", "--help", env={"COLUMNS": "200"}).out
+    for flag in FLAGS:
+        assert re.search(rf"(^|[ ,]){flag}\b", out, re.MULTILINE), flag
+    assert "(LLAMA_ARG_CTX_SIZE)" in out
+
+
+def test_version_is_the_packages() -> None:
+    assert call("--version").out.splitlines()[0] == f"lacli {__version__}"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-m", "lacli", "--help"], ["-m", "lacli", "run", "--help"], ["-c", "import lacli"]]
+)
+def test_help_and_import_load_neither_llama_cpp_nor_huggingface_hub(arguments: list[str]) -> None:
+    done = run(*arguments, program=(sys.executable, "-X", "importtime"))
+    assert done.code == 0
+    imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.err.splitlines()}
+    assert "lacli" in imported
+    assert not imported & {"llama_cpp", "huggingface_hub", "numpy"}
+
+
+def test_debug_shows_the_traceback_of_an_error() -> None:
+    done = run("run", "nosuch.gguf", "-p", "hi", env={"LACLI_DEBUG": "1"})
+    assert done.code == 1
+    assert "Traceback" in done.err and "no such file" in done.err
+
+
+def test_a_full_context_is_said_and_a_reached_limit_is_not() -> None:
+    full = call("run", "-c", "256", "--raw", "-p", "def f(self):\n    " + "self.x = self.y\n    " * 26)
+    cut = call("run", "-n", "4", "-p", QUESTION)
+    assert (full.code, cut.code) == (0, 0)
+    assert "context of 256 tokens is full" in full.err
+    assert "full" not in cut.err
+
+
+def test_a_context_below_the_smallest_is_said() -> None:
+    assert "no context smaller than 256 tokens" in call("run", "-n", "1", "-c", "64", "-p", "Hi").err
+    assert "no context smaller" not in call("run", "-n", "1", "-c", "300", "-p", "Hi").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("check", "--replicas", "2"), "no such option: --replicas (lacli run, chat and bench have it)"),
+        (("doctor", "--no-test", "--all-quants"), "lacli doctor -h lists what there is"),
+        (("run", "--no-test"), "no such option: --no-test (lacli doctor has it)"),
+    ],
+)
+def test_an_option_of_other_commands_is_answered_with_those(arguments: tuple[str, ...], words: str) -> None:
+    done = call(*arguments)
+    assert done.code == 2 and words in done.err and done.err.count("\n") == 1

@@ -1,0 +1,104 @@
+"""The program's first moments: Ctrl-C while its modules load, as `python -m lacli` and as the installed command."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lacli import __main__
+from tests.program import (
+    PROGRAM,
+    ROOT,
+    Done,
+    run,
+)
+
+INTERRUPTING = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["INTERRUPTED_IMPORT"]:
+            exec("signal.raise_signal(signal.SIGINT)")
+
+sys.meta_path.insert(0, Interrupting())
+"""
+"""A start-up module of Python's that presses Ctrl-C when a certain module is looked for.
+
+It does so in text that is executed, as dataclasses are made: Python then ends by the signal even where it is caught.
+"""
+
+EARLY = ["lacli.cli.main", "typer", "lacli.cli.chat", "lacli.settings"]
+"""What is loaded before the command line is read, the first and the last of it among them."""
+
+LATER = {"run": ["lacli.cli.ask", "numpy", "llama_cpp"], "chat": ["lacli.chat.product", "numpy", "llama_cpp"]}
+
+
+def installed() -> Sequence[str]:
+    """The program as the script begins that pip makes of its entry point."""
+    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["lacli"]
+    module, _, function = entry.partition(":")
+    return (sys.executable, "-c", f"import sys; from {module} import {function}; sys.exit({function}())")
+
+
+def interrupted(at: str, folder: Path, *arguments: str, program: Sequence[str] = PROGRAM) -> Done:
+    (folder / "sitecustomize.py").write_text(INTERRUPTING)
+    env = {"PYTHONPATH": f"{folder}:{ROOT}", "INTERRUPTED_IMPORT": at}
+    return run(*arguments, stdin=b"hi\n", env=env, program=program)
+
+
+@pytest.mark.parametrize("program", [PROGRAM, installed()], ids=["module", "script"])
+@pytest.mark.parametrize("at", EARLY)
+def test_ctrl_c_while_the_program_loads_ends_it_with_130_and_nothing_else(
+    at: str, program: Sequence[str], tmp_path: Path
+) -> None:
+    assert interrupted(at, tmp_path, "run", program=program) == Done(130, "", "")
+
+
+@pytest.mark.parametrize(("command", "at"), [(command, at) for command in LATER for at in LATER[command]])
+def test_ctrl_c_while_a_command_loads_what_it_needs_does_so_too(command: str, at: str, tmp_path: Path) -> None:
+    assert interrupted(at, tmp_path, command) == Done(130, "", "")
+
+
+def test_ctrl_c_that_python_calls_another_error_ends_with_130_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupting:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    ends: list[int] = []
+    monkeypatch.setattr("lacli.cli.main.main", lambda: type("Made", (), {"field": Interrupting()}))
+    monkeypatch.setattr("os._exit", ends.append)
+    with pytest.raises((RuntimeError, KeyboardInterrupt)):
+        __main__.main()
+    assert ends == [130]
+
+
+def test_any_other_error_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.cli.main.main", lambda: [][0])
+    monkeypatch.setattr("os._exit", pytest.fail)
+    with pytest.raises(IndexError):
+        __main__.main()
+
+
+def test_nothing_is_loaded_before_ctrl_c_is_heard() -> None:
+    """What is, takes time in which Ctrl-C is a traceback; the time that Python itself takes is not ours."""
+    text = "import os, sys; before = {*sys.modules}; import lacli.__main__; print(*sorted({*sys.modules} - before))"
+    assert run("-S", "-c", text, program=(sys.executable,)).out.split() == ["__future__", "lacli", "lacli.__main__"]
+
+
+def test_python_has_its_own_ctrl_c_again_when_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[object] = []
+    monkeypatch.setattr("lacli.cli.main.main", lambda: found.append(signal.getsignal(signal.SIGINT)))
+    __main__.main()
+    assert found == [signal.default_int_handler]
+
+
+def test_a_background_jobs_ctrl_c_stays_ignored(tmp_path: Path) -> None:
+    script = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from lacli.__main__ import main; main()"
+    done = interrupted("typer", tmp_path, "--help", program=(sys.executable, "-c", script))
+    assert done.code == 0 and "Usage: lacli" in done.out

@@ -1,0 +1,477 @@
+"""Bad input: whatever a user gets wrong is one line with a hint and exit code 1, or 2 for usage; never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from lacli import (
+    DecodeSettings,
+    LacliError,
+    ModelSettings,
+    generate,
+    load,
+)
+from lacli.batch import from_tokens, from_tree
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.model import LlamaModel
+from lacli.settings import MAX_SEQUENCES, MODES, ModeName
+from lacli.tree import Tree
+from tests.fakes.tiny_models import (
+    write_bert,
+    write_diffusion,
+    write_llama,
+    write_llama_split,
+    write_t5,
+    write_unknown_architecture,
+)
+from tests.program import (
+    PROGRAM,
+    SECONDS,
+    Done,
+    call,
+    finish,
+    on_terminal,
+    run,
+    start,
+)
+
+FAILED, USAGE = 1, 2
+DAMAGES = 150
+"""Ways to break a header, a few hundredths of a second each."""
+
+
+def complaint(done: Done, code: int = FAILED) -> str:
+    """The one line of a run that had to fail with this exit code and print nothing else."""
+    lines = done.err.splitlines()
+    assert done.code == code, done
+    assert len(lines) == 1 and done.err.endswith("\n"), done.err
+    assert re.fullmatch(r"lacli: \S.* \(\S.*\)", lines[0]), "what happened, and in parentheses what to do"
+    assert done.out == ""
+    return lines[0]
+
+
+def refused(*arguments: str, code: int = FAILED, stdin: bytes = b"") -> str:
+    """The complaint of `lacli run -q` about these arguments."""
+    return complaint(call("run", "-q", *arguments, stdin=stdin), code)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny-llama.gguf"
+    write_llama(path)
+    return path
+
+
+def test_no_such_file() -> None:
+    assert "no such file: nosuch.gguf" in refused("nosuch.gguf", "-p", "hi")
+
+
+def test_a_prompt_in_the_place_of_the_model_is_pointed_out() -> None:
+    assert "a prompt needs -p" in refused("What is a tree?", "-p", "hi")
+    assert len(refused("What is a tree? " * 500, "-p", "hi")) < 200
+
+
+def test_a_directory_names_a_file_in_it(tiny: Path) -> None:
+    assert f"{tiny.parent} is a directory (name a file in it: {tiny})" in refused(str(tiny.parent), "-p", "hi")
+
+
+def test_a_directory_without_models(tmp_path: Path) -> None:
+    assert "is a directory" in refused(str(tmp_path), "-p", "hi")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"", "is empty"), (b"Hello, world.\n", "is not a GGUF file"), (b"GG", "is not a GGUF file")]
+)
+def test_a_file_that_is_no_model(content: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    assert f"{path} {words}" in refused(str(path), "-p", "hi")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    path.chmod(0)
+    assert "Permission denied" in refused(str(path), "-p", "hi")
+
+
+def test_a_pipe_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "pipe.gguf"
+    os.mkfifo(path)
+    assert "is not a regular file" in refused(str(path), "-p", "hi")
+
+
+def test_a_truncated_model_wherever_it_ends(tiny: Path, tmp_path: Path) -> None:
+    raw = tiny.read_bytes()
+    path = tmp_path / "truncated.gguf"
+    for length in [4, 5, 8, 16, 23, 24, 30, *range(100, len(raw), len(raw) // 20), len(raw) - 1]:
+        path.write_bytes(raw[:length])
+        assert "fetch it again" in refused(str(path), "-p", "hi"), length
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a fork with a GPU's driver in it is not safe elsewhere")
+def test_a_damaged_header_never_ends_in_a_traceback_or_a_crash(tiny: Path, tmp_path: Path) -> None:
+    damage = (sys.executable, "-m", "tests.fakes.damage")
+    done = run(str(tiny), str(tmp_path), str(DAMAGES), program=damage, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.code == 0, done.err
+    outcomes = json.loads(done.out)
+    assert len(outcomes) == DAMAGES
+    for name, code, err in outcomes:
+        assert code in (0, FAILED), f"{name}: {err}"
+        if code:
+            complaint(Done(code, "", err))
+    # A bit of a number or a name may go unnoticed; half of the header is not like that.
+    assert sum(code == FAILED for _, code, _ in outcomes) > DAMAGES // 2
+
+
+def test_an_assertion_of_llama_cpp_is_a_line_and_not_a_crash(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "two-tokens-alike.gguf"
+    raw = tiny.read_bytes()
+    a, b = ((1).to_bytes(8, "little") + letter for letter in (b"a", b"b"))
+    assert raw.count(a + b) == 1
+    path.write_bytes(raw.replace(a + b, a + a))
+    done = run("run", "-q", str(path), "-p", "hi")
+    assert "GGML_ASSERT" in complaint(done) and "fetch it again" in done.err
+
+
+@pytest.fixture(scope="module", params=["all logits", "one token's logit"])
+def numberless(tiny: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> str:
+    """A model that computes NaN."""
+    path = tmp_path_factory.mktemp("damaged") / "numberless.gguf"
+    path.write_bytes(tiny.read_bytes())
+    tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path, "r+").tensors}
+    damaged = tensors["output_norm.weight"] if request.param == "all logits" else tensors["output.weight"][-1]
+    damaged[0] = np.nan
+    return str(path)
+
+
+@pytest.mark.parametrize("flags", [[], ["--temp", "1"]])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_that_computes_no_numbers_ends_every_mode(numberless: str, mode: str, flags: list[str]) -> None:
+    assert "NaN" in refused(numberless, "-p", "hi", "-n", "8", "-c", "256", "--mode", mode, *flags)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "-q", "-p", "hi", "--json"],
+        ["run", "-q", "-p", "hi", "--temp", "1", "--verify", "rejection"],
+        ["run", "-q", "-p", "hi", "--isolate"],
+        ["check", "-q", "-n", "4", "-c", "256"],
+        ["check", "-q", "-n", "4", "-c", "256", "--temp", "1"],
+        ["bench", "-q", "-n", "4", "-c", "512", "-r", "1", "--classes", "chat"],
+    ],
+)
+def test_no_command_takes_an_answer_without_numbers_for_an_answer(numberless: str, command: list[str]) -> None:
+    assert "NaN" in complaint(call(command[0], numberless, *command[1:]))
+
+
+def test_each_replica_without_numbers_is_dropped_until_the_last_one_ends_the_answer(numberless: str) -> None:
+    done = call("run", "-q", numberless, "-p", "hi", "--replicas", "2")
+    dropped, last = done.err.splitlines()
+    assert (done.code, done.out) == (1, "")
+    assert "CPU (1) has failed" in dropped and last.startswith("lacli: the model's logits are NaN")
+
+
+def test_the_api_raises_where_a_model_computes_no_numbers(numberless: str) -> None:
+    with (
+        load(numberless, model_settings=ModelSettings(context=256, threads=1, gpu_layers=0)) as session,
+        pytest.raises(LacliError, match="NaN"),
+    ):
+        generate(session, "hi", limit=4)
+
+
+@pytest.mark.parametrize("mode", ["plain", "auto"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_choices_made_where_the_logits_are_are_looked_at_too(
+    tiny: Path, tmp_path: Path, mode: ModeName, value: float
+) -> None:
+    path = tmp_path / "numberless.gguf"
+    path.write_bytes(tiny.read_bytes())
+    norm = next(each.data for each in gguf.GGUFReader(path, "r+").tensors if each.name == "output_norm.weight")
+    norm[:] = value
+    loading = ModelSettings(context=256, threads=1, gpu_layers=0)
+    with (
+        LlamaModel(path, loading) as model,
+        LlamaEngine(model, loading, DecodeSettings(mode=mode), backend_greedy=True) as engine,
+    ):
+        assert engine.decode(from_tokens([5], 0)) and engine.decode(from_tree(Tree(5), 1))
+        with pytest.raises(LacliError, match="NaN or infinite"):
+            engine.greedy()
+
+
+def test_a_chat_template_that_is_none(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "template.gguf"
+    path.write_bytes(tiny.read_bytes().replace(b"{% endfor %}", b"{% endif  %}"))
+    answered = call("run", str(path), "-p", "hi", "-n", "1")
+    assert answered.code == 0 and "chat template is broken" in answered.err and "ChatML takes its place" in answered.err
+    assert answered.err.count("\n") == 1
+    raw = call("run", str(path), "--raw", "-p", "hi", "-n", "1")
+    assert raw.code == 0 and "template" not in raw.err
+
+
+def test_an_unknown_architecture(tmp_path: Path) -> None:
+    path = tmp_path / "unknown.gguf"
+    write_unknown_architecture(path)
+    line = refused(str(path), "-p", "hi")
+    assert "unknown model architecture: 'nonesuch'" in line and "llama-cpp-python" in line
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    first, second = write_llama_split(tmp_path)
+    second.unlink()
+    line = refused(str(first), "-p", "hi")
+    assert second.name in line and str(tmp_path) in line
+    assert "no such file" in refused(str(second), "-p", "hi")
+
+
+@pytest.mark.parametrize(
+    ("write", "kind"),
+    [(write_bert, "an embedding model"), (write_t5, "an encoder"), (write_diffusion, "a diffusion model")],
+    ids=["bert", "t5", "dream"],
+)
+def test_a_model_of_another_kind(write: Callable[[Path], None], kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write(path)
+    assert f"model.gguf is {kind}" in refused(str(path), "-p", "hi")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other file systems want UTF-8 names")
+def test_a_name_that_is_no_text_is_a_name_like_another(tiny: Path, tmp_path: Path) -> None:
+    missing = os.fsencode(tmp_path) + b"/caf\xe9.gguf"
+    assert "no such file" in complaint(run("run", "-q", missing, "-p", "hi"))
+    with open(missing, "wb") as file:
+        file.write(tiny.read_bytes())
+    found = json.loads(run("run", "-q", missing, "-p", "hi", "-n", "2", "--json").out)
+    assert found["predicted_n"] == 2
+
+
+def test_no_prompt_on_a_terminal_is_wrong_usage_where_it_cannot_be_a_chat() -> None:
+    done = finish(on_terminal("run", "--json", env={"NO_COLOR": "1"}))
+    assert "there is no prompt" in complaint(Done(done.code, "", done.out), USAGE)
+    assert "-p" in done.out and "-f FILE" in done.out
+
+
+@pytest.mark.parametrize("piped", [b"", b"\n \n"])
+def test_nothing_but_an_empty_pipe_is_wrong_usage(piped: bytes) -> None:
+    assert "there is no prompt" in refused(code=USAGE, stdin=piped)
+
+
+@pytest.mark.parametrize("prompt", ["", " ", "\n"])
+def test_an_empty_prompt(prompt: str, tmp_path: Path) -> None:
+    assert "the prompt is empty" in refused("-p", prompt)
+    file = tmp_path / "prompt.txt"
+    file.write_text(prompt)
+    assert "the prompt is empty" in refused("-f", str(file))
+
+
+def test_a_prompt_longer_than_the_context_and_the_context_that_fits() -> None:
+    asked = ["--raw", "-p", "def f(x): return x\n" * 60]
+    line = refused(*asked, "-c", "256")
+    assert "the context 256 cells" in line
+    fits = re.search(r"-c \d+", line)
+    assert fits and call("run", *asked, *fits[0].split(), "-n", "1").code == 0
+
+
+def test_a_prompt_file_that_is_not_there() -> None:
+    assert "cannot read nosuch.txt: No such file" in refused("-f", "nosuch.txt")
+    assert "cannot read nosuch.txt" in refused("-sysf", "nosuch.txt", "-p", "hi")
+    assert "cannot read ~nosuch/prompt" in refused("-f", "~nosuch/prompt")
+
+
+def test_a_prompt_file_that_is_a_directory(tmp_path: Path) -> None:
+    assert f"cannot read {tmp_path}: Is a directory" in refused("-f", str(tmp_path))
+
+
+def test_a_prompt_that_is_not_utf8(tmp_path: Path) -> None:
+    file = tmp_path / "latin.txt"
+    file.write_bytes("für immer".encode("latin-1"))
+    assert "latin.txt is not UTF-8 text: byte 0xfc at offset 1" in refused("-f", str(file))
+    assert "latin.txt is not UTF-8" in refused("-p", "hi", "-sysf", str(file))
+    assert "standard input is not UTF-8" in refused(stdin=file.read_bytes())
+
+
+@pytest.mark.parametrize("flag", ["-p", "-sys", "--stop"])
+def test_an_argument_that_is_not_utf8(flag: str) -> None:
+    assert f"{flag} is not UTF-8 text" in refused("-p", "hi", flag, os.fsdecode(b"caf\xe9"))
+
+
+def test_a_system_prompt_has_no_place_in_raw_text() -> None:
+    assert "--raw leaves no place" in refused("--raw", "-sys", "Be brief.", "-p", "hi", code=USAGE)
+    assert "--raw leaves no place" in refused("--raw", "-sysf", "any.txt", "-p", "hi", code=USAGE)
+    assert "both given" in refused("-sys", "Be brief.", "-sysf", "any.txt", "-p", "hi", code=USAGE)
+
+
+def test_a_closed_standard_input() -> None:
+    shell = ("sh", "-c", 'exec "$@" <&-', "sh", *PROGRAM)
+    assert "there is no prompt" in complaint(run("run", "-q", program=shell), USAGE)
+    assert "standard input is closed" in complaint(run("run", "-q", "-", program=shell))
+    assert run("run", "-q", "-p", "hi", "-n", "1", program=shell).code == 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "least"),
+    [("-W", 0), ("-N", 2), ("-G", 0), ("--pool-keys", 1), ("--lookup-match", 1), ("--lookup-draft", 1), ("-b", 1)],
+)
+def test_too_small_a_number_says_the_least(flag: str, least: int) -> None:
+    line = refused(flag, str(least - 1), "-p", "hi", code=USAGE)
+    assert f"{flag} is {least - 1} ({flag} must be at least {least})" in line
+
+
+@pytest.mark.parametrize("flag", ["-c", "-t", "-tb", "-n"])
+def test_negative_numbers_that_mean_nothing(flag: str) -> None:
+    assert f"lacli: {flag}" in refused(flag, "-2", "-p", "hi", code=USAGE)
+
+
+@pytest.mark.parametrize("sizes", [(200, 100), (MAX_SEQUENCES, 0), (0, MAX_SEQUENCES), (10**9, 10**9)])
+def test_more_sequences_than_llama_cpp_has_and_what_would_fit(sizes: tuple[int, int], tiny: Path) -> None:
+    line = refused("-W", str(sizes[0]), "-G", str(sizes[1]), "-p", "hi", code=USAGE)
+    assert f"llama.cpp has {MAX_SEQUENCES}" in line
+    fits = re.search(r"-W \d+ -G \d+", line)
+    assert fits and call("run", str(tiny), *fits[0].split(), "-N", "3", "-p", "hi", "-n", "1").code == 0
+
+
+def test_the_largest_sizes_run(tiny: Path) -> None:
+    for sizes in ("-W 255 -G 0 -N 2", "-W 0 -G 255 -N 2", "-W 0 -G 0 -N 2", "-W 100 -G 155 -N 8"):
+        assert call("run", str(tiny), *sizes.split(), "-p", "hi", "-n", "3").code == 0, sizes
+
+
+def test_a_batch_smaller_than_a_step_and_the_one_that_fits(tiny: Path) -> None:
+    rows = DecodeSettings(mode="lookahead").most_rows
+    ahead = (str(tiny), "--mode", "lookahead", "-p", "hi")
+    line = refused(*ahead, "-b", str(rows - 1), code=USAGE)
+    assert f"up to {rows} rows" in line and f"-b {rows} or a smaller -W, -N or -G" in line
+    assert call("run", *ahead, "-b", str(rows), "-n", "3").code == 0
+    assert call("run", str(tiny), "--mode", "plain", "-b", "1", "-p", "hi", "-n", "3").code == 0
+
+
+@pytest.mark.parametrize("flags", ["-b 8", "-b 1", "-b 3 --strict", "-b 8 --mode auto --auto-rows 64"])
+def test_auto_answers_with_steps_that_fit_into_a_small_batch(flags: str, tiny: Path) -> None:
+    done = call("run", str(tiny), *flags.split(), "-p", "hi", "-n", "3", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    batch = int(flags.split()[1])
+    assert found["mode"] == "auto" and found["auto_rows"] == (2 if "--strict" in flags else batch)
+
+
+def test_absurd_sizes_are_only_cut(tiny: Path) -> None:
+    for flags in ("-b 4294967296", "-N 99999 -b 2999940", "--pool-keys 99999999999", "-ngl 99999999999", "-c 1"):
+        assert call("run", str(tiny), *flags.split(), "-p", "hi", "-n", "3").code == 0, flags
+
+
+def test_a_context_beyond_counting() -> None:
+    assert "-c can be at most" in refused("-c", "5000000000", "-p", "hi", code=USAGE)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system pages, and nothing is refused")
+def test_a_context_beyond_memory() -> None:
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    cell = 4096  # bytes, and less than the demo model's, so this is twice the memory and more
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    line = refused("-c", str(2 * memory // cell), "-p", "hi")
+    assert "not enough memory" in line and "-c 4096" in line
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+@pytest.mark.parametrize("flag", ["-t", "-tb"])
+def test_more_threads_than_llama_cpp_can_have(flag: str) -> None:
+    assert f"{flag} is 100000 (llama.cpp runs at most" in refused(flag, "100000", "-p", "hi", code=USAGE)
+
+
+@pytest.mark.parametrize("flag", ["-ctk", "-ctv"])
+def test_an_unknown_cache_type_lists_those_there_are(flag: str) -> None:
+    line = refused(flag, "f17", "-p", "hi", code=USAGE)
+    assert f"{flag} f17" in line and "f16, bf16, q8_0" in line
+
+
+def test_quantised_values_need_flash_attention(tiny: Path) -> None:
+    assert "needs flash attention" in refused("-fa", "off", "-ctv", "q8_0", "-p", "hi", code=USAGE)
+    assert call("run", str(tiny), "-ctk", "q8_0", "-ctv", "q8_0", "-p", "hi", "-n", "1").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "-n", "many", "-p", "hi"], "-n is 'many', which is no whole number"),
+        (["run", "-ng", "3", "-p", "hi"], "-n is 'g', which is no whole number"),
+        (["run", "-n", "-5", "-p", "hi"], "-n is '-5', which is below -1"),
+        (["run", "-W", "1.5", "-p", "hi"], "-W is '1.5', which is no whole number"),
+        (["run", "-ngl", "most", "-p", "hi"], "neither a number nor 'auto' nor 'all'"),
+        (["run", "-fa", "perhaps", "-p", "hi"], "'on', 'off', 'auto'"),
+        (["run", "--mode", "magic", "-p", "hi"], "'lookahead'"),
+        (["run", "--preset", "poem", "-p", "hi"], "'creative'"),
+        (["run", "--colour", "on", "-p", "hi"], "perhaps --color"),
+        (["run", "--frobnicate"], "no such option: --frobnicate"),
+        (["run", "-p"], "'-p' requires an argument (lacli run -h"),
+        (["chat", "-n"], "'-n' requires an argument (lacli chat -h"),
+        (["--version", "-n"], "no such option: -n (lacli -h"),
+        (["run", "model.gguf", "hello"], "unexpected argument 'hello'"),
+        (["run", "model.gguf", "-", "hello"], "unexpected extra argument"),
+        (["walk"], "no such command 'walk'"),
+        (["--frobnicate"], "no such option: --frobnicate"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_slip_on_the_command_line(arguments: list[str], words: str) -> None:
+    assert words in complaint(call(*arguments), USAGE)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=str)
+def test_a_stdout_that_takes_nothing(flags: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = run("run", "-q", "-p", "hi", "-n", "5", *flags, stdout=full)
+    assert "cannot write the answer: No space left" in complaint(done)
+
+
+def test_a_closed_stdout_and_a_closed_stderr() -> None:
+    asked = ("run", "-p", "hi", "-n", "2")
+    closed = run(*asked, "-q", program=("sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM))
+    assert "standard output is closed" in complaint(closed)
+    mute = run(*asked, program=("sh", "-c", 'exec "$@" 2>&-', "sh", *PROGRAM))
+    assert mute == Done(0, call(*asked).out, "")
+
+
+@pytest.mark.parametrize("command", [["list"], ["show"], ["doctor", "--no-test"]], ids=" ".join)
+def test_commands_that_fit_their_text_to_the_terminal_without_a_stdout(command: list[str], tmp_path: Path) -> None:
+    shell = ("sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM)
+    done = run(*command, program=shell, env={"HF_HOME": str(tmp_path)})
+    assert (done.code, done.out) == (1, "")
+    assert "cannot write the answer: standard output is closed" in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err
+
+
+def test_a_terminal_that_knows_ascii_only_gets_question_marks(tiny: Path) -> None:
+    asked = ["run", str(tiny), "--raw", "-p", "hi", "-n", "30"]
+    whole = call(*asked).out
+    done = run(*asked, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert not whole.isascii(), "the test needs such a text"
+    assert (done.code, done.out) == (0, whole.encode("ascii", "replace").decode())
+
+
+def test_escape_codes_of_a_damaged_file_do_not_reach_the_terminal(tmp_path: Path, tiny: Path) -> None:
+    path = tmp_path / "model.gguf"
+    name = b"general.architecture" + (8).to_bytes(4, "little") + (5).to_bytes(8, "little")
+    raw = tiny.read_bytes()
+    assert name + b"llama" in raw
+    path.write_bytes(raw.replace(name + b"llama", name + b"\x1b[31m"))
+    assert "\x1b" not in refused(str(path), "-p", "hi")
+
+
+def test_a_run_that_never_reads_its_input_is_not_held_up_by_it(tmp_path: Path) -> None:
+    """An error in the flags is told at once, also where standard input stays open."""
+    with start("run", "-q", "-W", "-1", stdin=-1) as process:
+        assert process.stderr
+        assert b"-W is -1" in process.stderr.readline()
+        assert process.wait(SECONDS) == USAGE

@@ -1,0 +1,582 @@
+"""The bundled demo model on real llama.cpp: every mode gives plain's text, and steps, calls and cells add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil
+
+import llama_cpp as lib
+import numpy as np
+import pytest
+
+from lacli import batch
+from lacli.api import generate, load
+from lacli.batch import Batch, Ints
+from lacli.cache import PREFILL_ROWS
+from lacli.check.compare import Comparison, Run
+from lacli.check.judge import Difference, first_difference
+from lacli.check.replay import Recorder, accepted_rows, replay
+from lacli.decode import Decoder
+from lacli.engine import Engine
+from lacli.errors import UsageError
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import ModelSettings
+from lacli.resolve import demo_model
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings, ModeName
+from lacli.stats import Step
+from lacli.text.template import as_messages, choose_template
+from lacli.tree import Origin, Tree
+from tests.fakes.margins import (
+    PLAIN,
+    Logits,
+    bugs,
+    compare,
+    logits_of_last,
+)
+
+LIMIT = 48
+
+ON_ONE_THREAD = ModelSettings(context=512, gpu_layers=0, threads=1)
+"""One thread waits for no other, so the tests stay fast on a busy machine; logits are on the host."""
+
+CODE_QUESTIONS = (
+    "Show me the source code of `json.dumps`.",
+    "Show me the source code of `textwrap.dedent`.",
+    "Show me the source code of `queue.Queue.put`.",
+    "How is shutil.copyfile implemented?",
+    "How is argparse.ArgumentParser.add_argument implemented?",
+    "How is collections.OrderedDict.popitem implemented?",
+    "Write a Python function `read_lines`: Read all lines of a text file and strip them.",
+    "Write a Python function `is_prime`: Return True if the number has no divisor but itself.",
+    "Write a Python function `close`: Close the connection and forget the socket.",
+    'Remove the docstring from this function:\n```python\ndef add(self, value):\n    """Add a value to the set."""\n'
+    "    self._values[value] = None\n```",
+    'Remove the docstring from this function:\n```python\ndef clamp(value, low, high):\n    """\n    Keep a value'
+    ' between two others.\n\n    Raises ValueError if low is above high.\n    """\n    if low > high:\n'
+    "        raise ValueError('low is above high')\n    if value < low:\n        return low\n    if value > high:\n"
+    "        return high\n    return value\n```",
+    "Add a docstring to this function:\n```python\ndef get_header(self, name, default=None):\n"
+    "    for key, value in self._headers:\n        if key.lower() == name.lower():\n            return value\n"
+    "    return default\n```",
+    "Rename the argument `x` to `count` in this function:\n```python\ndef take(iterable, x):\n    result = []\n"
+    "    for item in iterable:\n        if x == 0:\n            break\n        result.append(item)\n        x -= 1\n"
+    "    return result\n```",
+)
+TEXT_QUESTIONS = (
+    "Explain the function os.path.commonprefix.",
+    "Explain the function bisect.insort_left.",
+    "Explain threading.Barrier.wait.",
+    "Tell me about Fraction.limit_denominator in the fractions module.",
+    "Tell me about ThreadPoolExecutor in the concurrent.futures.thread module.",
+    "What does `random.Random.shuffle` do?",
+    "What does `zipfile.ZipFile.extractall` do?",
+)
+QUESTIONS = CODE_QUESTIONS + TEXT_QUESTIONS
+
+LOOKAHEAD = DecodeSettings(mode="lookahead", window=15, ngram=5, guesses=15)
+MODES = {
+    "plain": PLAIN,
+    "jacobi": DecodeSettings(mode="jacobi", window=4),
+    "lookup": DecodeSettings(mode="lookup"),
+    "lookahead": LOOKAHEAD,
+    "no window": DecodeSettings(mode="lookahead", window=0, ngram=5, guesses=15),
+    "bigrams": DecodeSettings(mode="lookahead", window=5, ngram=2, guesses=4),
+    "no candidates": DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=0),
+    "all sequences": DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=252),
+}
+ODDER_MODES = {
+    "jacobi with few iterations": DecodeSettings(mode="jacobi", window=3, jacobi_iterations=2),
+    "lookup of long matches": DecodeSettings(mode="lookup", lookup_match=4, lookup_draft=5),
+    "bigrams without a window": DecodeSettings(mode="lookahead", window=0, ngram=2, guesses=3),
+    "nothing but the input": DecodeSettings(mode="lookahead", window=0, ngram=3, guesses=0),
+    "one column": DecodeSettings(mode="lookahead", window=1, ngram=8, guesses=2),
+    "refilled window": DecodeSettings(
+        mode="lookahead", window=5, ngram=4, guesses=5, window_shift="refill", window_init="random"
+    ),
+    "window alone fills the pool": DecodeSettings(
+        mode="lookahead", window=6, ngram=3, guesses=4, pool_prompt=False, pool_text=False
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LlamaModel]:
+    with LlamaModel(demo_model(), ON_ONE_THREAD) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def prompts(model: LlamaModel) -> list[list[int]]:
+    return asked(model, QUESTIONS)
+
+
+def asked(model: LlamaModel, questions: Sequence[str]) -> list[list[int]]:
+    """The tokens of questions in the model's own template."""
+    template, _ = choose_template("", model)
+    assert template
+    return [model.tokenize(template.render(as_messages(question))) for question in questions]
+
+
+@pytest.fixture(scope="module")
+def comparison(model: LlamaModel) -> Iterator[Comparison]:
+    with compare(model, ON_ONE_THREAD, LIMIT) as comparison:
+        yield comparison
+
+
+@pytest.fixture(scope="module")
+def lookahead_runs(comparison: Comparison, prompts: list[list[int]]) -> list[Run]:
+    return comparison.run(LOOKAHEAD, prompts)
+
+
+def last_position(engine: LlamaEngine, sequence: int) -> int:
+    return int(lib.llama_memory_seq_pos_max(engine._memory, sequence))
+
+
+def tokens_of(steps: list[Step]) -> list[int]:
+    return [token for step in steps for token in step.tokens]
+
+
+def continue_plainly(engine: Engine, text: list[int], count: int) -> list[Step]:
+    """Decode one row after another behind what the cache holds of the text, all but its last token."""
+    steps = []
+    past = len(text) - 1
+    token = text[-1]
+    for position in range(past, past + count):
+        assert engine.decode(batch.from_tree(Tree(token), position))
+        token = int(engine.greedy()[0])
+        steps.append(Step((token,), (Origin.MODEL,), 1, 0, 0.0, 0.0, 0.0, 0.0))
+    return steps
+
+
+def equal_run(runs: list[Run]) -> tuple[tuple[int, ...], list[int]]:
+    """A prompt and its tokens where lookahead gave plain's, up to the limit."""
+    return next((run.prompt, run.tokens) for run in runs if run.difference is None and len(run.tokens) == LIMIT)
+
+
+def test_plain_equals_a_bare_loop_of_decode_and_argmax(model: LlamaModel, comparison: Comparison) -> None:
+    prompt = model.tokenize("def read(self, size=-1):\n")
+    parameters = lib.llama_context_default_params()
+    parameters.n_ctx, parameters.n_threads = ON_ONE_THREAD.context, 1
+    parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    context = lib.llama_init_from_model(model.handle, parameters)
+    tokens: list[int] = []
+    text = [prompt[:-1], prompt[-1:]]
+    while len(tokens) < LIMIT and not (tokens and model.is_end(tokens[-1])):
+        for part in text:
+            rows = (lib.llama_token * len(part))(*part)
+            assert lib.llama_decode(context, lib.llama_batch_get_one(rows, len(part))) == 0
+        logits = np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), (model.vocabulary,))
+        tokens.append(int(logits.argmax()))
+        text = [tokens[-1:]]
+    lib.llama_free(context)
+    assert comparison.plain(prompt) == tokens
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_every_mode_equals_plain_but_for_rounding(
+    name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]], request: pytest.FixtureRequest
+) -> None:
+    if MODES[name] == LOOKAHEAD:
+        runs: list[Run] = request.getfixturevalue("lookahead_runs")
+    else:
+        runs = comparison.run(MODES[name], prompts)
+    assert len(runs) == 20
+    assert bugs(runs) == []
+    for run in runs:
+        assert len(run.tokens) == LIMIT or model.is_end(run.tokens[-1])
+
+
+@pytest.mark.parametrize("name", ODDER_MODES)
+def test_odder_sizes_equal_plain_but_for_rounding(name: str, comparison: Comparison, prompts: list[list[int]]) -> None:
+    assert bugs(comparison.run(ODDER_MODES[name], prompts[::4])) == []
+
+
+def test_a_window_of_hundreds_of_rows_equals_plain(comparison: Comparison, prompts: list[list[int]]) -> None:
+    chosen = DecodeSettings(mode="lookahead", window=200, ngram=2, guesses=55)
+    runs = comparison.run(chosen, prompts[9:10])
+    assert max(step.rows for run in runs for step in run.steps) > 200
+    assert bugs(runs) == []
+
+
+def test_steps_larger_than_the_context_shrink_to_what_it_holds(model: LlamaModel, prompts: list[list[int]]) -> None:
+    chosen = DecodeSettings(mode="lookahead", window=100, ngram=4, guesses=100, window_init="random")
+    settings = ModelSettings(context=256, gpu_layers=0, threads=1)
+    assert chosen.most_rows > settings.context
+    with compare(model, settings, limit=6) as comparison:
+        runs = comparison.run(chosen, prompts[:1])
+    assert runs[0].steps[0].rows > 200
+    assert bugs(runs) == []
+
+
+def test_a_pool_kept_from_other_prompts_changes_no_text(
+    model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+) -> None:
+    chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=6)
+    with LlamaEngine(model, ON_ONE_THREAD, chosen) as opened:
+        engine = Recorder(opened)
+        decoder = Decoder(engine, chosen)
+        runs = [comparison.one(decoder, engine, prompt) for prompt in (*prompts[6:10], prompts[6])]
+    assert bugs(runs) == []
+    assert len(runs[-1].steps) < len(runs[0].steps), "a question asked again finds its answer in the pool"
+
+
+def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(model: LlamaModel, prompts: list[list[int]]) -> None:
+    chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
+    texts = []
+    for backend_greedy in (False, True):
+        with LlamaEngine(model, ON_ONE_THREAD, chosen, backend_greedy=backend_greedy) as engine:
+            decoders = [(Decoder(engine, chosen), prompt) for prompt in prompts[8:10]]
+            texts.append([tokens_of(list(decoder.generate(prompt, LIMIT))) for decoder, prompt in decoders])
+    assert texts[0] == texts[1]
+
+
+class WrongRows(LlamaEngine):
+    """Reads each row's choice from the row before it."""
+
+    def greedy(self) -> Ints:
+        return np.roll(super().greedy(), 1)
+
+
+class WrongCopy(LlamaEngine):
+    """Keeps the tokens of another sequence than the accepted one, where it has as many."""
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        others = [other for other in range(1, self.sequences) if last_position(self, other) >= end - 1]
+        if source:
+            source = next((other for other in others if other != source), source)
+        super().copy(source, target, start, end)
+
+
+class WrongTokens(LlamaEngine):
+    """Sends the guesses of a tree one row too late; llama.cpp itself refuses most mistakes in the mask."""
+
+    def decode(self, batch: Batch) -> bool:
+        if batch.sequence_counts[0] > 1:
+            batch.tokens[1 : len(batch)] = np.roll(batch.tokens[1 : len(batch)], 1)
+        return super().decode(batch)
+
+
+@pytest.mark.parametrize("kind", [WrongRows, WrongCopy, WrongTokens])
+def test_a_mistake_in_the_engine_is_called_a_bug(
+    kind: type[LlamaEngine], model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+) -> None:
+    chosen = DecodeSettings(mode="lookahead", window=3, ngram=5, guesses=2)
+    with kind(model, ON_ONE_THREAD, chosen) as broken:
+        engine = Recorder(broken)
+        runs = [comparison.one(Decoder(engine, chosen), engine, prompt) for prompt in prompts[8:12]]
+    assert bugs(runs)
+
+
+def test_a_wrong_token_is_called_a_bug(model: LlamaModel, comparison: Comparison, lookahead_runs: list[Run]) -> None:
+    prompt, expected = equal_run(lookahead_runs)
+    at = LIMIT // 2
+    least_likely = int(logits_of_last(comparison.plain_engine, prompt, expected[: at + 1]).argmin())
+    with LlamaEngine(model, ON_ONE_THREAD, LOOKAHEAD) as opened:
+        engine = Recorder(opened)
+        steps = [list(step.tokens) for step in Decoder(engine, LOOKAHEAD).generate(prompt, LIMIT)]
+        assert first_difference(engine, comparison.plain_engine, prompt, expected, steps) is None
+        made = 0
+        for step in steps:
+            if made <= at < made + len(step):
+                step[at - made] = least_likely
+            made += len(step)
+        found = first_difference(engine, comparison.plain_engine, prompt, expected, steps)
+    assert found
+    assert (found.at, found.plain, found.other) == (at, expected[at], least_likely)
+    assert found.bug
+
+
+def test_a_text_that_ends_elsewhere_is_called_a_bug(
+    model: LlamaModel, comparison: Comparison, lookahead_runs: list[Run]
+) -> None:
+    prompt, expected = equal_run(lookahead_runs)
+    with LlamaEngine(model, ON_ONE_THREAD, LOOKAHEAD) as opened:
+        engine = Recorder(opened)
+        for steps, text in (([expected[:-1]], expected), ([expected], expected[:-1])):
+            found = first_difference(engine, comparison.plain_engine, prompt, text, steps)
+            assert found and found.bug and found.at == len(expected) - 1
+
+
+def test_a_margin_is_a_bug_above_twice_the_rounding() -> None:
+    assert not Difference(at=3, plain=1, other=2, margin=0.5, rounding=0.25).bug
+    assert Difference(at=3, plain=1, other=2, margin=0.51, rounding=0.25).bug
+    assert Difference(at=3, plain=1, other=2, margin=0.01, rounding=0.0).bug
+
+
+def test_what_a_coarse_cache_rounds_away_is_no_bug(
+    model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+) -> None:
+    chosen = DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=4)
+    coarse = replace(ON_ONE_THREAD, cache_type_k="q4_0", cache_type_v="q4_0")
+    with LlamaEngine(model, coarse, chosen) as opened:
+        engine = Recorder(opened)
+        runs = [comparison.one(Decoder(engine, chosen), engine, prompt) for prompt in prompts[::5]]
+    assert [run for run in runs if run.difference], "the texts are equal: the test has lost its point"
+    assert bugs(runs) == []
+
+
+class WithLogits(Recorder):
+    """Remembers the logits of every step too."""
+
+    def clear(self) -> None:
+        self.outputs: list[Logits] = []
+        super().clear()
+
+    def decode(self, batch: Batch) -> bool:
+        fits = super().decode(batch)
+        if fits and any(self.decoded[-1].outputs):
+            self.outputs.append(self.logits().astype(np.float32))
+        return fits
+
+
+@pytest.mark.parametrize("name", ["jacobi", "lookup", "lookahead", "no window"])
+def test_a_replay_gives_the_logits_of_the_tree_it_replays(
+    name: str, model: LlamaModel, prompts: list[list[int]]
+) -> None:
+    """The accepted tokens in the same rows and cells but a sequence of their own: neither masks nor copies needed."""
+    chosen = MODES[name]
+    with LlamaEngine(model, ON_ONE_THREAD, chosen) as opened:
+        engine = WithLogits(opened)
+        steps = [step.tokens for step in Decoder(engine, chosen).generate(prompts[10], LIMIT)]
+        decoded, logits = engine.decoded, engine.outputs
+        text = [token for step in steps for token in step]
+        longest = max(steps, key=len)
+        index = steps.index(longest)
+        begin = sum(map(len, steps[:index]))
+        rows = [rows for rows in decoded if any(rows.outputs)][index]
+        for depth, row in enumerate(accepted_rows(rows, longest[:-1])):
+            engine.decoded = decoded
+            again = replay(engine, steps, text[: begin + depth])
+            np.testing.assert_allclose(again, logits[index][sum(rows.outputs[:row])], atol=1e-3)
+
+
+def test_lookahead_brings_more_than_one_and_a_half_tokens_a_step_on_code(lookahead_runs: list[Run]) -> None:
+    runs = lookahead_runs[: len(CODE_QUESTIONS)]
+    assert sum(len(run.tokens) for run in runs) / sum(len(run.steps) for run in runs) > 1.5
+
+
+@pytest.mark.parametrize("name", ["plain", "jacobi", "lookup", "lookahead", "no window", "bigrams"])
+@pytest.mark.parametrize("rows", [128, 2048])
+def test_every_decode_call_is_a_step_or_a_piece_of_the_prompt(
+    name: str, rows: int, model: LlamaModel, prompts: list[list[int]]
+) -> None:
+    prompt = prompts[9] + prompts[10]
+    assert len(prompt) > 129
+    with LlamaEngine(model, replace(ON_ONE_THREAD, batch=rows), MODES[name]) as engine:
+        steps = list(Decoder(engine, MODES[name]).generate(prompt, 12))
+        assert engine.calls == len(steps) + ceil((len(prompt) - 1) / min(rows, PREFILL_ROWS))
+
+
+class Endless(LlamaEngine):
+    """A model that never ends its text by itself."""
+
+    def is_end(self, token: int) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("name", ["plain", "jacobi", "lookup", "lookahead", "no window"])
+def test_exactly_the_tokens_asked_for_are_made(name: str, model: LlamaModel, prompts: list[list[int]]) -> None:
+    with Endless(model, ON_ONE_THREAD, MODES[name]) as engine:
+        for limit in (0, 1, 2, 3, 10, 23):
+            steps = list(Decoder(engine, MODES[name]).generate(prompts[10], limit))
+            assert len(tokens_of(steps)) == limit
+            assert not steps or steps[-1].finish == "length"
+
+
+@pytest.mark.parametrize("name", ["plain", "jacobi", "lookup", "lookahead", "no window", "bigrams"])
+def test_closing_early_leaves_exactly_the_accepted_tokens_in_the_cache(
+    name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+) -> None:
+    chosen, prompt = MODES[name], prompts[10]
+    expected = comparison.plain(prompt)
+    with LlamaEngine(model, ON_ONE_THREAD, chosen) as opened:
+        engine = Recorder(opened)
+        decoder = Decoder(engine, chosen)
+        for count in (1, 2, 5):
+            generation = decoder.generate(prompt, LIMIT)
+            taken = [next(generation) for _ in range(count)]
+            generation.close()
+            assert decoder.text == prompt + tokens_of(taken)
+            held = [last_position(opened, sequence) + 1 for sequence in range(opened.sequences)]
+            assert held[0] == max(held) == len(decoder.text) - 1
+            steps = taken + continue_plainly(engine, decoder.text, LIMIT - len(tokens_of(taken)))
+            tokens = [step.tokens for step in steps]
+            found = first_difference(engine, comparison.plain_engine, prompt, expected, tokens)
+            assert found is None or not found.bug
+        assert bugs([comparison.one(decoder, engine, prompt)]) == []
+
+
+class Interrupted(LlamaEngine):
+    """The user presses Ctrl-C when a step has been decoded and nothing of it is kept yet."""
+
+    steps_left = 3
+
+    def greedy(self) -> Ints:
+        self.steps_left -= 1
+        if not self.steps_left:
+            raise KeyboardInterrupt
+        return super().greedy()
+
+
+@pytest.mark.parametrize("name", ["plain", "jacobi", "lookup", "lookahead", "no window"])
+def test_an_interrupted_step_leaves_nothing_in_the_cache(
+    name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+) -> None:
+    chosen, prompt = MODES[name], prompts[10]
+    with Interrupted(model, ON_ONE_THREAD, chosen) as opened:
+        engine = Recorder(opened)
+        decoder = Decoder(engine, chosen)
+        taken: list[Step] = []
+        with pytest.raises(KeyboardInterrupt):
+            taken.extend(decoder.generate(prompt, LIMIT))
+        assert len(taken) == 2
+        assert decoder.text == prompt + tokens_of(taken)
+        held = [last_position(opened, sequence) + 1 for sequence in range(opened.sequences)]
+        assert held[0] == max(held) == len(decoder.text) - 1
+        del engine.decoded[-1]
+        steps = taken + continue_plainly(engine, decoder.text, LIMIT - len(tokens_of(taken)))
+        tokens = [step.tokens for step in steps]
+        found = first_difference(engine, comparison.plain_engine, prompt, comparison.plain(prompt), tokens)
+    assert found is None or not found.bug
+
+
+@pytest.mark.parametrize("name", ["jacobi", "lookup", "lookahead", "no window", "all sequences"])
+def test_a_context_that_runs_full_ends_with_length_after_as_many_tokens_as_plain(
+    name: str, model: LlamaModel, prompts: list[list[int]]
+) -> None:
+    settings = replace(ON_ONE_THREAD, context=256)
+    prompt = (prompts[10] * 3)[:210]
+    texts = []
+    with Endless(model, settings, PLAIN) as plain, Endless(model, settings, MODES[name]) as opened:
+        engine = Recorder(opened)
+        for one, recorded, chosen in ((plain, Recorder(plain), PLAIN), (opened, engine, MODES[name])):
+            steps = list(Decoder(recorded, chosen).generate(prompt))
+            texts.append([step.tokens for step in steps])
+            assert steps[-1].finish == "length"
+            assert last_position(one, 0) == one.cells - 1
+            assert len(tokens_of(steps)) == one.cells - len(prompt) + 1
+        found = first_difference(engine, plain, prompt, [token for step in texts[0] for token in step], texts[1])
+    assert found is None or not found.bug
+
+
+@pytest.mark.parametrize("name", ["plain", "jacobi", "lookup", "lookahead"])
+def test_a_prompt_of_all_cells_gets_one_token(name: str, model: LlamaModel, prompts: list[list[int]]) -> None:
+    settings = replace(ON_ONE_THREAD, context=256)
+    prompt = (prompts[10] * 3)[:256]
+    with LlamaEngine(model, settings, MODES[name]) as engine:
+        steps = list(Decoder(engine, MODES[name]).generate(prompt))
+    assert len(tokens_of(steps)) == 1
+
+
+def session_of(decode_settings: DecodeSettings) -> Session:
+    return load(model_settings=ON_ONE_THREAD, decode_settings=decode_settings)
+
+
+def stops_across_tokens(run: Run, texts: list[str]) -> Iterator[tuple[str, int, int]]:
+    """Stop strings that begin in one token and end in the next of one accepted run.
+
+    Each with the index of the token it begins in and of its first character, nowhere else found earlier.
+    """
+    whole = "".join(texts)
+    first = 0
+    for step in run.steps:
+        for token in range(first, first + len(step.tokens) - 2):
+            stop = texts[token][-2:] + texts[token + 1][:2]
+            at = len("".join(texts[:token])) + len(texts[token]) - len(texts[token][-2:])
+            if len(stop) > 2 and whole.find(stop) == at:
+                yield stop, token, at
+        first += len(step.tokens)
+
+
+def test_a_stop_string_inside_an_accepted_run_leaves_nothing_behind_it(
+    model: LlamaModel, lookahead_runs: list[Run]
+) -> None:
+    run = lookahead_runs[10]
+    texts = [model.piece(token).decode("utf-8", "replace") for token in run.tokens]
+    stops = list(stops_across_tokens(run, texts))
+    assert len(stops) > 2, "the answer has too few accepted runs: the test has lost its point"
+    for stop, token, at in (stops[0], stops[len(stops) // 2], stops[-1]):
+        with session_of(LOOKAHEAD) as session:
+            generation = session.generate(run.prompt, LIMIT, [stop])
+            printed = "".join(piece.text for piece in generation)
+            answer = generation.answer()
+            assert printed == answer.text == "".join(texts)[:at]
+            assert answer.finish_reason == "stop"
+            assert list(answer.tokens) == run.tokens[:token]
+            assert session.decoder.text == [*run.prompt, *run.tokens[:token]]
+            assert isinstance(session.engine, LlamaEngine)
+            assert last_position(session.engine, 0) == len(session.decoder.text) - 2
+
+
+@pytest.mark.parametrize("mode", ["plain", "jacobi", "lookup", "lookahead"])
+def test_a_stop_string_ends_every_mode_at_the_same_place(mode: ModeName) -> None:
+    chosen = DecodeSettings(mode=mode, window=4)
+    with session_of(chosen) as session:
+        whole = generate(session, QUESTIONS[10], limit=LIMIT)
+    stop = whole.text[len(whole.text) // 2 :][:6]
+    with session_of(chosen) as session:
+        cut = generate(session, QUESTIONS[10], limit=LIMIT, stops=["never to be found", stop])
+    assert cut.text == whole.text[: whole.text.find(stop)]
+    assert cut.finish_reason == "stop"
+    assert cut.tokens == whole.tokens[: len(cut.tokens)]
+
+
+@pytest.mark.parametrize("chosen", [None, DecodeSettings(mode="lookahead")], ids=["default", "lookahead"])
+def test_the_bundled_model_answers_a_chat_prompt(chosen: DecodeSettings | None) -> None:
+    with load(decode_settings=chosen) as session:
+        assert session.settings.mode == (chosen.mode if chosen else "auto")
+        prompt = session.prompt(QUESTIONS[9])
+        assert session.model.piece(prompt[0], special=True) == b"<|im_start|>"
+        answer = generate(session, QUESTIONS[9], limit=200)
+        assert answer.finish_reason == "eog"
+        assert session.model.is_end(answer.tokens[-1])
+        assert answer.text.strip()
+        assert "<|" not in answer.text
+        assert answer.statistics.tokens == len(answer.tokens)
+        # Auto guesses where it pays.
+        assert chosen is None or answer.tokens_per_step > 1
+
+
+def test_special_tokens_inside_an_answer_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    with session_of(PLAIN) as session:
+        monkeypatch.setattr(session.engine, "is_end", lambda token: False)
+        answer = generate(session, QUESTIONS[9], limit=60)
+        assert any(map(session.model.is_end, answer.tokens)), "the answer does not end: the test has lost its point"
+        assert "<|" not in answer.text
+        visible = b"".join(map(session.model.piece, answer.tokens)).decode("utf-8", "ignore")
+        assert answer.text == visible
+
+
+def test_several_prompts_are_answered_with_one_pool() -> None:
+    with session_of(DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=4)) as session:
+        first, second, again = generate(session, [QUESTIONS[6], QUESTIONS[7], QUESTIONS[6]], limit=LIMIT)
+    assert first.pool.lookups < second.pool.lookups < again.pool.lookups
+    assert first.pool.ngrams < second.pool.ngrams
+    assert again.statistics.steps < first.statistics.steps
+
+
+def test_a_system_text_reaches_the_prompt() -> None:
+    with session_of(PLAIN) as session:
+        with_system = session.prompt("Explain json.loads.", "Answer in one word.")
+        text = b"".join(session.model.piece(token, special=True) for token in with_system).decode()
+    assert "Answer in one word." in text
+    assert text.index("Answer in one word.") < text.index("Explain json.loads.")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_auto_fits_into_a_small_batch_also_after_a_change_and_lookahead_is_refused(strict: bool) -> None:
+    small = replace(ON_ONE_THREAD, batch=8)
+    auto, ahead = (DecodeSettings(mode=mode, strict=strict) for mode in ("auto", "lookahead"))
+    with pytest.raises(UsageError, match="-b is 8"):
+        load(model_settings=small, decode_settings=ahead)
+    with load(model_settings=small, decode_settings=auto) as session:
+        rows = 4 if strict else 8
+        assert (session.settings.auto_rows, session.settings.most_rows <= 8) == (rows, True)
+        session.adapt(replace(auto, auto_rows=30), session.sampling)
+        assert session.settings.auto_rows == rows
+        with pytest.raises(UsageError, match="-b is 8"):
+            session.adapt(ahead, session.sampling)
+        assert generate(session, QUESTIONS[9], limit=9).statistics.tokens == 9

@@ -1,0 +1,62 @@
+"""Clocks that move only when an engine decodes, by a cost that the test chooses. No test lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from benchmarks.parallel.device import Clock
+from lacli.batch import Batch
+from lacli.llamacpp.context import LlamaEngine
+from lacli.replicas.isolated import RemoteEngine
+from tests.fakes.engine import FakeEngine
+
+READERS = ("lacli.bench.rounds", "lacli.bench.warm_up", "lacli.decode", "lacli.cache", "lacli.replicas.replica")
+"""Modules that ask for the time."""
+
+
+@dataclass
+class FakeClock:
+    """now: seconds since an arbitrary beginning."""
+
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let everything that is timed in a benchmark read this clock."""
+        for module in READERS:
+            monkeypatch.setattr(f"{module}.perf_counter", self)
+
+
+@dataclass
+class ClockedEngine(FakeEngine):
+    """A toy engine whose decode calls take `cost(rows, outputs)` seconds; `steps` counts those with outputs."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    cost: Callable[[int, int], float] = lambda rows, outputs: 1.0
+    steps: int = 0
+
+    def decode(self, batch: Batch) -> bool:
+        fits = super().decode(batch)
+        if fits:
+            self.clock.now += self.cost(len(batch), batch.wanted)
+            self.steps += bool(batch.wanted)
+        return fits
+
+
+def make_equally_fast(
+    kind: type[FakeEngine] | type[LlamaEngine] | type[RemoteEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let replicas with such engines read a clock by which none is ever held up, so that each goes on to get parts."""
+    decode, clock = kind.decode, Clock()
+
+    def timed(engine: FakeEngine | LlamaEngine | RemoteEngine, batch: Batch) -> bool:
+        clock.now += 1e-3 + 1e-4 * len(batch)
+        return decode(engine, batch)  # type: ignore[arg-type]  # it is of that kind
+
+    monkeypatch.setattr(kind, "decode", timed)
+    monkeypatch.setattr("lacli.replicas.replica.perf_counter", clock.read)

@@ -1,0 +1,217 @@
+"""A toy language model behind the Engine protocol that enforces llama.cpp's rules.
+
+Its next token is a function of exactly those (position, token) pairs that a row's sequence ids make visible, so a
+mistake in a mask or a cache call changes the text or breaks a rule. No test lives here.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lacli.batch import Batch, Ints
+from lacli.engine import Floats, Successors
+from lacli.llamacpp.logits import ranked
+
+SPREADS = np.random.default_rng(0).uniform(-2, 2, (101, 64))
+
+
+class RuleBroken(Exception):
+    """llama.cpp would return -1, abort or leave the result to chance."""
+
+
+@dataclass
+class Cell:
+    slot: int
+    position: int
+    token: int
+    owners: set[int]
+
+
+@dataclass
+class FakeEngine:
+    """vocabulary toy tokens; `ends` are end tokens; `surprise`: one token in so many ignores the last two.
+
+    ordered: a row must see its cells in the order of the text, as sums that are to be the same in every step need it.
+    least_outputs: a step must want so many rows' logits, for the same reason. back: it keeps a recurrent state, of
+    which a removal at the end needs a snapshot: of those after a batch's rows, at most so many, and one for one use.
+    """
+
+    cells: int = 256
+    batch_rows: int = 256
+    sequences: int = 1
+    vocabulary: int = 12
+    ends: frozenset[int] = frozenset()
+    surprise: int = 5
+    calls: int = 0
+    refuse_above: int | None = None
+    most_outputs: int = 10_000
+    ordered: bool = False
+    least_outputs: int = 1
+    back: int | None = None
+    _snapshots: int = 0
+    _cells: list[Cell] = field(default_factory=list)
+    _logits: list[Floats] = field(default_factory=list)
+
+    def next_token(self, context: list[tuple[int, int]]) -> int:
+        digest = zlib.crc32(repr(context).encode())
+        if digest % self.surprise == 0:
+            return digest // self.surprise % self.vocabulary
+        before, last = ([0] + [token for _, token in context])[-2:]
+        return (3 * last + before + 1) % self.vocabulary
+
+    def logits_after(self, context: list[tuple[int, int]]) -> Floats:
+        """Logits, (vocabulary,), between -2 and 2, but for the next token's, which is 3."""
+        spread: Floats = SPREADS[zlib.crc32(repr(context).encode()) % len(SPREADS)][: self.vocabulary].copy()
+        spread[self.next_token(context)] = 3.0
+        return spread
+
+    def decode(self, batch: Batch) -> bool:
+        rows = self._rows(batch)
+        self._check(rows, int(batch.outputs[: len(batch)].sum()))
+        if len(self._cells) + len(rows) > self.cells:
+            return False
+        if self.refuse_above is not None and len(rows) > self.refuse_above:
+            return False
+        self.calls += 1
+        self._snapshots = min(self.back or 0, len(rows) - 1)
+        taken = {cell.slot for cell in self._cells}
+        free = (slot for slot in range(self.cells) if slot not in taken)
+        self._cells += [Cell(next(free), position, token, set(owners)) for token, position, owners in rows]
+        self._logits = []
+        for (_, position, owners), wanted in zip(rows, batch.outputs[: len(batch)].tolist(), strict=True):
+            views = [self._visible(owner, position) for owner in owners]
+            if any(view != views[0] for view in views):
+                raise RuleBroken("the ids of a token see different cells, and llama.cpp follows any one of them")
+            if self.ordered:
+                self._check_order(owners[0], position)
+            if wanted:
+                self._logits.append(self.logits_after(views[0]))
+        return True
+
+    def greedy(self) -> Ints:
+        best: Ints = self.logits().argmax(axis=1)
+        return best
+
+    def logits(self) -> Floats:
+        return np.array(self._logits)
+
+    def row_logits(self, row: int) -> Floats:
+        logits: Floats = self.logits()[row]
+        return logits
+
+    def successors(self, most: int) -> Successors:
+        return ranked(self.logits(), most)
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self._check_sequence(source)
+        self._check_sequence(target)
+        for cell in self._in(start, end):
+            if source in cell.owners:
+                if target in cell.owners:
+                    raise RuleBroken(f"sequence {target} owns position {cell.position} already")
+                cell.owners.add(target)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        if sequence != -1 or self.back is not None:
+            self._check_sequence(sequence)
+        if self.back is not None and start > 0 and not self._goes_back(start, end):
+            return False
+        for cell in self._in(start, end):
+            if sequence == -1:
+                cell.owners.clear()
+            cell.owners.discard(sequence)
+        self._cells = [cell for cell in self._cells if cell.owners]
+        return True
+
+    @property
+    def can_shift(self) -> bool:
+        return True
+
+    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
+        for cell in self._in(start, end):
+            if sequence in cell.owners:
+                if cell.owners != {sequence}:
+                    raise RuleBroken(f"position {cell.position} moves for all its owners {cell.owners}")
+                cell.position += by
+
+    def clear(self) -> None:
+        self._cells = []
+
+    def is_end(self, token: int) -> bool:
+        return token in self.ends
+
+    def held(self, sequence: int = 0) -> list[int]:
+        """The tokens of a sequence by position."""
+        return [token for _, token in self._visible(sequence, self.cells * 2)]
+
+    def _rows(self, batch: Batch) -> list[tuple[int, int, list[int]]]:
+        columns = (batch.tokens, batch.positions, batch.sequence_counts)
+        ids = iter(batch.sequence_ids.tolist())
+        return [
+            (token, position, [next(ids) for _ in range(count)])
+            for token, position, count in zip(*(column[: len(batch)].tolist() for column in columns), strict=True)
+        ]
+
+    def _check(self, rows: list[tuple[int, int, list[int]]], wanted: int) -> None:
+        """The checks of llama_batch_allocr::init."""
+        if not rows or len(rows) > self.batch_rows:
+            raise RuleBroken(f"{len(rows)} rows in a batch of at most {self.batch_rows}: GGML_ASSERT")
+        if wanted > self.most_outputs:
+            raise RuleBroken(f"{wanted} outputs in a context made for {self.most_outputs}: GGML_ASSERT")
+        if 0 < wanted < self.least_outputs:
+            raise RuleBroken(f"{wanted} outputs, which a kernel of its own may compute")
+        newest: dict[int, int] = {}
+        together: dict[int, set[int]] = {}
+        for token, position, owners in rows:
+            if not 0 <= token < self.vocabulary:
+                raise RuleBroken(f"token {token} is not in the vocabulary")
+            if not owners or len(set(owners)) != len(owners):
+                raise RuleBroken(f"sequence ids {owners}")
+            for owner in owners:
+                self._check_sequence(owner)
+                held = self._last_position(owner)
+                if self._last_position(owners[0]) != held:
+                    raise RuleBroken(f"sequences {owners[0]} and {owner} are coupled but have diverged")
+                expected = newest.get(owner, held)
+                if position not in (expected, expected + 1) or position <= held:
+                    raise RuleBroken(f"sequence {owner} has {expected} and the batch continues with {position}")
+                if self.back is not None and (owner or position != expected + 1):
+                    raise RuleBroken("a recurrent state takes one chain of tokens in sequence 0")
+                newest[owner] = position
+                together[owner] = together.get(owner, set(owners)) & set(owners)
+                if not together[owner]:
+                    raise RuleBroken(f"sequence {owner} belongs to incompatible sets")
+
+    def _goes_back(self, start: int, end: int) -> bool:
+        """Whether the state after the token before `start` is there, where the last tokens are to go; it is used up."""
+        last = self._last_position(0)
+        if start > last or 0 <= end <= last:
+            return True
+        if last + 1 - start > self._snapshots:
+            return False
+        self._snapshots = 0
+        return True
+
+    def _check_order(self, sequence: int, position: int) -> None:
+        seen = [cell for cell in self._cells if sequence in cell.owners and cell.position <= position]
+        slots = [cell.slot for cell in sorted(seen, key=lambda cell: cell.position)]
+        if slots != sorted(slots):
+            raise RuleBroken(f"sequence {sequence} lies in cells {slots}, which is not the order of its text")
+
+    def _check_sequence(self, sequence: int) -> None:
+        if not 0 <= sequence < self.sequences:
+            raise RuleBroken(f"sequence {sequence} of {self.sequences}: GGML_ASSERT")
+
+    def _last_position(self, sequence: int) -> int:
+        return max((cell.position for cell in self._cells if sequence in cell.owners), default=-1)
+
+    def _visible(self, sequence: int, position: int) -> list[tuple[int, int]]:
+        return sorted(
+            (cell.position, cell.token) for cell in self._cells if sequence in cell.owners and cell.position <= position
+        )
+
+    def _in(self, start: int, end: int) -> list[Cell]:
+        return [cell for cell in self._cells if cell.position >= max(start, 0) and (end < 0 or cell.position < end)]

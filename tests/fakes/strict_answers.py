@@ -1,0 +1,44 @@
+"""Prints the tokens of strict answers in several modes as JSON: `python -m tests.fakes.strict_answers MODEL`.
+
+A program of its own, because ggml decides about its kernels once a process. No test lives here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from lacli.api import generate
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
+
+LONG = "\n\n".join(f"def step_{n}(self, value):\n    self.total += {n}\n    return value * {n}" for n in range(22))
+QUESTIONS = (
+    f"Add a docstring to these functions:\n```python\n{LONG}\n```",
+    "Show me the source code of `json.dumps`.",
+    "Explain the function os.path.commonprefix.",
+    "Rename the argument `x` to `count` in this function:\n```python\ndef take(x):\n    return [x] * x\n```",
+)
+MODES = (
+    DecodeSettings(mode="plain", strict=True),
+    DecodeSettings(mode="lookup", strict=True),
+    DecodeSettings(mode="jacobi", window=9, strict=True),
+    DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=5, strict=True),
+    DecodeSettings(mode="lookahead", window=0, ngram=3, guesses=9, strict=True),
+)
+
+
+def main() -> None:
+    loading = ModelSettings(context=1024, gpu_layers=0, threads=int(sys.argv[2]))
+    found = []
+    for decoding in MODES:
+        with Session(Path(sys.argv[1]), loading, decoding, SamplingSettings(seed=7, temp=1.0)) as session:
+            found.append([answer.tokens for answer in generate(session, QUESTIONS, limit=48)])
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Chat templates for tests: where their texts lie, a model to compile them with, and transformers as the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from lacli.text.jinja import compile_template
+from lacli.text.template import STOPS, ChatTemplate, Formatter
+
+BOS, EOS = "<s>", "</s>"
+FIXTURES = Path(__file__).parents[1] / "text" / "templates"
+FIXTURE_NAMES = sorted(path.stem for path in FIXTURES.glob("*.jinja"))
+
+Message = Mapping[str, object]
+
+
+class FileOnly:
+    """A model of which only the template is there."""
+
+    def __init__(self, chat_template: str = "") -> None:
+        self._chat_template = chat_template
+
+    @property
+    def chat_template(self) -> str:
+        return self._chat_template
+
+    def compile_template(self, source: str) -> Formatter:
+        return compile_template(source, BOS, EOS)
+
+
+def fixture(name: str) -> str:
+    """The text of one of the templates that are written like published ones."""
+    return (FIXTURES / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+def bundled(name: str) -> str:
+    return (files("lacli") / "data" / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+def compiled(source: str) -> ChatTemplate:
+    return ChatTemplate("", source, compile_template(source, BOS, EOS))
+
+
+def every_source() -> dict[str, str]:
+    """All templates, by their names."""
+    return {**{name: bundled(name) for name in STOPS}, **{f"{name}*": fixture(name) for name in FIXTURE_NAMES}}
+
+
+def by_transformers(source: str, messages: Sequence[Message]) -> str:
+    """The same conversation in the other implementation."""
+    given = [dict(message) for message in messages]
+    return str(
+        _tokenizer().apply_chat_template(given, chat_template=source, tokenize=False, add_generation_prompt=True)
+    )
+
+
+@cache
+def _tokenizer() -> Any:
+    words = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token=BOS, eos_token=EOS)  # type: ignore[no-untyped-call]

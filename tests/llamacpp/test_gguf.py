@@ -1,0 +1,135 @@
+"""What a GGUF file says of its model, against the gguf package's own reader and against llama.cpp's loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from lacli.errors import ModelLoadError
+from lacli.llamacpp.gguf import GgufFile, parts, read_header
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import ModelSettings
+from lacli.resolve import demo_model
+from tests.fakes import tiny_models
+
+CPU = ModelSettings(gpu_layers=0, threads=1)
+
+WRITERS: list[Callable[[Path], None]] = [
+    tiny_models.write_llama,
+    tiny_models.write_gemma_swa,
+    tiny_models.write_mamba,
+    tiny_models.write_hybrid,
+]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_the_header_says_what_llama_cpp_finds_when_it_loads_the_model(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    write(path)
+    header = read_header(path)
+    with LlamaModel(path, CPU) as model:
+        assert header.architecture == model.description.split()[0]
+        assert (header.parameters, header.weights) == (model.parameters, model.size)
+        assert (header.context, header.vocabulary) == (model.context, model.vocabulary)
+        assert header.template == model.chat_template
+        assert bool(header.recurrent) == bool(model.chain_only)
+    assert (header.file_type, header.size) == ("F32", path.stat().st_size)
+
+
+def test_keys_are_what_the_gguf_package_reads() -> None:
+    header, reader = read_header(demo_model()), gguf.GGUFReader(demo_model())
+
+    def value(key: str) -> object:
+        return reader.fields[key].contents()
+
+    assert header.name == value("general.name")
+    assert header.layers == value("llama.block_count")
+    assert header.embedding == value("llama.embedding_length")
+    assert header.heads == (value("llama.attention.head_count"),)
+    assert header.kv_heads == (value("llama.attention.head_count_kv"),)
+    assert header.key_length == header.embedding // header.heads[0]
+    assert header.parameters == sum(int(tensor.n_elements) for tensor in reader.tensors)
+    assert header.weights == sum(int(tensor.n_bytes) for tensor in reader.tensors)
+    assert header.file_type == gguf.LlamaFileType(int(str(value("general.file_type")))).name.removeprefix("MOSTLY_")
+
+
+def test_numbers_that_differ_between_layers_are_all_read(tmp_path: Path) -> None:
+    path = tmp_path / "hybrid.gguf"
+    tiny_models.write_hybrid(path)
+    assert read_header(path).kv_heads == (0, 1)
+
+
+def test_a_sliding_window_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "gemma.gguf"
+    tiny_models.write_gemma_swa(path)
+    assert read_header(path).sliding_window == tiny_models.SLIDING_WINDOW
+
+
+def test_the_header_of_a_split_model_counts_all_parts_whichever_is_named(tmp_path: Path) -> None:
+    files = tiny_models.write_llama_split(tmp_path)
+    tiny_models.write_llama(tmp_path / "whole.gguf")
+    whole = read_header(tmp_path / "whole.gguf")
+    assert [parts(file) for file in files] == [files, files]
+    for file in files:
+        header = read_header(file)
+        assert (header.parameters, header.weights) == (whole.parameters, whole.weights)
+        assert header.size == sum(each.stat().st_size for each in files)
+        assert header.template == whole.template
+
+
+def _written(path: Path, file_type: int | None) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    if file_type is not None:
+        writer.add_file_type(file_type)
+    writer.add_string("llama.context_length", "not a number")
+    writer.add_array("llama.attention.head_count", ["neither", "is this"])
+    writer.add_uint32("general.name", 7)
+    half, single = gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.F32
+    writer.add_tensor_info("large", [64, 64], np.dtype(np.float16), 64 * 64 * 2, half)
+    writer.add_tensor_info("small", [8], np.dtype(np.float32), 32, single)
+    writer.add_tensor_info("smaller", [4], np.dtype(np.float32), 16, single)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    with path.open("ab") as file:
+        file.write(bytes(64 * 64 * 2 + 256))
+    return path
+
+
+def test_a_file_without_a_type_has_that_of_most_parameters(tmp_path: Path) -> None:
+    assert read_header(_written(tmp_path / "a.gguf", None)).file_type == "F16"
+
+
+@pytest.mark.parametrize(("number", "name"), [(15, "Q4_K_M"), (7, "Q8_0"), (1024 + 15, "Q4_K_M"), (999, "F16")])
+def test_the_type_is_named_as_in_llama_h(number: int, name: str, tmp_path: Path) -> None:
+    assert read_header(_written(tmp_path / "a.gguf", number)).file_type == name
+
+
+def test_keys_of_another_kind_are_like_missing_ones(tmp_path: Path) -> None:
+    header = read_header(_written(tmp_path / "a.gguf", None))
+    assert (header.context, header.heads, header.name, header.template) == (0, (), "", "")
+
+
+@pytest.mark.parametrize("kept", [0, 10, 5_000, -1])
+def test_a_file_that_is_cut_off_cannot_be_read(kept: int, tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    tiny_models.write_llama(path)
+    raw = path.read_bytes()
+    end = GgufFile(path)._end()
+    path.write_bytes(raw[: end - 1] if kept < 0 else raw[:kept])
+    with pytest.raises(ModelLoadError, match="cut.gguf"):
+        read_header(path)
+
+
+def test_a_missing_part_is_an_error_that_names_it(tmp_path: Path) -> None:
+    first, second = tiny_models.write_llama_split(tmp_path)
+    second.unlink()
+    with pytest.raises(ModelLoadError, match=second.name):
+        read_header(first)

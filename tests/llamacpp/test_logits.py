@@ -1,0 +1,168 @@
+"""The best tokens of rows of logits: those of a sort, for any shape, also with equal logits and flat rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from lacli.batch import Batch, from_tokens
+from lacli.decode import Decoder
+from lacli.engine import Floats
+from lacli.llamacpp.context import CANDIDATES, LlamaEngine
+from lacli.llamacpp.library import lib
+from lacli.llamacpp.logits import FEW, ranked
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.resolve import find_model
+from lacli.settings import DecodeSettings
+from lacli.tree import Origin, Tree
+
+LOADING = ModelSettings(context=512, gpu_layers=0, threads=1)
+AUTO = DecodeSettings(mode="auto")
+
+
+def holds(logits: Floats, most: int) -> None:
+    """The logits are those of a whole sort, and each token is named once, with its own."""
+    found = ranked(logits, most)
+    rows, vocabulary = logits.shape
+    expected = -np.sort(-logits, axis=1)[:, :most]
+    assert found.tokens.shape == found.logits.shape == (rows, min(most, vocabulary))
+    np.testing.assert_array_equal(found.logits, expected)
+    np.testing.assert_array_equal(np.take_along_axis(logits, found.tokens, axis=1), expected)
+    assert all(len(set(row)) == len(row) for row in found.tokens.tolist())
+
+
+@given(
+    st.integers(1, 5).flatmap(
+        lambda rows: st.integers(1, 80).flatmap(
+            lambda columns: arrays(np.float32, (rows, columns), elements=st.integers(-3, 3).map(float))
+        )
+    ),
+    st.integers(1, 12),
+)
+@settings(max_examples=200, deadline=None)
+def test_small_rows_with_many_equal_logits_are_ranked_as_by_a_sort(logits: Floats, most: int) -> None:
+    holds(logits, most)
+
+
+@pytest.mark.parametrize("levels", [2, 40, 10**6], ids=["ties everywhere", "ties", "none"])
+@pytest.mark.parametrize("most", [1, 8, 20])
+@pytest.mark.parametrize("vocabulary", [4096, 4999, 32_003, 151_936])
+def test_large_vocabularies_are_ranked_as_by_a_sort(vocabulary: int, most: int, levels: int) -> None:
+    for rows in (1, 3, -(-FEW // vocabulary) + 1):
+        random = np.random.default_rng(vocabulary + rows)
+        holds((random.integers(0, levels, (rows, vocabulary)) / 7).astype(np.float32), most)
+
+
+def test_the_best_tokens_are_found_wherever_they_lie() -> None:
+    """At both ends, behind the last whole fold, next to one another, and one fold apart."""
+    vocabulary = 4999
+    for places in ([0, 1, 2, 3], [4995, 4996, 4997, 4998], [0, 256, 512, 768], [4863, 4864, 4865, 255]):
+        logits = np.zeros((3, vocabulary), np.float32)
+        logits[:, places] = [4, 3, 2, 1]
+        for row in ranked(logits, 4).tokens.tolist():
+            assert row == places
+
+
+def test_where_almost_all_tokens_are_impossible_those_that_are_not_come_first() -> None:
+    logits = np.full((4, 5000), -np.inf, np.float32)
+    logits[:, [7, 4999]] = [1.0, 2.0]
+    found = ranked(logits, 8)
+    assert found.tokens[:, :2].tolist() == [[4999, 7]] * 4
+    assert np.isneginf(found.logits[:, 2:]).all()
+    assert ((found.tokens >= 0) & (found.tokens < 5000)).all()
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LlamaModel]:
+    with LlamaModel(find_model(None), LOADING) as model:
+        yield model
+
+
+def batches(model: LlamaModel) -> list[Batch]:
+    """A prompt, then steps of one row, of a tree, and of a few rows whose choices are not all read."""
+    text = model.tokenize("def find(path, name):\n    return os.path.join(path, name)\n" * 3)
+    tree = Tree(text[21])
+    for sequence, path in enumerate(([5, 6, 7], [5, 6, 9], [11, 12], [40]), start=1):
+        tree.add(path, sequence, Origin.POOL)
+    some = [place % 3 != 1 for place in range(12)]
+    return [
+        from_tokens(text[:20], 0),
+        Batch(1).set_tree(Tree(text[20]), 20),
+        Batch(len(tree)).set_tree(tree, 21),
+        Batch(12).set_rows(text[22:34], range(22, 34), [[0]] * 12, some),
+    ]
+
+
+def decoded(engine: LlamaEngine, model: LlamaModel) -> Iterator[Batch]:
+    """Each batch after it was decoded; all sequences own the prompt, and a tree's guesses are gone after it."""
+    for before, batch in pairwise([None, *batches(model)]):
+        assert batch
+        if before and before.rows == 1:
+            for sequence in range(1, 5):
+                engine.copy(0, sequence, 0, 21)
+        assert engine.decode(batch)
+        if batch.wanted:
+            yield batch
+        engine.remove(-1, 22, -1)
+
+
+@pytest.mark.parametrize(
+    "chosen", [AUTO, Capacity.of([AUTO, DecodeSettings(mode="lookahead")])], ids=["auto", "auto and lookahead"]
+)
+def test_a_backend_keeps_the_candidates_that_raw_logits_have(
+    chosen: DecodeSettings | Capacity, model: LlamaModel
+) -> None:
+    with (
+        LlamaEngine(model, LOADING, chosen, backend_greedy=True) as kept,
+        LlamaEngine(model, LOADING, chosen, backend_greedy=False) as raw,
+    ):
+        for batch, _ in zip(decoded(kept, model), decoded(raw, model), strict=True):
+            assert lib.llama_get_sampled_candidates_count_ith(kept._handle, 0) == CANDIDATES
+            np.testing.assert_array_equal(kept.greedy(), raw.logits().argmax(axis=1))
+            for most in (1, 3, CANDIDATES):
+                found, expected = kept.successors(most), ranked(raw.logits(), most)
+                assert found.tokens.shape == (batch.wanted, most)
+                np.testing.assert_array_equal(found.tokens, expected.tokens)
+                np.testing.assert_array_equal(found.logits, expected.logits)
+            assert kept.successors(20).tokens.shape == (batch.wanted, CANDIDATES)
+
+
+def test_a_backend_that_keeps_no_candidates_has_whole_rows_to_rank(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that cannot run the sampler runs none; greedy chains leave the logits as they are."""
+    # Llama.cpp has no form of this sampler for a backend at all.
+    monkeypatch.setattr(lib, "llama_sampler_init_top_k", lambda count: lib.llama_sampler_init_typical(0.5, 1))
+    several = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=2)
+    with LlamaEngine(model, LOADING, AUTO, backend_greedy=False) as raw:
+        for chosen in (AUTO, several):
+            with LlamaEngine(model, LOADING, chosen, backend_greedy=True) as unable:
+                raw.clear()
+                for batch, _ in zip(decoded(unable, model), decoded(raw, model), strict=True):
+                    np.testing.assert_array_equal(unable.greedy(), raw.logits().argmax(axis=1))
+                    found, expected = unable.successors(8), ranked(raw.logits(), 8)
+                    assert found.tokens.shape == (batch.wanted, 8)
+                    np.testing.assert_array_equal(found.tokens, expected.tokens)
+
+
+def test_without_recycling_a_backend_only_chooses(model: LlamaModel) -> None:
+    chosen = DecodeSettings(mode="auto", sources=("suffix", "pool"))
+    with LlamaEngine(model, LOADING, chosen, backend_greedy=True) as engine:
+        for _ in decoded(engine, model):
+            assert lib.llama_get_sampled_candidates_count_ith(engine._handle, 0) == 0
+
+
+def test_mode_auto_gives_the_same_text_wherever_its_tokens_are_chosen(model: LlamaModel) -> None:
+    prompt = model.tokenize("import os\n\ndef names(path):\n    return os.listdir(path)\n\ndef names(")
+    texts = []
+    for backend_greedy in (False, True):
+        with LlamaEngine(model, LOADING, AUTO, backend_greedy=backend_greedy) as engine:
+            texts.append([token for step in Decoder(engine, AUTO).generate(prompt, 60) for token in step.tokens])
+    assert texts[0] == texts[1]

@@ -1,0 +1,432 @@
+"""llama.cpp's samplers on the bundled model: its own draws, the default order, each flag, grammars that end nowhere."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import llama_cpp as lib
+import numpy as np
+import pytest
+
+from lacli.batch import from_tree
+from lacli.engine import Floats
+from lacli.errors import SamplingError, UsageError
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.sampler import LlamaSampler
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.resolve import demo_model
+from lacli.settings import DecodeSettings
+from lacli.tree import Tree
+
+WARM = SamplingSettings(seed=7, temp=1.0)
+BARE = replace(WARM, top_k=0, top_p=1.0, min_p=0.0)
+"""Nothing but the draw."""
+
+GRAMMAR = 'root ::= "yes" | "no"'
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LlamaModel]:
+    with LlamaModel(demo_model(), ModelSettings(gpu_layers=0, threads=1)) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def logits(model: LlamaModel) -> Floats:
+    return np.random.default_rng(1).normal(0, 4, model.vocabulary).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def context(model: LlamaModel) -> Iterator[Any]:
+    """A llama_context with one output row, whose logits are there to be overwritten."""
+    settings = ModelSettings(gpu_layers=0, threads=1, context=256)
+    with LlamaEngine(model, settings, DecodeSettings(mode="plain"), backend_greedy=False) as engine:
+        assert engine.decode(from_tree(Tree(1), 0))
+        yield engine._handle
+
+
+HOT = [*range(500, 512)]
+PROMPT = [*HOT[:6], *HOT[:6], *HOT[:3]]
+BIASES = ((500, 4.0), (501, -np.inf))
+
+
+def random_rows(count: int) -> Iterator[Floats]:
+    """Logits in which a dozen tokens have nearly all of the probability, so that they repeat."""
+    random = np.random.default_rng(3)
+    for _ in range(count):
+        row = random.normal(0, 1, 4096).astype(np.float32)
+        row[HOT] += random.normal(7, 2, len(HOT)).astype(np.float32)
+        yield row
+
+
+def bias() -> Any:
+    return lib.llama_sampler_init_logit_bias(
+        4096, 2, (lib.llama_logit_bias * 2)(*(lib.llama_logit_bias(*each) for each in BIASES))
+    )
+
+
+def dry(vocabulary: Any) -> Any:
+    breakers = (ctypes.c_char_p * 1)(b"\n")
+    return lib.llama_sampler_init_dry(vocabulary, 5.0, 1.5, 1, 32, breakers, 1)
+
+
+SAMPLERS: dict[str, tuple[SamplingSettings, Callable[[Any], list[Any]]]] = {
+    "logit bias": (replace(BARE, logit_bias=BIASES), lambda _: [bias()]),
+    "penalties": (
+        replace(BARE, repeat_last_n=8, repeat_penalty=1.3, frequency_penalty=0.2, presence_penalty=0.4),
+        lambda _: [lib.llama_sampler_init_penalties(4096, 8, 1.3, 0.2, 0.4)],
+    ),
+    "DRY": (
+        replace(BARE, dry_multiplier=5.0, dry_base=1.5, dry_allowed_length=1, dry_penalty_last_n=32,
+                dry_sequence_breaker=("\n",)),
+        lambda vocabulary: [dry(vocabulary)],
+    ),
+    "top-n-sigma": (replace(BARE, top_nsigma=1.0), lambda _: [lib.llama_sampler_init_top_n_sigma(1.0)]),
+    "top-k": (replace(BARE, top_k=2), lambda _: [lib.llama_sampler_init_top_k(2)]),
+    "typical": (replace(BARE, typical=0.5), lambda _: [lib.llama_sampler_init_typical(0.5, 0)]),
+    "top-p": (replace(BARE, top_p=0.6), lambda _: [lib.llama_sampler_init_top_p(0.6, 0)]),
+    "min-p": (replace(BARE, min_p=0.3), lambda _: [lib.llama_sampler_init_min_p(0.3, 0)]),
+    "XTC": (
+        replace(BARE, xtc_probability=0.5, xtc_threshold=0.1),
+        lambda _: [lib.llama_sampler_init_xtc(0.5, 0.1, 0, 7)],
+    ),
+    "XTC at temperature 0": (
+        replace(BARE, temp=0.0, xtc_probability=1.0, xtc_threshold=0.2),
+        lambda _: [lib.llama_sampler_init_xtc(1.0, 0.2, 0, 7), lib.llama_sampler_init_temp_ext(0.0, 0.0, 1.0)],
+    ),
+    "XTC that leaves the last token": (
+        replace(BARE, temp=0.0, top_k=9, xtc_probability=1.0, xtc_threshold=0.0),
+        lambda _: [lib.llama_sampler_init_top_k(9), lib.llama_sampler_init_xtc(1.0, 0.0, 0, 7)],
+    ),
+    "temperature": (replace(BARE, temp=3.0), lambda _: [lib.llama_sampler_init_temp(3.0)]),
+    "temperature 0": (
+        replace(BARE, temp=0.0, repeat_penalty=1.5),
+        lambda _: [lib.llama_sampler_init_penalties(4096, 64, 1.5, 0.0, 0.0), lib.llama_sampler_init_temp(0.0)],
+    ),
+    "dynamic temperature": (
+        replace(BARE, dynatemp_range=0.9, dynatemp_exp=2.0),
+        lambda _: [lib.llama_sampler_init_temp_ext(1.0, 0.9, 2.0)],
+    ),
+    "all of them": (
+        replace(BARE, logit_bias=BIASES, repeat_penalty=1.1, dry_multiplier=5.0, dry_base=1.5, dry_allowed_length=1,
+                dry_penalty_last_n=32, dry_sequence_breaker=("\n",), top_nsigma=4.0, top_k=40, typical=0.95,
+                top_p=0.95, min_p=0.01, xtc_probability=0.5, temp=0.8, dynatemp_range=0.3),
+        lambda vocabulary: [
+            bias(),
+            lib.llama_sampler_init_penalties(4096, 64, 1.1, 0.0, 0.0),
+            dry(vocabulary),
+            lib.llama_sampler_init_top_n_sigma(4.0),
+            lib.llama_sampler_init_top_k(40),
+            lib.llama_sampler_init_typical(0.95, 0),
+            lib.llama_sampler_init_top_p(0.95, 0),
+            lib.llama_sampler_init_min_p(0.01, 0),
+            lib.llama_sampler_init_xtc(0.5, 0.1, 0, 7),
+            lib.llama_sampler_init_temp_ext(0.8, 0.3, 1.0),
+        ],
+    ),
+}  # fmt: skip
+"""Settings, and llama.cpp's own samplers for them without the draw, which is by seed 7."""
+
+MIROSTAT: dict[str, tuple[SamplingSettings, Callable[[Any], list[Any]]]] = {
+    "mirostat 1": (
+        replace(BARE, mirostat=1, temp=0.8, mirostat_ent=2.0, mirostat_lr=0.3),
+        lambda _: [lib.llama_sampler_init_temp(0.8), lib.llama_sampler_init_mirostat(4096, 7, 2.0, 0.3, 100)],
+    ),
+    "mirostat 2": (
+        replace(BARE, mirostat=2, logit_bias=BIASES, mirostat_ent=1.5),
+        lambda _: [bias(), lib.llama_sampler_init_mirostat_v2(7, 1.5, 0.1)],
+    ),
+}
+
+
+@contextmanager
+def llama_cpps(samplers: Sequence[Any], text: Sequence[int] = ()) -> Iterator[Any]:
+    """A chain of llama.cpp's own, behind a prompt."""
+    chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+    for sampler in samplers:
+        lib.llama_sampler_chain_add(chain, sampler)
+    for each in text:
+        lib.llama_sampler_accept(chain, each)
+    yield chain
+    lib.llama_sampler_free(chain)
+
+
+def sampled(chain: Any, context: Any, row: Floats) -> int:
+    """llama.cpp's own choice from an output row."""
+    np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), row.shape)[:] = row
+    return int(lib.llama_sampler_sample(chain, context, -1))
+
+
+def names(sampler: LlamaSampler) -> list[str]:
+    chain = sampler._samplers.chain
+    parts = [lib.llama_sampler_chain_get(chain, index) for index in range(lib.llama_sampler_chain_n(chain))]
+    parts.append(sampler._samplers.last)
+    return [lib.llama_sampler_name(part).decode() for part in parts]
+
+
+def drawn(model: LlamaModel, settings: SamplingSettings, logits: Floats, count: int, text: list[int]) -> list[int]:
+    with LlamaSampler(model, settings) as sampler:
+        sampler.begin(text)
+        return [sampler.draw(logits) for _ in range(count)]
+
+
+def token(model: LlamaModel, text: str) -> int:
+    (found,) = model.tokenize(text, add_special=False)
+    return found
+
+
+def test_the_chain_has_llama_cpps_default_order(model: LlamaModel) -> None:
+    everything = SamplingSettings(
+        seed=1,
+        temp=0.8,
+        logit_bias=((1, 1.0),),
+        repeat_penalty=1.1,
+        dry_multiplier=0.8,
+        top_nsigma=2.0,
+        typical=0.9,
+        xtc_probability=0.5,
+        dynatemp_range=0.1,
+    )
+    with LlamaSampler(model, everything) as sampler:
+        assert names(sampler) == [
+            *("logit-bias", "penalties", "dry", "top-n-sigma", "top-k", "typical", "top-p", "min-p"),
+            *("xtc", "temp-ext", "dist"),
+        ]
+
+
+@pytest.mark.parametrize(("version", "name"), [(1, "mirostat"), (2, "mirostat-v2")])
+def test_mirostat_stands_behind_the_temperature_alone(model: LlamaModel, version: int, name: str) -> None:
+    with LlamaSampler(model, replace(WARM, temp=0.8, mirostat=version)) as sampler:
+        assert names(sampler) == ["temp", name]
+
+
+def test_a_seed_repeats_its_draws_and_another_one_does_not(model: LlamaModel, logits: Floats) -> None:
+    first = drawn(model, WARM, logits, 20, [])
+    assert drawn(model, WARM, logits, 20, []) == first
+    assert drawn(model, replace(WARM, seed=8), logits, 20, []) != first
+
+
+@pytest.mark.parametrize("name", [*SAMPLERS, *MIROSTAT])
+def test_every_sampler_draws_and_foresees_what_llama_cpp_draws(model: LlamaModel, context: Any, name: str) -> None:
+    settings, samplers = (SAMPLERS | MIROSTAT)[name]
+    last = [] if settings.mirostat else [lib.llama_sampler_init_dist(7)]
+    with (
+        LlamaSampler(model, settings) as sampler,
+        llama_cpps([*samplers(model.vocabulary_handle), *last], PROMPT) as own,
+        llama_cpps([lib.llama_sampler_init_dist(7)]) as bare,
+    ):
+        sampler.begin(PROMPT)
+        rows = list(random_rows(60))
+        expected = [sampled(own, context, row) for row in rows]
+        assert [(sampler.peek(row), sampler.draw(row)) for row in rows] == [(token, token) for token in expected]
+        assert expected != [sampled(bare, context, row) for row in rows], "the sampler changes nothing here"
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_distribution_is_what_llama_cpps_samplers_leave(model: LlamaModel, name: str) -> None:
+    settings, samplers = SAMPLERS[name]
+    with (
+        LlamaSampler(model, settings) as sampler,
+        llama_cpps(samplers(model.vocabulary_handle), PROMPT) as own,
+    ):
+        sampler.begin(PROMPT)
+        for row in random_rows(6):
+            candidates = (lib.llama_token_data * len(row))()
+            for each, (candidate, logit) in enumerate(zip(candidates, row.tolist(), strict=True)):
+                candidate.id, candidate.logit = each, logit
+            left = lib.llama_token_data_array(candidates, len(row), -1, False)
+            lib.llama_sampler_apply(own, ctypes.byref(left))
+            tokens = [int(left.data[place].id) for place in range(left.size)]
+            weights = np.exp([left.data[place].logit for place in range(left.size)])
+            for found in (sampler.preview(row), sampler.distribution(row)):
+                assert found.tokens.tolist() == tokens
+                assert found.probabilities == pytest.approx(weights / weights.sum())
+            sampler.accept(tokens[0])
+            lib.llama_sampler_accept(own, tokens[0])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        replace(BARE, temp=0.0),
+        replace(WARM, top_k=200),
+        replace(BARE, top_k=300, xtc_probability=0.5, xtc_threshold=0.01),
+    ],
+)
+def test_with_a_grammar_llama_cpp_draws_again_among_what_it_allows(
+    model: LlamaModel, context: Any, settings: SamplingSettings
+) -> None:
+    """As its programs do: the first draw stands where the grammar allows it."""
+    allowed = np.array([bool(re.fullmatch(rb"[a-z]+", model.piece(token))) for token in range(model.vocabulary)])
+    samplers = [
+        lib.llama_sampler_init_top_k(settings.top_k),
+        lib.llama_sampler_init_top_p(settings.top_p, 0),
+        lib.llama_sampler_init_min_p(settings.min_p, 0),
+        lib.llama_sampler_init_xtc(settings.xtc_probability, settings.xtc_threshold, 0, 7),
+        lib.llama_sampler_init_temp(settings.temp),
+        lib.llama_sampler_init_dist(7),
+    ]
+    again = 0
+    with (
+        LlamaSampler(model, replace(settings, grammar="root ::= [a-z]+")) as sampler,
+        llama_cpps(samplers) as own,
+    ):
+        sampler.begin(PROMPT)
+        for row in np.random.default_rng(5).normal(0, 4, (40, model.vocabulary)).astype(np.float32):
+            row[model.ends()] = -20.0
+            token = sampled(own, context, row)
+            if not allowed[token]:
+                again += 1
+                token = sampled(own, context, np.where(allowed, row, -np.inf))
+            assert (sampler.peek(row), sampler.draw(row)) == (token, token)
+    assert 0 < again < 40
+
+
+@pytest.mark.parametrize(
+    "settings", [WARM, replace(WARM, xtc_probability=0.5), replace(WARM, mirostat=2), replace(WARM, grammar=GRAMMAR)]
+)
+def test_begin_starts_anew(model: LlamaModel, logits: Floats, settings: SamplingSettings) -> None:
+    with LlamaSampler(model, settings) as sampler:
+        sampler.begin([])
+        first = sampler.draw(logits), sampler.draw(logits)
+        sampler.begin([])
+        assert (sampler.draw(logits), sampler.draw(logits)) == first
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        WARM,
+        replace(WARM, top_k=0, top_p=1.0, min_p=0.0),
+        replace(WARM, temp=0.0, repeat_penalty=1.5),
+        replace(WARM, typical=0.6),
+        replace(WARM, dynatemp_range=0.5),
+    ],
+)
+def test_a_draw_is_where_its_number_falls_in_the_preview(
+    model: LlamaModel, logits: Floats, settings: SamplingSettings
+) -> None:
+    with LlamaSampler(model, settings) as sampler:
+        sampler.begin([])
+        for _ in range(30):
+            number = sampler.uniform()
+            tokens, probabilities = sampler.preview(logits)
+            assert number is not None
+            here = int(np.searchsorted(probabilities.cumsum(), number))
+            peeked = sampler.peek(logits)
+            assert sampler.draw(logits) == peeked == tokens[here]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        replace(WARM, top_k=6, min_p=0.0),
+        replace(WARM, top_k=6, min_p=0.0, xtc_probability=1.0, xtc_threshold=0.2),
+        replace(WARM, top_k=6, min_p=0.0, grammar='root ::= [a-z "=()]+'),
+    ],
+)
+def test_the_distribution_is_that_of_the_draws(model: LlamaModel, settings: SamplingSettings) -> None:
+    logits = np.full(model.vocabulary, -5.0, np.float32)
+    for place, text in enumerate((" self", "\n", "A", " return", "(", "_", " the", "7")):
+        logits[token(model, text)] = 2 - 0.3 * place
+    count = 3000
+    seen: Counter[int] = Counter()
+    with LlamaSampler(model, settings) as sampler:
+        tokens, probabilities = sampler.distribution(logits)
+    for seed in range(count):
+        seen.update(drawn(model, replace(settings, seed=seed), logits, 1, []))
+    assert probabilities.sum() == pytest.approx(1)
+    for each, chance in zip(tokens.tolist(), probabilities.tolist(), strict=True):
+        # 5 standard deviations: with seeds chosen at random one token would miss it once in 1.7 million times.
+        assert abs(seen.pop(each, 0) - count * chance) <= 5 * np.sqrt(count * chance * (1 - chance)) + 1e-6
+    assert not seen
+
+
+def test_penalties_know_the_prompt_and_what_was_drawn(model: LlamaModel, logits: Floats) -> None:
+    best, second = (int(token) for token in np.argsort(-logits)[:2])
+    penalised = SamplingSettings(seed=1, presence_penalty=100.0)
+    assert drawn(model, penalised, logits, 2, []) == [best, second]
+    assert drawn(model, penalised, logits, 1, [best]) == [second]
+    assert drawn(model, replace(penalised, repeat_last_n=2), logits, 1, [best, 1, 2]) == [best]
+
+
+def test_a_drawn_token_is_counted_once(model: LlamaModel) -> None:
+    logits = np.zeros(model.vocabulary, np.float32)
+    logits[500], logits[600] = 10.0, 9.0
+    assert drawn(model, SamplingSettings(seed=1, frequency_penalty=0.7), logits, 3, []) == [500, 500, 600]
+
+
+def test_dry_knows_the_prompt(model: LlamaModel) -> None:
+    *passage, last, other = (token(model, text) for text in (" the", " in", " return", " self", " is"))
+    logits = np.zeros(model.vocabulary, np.float32)
+    logits[last], logits[other] = 3.0, 2.0
+    dry = SamplingSettings(seed=1, dry_multiplier=5.0)
+    assert drawn(model, dry, logits, 1, [*passage, last, *passage]) == [other]
+    assert drawn(model, dry, logits, 1, passage) == [last]
+
+
+def test_a_bias_forbids_or_forces_a_token(model: LlamaModel, logits: Floats) -> None:
+    best = int(logits.argmax())
+    assert drawn(model, SamplingSettings(seed=1, logit_bias=((best, -np.inf),)), logits, 1, []) != [best]
+    assert drawn(model, SamplingSettings(seed=1, logit_bias=((5, 1000.0),)), logits, 1, []) == [5]
+
+
+def test_ignoring_the_end_forbids_every_end_token(model: LlamaModel) -> None:
+    logits = np.zeros(model.vocabulary, np.float32)
+    logits[model.ends()] = 9.0
+    assert model.is_end(drawn(model, SamplingSettings(seed=1, repeat_penalty=1.1), logits, 1, [])[0])
+    assert not model.is_end(drawn(model, SamplingSettings(seed=1, ignore_eos=True), logits, 1, [])[0])
+
+
+@pytest.mark.parametrize("bad", [-1, 4096, 10**9])
+def test_a_bias_for_a_token_that_is_not_there_is_refused(model: LlamaModel, bad: int) -> None:
+    with pytest.raises(UsageError, match=f"token {bad}, and the model has 4096"):
+        LlamaSampler(model, SamplingSettings(seed=1, logit_bias=((bad, 1.0),)))
+
+
+@pytest.mark.parametrize("temp", [0.0, 1.5])
+def test_a_grammar_is_followed_to_its_end_and_knows_nothing_of_the_prompt(model: LlamaModel, temp: float) -> None:
+    logits = np.random.default_rng(3).normal(0, 4, model.vocabulary).astype(np.float32)
+    prompt = model.tokenize("maybe")
+    tokens: list[int] = []
+    with LlamaSampler(model, SamplingSettings(seed=3, temp=temp, grammar=GRAMMAR)) as sampler:
+        sampler.begin(prompt)
+        while not tokens or not model.is_end(tokens[-1]):
+            tokens.append(sampler.draw(logits))
+    assert b"".join(map(model.piece, tokens)) in (b"yes", b"no")
+
+
+@pytest.mark.parametrize("drawing", ["draw", "distribution", "peek", "preview"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SamplingSettings(seed=1, grammar="root ::= <[5]>", logit_bias=((5, -np.inf),)),
+        SamplingSettings(seed=1, logit_bias=tuple((token, -np.inf) for token in range(4096))),
+        SamplingSettings(seed=1, temp=0.8, mirostat=1, logit_bias=tuple((token, -np.inf) for token in range(4096))),
+        SamplingSettings(seed=1, temp=0.8, mirostat=2, logit_bias=tuple((token, -np.inf) for token in range(4096))),
+    ],
+)
+def test_where_nothing_may_come_next_there_is_one_line_and_no_token(
+    model: LlamaModel, logits: Floats, settings: SamplingSettings, drawing: str
+) -> None:
+    with LlamaSampler(model, settings) as sampler:
+        sampler.begin([])
+        with pytest.raises(SamplingError) as raised:
+            getattr(sampler, drawing)(logits)
+    assert "\n" not in str(raised.value) and raised.value.hint
+
+
+def test_a_finished_grammar_whose_end_is_forbidden_is_a_dead_end(model: LlamaModel, logits: Floats) -> None:
+    with LlamaSampler(model, SamplingSettings(seed=1, grammar='root ::= "a"', ignore_eos=True)) as sampler:
+        sampler.begin([])
+        sampler.draw(logits)
+        with pytest.raises(SamplingError, match="the grammar allows no token"):
+            sampler.draw(logits)

@@ -1,0 +1,180 @@
+"""What a run cost, for a person and for a program: where guesses came from, and whether a plan was kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.pool import NgramPool
+from lacli.replicas.replica import Work
+from lacli.session.generation import Answer
+from lacli.session.report import (
+    against_plain,
+    as_json,
+    as_lines,
+    describe,
+)
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings, SourceName
+from lacli.stats import Plan, RunStatistics, Step
+from lacli.tree import Origin
+
+SUFFIX, POOL, MODEL = Origin.SUFFIX, Origin.POOL, Origin.MODEL
+AUTO = DecodeSettings(mode="auto")
+ALONE = {"": Work()}
+NOBODY: dict[str, str] = {}
+PLAN = Plan(tokens=2.5, seconds=0.012, plain=0.010, reason="")
+
+
+def session(
+    settings: DecodeSettings = AUTO, work: Mapping[str, Work] = ALONE, lost: Mapping[str, str] = NOBODY
+) -> Session:
+    model = SimpleNamespace(path="m.gguf", description="toy 1M F32", devices="CPU")
+    made = SimpleNamespace(model=model, engine=SimpleNamespace(cells=100), settings=settings)
+    return cast(
+        Session,
+        SimpleNamespace(
+            **vars(made),
+            notes=[],
+            sources=settings.sources,
+            sampling=SamplingSettings(),
+            model_settings=ModelSettings(),
+            decoder=SimpleNamespace(replicas=SimpleNamespace(work=dict(work), lost=dict(lost))),
+        ),
+    )
+
+
+def answer(*steps: Step) -> Answer:
+    run = RunStatistics()
+    for step in steps:
+        run.add(step)
+    return Answer("text", tuple(range(run.tokens)), "eog", run, NgramPool(3, 2).statistics())
+
+
+def plain_step(count: int = 1) -> list[Step]:
+    return [Step((1,), (MODEL,), 1, 0, 0.010, 0, 0, 0)] * count
+
+
+def guessed(accepted: tuple[Origin, ...], guesses: tuple[Origin, ...], seconds: float = 0.015) -> Step:
+    origins = (*accepted, MODEL)
+    return Step(
+        tuple(range(len(origins))),
+        origins,
+        1 + len(guesses),
+        len(guesses),
+        seconds,
+        0,
+        0,
+        0,
+        guesses=guesses,
+        plan=PLAN,
+    )
+
+
+def words(lines: str, subject: str) -> str:
+    """A line's words, with one space between them."""
+    [found] = re.findall(rf"^{subject:9} (.*)$", lines, re.MULTILINE)
+    return " ".join(found.split())
+
+
+def test_every_source_has_a_line_with_what_it_tried_and_brought() -> None:
+    lines = as_lines(
+        session(), answer(*plain_step(2), guessed((SUFFIX, SUFFIX, POOL), (SUFFIX,) * 9 + (POOL,) * 2), *plain_step(4))
+    )
+    assert words(lines, "guesses") == "3 accepted of 11 verified"
+    table = [" ".join(line.split()) for line in lines.splitlines() if "of the answer" in line]
+    assert table == ["pool 1 of 2 50%, 10% of the answer", "suffix 2 of 9 22%, 20% of the answer"]
+    assert len({line.index(" of ") for line in lines.splitlines() if "of the answer" in line}) == 1
+
+
+def test_a_run_without_guesses_has_no_lines_about_them() -> None:
+    for settings in (AUTO, DecodeSettings(mode="plain")):
+        lines = as_lines(session(settings), answer(*plain_step(2)))
+        assert not re.search(r"^(guesses|a plan|gain|accepted)", lines, re.MULTILINE)
+    assert as_lines(session(), answer())
+
+
+def test_steps_are_told_by_powers_of_two_of_their_rows() -> None:
+    steps = [guessed((), (POOL,) * guesses) for guesses in (1, 2, 3, 4, 7, 8, 15)]
+    lines = as_lines(session(), answer(*plain_step(3), *steps))
+    assert words(lines, "rows") == "1 in 3 steps, 2 in 1 step, 3-4 in 2 steps, 5-8 in 2 steps, 9-16 in 2 steps"
+    assert "rows  " not in as_lines(session(DecodeSettings(mode="lookahead")), answer(*plain_step(), *steps))
+
+
+def test_a_plan_is_compared_with_what_came_and_the_gain_is_in_milliseconds() -> None:
+    accepted = guessed((SUFFIX, SUFFIX, SUFFIX), (SUFFIX,) * 5)
+    lines = as_lines(session(), answer(*plain_step(2), accepted, guessed((), (POOL,))))
+    assert words(lines, "a plan") == "2.50 tokens in 12.00 ms a step of several rows, 2.50 in 15.00 came"
+    # Seven tokens would have taken 70 ms, and came in 50.
+    assert words(lines, "gain") == "guesses took 10.0 ms beyond plain steps and saved 30.0 ms:"
+    assert lines.splitlines()[-1].strip() == "20.0 ms gained"
+    lost = as_lines(session(), answer(guessed((), (POOL,), seconds=0.020)))
+    assert lost.splitlines()[-1].strip() == "10.0 ms lost"
+    # How fast the answer was as a whole is `against_plain`'s word.
+    assert "times" not in lines + lost
+
+
+def test_the_lines_of_a_gain_fit_a_terminal() -> None:
+    long = guessed((SUFFIX,) * 700, (SUFFIX,) * 700, seconds=9.98765)
+    assert max(map(len, as_lines(session(), answer(long)).splitlines()[-2:])) <= 80
+
+
+def test_json_has_the_sources_and_the_plan_in_flat_fields() -> None:
+    run = answer(*plain_step(2), guessed((SUFFIX, POOL), (SUFFIX, SUFFIX, POOL)))
+    found = as_json(session(replace(AUTO, sources=("suffix", "pool"), auto_rows=9)), run)
+    assert found["sources"] == {"pool": {"tried": 1, "accepted": 1}, "suffix": {"tried": 2, "accepted": 1}}
+    plan = {name: found[name] for name in ("expected_n", "came_n", "guess_ms", "saved_ms")}
+    assert plan == {"expected_n": 2.5, "came_n": 3, "guess_ms": 5.0, "saved_ms": 20.0}
+    assert (found["auto_sources"], found["auto_rows"]) == (["suffix", "pool"], 9)
+    assert as_json(session(DecodeSettings(mode="lookahead")), run)["expected_n"] is None
+
+
+def test_auto_says_how_many_rows_a_step_can_have() -> None:
+    assert describe(replace(AUTO, auto_rows=9)) == "auto, at most 9 rows"
+    assert describe(replace(AUTO, back=4)) == "auto, at most 5 rows"
+    assert describe(replace(AUTO, back=4, auto_rows=1)) == "auto, at most 1 row"
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        (AUTO.sources, "auto, at most 64 rows"),
+        (("pool", "window", "suffix", "recycling"), "auto, at most 64 rows"),
+        (("suffix", "store"), "auto, sources suffix,store, at most 64 rows"),
+        ((), "auto, sources none, at most 64 rows"),
+    ],
+)
+def test_auto_names_its_sources_where_not_all_are_asked(sources: tuple[SourceName, ...], words: str) -> None:
+    assert describe(replace(AUTO, sources=sources)) == words
+
+
+@pytest.mark.parametrize(("plain", "factor"), [(50.0, "2.00"), (200.0, "0.50")])
+def test_of_auto_it_is_said_how_fast_it_was_and_no_other_mode_is_proposed(plain: float, factor: str) -> None:
+    sentence = against_plain(answer(*plain_step(3)), plain, "auto")
+    assert sentence.endswith(f": auto was {factor} times as fast.")
+    assert ("Try --mode plain" in against_plain(answer(*plain_step(3)), plain, "lookahead")) == (plain > 100)
+
+
+def test_copies_are_told_with_what_they_did_and_one_that_failed_stays_in_the_records() -> None:
+    work = {"CPU (1)": Work(60, 300, 0.3), "CPU (2)": Work(1, 4, 0.01), "RPC0": Work()}
+    shared = session(work=work, lost={"CPU (2)": "no answer"})
+    lines = as_lines(shared, answer(*plain_step()))
+    assert words(lines, "replicas") == "CPU (1) 60 parts of 5.0 rows, 5.00 ms each"
+    told = [" ".join(line.split()) for line in lines.splitlines()]
+    assert "CPU (2) 1 part of 4.0 rows, 10.00 ms each, then failed" in told and "RPC0 unused" in told
+    assert words(lines, "model").endswith(", CPU (1), CPU (2), RPC0")
+    assert as_json(shared, answer(*plain_step()))["replicas"] == ["CPU (1)", "CPU (2)", "RPC0"]
+
+
+def test_one_copy_that_decodes_alone_is_the_only_one_named() -> None:
+    alone = session(DecodeSettings(mode="plain"), {"CPU (1)": Work()})
+    lines = as_lines(alone, answer(*plain_step()))
+    assert words(lines, "model").endswith(", CPU (1)") and "replicas" not in lines
+    assert as_json(alone, answer(*plain_step()))["replicas"] == []

@@ -1,0 +1,292 @@
+"""One text after another in one cache: only what differs is decoded, and the tokens are those of a fresh start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lacli
+from lacli.batch import Batch
+from lacli.check.judge import PLAIN
+from lacli.pretended import PretendingDecoder as Decoder
+from lacli.settings import DecodeSettings
+from lacli.verify import SampleAndMatch
+from tests.fakes.engine import FakeEngine
+from tests.fakes.sampler import FakeSampler
+from tests.test_decode import (
+    VOCABULARY,
+    any_settings,
+    ends,
+    engine_for,
+    holds_its_text,
+    plain_tokens,
+    prompts,
+    tokens_of,
+)
+
+few = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
+turns = st.lists(st.tuples(st.integers(0, 60), few, st.integers(0, 12), st.booleans()), min_size=1, max_size=5)
+"""Each: tokens of the text that are kept, tokens behind them, the answer's limit, and whether to truncate first."""
+
+
+class Counting(FakeEngine):
+    """Counts the rows that it decodes without being asked for a choice: the prefill's."""
+
+    prefilled = 0
+
+    def decode(self, batch: Batch) -> bool:
+        if not batch.wanted:
+            self.prefilled += batch.rows
+        return super().decode(batch)
+
+
+def common(left: list[int], right: list[int]) -> int:
+    """Length of the longest common prefix, by definition."""
+    return max(length for length in range(min(len(left), len(right)) + 1) if left[:length] == right[:length])
+
+
+@given(any_settings, prompts, turns, ends)
+@settings(max_examples=300, deadline=None)
+def test_every_turn_is_a_fresh_runs(
+    chosen: DecodeSettings, prompt: list[int], rest: list[tuple[int, list[int], int, bool]], ends: frozenset[int]
+) -> None:
+    engine = engine_for(chosen, 400, ends=ends)
+    decoder = Decoder(engine, chosen)
+    list(decoder.generate(prompt, 15))
+    for keep, more, limit, truncate in rest:
+        if truncate:
+            decoder.truncate(keep)
+            assert holds_its_text(decoder, engine) or not decoder.text
+        prompt = [*decoder.text[:keep], *more] or [1]
+        steps = list(decoder.generate(prompt, limit, reuse=True))
+        assert tokens_of(steps) == plain_tokens(prompt, limit, 400 - chosen.least_outputs + 1, ends)
+        assert decoder.text == prompt + tokens_of(steps)
+        assert holds_its_text(decoder, engine)
+
+
+@given(any_settings.filter(lambda chosen: not chosen.ordered), prompts, prompts)
+@settings(max_examples=200, deadline=None)
+def test_reuse_is_the_longest_common_prefix(chosen: DecodeSettings, first: list[int], second: list[int]) -> None:
+    engine = Counting(256, 256, chosen.sequences, VOCABULARY)
+    decoder = Decoder(engine, chosen)
+    list(decoder.generate(first, 10))
+    held = engine.held()
+    engine.prefilled = 0
+    list(decoder.generate(second, 5, reuse=True))
+    assert decoder.reused == min(common(held, second), len(second) - 1)
+    assert engine.prefilled == len(second) - 1 - decoder.reused
+
+
+def knowledge(decoder: Decoder) -> Any:
+    """All that a mode has learned of a text."""
+    pool = decoder.pool
+    known = {key: set(pool.lookup(key)) for key in range(VOCABULARY)}
+    mode: Any = decoder._mode
+    index = getattr(mode._mode, "_index", None)
+    matching = [(each._latest, each._earlier, each._matches) for each, _ in getattr(mode._mode, "_chains", ())]
+    return known, vars(index) if index else None, matching
+
+
+@pytest.mark.parametrize("mode", ["lookup", "lookahead", "auto"])
+@given(prompts, st.integers(0, 60), few)
+@settings(max_examples=100, deadline=None)
+def test_what_was_learned_follows_the_text(mode: Any, prompt: list[int], length: int, more: list[int]) -> None:
+    # Without a window nothing but the text fills the pool, and with room for all nothing is pushed out of it.
+    chosen = DecodeSettings(mode=mode, window=0, ngram=3, guesses=200)
+    decoder, fresh = (Decoder(engine_for(chosen), chosen) for _ in range(2))
+    list(decoder.generate(prompt, 20))
+    decoder.truncate(length)
+    now = [*decoder.text, *more] or [1]
+    list(decoder.generate(now, 1, reuse=True))
+    list(fresh.generate(now, 1))
+    assert knowledge(decoder) == knowledge(fresh)
+
+
+def test_the_pool_is_kept_between_turns_and_makes_the_second_one_shorter() -> None:
+    chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4, pool_prompt=False)
+    decoder, fresh = (Decoder(engine_for(chosen), chosen) for _ in range(2))
+    list(decoder.generate([1, 2, 3], 40))
+    prompt = [*decoder.text, 1, 2, 3]
+    assert len(list(decoder.generate(prompt, 40, reuse=True))) < len(list(fresh.generate(prompt, 40)))
+
+
+def test_at_a_turns_beginning_the_text_is_fresher_than_what_the_window_found() -> None:
+    chosen = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=1)
+    decoder = Decoder(engine_for(chosen), chosen)
+    list(decoder.generate([1, 2, 3], 40))
+    text = list(decoder.text)
+    decoder._mode.begin(text)
+    last = {text[first]: tuple(text[first + 1 : first + 3]) for first in range(len(text) - 2)}
+    assert {key: next(iter(decoder.pool.lookup(key))) for key in last} == last
+
+
+@given(any_settings, any_settings, prompts, few)
+@settings(max_examples=200, deadline=None)
+def test_another_mode_goes_on_with_the_same_cache(
+    first: DecodeSettings, second: DecodeSettings, prompt: list[int], more: list[int]
+) -> None:
+    second = replace(second, ordered=first.ordered, least_outputs=first.least_outputs)
+    largest = max(first, second, key=lambda each: each.sequences)
+    engine = FakeEngine(
+        256, 256, largest.sequences, VOCABULARY, ordered=first.ordered, least_outputs=first.least_outputs
+    )
+    decoder = Decoder(engine, first)
+    list(decoder.generate(prompt, 15))
+    held = engine.held()
+    decoder.change(second, None)
+    prompt = [*decoder.text, *more]
+    assert tokens_of(list(decoder.generate(prompt, 15, reuse=True))) == plain_tokens(prompt, 15)
+    assert decoder.reused == min(len(held), len(prompt) - 1)
+    assert holds_its_text(decoder, engine)
+
+
+def test_a_sampler_starts_each_turn_as_it_starts_a_fresh_run() -> None:
+    chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
+    decoder = Decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
+    list(decoder.generate([1, 2, 3], 20))
+    prompt = [*decoder.text, 5, 6]
+    fresh = Decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
+    assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == tokens_of(list(fresh.generate(prompt, 20)))
+
+
+class Recurrent(FakeEngine):
+    """A model with one state: it cannot forget a part of its text."""
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        if start and any(cell.position >= start for cell in self._cells):
+            return False
+        return super().remove(sequence, start, end)
+
+
+WATCHED = (
+    "auto/mode",
+    "auto/pooled",
+    "auto/recycling",
+    "auto/suffix",
+    "cache",
+    "columns",
+    "decode",
+    "modes",
+    "pool",
+    "suffixes",
+    "taught",
+)
+
+
+@dataclass
+class Lines:
+    """Lines that ran, up to the one at which Ctrl-C came."""
+
+    wanted: int
+    ran: int = 0
+
+    @property
+    def reached(self) -> bool:
+        return self.ran >= self.wanted
+
+
+@contextmanager
+def ctrl_c_at_line(number: int) -> Iterator[Lines]:
+    """Ctrl-C before the n-th line that runs in what keeps text, cells and guesses."""
+    files = {str(Path(lacli.__file__).parent / f"{name}.py") for name in WATCHED}
+    lines = Lines(number)
+
+    def local(frame: FrameType, event: str, _: object) -> Any:
+        lines.ran += event == "line"
+        if event == "line" and lines.ran == number:
+            raise KeyboardInterrupt
+        return None if lines.reached else local
+
+    sys.settrace(lambda frame, event, argument: local if frame.f_code.co_filename in files else None)
+    try:
+        yield lines
+    finally:
+        sys.settrace(None)
+
+
+TINY = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
+
+
+@pytest.mark.parametrize("keep", [None, 2])
+@pytest.mark.parametrize(
+    "chosen",
+    [PLAIN, DecodeSettings(mode="lookup"), replace(TINY, mode="jacobi"), TINY, replace(TINY, mode="auto", auto_rows=5)],
+    ids=lambda each: each.mode,
+)
+def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings, keep: int | None) -> None:
+    # The lines of mode auto's sources are gone through one by one in their own tests.
+    for line in count(1, 7 if chosen.mode == "auto" else 1):
+        engine = FakeEngine(24, 24, chosen.sequences, VOCABULARY)
+        decoder = Decoder(engine, chosen)
+        list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
+        with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
+            list(decoder.generate([*decoder.text[:8], 7, 3], 20, reuse=True, keep=keep))
+        third = [*decoder.text[:9], 2]
+        assert tokens_of(list(decoder.generate(third, 4, reuse=True))) == plain_tokens(third, 4), line
+        assert holds_its_text(decoder, engine)
+        if not lines.reached:
+            return
+
+
+def test_an_interrupt_spoils_no_model_that_cannot_forget_a_part() -> None:
+    for line in count(1):
+        decoder = Decoder(Recurrent(60, 60, 1, VOCABULARY), PLAIN)
+        list(decoder.generate([1, 2, 3, 4], 5))
+        with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
+            list(decoder.generate([*decoder.text[:5], 7, 1], 5, reuse=True))
+        third = [*decoder.text[:6], 2]
+        assert tokens_of(list(decoder.generate(third, 5, reuse=True))) == plain_tokens(third, 5), line
+        if not lines.reached:
+            return
+
+
+@given(prompts, st.integers(0, 50), few)
+def test_a_model_that_cannot_forget_a_part_decodes_the_whole_prompt_again(
+    prompt: list[int], keep: int, more: list[int]
+) -> None:
+    chosen = DecodeSettings(mode="plain")
+    decoder = Decoder(Recurrent(256, 256, 1, VOCABULARY), chosen)
+    list(decoder.generate(prompt, 10))
+    grown = keep >= len(decoder.text)
+    held = len(decoder.text) - 1
+    second = [*decoder.text[:keep], *more, 3]
+    assert tokens_of(list(decoder.generate(second, 10, reuse=True))) == plain_tokens(second, 10)
+    if grown:
+        assert decoder.reused == held
+    elif decoder.text[:keep] + [3] != second:
+        assert decoder.reused in (0, held)
+
+
+shiftable = any_settings.filter(lambda chosen: not chosen.ordered and chosen.least_outputs == 1)
+
+
+@given(shiftable, prompts, st.integers(42, 60), st.integers(0, 10))
+@settings(max_examples=200, deadline=None)
+def test_a_full_context_that_is_shifted_gives_the_same_tokens_in_every_mode(
+    chosen: DecodeSettings, prompt: list[int], cells: int, keep: int
+) -> None:
+    keep = min(keep, len(prompt) - 1)
+    plain = Decoder(FakeEngine(cells, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
+    engine = FakeEngine(cells, 64, chosen.sequences, VOCABULARY)
+    decoder = Decoder(engine, chosen)
+    steps = list(decoder.generate(prompt, 120, keep=keep))
+    assert tokens_of(steps) == tokens_of(list(plain.generate(prompt, 120, keep=keep)))
+    assert len(tokens_of(steps)) == 120 and all(step.finish != "length" for step in steps[:-1])
+    assert decoder.text[:keep] == prompt[:keep]
+    assert decoder.text == plain.text and holds_its_text(decoder, engine)
+
+
+def test_without_a_shift_a_full_context_ends_the_text() -> None:
+    decoder = Decoder(FakeEngine(50, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
+    steps = list(decoder.generate([1, 2, 3], 120))
+    assert steps[-1].finish == "length" and len(decoder.text) == 51

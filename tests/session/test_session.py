@@ -1,0 +1,131 @@
+"""An answer's text on the fake engine: stop strings, ends and limits give the same in every mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from lacli.decode import Decoder
+from lacli.session.generation import Answer, Generation
+from lacli.settings import DecodeSettings
+from tests.fakes.engine import FakeEngine
+from tests.test_decode import (
+    VOCABULARY,
+    any_settings,
+    ends,
+    engine_for,
+    holds_its_text,
+    plain_tokens,
+    prompts,
+)
+
+ALPHABET = "ab é\n€"
+"""Tokens 0, 1, .. are its characters cut into bytes: some are whole, some halves, and four are empty."""
+
+CONTROLS = {5: "<go>", 9: "<|stop|>"}
+"""The names of two that are empty."""
+
+PIECES = [piece for char in ALPHABET for piece in (char.encode()[:1], char.encode()[1:])]
+
+
+def bytes_of(token: int) -> bytes:
+    return PIECES[token % len(PIECES)]
+
+
+def answer(
+    chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
+) -> tuple[Answer, Decoder, FakeEngine, str]:
+    """A finished answer, with what was printed on the way."""
+    engine = FakeEngine(120, 120, chosen.sequences, VOCABULARY, ends)
+    decoder = Decoder(engine, chosen)
+    generation = Generation(decoder, bytes_of, prompt, limit, stops, controls=CONTROLS)
+    printed = "".join(piece.text for piece in generation)
+    return generation.answer(), decoder, engine, printed
+
+
+stop_texts = st.lists(st.sampled_from([*ALPHABET, *CONTROLS.values()]), min_size=1, max_size=4).map("".join)
+
+
+@given(any_settings, prompts, st.integers(0, 60), st.lists(stop_texts, max_size=3), ends)
+@settings(max_examples=300, deadline=None)
+def test_every_mode_gives_plains_answer(
+    chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
+) -> None:
+    plain, *_ = answer(replace(chosen, mode="plain"), prompt, limit, stops, ends)
+    ours, decoder, engine, printed = answer(chosen, prompt, limit, stops, ends)
+    assert (ours.text, ours.tokens, ours.finish_reason) == (plain.text, plain.tokens, plain.finish_reason)
+    assert ours.statistics.tokens == plain.statistics.tokens
+    assert printed == ours.text
+    assert not any(stop in ours.text for stop in stops)
+    assert decoder.text == prompt + list(ours.tokens)
+    assert holds_its_text(decoder, engine)
+
+
+@given(any_settings, prompts, st.integers(1, 10))
+@settings(max_examples=100, deadline=None)
+def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
+    chosen: DecodeSettings, prompt: list[int], pieces: int
+) -> None:
+    engine = FakeEngine(200, 200, chosen.sequences, VOCABULARY)
+    decoder = Decoder(engine, chosen)
+    generation = Generation(decoder, lambda token: b"x", prompt, 60)
+    for _, _ in zip(range(pieces), iterator := iter(generation), strict=False):
+        pass
+    iterator.close()  # type: ignore[attr-defined]
+    left = generation.answer()
+    assert decoder.text == prompt + list(left.tokens)
+    assert holds_its_text(decoder, engine)
+    assert left.statistics.tokens == len(left.tokens) == len(left.text)
+
+
+@given(any_settings, prompts)
+@settings(max_examples=100, deadline=None)
+def test_a_stop_that_is_a_control_token_ends_every_mode_just_before_it(
+    chosen: DecodeSettings, prompt: list[int]
+) -> None:
+    plain = plain_tokens(prompt, 60)
+    assume(9 in plain)
+    kept = plain[: plain.index(9)]
+    engine = engine_for(chosen)
+    decoder = Decoder(engine, chosen)
+    stop = "<|stop|>"
+    generation = Generation(decoder, lambda token: b"x" * (token != 9), prompt, 60, [stop], controls={9: stop})
+    assert "".join(piece.text for piece in generation) == "x" * len(kept)
+    ours = generation.answer()
+    assert (list(ours.tokens), ours.finish_reason) == (kept, "stop")
+    assert ours.statistics.tokens == len(kept) + 1
+    assert decoder.text == prompt + kept
+    assert holds_its_text(decoder, engine)
+
+
+def test_a_second_answer_leaves_the_first_one_alone() -> None:
+    decoder = Decoder(FakeEngine(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
+    first = Generation(decoder, bytes_of, [1, 2, 3], 20)
+    list(first)
+    before = first.answer().tokens
+    list(Generation(decoder, bytes_of, [4, 5], 20))
+    assert first.answer().tokens == before
+
+
+def test_of_two_iterators_of_an_answer_one_gives_it_and_the_other_nothing() -> None:
+    decoder = Decoder(FakeEngine(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
+    generation = Generation(decoder, bytes_of, [1, 2, 3], 20)
+    one, other = iter(generation), iter(generation)
+    printed = "".join(piece.text for piece in other)
+    assert list(one) == []
+    assert (generation.answer().text, len(generation.answer().tokens)) == (printed, 20)
+
+
+def test_an_answer_that_is_iterated_again_stays_as_it_is() -> None:
+    decoder = Decoder(FakeEngine(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
+    generation = Generation(decoder, bytes_of, [1, 2, 3], 20)
+    for _ in generation:
+        break
+    left = generation.answer()
+    assert list(generation) == [] and generation.answer() == left
+    whole = Generation(decoder, bytes_of, [1, 2, 3], 20)
+    printed = "".join(piece.text for piece in whole)
+    assert [*whole, *whole] == []
+    assert (whole.answer().text, len(whole.answer().tokens)) == (printed, 20)

@@ -1,0 +1,150 @@
+"""Charts in the terminal: every mark stands where its number says."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lacli.terminal.charts import (
+    MARKERS,
+    Canvas,
+    bars,
+    curve,
+    histogram,
+)
+
+sizes = st.floats(0, 1e6, allow_subnormal=False)
+
+
+def filled(line: str) -> float:
+    """Cells of a bar, in eighths."""
+    return line.count("█") + sum(" ▏▎▍▌▋▊▉".index(cell) for cell in line if cell in "▏▎▍▌▋▊▉") / 8
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    lines = bars(["half", "whole", "none"], [1.0, 2.0, 0.0]).splitlines()
+    assert abs(filled(lines[1]) / filled(lines[0]) - 2) < 0.02
+    assert filled(lines[2]) == 0
+    assert [line.split()[-1] for line in lines] == ["1.00", "2.00", "0.00"]
+
+
+@given(st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=6), st.none() | sizes)
+def test_bars_fit_into_their_width(rows: list[tuple[float, float, float]], mark: float | None) -> None:
+    low, values, high = zip(*(sorted(row) for row in rows), strict=True)
+    labels = [f"mode {index}" for index in range(len(rows))]
+    text = bars(labels, values, low=low, high=high, mark=mark, unit="x")
+    assert {len(line) for line in text.splitlines()} == {80}
+
+
+def test_a_mark_goes_through_all_bars_at_one_place() -> None:
+    lines = bars(["a", "b", "c"], [0.5, 1.0, 2.0], mark=1.0).splitlines()
+    assert len({line.index("│") for line in lines}) == 1
+    whole = bars(["b"], [1.0], high=[2.0], low=[1.0]).splitlines()[0]
+    assert abs(lines[0].index("│") - whole.index("├")) <= 1
+
+
+def test_an_interval_stands_around_the_end_of_its_bar() -> None:
+    (line,) = bars(["a"], [2.0], low=[1.0], high=[3.0]).splitlines()
+    low, middle, high = (line.index(sign) - 2 for sign in "├┼┤")
+    assert abs(middle / low - 2) < 0.05
+    assert abs(high / low - 3) < 0.05
+
+
+def test_a_value_that_is_not_there_has_no_bar() -> None:
+    lines = bars(["a", "b"], [math.nan, 1.0]).splitlines()
+    assert filled(lines[0]) == 0
+    assert lines[0].endswith(" -")
+
+
+def test_groups_have_a_line_of_their_own_where_they_change() -> None:
+    lines = bars(["x", "y", "x"], [1.0, 2.0, 3.0], groups=["chat", "chat", "code"]).splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == ["chat", "code"]
+    assert [line.split()[0] for line in lines] == ["chat", "x", "y", "code", "x"]
+
+
+def test_no_bars_are_no_text() -> None:
+    assert bars([], []) == ""
+
+
+def test_a_histogram_counts_tokens_from_1() -> None:
+    lines = histogram([10, 0, 5]).splitlines()
+    assert [line.split()[0] for line in lines] == ["1", "2", "3"]
+    assert [line.count("█") for line in lines] == [24, 0, 12]
+    assert histogram([]) == ""
+    assert histogram([0, 0]).count("█") == 0
+
+
+def test_a_curve_has_a_marker_a_point_and_a_legend() -> None:
+    text = curve({"short": [(1, 1), (2, 2), (4, 4)], "long": [(1, 3), (4, 8)]}, log2_x=True)
+    *picture, legend = text.splitlines()
+    assert legend == "● short   ○ long"
+    assert "\n".join(picture).count("●") == 3
+    assert "\n".join(picture).count("○") == 2
+
+
+def test_log2_spaces_doublings_evenly() -> None:
+    text = curve({"t": [(1, 0), (2, 0), (4, 0), (8, 0)]}, log2_x=True)
+    (line,) = (line for line in text.splitlines()[:-1] if "●" in line)
+    places = [place for place, sign in enumerate(line) if sign == "●"]
+    gaps = [after - before for before, after in zip(places, places[1:], strict=False)]
+    assert len(gaps) == 3 and max(gaps) - min(gaps) <= 1
+
+
+def test_log2_upwards_makes_doublings_a_straight_line() -> None:
+    text = curve({"t": [(1, 1), (2, 2), (4, 4), (8, 8)]}, log2_x=True, log2_y=True, height=24)
+    rows = [row for row, line in enumerate(text.splitlines()[:-1]) if "●" in line]
+    gaps = [after - before for before, after in zip(rows, rows[1:], strict=False)]
+    assert len(gaps) == 3 and max(gaps) - min(gaps) <= 1
+
+
+def test_a_rising_line_rises_to_the_right() -> None:
+    lines = curve({"S": [(0, 0), (5, 5), (10, 10)]}).splitlines()[:-1]
+    columns = [line.index("●") for line in lines if "●" in line]
+    assert columns == sorted(columns, reverse=True) and len(columns) == 3
+
+
+def test_a_marker_stands_beside_the_tick_of_its_value() -> None:
+    lines = curve({"S": [(0, 0), (10, 20), (20, 50)]}).splitlines()
+    (beside,) = (line for line in lines if line.strip().startswith("20 ┤"))
+    assert "●" in beside
+    numbers = next(line for line, rule in zip(lines[1:], lines, strict=False) if "└" in rule)
+    assert [int(number) for number in numbers.split()] == list(range(0, 21, 5))
+    assert abs(beside.index("●") - (numbers.index("10") + 1)) <= 1
+
+
+@given(
+    st.dictionaries(
+        st.text("abc", min_size=1, max_size=3),
+        st.lists(st.tuples(st.floats(0.5, 1e4), st.floats(-1e4, 1e4, allow_subnormal=False)), max_size=5),
+        max_size=3,
+    ),
+    st.booleans(),
+    st.integers(30, 120),
+    st.integers(9, 40),
+)
+def test_curves_fit_into_their_size(
+    series: dict[str, list[tuple[float, float]]], log2_x: bool, width: int, height: int
+) -> None:
+    text = curve(series, width=width, height=height, x_label="rows", y_label="S", log2_x=log2_x)
+    lines = text.splitlines()
+    if any(series.values()):
+        assert len(lines) == height
+        assert max(map(len, lines)) <= width + 4, "a number may stand out by half of its length"
+        assert all(marker in text for marker, points in zip(MARKERS, filter(None, series.values()), strict=False))
+    else:
+        assert text == "(no points to draw)"
+
+
+def test_a_canvas_has_eight_dots_a_cell() -> None:
+    canvas = Canvas(1, 1)
+    for x in range(2):
+        for y in range(4):
+            canvas.dot(x, y)
+    canvas.dot(2, 0)
+    canvas.dot(0, -1)
+    assert canvas.lines() == ["⣿"]
+    corner = Canvas(2, 1)
+    corner.line((0, 0), (3, 0))
+    assert corner.lines() == ["⠉⠉"]

@@ -1,0 +1,128 @@
+"""Files that something else lies in the place of: no reader waits, takes much memory or ends in a traceback."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from lacli.auto.store import StoreKey, TextStore
+from lacli.chat.history import CarefulHistory
+from lacli.chat.saved import read_chat
+from lacli.cost.store import CostStore
+from lacli.errors import LacliError
+from lacli.hub.aliases import read_list
+from lacli.hub.cache import known_files, newest_snapshot
+from lacli.records import UNREADABLE, read_record
+from lacli.text.files import MOST_TEXT, for_owner, read_file
+
+COMMIT = "c" * 40
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def zeros(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 36)
+
+
+def deep(path: Path) -> None:
+    path.write_text('{"format": "lacli chat", "messages": ' + "[" * 100_000)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def record(path: Path) -> object:
+    try:
+        return read_record(path, 1, {}, "cost")
+    except UNREADABLE:
+        return None
+
+
+def costs(path: Path) -> object:
+    found = CostStore(path.parent).richest(cast(Any, SimpleNamespace(model="toy")))
+    assert found.cost is None
+    return None if path in found.broken or path.is_dir() else found
+
+
+def texts(path: Path) -> object:
+    store = TextStore(path, StoreKey("toy.gguf", 4000, "some content", 1000, "some pieces"))
+    notes = store.open()
+    return None if len(notes) == 1 and str(path) in notes[0] and not store.texts else notes
+
+
+def aliases(path: Path) -> object:
+    found, broken = read_list(path)
+    return None if broken and not found else found
+
+
+def commit(path: Path) -> object:
+    (path.parent / "repository" / "refs").mkdir(parents=True)
+    (path.parent / "repository" / "refs" / "main").symlink_to(path)
+    return newest_snapshot(path.parent / "repository")
+
+
+def names(path: Path) -> object:
+    (path.parent / "repository" / "gguf").mkdir(parents=True)
+    (path.parent / "repository" / "gguf" / f"{COMMIT}.json").symlink_to(path)
+    return known_files(path.parent / "repository", COMMIT) or None
+
+
+def chat(path: Path) -> object:
+    with pytest.raises(LacliError) as caught:
+        read_chat(path)
+    assert "\n" not in str(caught.value)
+    return None
+
+
+def history(path: Path) -> object:
+    said: list[str] = []
+    found = CarefulHistory(path, said.append)
+    return None if len(said) == 1 and not found.get_strings() else said
+
+
+@pytest.mark.parametrize("reader", [record, costs, texts, aliases, commit, names, chat, history])
+@pytest.mark.parametrize("spoil", [fifo, zeros, deep, endless, Path.mkdir])
+def test_what_is_no_file_of_ours_is_set_aside(
+    reader: Callable[[Path], object], spoil: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / f"toy-{'0' * 16}.json"
+    spoil(path)
+    assert reader(path) is None
+
+
+def test_a_file_of_exactly_the_most_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert read_file(tmp_path / "a", 3) == b"abc" and MOST_TEXT > 3
+    with pytest.raises(OSError, match="larger than"):
+        read_file(tmp_path / "a", 2)
+
+
+def test_a_file_of_somebodys_words_is_his_alone_and_no_link(tmp_path: Path) -> None:
+    path, link = tmp_path / "a", tmp_path / "link"
+    with open(path, "wb", opener=for_owner):
+        assert path.stat().st_mode & 0o777 == 0o600
+    link.symlink_to(path)
+    with pytest.raises(OSError, match="it is a symbolic link"), open(link, "ab", opener=for_owner):
+        pass
+
+
+def test_a_pipe_is_written_to_where_somebody_reads_it_and_not_waited_for_elsewhere(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="nobody reads"), open(pipe, "ab", opener=for_owner):
+        pass
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with open(pipe, "ab", buffering=0, opener=for_owner) as file:
+        assert os.get_blocking(file.fileno())
+        file.write(b"a")
+        assert os.read(reader, 9) == b"a"
+    os.close(reader)

@@ -1,0 +1,128 @@
+"""Where a question comes from: what standard input adds to it, files, their ends, and those that have none."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from lacli.errors import LacliError
+from lacli.text.question import read_question, read_text
+from tests.program import run
+
+BOUNDED = (sys.executable, "-c", "import resource; resource.setrlimit(resource.RLIMIT_DATA, (1 << 31, 1 << 31)); "
+           "from lacli.__main__ import main; main()")  # fmt: skip
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
+    """The other end of standard input."""
+    read, write = os.pipe()
+    with open(read, encoding="utf-8") as stdin, open(write, "wb") as other:
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield other
+
+
+@pytest.mark.parametrize(
+    ("piped", "prompt", "stdin", "said"),
+    [
+        ("one\n", "p", None, ["added 1 line of standard input to the prompt"]),
+        ("one\n\ntwo\n\n", "p", None, ["added 3 lines of standard input to the prompt"]),
+        ("", "p", None, []),
+        ("\n", "p", None, []),
+        ("one\n", None, None, []),
+        ("one\n", "p", True, []),
+        ("one\n", "p", False, []),
+    ],
+    ids=["one line", "three lines", "nothing", "a blank line", "no other part", "asked for", "skipped"],
+)
+def test_what_standard_input_adds_to_a_prompt_is_said(
+    piped: str, prompt: str | None, stdin: bool | None, said: list[str], pipe: BinaryIO
+) -> None:
+    pipe.write(piped.encode())
+    pipe.close()
+    sentences: list[str] = []
+    question = read_question(prompt, None, stdin=stdin, say=sentences.append)
+    assert sentences == said
+    assert ("one" in question) == (stdin is not False and "one" in piped)
+
+
+@pytest.mark.parametrize(("prompt", "skips"), [("p", True), (None, False)])
+def test_a_pipe_that_brings_nothing_for_a_while_is_said_to_be_waited_for(
+    prompt: str | None, skips: bool, pipe: BinaryIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.text.question.PATIENCE_S", 0)
+    sentences: list[str] = []
+
+    def say(sentence: str) -> None:
+        sentences.append(sentence)
+        if not pipe.closed:
+            pipe.write(b"late")
+            pipe.close()
+
+    assert "late" in read_question(prompt, None, say=say)
+    assert sentences[0].startswith("waiting for standard input")
+    assert ("--no-stdin" in sentences[0]) == skips
+
+
+@pytest.mark.parametrize("name", ["/dev/null", __file__])
+def test_nothing_is_waited_for_where_standard_input_is_no_pipe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.text.question.PATIENCE_S", 0)
+    with open(name, encoding="utf-8") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        sentences: list[str] = []
+        read_question("p", None, say=sentences.append)
+    assert not [sentence for sentence in sentences if "waiting" in sentence]
+
+
+def test_a_mark_in_front_and_the_last_newline_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\n\ntwo\n\n")
+    assert read_text(str(tmp_path / "a")) == read_text(str(tmp_path / "a"), ordinary=True) == "one\n\ntwo\n"
+
+
+def test_what_may_never_end_is_refused_where_an_ordinary_file_is_wanted(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for name in (str(tmp_path / "pipe"), str(tmp_path / "link"), "/dev/null"):
+        with pytest.raises(LacliError, match="no ordinary file") as caught:
+            read_text(name, ordinary=True)
+        assert "\n" not in str(caught.value)
+    for name, words in ((str(tmp_path), "directory"), (str(tmp_path / "none"), "No such file")):
+        with pytest.raises(LacliError, match=words):
+            read_text(name, ordinary=True)
+
+
+def test_a_pipe_is_read_to_its_end_elsewhere(tmp_path: Path) -> None:
+    program = "import sys; from lacli.text.question import read_question, read_text; print(read_text(sys.argv[1]))"
+    done = run("-c", program, "/dev/stdin", stdin=b"word " * 1_000_000 + b"end\n", program=(sys.executable,))
+    assert done.out.endswith("word end\n") and len(done.out) == 5_000_004
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device that never ends")
+def test_what_never_ends_is_refused_by_its_size_wherever_it_comes_from(tmp_path: Path) -> None:
+    with pytest.raises(LacliError, match=r"cannot read /dev/zero: it is larger than 67.1 MB"):
+        read_text("/dev/zero")
+    with open("/dev/zero", "rb") as endless:
+        for arguments in (("run", "-n", "1"), ("chat", "-n", "1"), ("run", "-n", "1", "-f", "/dev/stdin")):
+            done = run(*arguments, stdin=endless, program=BOUNDED)
+            assert done.code == 1 and "is larger than 67.1 MB" in done.err and "Error" not in done.err
+
+
+def test_a_file_that_is_too_large_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
+    with (tmp_path / "zeros").open("wb") as file:
+        file.truncate(1 << 34)
+    for ordinary in (True, False):
+        with pytest.raises(LacliError, match="larger than"):
+            read_text(str(tmp_path / "zeros"), ordinary=ordinary)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs a shell's pipes in /dev")
+def test_what_a_command_of_the_shell_writes_can_be_a_prompt() -> None:
+    command = f"{sys.executable} -m lacli run -q --json -n 1 -f <(printf 'Say yes.')"
+    done = run("-c", command, program=("bash",))
+    assert done.code == 0 and len(json.loads(done.out)["tokens"]) == 1, done.err
