@@ -11,7 +11,8 @@ import gguf
 import pytest
 
 from lacli.errors import UsageError
-from lacli.llamacpp.context import MOST_BACK, LlamaEngine, peak_memory
+from lacli.llamacpp.context import MOST_BACK, LlamaEngine
+from lacli.llamacpp.devices import peak_memory
 from lacli.llamacpp.gguf import read_header
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings

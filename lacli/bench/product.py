@@ -53,7 +53,7 @@ from lacli.check.compare import fixed_seed, refuse_other_draws
 from lacli.cost.known import cost_beside
 from lacli.cost.store import CostStore
 from lacli.errors import Interrupted, LacliError
-from lacli.llamacpp.context import peak_memory
+from lacli.llamacpp.devices import peak_memory
 from lacli.llamacpp.library import devices, version
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings

@@ -18,8 +18,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from lacli.errors import in_one_line
-from lacli.llamacpp.context import free_memory
-from lacli.llamacpp.devices import logical_cores, physical_cores
+from lacli.llamacpp.devices import free_memory, logical_cores, physical_cores
 from lacli.text.files import free_disk, nearest_folder
 
 if TYPE_CHECKING:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import signal
-import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from math import isfinite
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,58 +18,12 @@ import numpy.typing as npt
 from lacli.batch import Batch, Ints
 from lacli.engine import Closing, Engine, Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
+from lacli.llamacpp.devices import bounded_by_free_memory
 from lacli.llamacpp.library import lib, library
 from lacli.llamacpp.logits import RowsInPlace, in_order, ranked
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
 from lacli.settings import DecodeSettings
-
-KIB = 1024
-
-CGROUP = Path("/sys/fs/cgroup")
-
-
-@contextmanager
-def bounded_by_free_memory() -> Iterator[None]:
-    """Refuse what is asked for beyond the free memory, on Linux; the limit before comes back afterwards."""
-    try:
-        import resource
-
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + free_memory()
-    except (ImportError, OSError, LookupError, ValueError):
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_AS, (min([most, *limits]), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def peak_memory() -> float:
-    """MiB that this process has had in memory at most; 0 where the system does not say."""
-    try:
-        import resource
-    except ImportError:
-        return 0.0
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (KIB * KIB if sys.platform == "darwin" else KIB)
-
-
-def free_memory() -> int:
-    """Bytes that Linux could hand out without killing anybody, swap included."""
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    kib = {name: int(count) for name, count, *_ in lines}
-    free = (kib["MemAvailable:"] + kib["SwapFree:"]) * KIB
-    with suppress(OSError, ValueError):  # a container's own limit, where there is one
-        used = int((CGROUP / "memory.current").read_text())
-        free = min(free, int((CGROUP / "memory.max").read_text()) - used)
-    return free
-
 
 CONTEXT_PAD = 256
 """llama.cpp rounds a context up to a multiple of this many cells."""

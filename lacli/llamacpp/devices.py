@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -283,3 +284,50 @@ def shared_threads(settings: ModelSettings, replicas_on_cpu: int) -> ModelSettin
     copies = max(replicas_on_cpu, 1)
     each = max(settings.threads // copies, 1)
     return replace(settings, threads=each, threads_batch=max(settings.threads_batch // copies, 1))
+
+
+KIB = 1024
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@contextmanager
+def bounded_by_free_memory() -> Iterator[None]:
+    """Refuse what is asked for beyond the free memory, on Linux; the limit before comes back afterwards."""
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + free_memory()
+    except (ImportError, OSError, LookupError, ValueError):
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (min([most, *limits]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def peak_memory() -> float:
+    """MiB that this process has had in memory at most; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        return 0.0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (KIB * KIB if sys.platform == "darwin" else KIB)
+
+
+def free_memory() -> int:
+    """Bytes that Linux could hand out without killing anybody, swap included."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    kib = {name: int(count) for name, count, *_ in lines}
+    free = (kib["MemAvailable:"] + kib["SwapFree:"]) * KIB
+    with suppress(OSError, ValueError):  # a container's own limit, where there is one
+        used = int((CGROUP / "memory.current").read_text())
+        free = min(free, int((CGROUP / "memory.max").read_text()) - used)
+    return free
