@@ -30,4 +30,4 @@ def test_the_readme_begins_with_exactly_two_commands() -> None:
     block = (ROOT / "README.md").read_text().split("```sh\n", 1)[1].split("```", 1)[0]
     run, test = block.splitlines()
     assert "pip install" in run and "lacli run" in run
-    assert "[test]" in test and test.endswith("-m pytest")
+    assert "[test]" in test and test.endswith("-m pytest -n 2")
