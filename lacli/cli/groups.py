@@ -1,36 +1,66 @@
 """Groups of options that commands share: a command names the settings it wants, and gets their flags.
 
-A group is a function whose parameters are Typer options and whose result is a settings object.
+A group is a function whose parameters are Typer options and whose result is a settings object, or a table of options
+with what makes settings of their values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
-from lacli.cli.environment import with_variables
+from lacli.cli.environment import setting, with_variables
 from lacli.errors import UsageError
 
-Group = Callable[..., Any]
+
+class Table(NamedTuple):
+    """Options by the fields of a settings class that they set, and what makes settings of all their values."""
+
+    options: tuple[Parameter, ...]
+    make: Callable[..., Any]
+
+
+Group = Callable[..., Any] | Table
+
+
+def field_options(settings: Any, panel: str, rows: Mapping[str, tuple[tuple[str, ...], str]]) -> list[Parameter]:
+    """Options with the types and defaults of the fields of `settings`, an instance with its defaults.
+
+    rows: the flags and the help text of each field.
+    """
+    hints = get_type_hints(type(settings))
+    return [
+        option(name, hints[name], getattr(settings, name), setting(*flags, help=help, rich_help_panel=panel))
+        for name, (flags, help) in rows.items()
+    ]
+
+
+def option(name: str, kind: Any, default: object, declared: Any) -> Parameter:
+    """One option of a table. kind: the type of its value. declared: a Typer option."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
+
+
+def declared_options(declared: Mapping[str, Any]) -> list[Parameter]:
+    """Options that are declared as types of parameters, by their names; None where they are not typed."""
+    return [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in declared.items()]
 
 
 def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a command's parameters of these names by their groups' options, in their place.
 
     The command is called with what the groups make of the options; a parameter `given` gets the names of the options'
-    parameters that were typed. An option that the command has itself is its own,
-    and the group's stays at its default.
+    parameters that were typed. An option that the command has itself is its own, and the group's stays at its default.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = signature(command).parameters
-        parts = {name: [each for each in _parameters(group) if each.name not in own] for name, group in groups.items()}
+        parts = {name: [each for each in _options(group) if each.name not in own] for name, group in groups.items()}
         shown: list[Parameter] = []
-        for parameter in _parameters(command):
+        for parameter in _options(command):
             if parameter.name != "given":
                 shown += parts.get(parameter.name, [parameter])
 
@@ -38,7 +68,7 @@ def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[...
         def with_settings(called: typer.Context | None = None, **given: Any) -> None:
             try:
                 made = {
-                    name: groups[name](**{each.name: given.pop(each.name) for each in part})
+                    name: _maker(groups[name])(**{each.name: given.pop(each.name) for each in part})
                     for name, part in parts.items()
                 }
                 if "given" in own:
@@ -50,11 +80,16 @@ def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[...
                 raise with_variables(error, called) from error
 
         context = Parameter("called", Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        with_settings.__signature__ = Signature([*shown, context])  # type: ignore[attr-defined]  # for inspect.signature
+        # Typer reads a command's options from its signature and its annotations.
+        with_settings.__signature__ = Signature([*shown, context])  # type: ignore[attr-defined]
         with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in [*shown, context]}
         return with_settings
 
     return decorate
+
+
+def _maker(group: Group) -> Callable[..., Any]:
+    return group.make if isinstance(group, Table) else group
 
 
 def _typed(called: typer.Context | None) -> frozenset[str]:
@@ -65,10 +100,12 @@ def _typed(called: typer.Context | None) -> frozenset[str]:
     return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
 
 
-def _parameters(function: Callable[..., Any]) -> list[Parameter]:
+def _options(group: Group) -> list[Parameter]:
     """Keyword parameters with their annotations evaluated where the function stands."""
-    hints = get_type_hints(function, include_extras=True)
+    if isinstance(group, Table):
+        return list(group.options)
+    hints = get_type_hints(group, include_extras=True)
     return [
         parameter.replace(annotation=hints[parameter.name], kind=Parameter.KEYWORD_ONLY)
-        for parameter in signature(function).parameters.values()
+        for parameter in signature(group).parameters.values()
     ]

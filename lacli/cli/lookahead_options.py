@@ -5,10 +5,11 @@ Declarations only; ranges are checked by the settings.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from lacli import settings
 from lacli.cli.environment import setting
+from lacli.cli.groups import Table, declared_options, field_options
 from lacli.settings import DecodeSettings, decode_settings, names_or_none, spellings
 
 GUESSING = "Guessing"
@@ -53,31 +54,6 @@ Guesses = Annotated[
     setting(*spellings("guesses"), help=f"Most n-grams verified a step. (default: {DECODE.guesses})",
             show_default=False, rich_help_panel=GUESSING),
 ]  # fmt: skip
-WindowInit = Annotated[
-    settings.WindowInit,
-    setting("--window-init", help="What the window starts from.", rich_help_panel=GUESSING),
-]
-WindowShift = Annotated[
-    settings.WindowShift,
-    setting(
-        "--window-shift",
-        help="After accepted tokens: slide the window once, or drop their columns and refill it.",
-        rich_help_panel=GUESSING,
-    ),
-]
-PoolPrompt = Annotated[
-    bool,
-    setting("--pool-prompt/--no-pool-prompt", help="N-grams of the prompt enter the pool (lookahead).",
-            rich_help_panel=GUESSING),
-]  # fmt: skip
-PoolText = Annotated[
-    bool,
-    setting("--pool-text/--no-pool-text", help="N-grams of the generated text enter the pool (lookahead).",
-            rich_help_panel=GUESSING),
-]  # fmt: skip
-PoolKeys = Annotated[
-    int, setting("--pool-keys", help="Most first tokens the pool keeps n-grams for.", rich_help_panel=GUESSING)
-]
 JacobiIterations = Annotated[
     int | None,
     setting("--jacobi-iterations", show_default=False, rich_help_panel=GUESSING,
@@ -98,56 +74,39 @@ Sources = Annotated[
     setting(*spellings("sources"), metavar="LIST", show_default=False, rich_help_panel=GUESSING,
             help=f"Where mode auto takes its guesses from, with commas between, or none. (default: {ALL_SOURCES})"),
 ]  # fmt: skip
-AutoRows = Annotated[
-    int,
-    setting(*spellings("auto_rows"), metavar="ROWS", rich_help_panel=GUESSING,
-            help="Most rows of a step of mode auto."),
-]  # fmt: skip
 
-Strict = Annotated[
-    bool,
-    setting(
-        "--strict",
-        help="Bit for bit the same text in every mode and with every -W, -N and -G; slower, CPU only. "
-        "lacli check --strict shows whether it holds for a model.",
-        rich_help_panel=GUESSING,
+FIELDS = {
+    "window_init": (("--window-init",), "What the window starts from."),
+    "window_shift": (
+        ("--window-shift",),
+        "After accepted tokens: slide the window once, or drop their columns and refill it.",
     ),
-]
+    "pool_prompt": (("--pool-prompt/--no-pool-prompt",), "N-grams of the prompt enter the pool (lookahead)."),
+    "pool_text": (("--pool-text/--no-pool-text",), "N-grams of the generated text enter the pool (lookahead)."),
+    "pool_keys": (("--pool-keys",), "Most first tokens the pool keeps n-grams for."),
+    "auto_rows": (spellings("auto_rows"), "Most rows of a step of mode auto."),
+    "strict": (
+        ("--strict",),
+        "Bit for bit the same text in every mode and with every -W, -N and -G; slower, CPU only. "
+        "lacli check --strict shows whether it holds for a model.",
+    ),
+}
+"""The flags and the help of the fields of DecodeSettings that a flag holds as they are."""
 
 
-def lookahead_group(
-    mode: Mode = None,
-    preset: Preset = None,
-    window: Window = None,
-    ngram: Ngram = None,
-    guesses: Guesses = None,
-    window_init: WindowInit = DECODE.window_init,
-    window_shift: WindowShift = DECODE.window_shift,
-    pool_prompt: PoolPrompt = DECODE.pool_prompt,
-    pool_text: PoolText = DECODE.pool_text,
-    pool_keys: PoolKeys = DECODE.pool_keys,
-    jacobi_iterations: JacobiIterations = None,
-    lookup_match: LookupMatch = None,
-    lookup_draft: LookupDraft = None,
-    sources: Sources = None,
-    auto_rows: AutoRows = DECODE.auto_rows,
-    strict: Strict = DECODE.strict,
-) -> DecodeSettings:
-    return decode_settings(
-        preset,
-        mode=mode,
-        window=window,
-        ngram=ngram,
-        guesses=guesses,
-        window_init=window_init,
-        window_shift=window_shift,
-        pool_prompt=pool_prompt,
-        pool_text=pool_text,
-        pool_keys=pool_keys,
-        jacobi_iterations=jacobi_iterations,
-        lookup_match=lookup_match,
-        lookup_draft=lookup_draft,
-        sources=None if sources is None else names_or_none(sources),
-        auto_rows=auto_rows,
-        strict=strict,
-    )
+def make_decoding(*, preset: str | None, sources: str | None, **fields: Any) -> DecodeSettings:
+    """The settings of all flags about guessing. `fields`: those of DecodeSettings; None where nothing was typed."""
+    return decode_settings(preset, sources=None if sources is None else names_or_none(sources), **fields)
+
+
+lookahead_group = Table(
+    (
+        *declared_options({"mode": Mode, "preset": Preset, "window": Window, "ngram": Ngram, "guesses": Guesses}),
+        *declared_options(
+            {"jacobi_iterations": JacobiIterations, "lookup_match": LookupMatch, "lookup_draft": LookupDraft}
+        ),
+        *declared_options({"sources": Sources}),
+        *field_options(DECODE, GUESSING, FIELDS),
+    ),
+    make_decoding,
+)
