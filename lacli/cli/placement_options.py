@@ -42,7 +42,7 @@ MainGpu = Annotated[
 Replicas = Annotated[
     str,
     setting(*spellings("replicas"), metavar="N|NAME,..", show_default=False, rich_help_panel=REPLICAS,
-            help="Decode one answer with several copies of the model at once: so many alike, or the devices of each, "
+            help="Decode one answer with several copies of the model at once: their number, or the devices of each, "
             "such as CUDA0,CUDA1 or CUDA0+CUDA1,CUDA2+CUDA3. (default: one copy)"),
 ]  # fmt: skip
 Rpc = Annotated[

@@ -23,7 +23,10 @@ FIELDS = {
     "top_p": (("--top-p",), "Keep what makes up this probability; 1 keeps all."),
     "min_p": (("--min-p",), "Keep what has this share of the top token's; 0 keeps all."),
     "typical": (spellings("typical"), "Locally typical sampling; 1 is off."),
-    "top_nsigma": (spellings("top_nsigma"), "Keep logits so many deviations below the top; -1 is off."),
+    "top_nsigma": (
+        spellings("top_nsigma"),
+        "Keep logits at most this many standard deviations below the top; -1 is off.",
+    ),
     "xtc_probability": (("--xtc-probability",), "How often XTC leaves out the top choices; 0 is off."),
     "xtc_threshold": (("--xtc-threshold",), "Probability of a top choice for XTC; above 0.5 it is off."),
     "dynatemp_range": (("--dynatemp-range",), "Dynamic temperature: how far around --temp; 0 is off."),

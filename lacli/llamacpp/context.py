@@ -20,7 +20,7 @@ from lacli.engine import Closing, Engine, Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llamacpp.devices import bounded_by_free_memory
 from lacli.llamacpp.library import lib, library
-from lacli.llamacpp.logits import RowsInPlace, in_order, ranked
+from lacli.llamacpp.logits import LogitsView, in_order, ranked
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
 from lacli.settings import DecodeSettings
@@ -118,9 +118,9 @@ class LlamaEngine(Closing):
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
         self._snapshots = 0
         self._batch: Batch | None = None
-        self._logits = RowsInPlace(ctypes.c_float, self._most_outputs, self.vocabulary)
-        self._kept_tokens = RowsInPlace(ctypes.c_int32, self._most_outputs, self.vocabulary)
-        self._kept_logits = RowsInPlace(ctypes.c_float, self._most_outputs, self.vocabulary)
+        self._logits = LogitsView(ctypes.c_float, self._most_outputs, self.vocabulary)
+        self._kept_tokens = LogitsView(ctypes.c_int32, self._most_outputs, self.vocabulary)
+        self._kept_logits = LogitsView(ctypes.c_float, self._most_outputs, self.vocabulary)
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """Whether these settings can decode in this context. raw_logits: they sample from them."""

@@ -42,7 +42,7 @@ class Device(NamedTuple):
 def placements(wanted: ReplicaSettings, loading: ModelSettings, found: Sequence[Device]) -> tuple[Placement, ...]:
     """Where each copy of the model computes, at least one; -sm, -ts and -mg hold for every copy.
 
-    Raises UsageError for a name that there is not, for so many alike as there are not, and for contradictions.
+    Raises UsageError for unknown names, for more identical devices than there are, and for contradictions.
     """
     own = loading.placement.devices
     if wanted.groups and own:
@@ -108,7 +108,7 @@ def offloading(placement: Placement, found: Sequence[Device]) -> tuple[str, ...]
 
 
 def _check_split(loading: ModelSettings, devices: tuple[str, ...], whose: str) -> None:
-    """Raise UsageError where llama.cpp would refuse so many devices, or take no account of a flag."""
+    """Raise UsageError where llama.cpp would refuse that number of devices, or take no account of a flag."""
     placement = loading.placement
     there = counted(len(devices), "device") if devices else "no GPU"
     if (several := len(placement.tensor_split)) > len(devices):
@@ -126,7 +126,7 @@ def _check_split(loading: ModelSettings, devices: tuple[str, ...], whose: str) -
 
 
 def _alike(count: int, own: tuple[str, ...], found: Sequence[Device]) -> tuple[tuple[str, ...], ...]:
-    """The first so many devices of one kind, of those named or of all; the processor where there is no GPU."""
+    """The first `count` identical devices, of those in `own` or of all; the CPU when there is no GPU."""
     cards = [device for device in found if (device.name in own if own else device.is_gpu)]
     if not cards or own == (CPU,):
         return ((CPU,),) * count
@@ -151,7 +151,7 @@ def _one_of_each_server(cards: Sequence[Device]) -> list[Device]:
 
 
 def _names_instead(count: int, usable: Sequence[Device], *, named_by_user: bool) -> str:
-    """What can be typed for so many copies on devices that are not alike; only local ones can have several."""
+    """What can be typed for `count` copies on unlike devices; only local devices can have several copies."""
     remote = [card.name for card in usable if _backend(card) == RPC]
     local = [card.name for card in usable if _backend(card) != RPC] or [CPU]
     names = ",".join((local + remote + local * count)[:count])
@@ -211,7 +211,7 @@ def found_devices(ggml: ctypes.CDLL, *, memory: bool = True) -> list[Device]:
     ]
 
 
-def place(parameters: Any, settings: ModelSettings, ggml: ctypes.CDLL) -> list[object]:
+def apply_placement(parameters: Any, settings: ModelSettings, ggml: ctypes.CDLL) -> list[object]:
     """Write layers and placement into llama_model_params; the result has to live while the model loads.
 
     The settings are settled (`devices.settled`). The processor is none of llama.cpp's devices: it has what no other
@@ -276,7 +276,7 @@ def with_threads(settings: ModelSettings) -> ModelSettings:
 
 
 def shared_threads(settings: ModelSettings, replicas_on_cpu: int) -> ModelSettings:
-    """The settings of one of so many copies that compute on the processor: -t is for all of them, at least one each.
+    """The settings of one copy on the processor: -t is for all copies there, at least one thread each.
 
     replicas_on_cpu: 0 and 1 leave all threads to it; copies on GPUs do not count.
     """
@@ -323,7 +323,7 @@ def peak_memory() -> float:
 
 
 def free_memory() -> int:
-    """Bytes that Linux could hand out without killing anybody, swap included."""
+    """Bytes that Linux could hand out without killing a process, swap included."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     kib = {name: int(count) for name, count, *_ in lines}
     free = (kib["MemAvailable:"] + kib["SwapFree:"]) * KIB

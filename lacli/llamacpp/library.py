@@ -37,7 +37,7 @@ CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
 class Log:
     """Receives llama.cpp's log; `verbose` passes it on to stderr.
 
-    callbacks: what the library calls; it keeps only their addresses, so somebody must keep them alive. taken: MiB by
+    callbacks: what the library calls; it keeps only their addresses, so they are kept alive here. taken: MiB by
     kind ("KV", "compute", ..) that `take_buffers` summed up last.
     """
 

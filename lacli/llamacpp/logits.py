@@ -13,7 +13,7 @@ from lacli.batch import Ints
 from lacli.engine import Floats, Successors
 
 
-class RowsInPlace:
+class LogitsView:
     """Rows of one length in llama.cpp's memory, as a numpy view of as many as there can be.
 
     Making a view costs as much as reading a row; llama.cpp moves the rows only when it needs more room for them.

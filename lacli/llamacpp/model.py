@@ -16,8 +16,8 @@ from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.llamacpp.devices import (
     CPU,
     FUNCTIONS,
+    apply_placement,
     offloading,
-    place,
     settled,
 )
 from lacli.llamacpp.library import _switch_tiles, declared, devices, lib, library
@@ -91,7 +91,7 @@ class LlamaModel(Closing):
             settings, _ = proven(settings)
         settings = settled(settings, devices(memory=False))
         parameters = lib.llama_model_default_params()
-        kept = place(parameters, settings, declared(*FUNCTIONS))
+        kept = apply_placement(parameters, settings, declared(*FUNCTIONS))
         parameters.use_extra_bufts = settings.repack
         if simulated:
             parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE

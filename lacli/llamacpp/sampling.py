@@ -107,7 +107,7 @@ class SamplingSettings:
 
 
 def new_seed() -> int:
-    """A seed that nobody has chosen."""
+    """A random seed."""
     return randbelow(MOST_SEED + 1)
 
 
@@ -140,7 +140,7 @@ def _range(name: str, least: float, most: float) -> str:
 DEFAULT = {field.name: field.default for field in fields(SamplingSettings)}
 
 TINY, HUGE = 1e-6, 1e6
-"""Nobody means more, and llama.cpp's 32-bit numbers stay finite between them."""
+"""The largest and smallest useful numbers; llama.cpp's 32-bit floats stay finite between them."""
 
 RANGES: dict[str, tuple[float, float]] = {
     "seed": (-1, MOST_SEED),

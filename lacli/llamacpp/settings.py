@@ -75,9 +75,9 @@ class Placement:
 class ReplicaSettings:
     """Several copies of a model, and devices of other machines.
 
-    groups: the devices of each copy, by name. count: so many copies alike, whose devices are found; 0 for none asked.
+    groups: the devices of each copy, by name. count: copies on identical devices, which are found; 0 for none asked.
     rpc: addresses of llama.cpp's RPC servers. isolate: every copy in a process of its own. limit_s: seconds that a
-    call of such a process may take.
+    call of its process may take.
     """
 
     groups: tuple[tuple[str, ...], ...] = ()

@@ -15,8 +15,8 @@ from lacli.llamacpp.devices import (
     FUNCTIONS,
     SPLIT_MODES,
     Device,
+    apply_placement,
     found_devices,
-    place,
 )
 from lacli.llamacpp.library import declared, devices
 from lacli.llamacpp.model import LlamaModel, offloads
@@ -47,7 +47,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def parameters(settings: ModelSettings) -> tuple[Any, list[object]]:
     made = lib.llama_model_default_params()
-    return made, place(made, settings, Library())  # type: ignore[arg-type]  # the part of it that is called
+    return made, apply_placement(made, settings, Library())  # type: ignore[arg-type]  # the part of it that is called
 
 
 def pointers(made: Any) -> list[int]:
@@ -121,7 +121,7 @@ def played(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr(
         "lacli.llamacpp.library.found_devices", lambda ggml, memory: [*cards, Device(CPU, "A processor", False)]
     )
-    monkeypatch.setattr("lacli.llamacpp.library.place", lambda parameters, settings, ggml: [])
+    monkeypatch.setattr("lacli.llamacpp.library.apply_placement", lambda parameters, settings, ggml: [])
 
 
 @pytest.mark.parametrize(
