@@ -25,7 +25,7 @@ FIELDS = {
     "typical": (spellings("typical"), "Locally typical sampling; 1 is off."),
     "top_nsigma": (
         spellings("top_nsigma"),
-        "Keep logits at most this many standard deviations below the top; -1 is off.",
+        "Keep logits within this many deviations of the top; -1 is off.",
     ),
     "xtc_probability": (("--xtc-probability",), "How often XTC leaves out the top choices; 0 is off."),
     "xtc_threshold": (("--xtc-threshold",), "Probability of a top choice for XTC; above 0.5 it is off."),

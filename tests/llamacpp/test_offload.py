@@ -121,7 +121,7 @@ def played(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr(
         "lacli.llamacpp.library.found_devices", lambda ggml, memory: [*cards, Device(CPU, "A processor", False)]
     )
-    monkeypatch.setattr("lacli.llamacpp.library.apply_placement", lambda parameters, settings, ggml: [])
+    monkeypatch.setattr("lacli.llamacpp.model.apply_placement", lambda parameters, settings, ggml: [])
 
 
 @pytest.mark.parametrize(
