@@ -30,10 +30,10 @@ from lacli.bench.oracle import oracle_in
 from lacli.bench.task_files import read_tasks
 from lacli.bench.tasks import Task, built_in
 from lacli.decode import Decoder
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import Capacity, ModelSettings
-from lacli.resolve import demo_model
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, SourceName, decode_settings
 from lacli.stats import Step

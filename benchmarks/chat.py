@@ -27,11 +27,11 @@ from lacli.chat.conversation import Conversation
 from lacli.chat.prompts import Prompts
 from lacli.chat.talk import Chat
 from lacli.decode import Decoder
+from lacli.hub.download import find_model
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.modes import Lookahead, Lookup, Mode
 from lacli.pool import NgramPool
-from lacli.resolve import find_model
 from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings

@@ -29,11 +29,11 @@ import numpy as np
 from lacli import batch
 from lacli.bench.rivals import Program
 from lacli.decode import Decoder
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.devices import physical_cores
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import demo_model
 from lacli.settings import DecodeSettings
 from lacli.stats import RunStatistics
 from lacli.tree import Origin, Tree

@@ -27,13 +27,13 @@ from benchmarks.core import PROMPTS
 from lacli.api import generate
 from lacli.check.compare import Comparison
 from lacli.check.replay import Recorder
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.library import lib
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, strict_settings
-from lacli.resolve import demo_model
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.text.template import as_messages, choose_template

@@ -37,8 +37,8 @@ from lacli.cli.main import app
 from lacli.cost.known import cost_key
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.store import CostStore
+from lacli.hub.names import demo_model
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import demo_model
 from lacli.staircase import Cost, Point, Staircase
 from lacli.text.format import markdown
 

@@ -228,12 +228,12 @@ MUTANTS = (
         "return prompt",
         ("tests/text/test_template.py", "tests/session/test_template_sessions.py"),
     ),
-    Mutant("lacli/hub/quants.py", "found if whole.search(file)] or found", "found]", ("tests/test_quants.py",)),
+    Mutant("lacli/hub/names.py", "found if whole.search(name)] or found", "found]", ("tests/hub/test_names.py",)),
     Mutant(
-        "lacli/hub/content.py",
+        "lacli/hub/library.py",
         'outside = {"", ".", ".."} & set(name.split("/"))',
         'outside = {""} & set(name.split("/"))',
-        ("tests/test_download.py",),
+        ("tests/hub/test_download.py",),
     ),
     Mutant(
         "lacli/chat/conversation.py", "del self.messages[:2]", "del self.messages[:1]", ("tests/test_conversation.py",)

@@ -20,10 +20,10 @@ from typing import ParamSpec, TypeVar
 
 from benchmarks.core import PROMPTS, Bench
 from lacli.decode import Decoder
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.devices import physical_cores
 from lacli.replicas.group import Replicas
-from lacli.resolve import demo_model
 from lacli.settings import MODES, DecodeSettings
 from lacli.stats import RunStatistics
 from lacli.text.format import markdown

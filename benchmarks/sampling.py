@@ -17,10 +17,10 @@ from time import perf_counter
 from benchmarks.core import PROMPTS, Bench
 from lacli.decode import Decoder
 from lacli.engine import Floats
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings, Verify
-from lacli.resolve import demo_model
 from lacli.settings import DecodeSettings
 from lacli.verify import verifier
 

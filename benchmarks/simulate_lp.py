@@ -25,8 +25,8 @@ from benchmarks.parallel.tables import THE_PAPERS, as_json, tables
 from benchmarks.shapes import SHAPES as MODELS
 from lacli.bench.task_files import read_tasks
 from lacli.errors import LacliError
+from lacli.hub.names import demo_model
 from lacli.plots import check_plot_path, save
-from lacli.resolve import demo_model
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 MOST_DEVICES = 64

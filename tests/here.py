@@ -15,8 +15,8 @@ import pytest
 from huggingface_hub import constants
 
 from lacli.errors import ModelLoadError
-from lacli.resolve import find_model
-from tests.fake_hub import FakeHub, Repository
+from lacli.hub.download import find_model
+from tests.fakes.fake_hub import FakeHub, Repository
 from tests.fakes.tiny_models import write_llama
 from tests.program import HUBS, PROXIES
 

@@ -19,10 +19,10 @@ from lacli.check.judge import (
 )
 from lacli.check.replay import Recorder, Rows, accepted_rows
 from lacli.engine import Engine, Floats
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import demo_model
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.stats import Step

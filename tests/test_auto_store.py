@@ -32,7 +32,7 @@ from lacli.auto.store import (
 )
 from lacli.cost.store import HASHED
 from lacli.errors import ModelLoadError
-from lacli.resolve import find_model
+from lacli.hub.download import find_model
 from lacli.settings import DecodeSettings
 from tests.program import ROOT, SECONDS, environment
 

@@ -18,8 +18,8 @@ from lacli.cost.known import cost_key
 from lacli.cost.measure import MeasurePlan
 from lacli.cost.store import CostStore
 from lacli.errors import LacliError
+from lacli.hub.names import demo_model
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import demo_model
 from lacli.staircase import Cost, Point, Staircase
 from tests import fake_rivals
 from tests.fakes.tiny_models import write_lfm2, write_mamba

@@ -13,10 +13,10 @@ import pytest
 
 from lacli.child_python import python_environment
 from lacli.errors import ModelLoadError
+from lacli.hub.names import demo_model
 from lacli.llamacpp import probe
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import demo_model
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from tests.doctored import fail, finding, machine

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from lacli.chat.prompts import Prompts
+from lacli.hub.names import demo_model
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import demo_model
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 

@@ -30,9 +30,9 @@ from lacli.bench.rivals import (
     find_rivals,
 )
 from lacli.errors import LacliError, UsageError
+from lacli.hub.names import demo_model
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import demo_model
 from lacli.settings import DecodeSettings
 from tests import fake_rivals
 from tests.fake_rivals import Fake

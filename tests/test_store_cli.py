@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lacli.auto.store import open_store, store_key
+from lacli.hub.download import find_model
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import find_model
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from tests.program import Done, call

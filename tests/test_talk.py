@@ -23,12 +23,12 @@ from lacli.errors import (
     ReplicaLost,
     UsageError,
 )
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import Context, LlamaEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ReplicaSettings
 from lacli.replicas.copies import Copy
 from lacli.replicas.isolated import RemoteEngine
-from lacli.resolve import demo_model
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.text.reasoning import answer_of

@@ -1,4 +1,4 @@
-"""Where lacli keeps things of the user's: the folders that the system has for each kind. Nothing is made here."""
+"""The user's folders for what lacli keeps, by the system's conventions; none is created here."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 
 
 def cost_folder() -> Path:
-    """Where measured costs are kept: the user's cache directory."""
+    """Measured costs."""
     from platformdirs import user_cache_path
 
     return user_cache_path("lacli", appauthor=False) / "cost"
 
 
 def store_folder() -> Path:
-    """Where texts are kept between runs, if the user wants it: in the user's cache directory."""
+    """Texts kept between runs, if the user wants it."""
     from platformdirs import user_cache_path
 
     return user_cache_path("lacli", appauthor=False) / "store"
 
 
 def rpc_folder() -> Path:
-    """Where `lacli rpc-server -c` keeps large weights that clients sent: in the user's cache directory."""
+    """Large weights that clients sent to `lacli rpc-server -c`."""
     from platformdirs import user_cache_path
 
     return user_cache_path("lacli", appauthor=False) / "rpc"
@@ -41,7 +41,7 @@ def history_file() -> Path:
 
 
 def own_folders() -> dict[str, Path]:
-    """All folders that lacli writes into or reads the user's files from, by what is in them."""
+    """All folders that lacli writes to or reads the user's files from, by what is in them."""
     from lacli.llamacpp import probe
 
     return {

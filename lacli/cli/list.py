@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json as json_format
+from time import time
+
 from lacli.cli import options
 
 
@@ -11,8 +14,13 @@ def list_models(json: options.Json = False) -> None:
     On disk are the models of the Hugging Face cache, which llama-cli shares. Nothing is fetched.
     """
     from lacli.cli.folders import own_aliases
-    from lacli.shelf.listing import list_shelf
+    from lacli.hub.listing import inventory_json, inventory_text, take_inventory
     from lacli.terminal.screen import Screen
     from lacli.text.files import columns
 
-    list_shelf(own_aliases(), Screen(), width=columns(), as_json=json)
+    screen = Screen()
+    found = take_inventory(own_aliases(), screen.note)
+    if json:
+        screen.line(json_format.dumps(inventory_json(found), ensure_ascii=False))
+    else:
+        screen.line(inventory_text(found, columns(), time()))

@@ -1,8 +1,6 @@
-"""What MODEL may become when the user presses Tab: aliases, models of the hub's cache, and GGUF files and folders.
+"""What Tab completes: MODEL to aliases, models of the hub's cache, GGUF files and folders; chat templates by name.
 
-So may the name of a chat template: a bundled one, a file or a folder.
-
-Called by the shell on every Tab, so nothing slow is imported here, and nothing is said about what cannot be read.
+The shell runs this on every Tab, so nothing slow is imported, and what cannot be read is passed over in silence.
 """
 
 from __future__ import annotations
@@ -13,26 +11,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf\Z")
-"""The end of a split model's file that is not the first."""
+"""The end of the name of a split model's file that is not the first."""
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """The names that begin with what is typed: aliases first, then models of the hub's cache, then paths."""
+    """Aliases, models of the hub's cache and paths that begin with what is typed, in this order."""
     return _for_shell([*_aliases(incomplete), *_stored(incomplete), *_paths(incomplete, _is_model)])
 
 
 def complete_name(incomplete: str) -> list[str]:
-    """The same without paths, for a command that takes none."""
+    """The same without paths."""
     return _for_shell([*_aliases(incomplete), *_stored(incomplete)])
 
 
 def complete_stored(incomplete: str) -> list[str]:
-    """The models of the hub's cache alone, for what is done with nothing else."""
+    """The models of the hub's cache alone."""
     return _for_shell(_stored(incomplete))
 
 
 def complete_template(incomplete: str) -> list[str]:
-    """The chat templates that begin with what is typed: the bundled ones, then files and folders."""
+    """The bundled chat templates, files and folders that begin with what is typed."""
     from lacli.text.template import STOPS
 
     bundled = [name for name in STOPS if name.startswith(incomplete)]
@@ -51,7 +49,7 @@ def _quoted(name: str) -> str:
 def _aliases(incomplete: str) -> list[str]:
     from lacli.cli.folders import own_aliases
     from lacli.errors import LacliError
-    from lacli.hub.aliases import read_aliases
+    from lacli.hub.names import read_aliases
 
     try:
         return sorted(name for name in read_aliases(own_aliases()) if name.startswith(incomplete))
@@ -60,16 +58,17 @@ def _aliases(incomplete: str) -> list[str]:
 
 
 def _stored(incomplete: str) -> list[str]:
-    from lacli.shelf.cached import cached_names
+    from lacli.hub.cache import cached_models
 
     try:
-        return [name for name in cached_names(_hub_cache()) if name.startswith(incomplete)]
+        found = cached_models(_hub_cache(), headers=False)
+        return [model.name for model in found if model.name.startswith(incomplete)]
     except OSError:
         return []
 
 
 def _hub_cache() -> Path:
-    """huggingface_hub's rule, without the time that its import takes."""
+    """huggingface_hub's rule for its cache's place; importing the library takes too long here."""
     system = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", os.path.join(system, "huggingface"))
     folder = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
@@ -77,10 +76,7 @@ def _hub_cache() -> Path:
 
 
 def _paths(incomplete: str, is_wanted: Callable[[str], object]) -> list[str]:
-    """Files and folders; a folder that is the only choice is entered, since the shell would end the word there.
-
-    is_wanted: whether a file is offered, by its name.
-    """
+    """Wanted files, and folders; a folder that is the only choice is entered, because the shell would end the word."""
     found = _entries(incomplete, is_wanted)
     while len(found) == 1 and found[0].endswith("/"):
         inside = _entries(found[0], is_wanted)

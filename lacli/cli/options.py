@@ -65,7 +65,7 @@ def split_dash(model: str | None, stdin: str | None) -> tuple[str | None, bool]:
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
     """The file of MODEL, fetched where it is a name and not here; what runs without one or for a name is said."""
     from lacli.cli.folders import own_aliases
-    from lacli.resolve import find_model
+    from lacli.hub.download import find_model
 
     path = find_model(model, offline=offline, aliases=own_aliases(), quiet=screen.quiet, say=screen.note)
     if model is None:

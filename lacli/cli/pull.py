@@ -1,7 +1,8 @@
-"""`lacli pull`: its flags, and one call of `pull_models`."""
+"""`lacli pull`: models fetched one after another, and the paths of their files."""
 
 from __future__ import annotations
 
+import json as json_format
 from typing import Annotated
 
 import typer
@@ -34,9 +35,34 @@ def pull(
     that of a file above 50 GB begins anew.
     """
     from lacli.cli.folders import own_aliases
-    from lacli.shelf.pulling import pull_models
+    from lacli.hub.download import check_file, fetch_model
+    from lacli.hub.names import HubModel, read_aliases, read_name
+    from lacli.llamacpp.gguf import parts
     from lacli.terminal.screen import Screen
 
     if not models:
         raise UsageError("no MODEL is given", "lacli list shows the names that lacli knows")
-    pull_models(models, own_aliases(), Screen(color=color, quiet=quiet), offline=offline, as_json=json)
+    screen = Screen(color=color, quiet=quiet)
+
+    def warn(sentence: str) -> None:
+        # That the hub did not answer is said even if quiet.
+        screen.say(f"lacli: {sentence}")
+
+    aliases = read_aliases(own_aliases(), screen.note)
+    wanted = [(name, read_name(name, aliases)) for name in models]
+    pulled: list[dict[str, str | int]] = []
+    try:
+        for name, model in wanted:
+            if isinstance(model, HubModel):
+                flags = {"offline": offline, "quiet": quiet, "fresh": not offline}
+                path = check_file(fetch_model(model, **flags, name=name, say=screen.note, warn=warn))
+            else:
+                path = check_file(model)
+            size = sum(part.stat().st_size for part in parts(path))
+            pulled.append({"name": name, "model": str(model), "path": str(path), "size": size})
+            if not json:
+                screen.line(str(path))
+    finally:
+        # If one fails, those before it are there all the same.
+        if json:
+            screen.line(json_format.dumps({"models": pulled}, ensure_ascii=False))

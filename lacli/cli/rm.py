@@ -1,9 +1,11 @@
-"""`lacli rm`: its flags, and the question that it asks."""
+"""`lacli rm`: what is removed is named, confirmed and reported."""
 
 from __future__ import annotations
 
+import json as json_format
 import sys
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +13,10 @@ from lacli.cli import options
 from lacli.cli.model_names import complete_stored
 from lacli.errors import UsageError
 from lacli.text.files import is_terminal
-from lacli.text.format import printable
+from lacli.text.format import printable, size_in_words
+
+if TYPE_CHECKING:
+    from lacli.hub.removal import Removal
 
 Names = Annotated[
     list[str] | None,
@@ -28,21 +33,6 @@ Partial = Annotated[
 ]
 
 
-def ask(question: str) -> bool:
-    """Whether the user types yes; the question goes to stderr. Raises UsageError where nobody can be asked."""
-    if not is_terminal(sys.stdin):
-        raise UsageError("there is no terminal to ask on", "-y removes without asking")
-    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    try:
-        answer = sys.stdin.readline()
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        raise
-    if not answer.endswith("\n"):
-        print(file=sys.stderr)
-    return answer.strip().lower() in ("y", "yes")
-
-
 def remove(
     models: Names = None,
     yes: Yes = False,
@@ -56,14 +46,54 @@ def remove(
     Files outside the cache are never touched. Exit code 1 where the answer was no.
     """
     from lacli.cli.folders import own_aliases
-    from lacli.shelf.removal import remove_models
+    from lacli.hub import removal
+    from lacli.hub.names import read_aliases
     from lacli.terminal.screen import Screen
 
     if not models and not unfinished:
         raise UsageError("no MODEL is given", "lacli list shows the models on this disk")
     screen = Screen(color=color, quiet=quiet)
-    if not remove_models(
-        models or (), own_aliases(), screen, None if yes else ask, unfinished=unfinished, as_json=json
-    ):
+    aliases = read_aliases(own_aliases(), screen.note)
+    planned = [removal.plan_removal(name, aliases, unfinished=unfinished) for name in models or ()]
+    found = {each.name: each for each in planned or removal.plan_all_unfinished()}
+    for each in found.values():
+        others = f" and {len(each.paths) - 1} more" if each.paths[1:] else ""
+        screen.note(f"{each.name}: {size_in_words(each.size)}, {each.paths[0]}{others}")
+    if not yes and not ask(f"remove {' and '.join(found)}, {_size(found.values())}?"):
         screen.note("nothing was removed")
         raise typer.Exit(1)
+    removed = [each for each in map(removal.remove, found.values()) if each.paths]
+    if json:
+        screen.line(json_format.dumps({"removed": [_as_json(each) for each in removed]}))
+    elif removed:
+        screen.note(f"removed, {_size(removed)} freed")
+    else:
+        screen.note("another program goes on with it: nothing was removed")
+
+
+def ask(question: str) -> bool:
+    """True if the user types yes; the question goes to stderr. Raises UsageError without a terminal to ask on."""
+    if not is_terminal(sys.stdin):
+        raise UsageError("there is no terminal to ask on", "-y removes without asking")
+    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    try:
+        answer = sys.stdin.readline()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        raise
+    if not answer.endswith("\n"):
+        print(file=sys.stderr)
+    return answer.strip().lower() in ("y", "yes")
+
+
+def _size(removals: Iterable[Removal]) -> str:
+    return size_in_words(sum(each.size for each in removals))
+
+
+def _as_json(removal: Removal) -> dict[str, object]:
+    return {
+        "name": removal.name,
+        "repository": removal.repository,
+        "size": removal.size,
+        "paths": [str(path) for path in removal.paths],
+    }

@@ -1,8 +1,10 @@
-"""`lacli show`: its flags, turned into settings and one call of `show_model`."""
+"""`lacli show`: a model that is on this disk, found by its name and described; nothing is fetched."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json as json_format
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +17,12 @@ from lacli.cli.lookahead_options import (
     Window,
 )
 from lacli.cli.options import model_group
+from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import decode_settings
+
+if TYPE_CHECKING:
+    from lacli.terminal.screen import Screen
 
 Template = Annotated[bool, typer.Option("--template", help="Print the model's chat template and nothing else.")]
 
@@ -40,11 +46,49 @@ def show(
 
     The memory is llama.cpp's own count for -c, -ctk, -ctv and -b, without loading the weights. Nothing is fetched.
     """
-    from lacli.cli.folders import own_aliases
-    from lacli.shelf.show import ShowPlan, show_model
+    from lacli.hub.card import card_json, card_text, make_card
+    from lacli.llamacpp.gguf import read_header
+    from lacli.terminal.ending import loading_model
     from lacli.terminal.screen import Screen
     from lacli.text.files import columns
 
     decoding = decode_settings(preset, mode="lookahead", window=window, ngram=ngram, guesses=guesses)
     screen = Screen(color=color, quiet=quiet)
-    show_model(model, own_aliases(), loading, decoding, ShowPlan(columns(), template, json, verbose), screen)
+    path = find_on_disk(model, screen)
+    if template and not json:
+        source = read_header(path).template
+        if not source:
+            raise LacliError(f"{path.name} has no chat template", "prompts are continued as they are")
+        screen.line(source)
+        return
+    with loading_model(screen):
+        card = make_card(path, loading, decoding, verbose=verbose)
+    if json:
+        screen.line(json_format.dumps(card_json(card, loading, decoding), ensure_ascii=False))
+    else:
+        screen.line(card_text(card, loading, decoding, columns()))
+
+
+def find_on_disk(name: str | None, screen: Screen) -> Path:
+    """The file of a MODEL argument that is on this disk. Raises ModelLoadError if it is not."""
+    from lacli.cli.folders import own_aliases
+    from lacli.hub.cache import find_cached
+    from lacli.hub.download import check_file
+    from lacli.hub.names import (
+        HubModel,
+        demo_model,
+        read_aliases,
+        read_name,
+    )
+
+    if name is None:
+        path = demo_model()
+        screen.note(f"no MODEL given: this is the bundled demo model {path.name}")
+        return path
+    found = read_name(name, read_aliases(own_aliases(), screen.note))
+    if isinstance(found, HubModel):
+        cached = find_cached(found, anything=True)
+        if cached is None:
+            raise ModelLoadError(f"{found} is not on this disk", f"lacli pull {name} fetches it")
+        found = cached
+    return check_file(found)

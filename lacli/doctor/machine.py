@@ -221,7 +221,7 @@ def _faults(threads: int) -> tuple[str, str]:
 
 
 def _broken_names(own: Path) -> list[str]:
-    from lacli.hub.aliases import read_list
+    from lacli.hub.names import read_list
 
     return [error.what for error in read_list(own)[1]] if own.exists() else []
 

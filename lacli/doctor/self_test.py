@@ -18,9 +18,9 @@ class SelfTest(NamedTuple):
 
 def run_self_test(threads: int) -> SelfTest:
     """Answer one question in both modes. threads: 0 for one a physical core. Raises what a session raises."""
+    from lacli.hub.names import demo_model
     from lacli.llamacpp.sampling import SamplingSettings
     from lacli.llamacpp.settings import ModelSettings
-    from lacli.resolve import demo_model
     from lacli.session.session import Session
     from lacli.settings import DecodeSettings
 

@@ -1,4 +1,7 @@
-"""huggingface_hub as lacli speaks with it: its many errors in our words, its own warnings and bars kept away."""
+"""huggingface_hub as lacli calls it: what a repository has, errors in one line each, names that cannot do harm.
+
+Names of files, commits and contents become paths in the cache, so those that a hub or a mirror gives are checked first.
+"""
 
 from __future__ import annotations
 
@@ -8,43 +11,112 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lacli.errors import ModelLoadError
+from lacli.hub.cache import repository_folder
 
 if TYPE_CHECKING:
     from huggingface_hub import HfFileMetadata
 
 HASH = re.compile("[0-9a-f]{32,64}")
-"""What names a commit or a content: SHA-1 and SHA-256 on the hub, MD5 on some mirrors."""
+"""The name of a commit or a blob: SHA-1 and SHA-256 on the hub, MD5 on some mirrors."""
+
+LISTING_TIMEOUT = 10.0
+"""Seconds until the hub has to begin its answer to a request for a repository's files."""
 
 UNSAFE = "it is not safe to fetch from there: check HF_ENDPOINT"
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something could not be had from the hub, in a few words, and what to do about it."""
+    """Why a request failed and what to do about it; `unreached`: the hub did not answer, so only the cache is left."""
 
     why: str
     remedy: str
     unreached: bool = False
-    """Whether the hub was not reached or is out of order, so that the cache is what there is."""
 
 
 def address() -> str:
-    """Where the hub is, for people: HF_ENDPOINT or its own address."""
+    """The hub's address to show: HF_ENDPOINT or its own, without a password."""
     from huggingface_hub import constants
 
     return without_secrets(constants.ENDPOINT)
 
 
 def without_secrets(text: str) -> str:
-    """A text whose URLs have lost the name and the password that they may have had; one may begin it without https."""
+    """The text without user names and passwords in its URLs, the first of which may lack its https://."""
     return re.sub(r"(^(?![a-z][a-z0-9+.-]*://)|://)\S*@", r"\1", text, flags=re.IGNORECASE)
 
 
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a repository: its name, its size in bytes, and `blob`, the name of its content in the cache."""
+
+    name: str
+    size: int
+    blob: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The GGUF files of a repository at a commit, by name.
+
+    Raises ModelLoadError for names that lead out of the cache's folders or hold control codes of terminals.
+    """
+
+    repository: str
+    commit: str
+    files: dict[str, HubFile]
+
+    def __post_init__(self) -> None:
+        check_hash(self.commit)
+        for file in self.files.values():
+            check_hash(file.blob)
+            name = file.name
+            outside = {"", ".", ".."} & set(name.split("/")) or "\\" in name or name[1:2] == ":"
+            if outside or not name.isprintable():
+                what = f"{address()} lists a file {name[:80]!r} in {self.repository}"
+                raise ModelLoadError(f"{what}, which is not a safe file name", UNSAFE)
+
+    def pointer(self, file: HubFile) -> Path:
+        """The file's place in the commit's folder, usually a link to its blob."""
+        return repository_folder(self.repository) / "snapshots" / self.commit / file.name
+
+    def blob(self, file: HubFile) -> Path:
+        """The place of the file's content."""
+        return repository_folder(self.repository) / "blobs" / file.blob
+
+    def partial(self, file: HubFile) -> Path:
+        """The place of the bytes that were fetched so far."""
+        return self.blob(file).with_name(f"{file.blob}.incomplete")
+
+    def is_complete(self, file: HubFile) -> bool:
+        """True if all bytes are in the cache; without links they are in the commit's folder."""
+        pointer = self.pointer(file)
+        return bool(file.blob) and file_size(pointer if pointer.is_file() else self.blob(file)) == file.size
+
+    def missing_bytes(self, file: HubFile) -> int:
+        """Bytes that are still to be fetched."""
+        return max(0, file.size - max(0, file_size(self.partial(file)))) if file.blob else file.size
+
+
+def list_files(repository: str) -> Listing:
+    """The GGUF files of a repository, from the hub in one request. Raises the library's errors."""
+    from huggingface_hub import HfApi
+
+    found = HfApi(library_name="lacli").model_info(repository, files_metadata=True, timeout=LISTING_TIMEOUT)
+    files = {
+        each.rfilename: HubFile(each.rfilename, each.size or 0, (each.lfs.sha256 if each.lfs else each.blob_id) or "")
+        for each in found.siblings or ()
+        if each.rfilename.endswith(".gguf")
+    }
+    return Listing(repository, found.sha or "", files)
+
+
 def reason(error: Exception, repository: str, wanted: str = "") -> Reason:
-    """What an error of the library, the transport or the disk means; wanted: a file that was asked for, in words."""
+    """The meaning of an error of the library, the transport or the disk; `wanted`: the requested file, in words."""
     import httpx2
     from huggingface_hub import errors
 
@@ -77,7 +149,7 @@ def _unreached() -> Reason:
 
 
 def _answer(error: Exception, repository: str, wanted: str) -> Reason:
-    """What an error status of the hub means."""
+    """The meaning of an error status of the hub."""
     from huggingface_hub import errors
 
     assert isinstance(error, errors.HfHubHTTPError)
@@ -112,16 +184,16 @@ def _first_line(error: Exception) -> str:
 
 
 def check_hash(text: str | None) -> None:
-    """Raise ModelLoadError for a name of a commit or a content that is no hash: it becomes a part of a path."""
+    """Raise ModelLoadError for a commit or blob that is no hash, because it becomes part of a path."""
     if text and not HASH.fullmatch(text):
         raise ModelLoadError(f"{address()} names a commit or a content {text[:80]!r}, which is no hash", UNSAFE)
 
 
 @contextmanager
 def careful_library(*, bars: bool = False) -> Iterator[None]:
-    """No warnings of the library's while this lasts, and no bars unless wanted (where stderr is a terminal).
+    """Silence the library's warnings and, unless `bars` (shown if stderr is a terminal), its progress bars.
 
-    Raises ModelLoadError inside for a header of the hub's that would name a file outside the cache.
+    Inside, a header of the hub that would name a file outside the cache raises ModelLoadError.
     """
     from huggingface_hub import file_download
     from huggingface_hub.utils.logging import get_verbosity, set_verbosity
@@ -129,7 +201,7 @@ def careful_library(*, bars: bool = False) -> Iterator[None]:
 
     before, metadata = get_verbosity(), file_download.get_hf_file_metadata
     set_verbosity(logging.ERROR)
-    # The library makes paths of these headers, and has no place where they could be looked at.
+    # The library makes paths of these headers and offers no hook to check them.
     file_download.get_hf_file_metadata = partial(_checked_metadata, metadata)
     try:
         with nullcontext() if bars else disable_progress_bars():
@@ -140,7 +212,7 @@ def careful_library(*, bars: bool = False) -> Iterator[None]:
 
 
 def _checked_metadata(ask: Callable[..., HfFileMetadata], *arguments: Any, **named: Any) -> HfFileMetadata:
-    """What the hub's headers say of a file, asked for by `ask`; its error remembers a commit too."""
+    """The hub's headers of a file, requested by `ask` and checked; the library keeps the commit of an error too."""
     from huggingface_hub import constants, errors
 
     try:
@@ -151,3 +223,8 @@ def _checked_metadata(ask: Callable[..., HfFileMetadata], *arguments: Any, **nam
     check_hash(found.commit_hash)
     check_hash(found.etag)
     return found
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a file, -1 if there is none."""
+    return path.stat().st_size if path.is_file() else -1

@@ -1,40 +1,89 @@
-"""What the text of a MODEL argument means: a file here, or a model on the Hugging Face Hub.
+"""What MODEL means: a path, an alias, or a model on the Hugging Face Hub and which of its GGUF files.
 
 In this order: a path that exists or can be nothing else; an alias, or `alias:quant`; `hf:owner/repo`,
 `hf:owner/repo:quant` or `hf:owner/repo/folder/file.gguf`, or the address of such a page; `owner/repo` or
-`owner/repo:quant`. Only words are looked at; whether the hub has the model is `download.py`'s to find out.
+`owner/repo:quant`. Nothing here asks the hub.
+
+A list of aliases has one model a line, in columns separated by spaces; lines that begin with # are comments:
+
+    alias  repository  quant  words
+
+`repository` is `owner/repo`, `hf:owner/repo/folder/file.gguf` or a path (in quotes if it has spaces; a relative one
+starts at the list's folder), `quant` such as Q4_K_M or - for none, `words` a description. Only the first two are
+required. The user's own list replaces entries of the same name; a broken line there is passed over.
+
+A quant is found as llama.cpp's -hf finds it: `quant.` or `quant-` in a file's path, in any case; without one it is
+Q4_K_M, then Q8_0, then the first file. Where llama.cpp takes the first of several files that match, lacli asks.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from urllib.parse import parse_qs, unquote
 
-from lacli.errors import ModelLoadError
-from lacli.hub.aliases import (
-    PREFIX,
-    REPOSITORY,
-    Alias,
-    on_the_hub,
-)
+from lacli.errors import LacliError, ModelLoadError
+from lacli.llamacpp.gguf import SPLIT, all_parts
+from lacli.text.files import MOST_RECORD, read_file
 from lacli.text.format import nearest, offered
 
+DEMO = "stdlib-7m.q8_0.gguf"
+LIST = "models.txt"
+LINE_IS = "a line is: alias repository [quant] [words]"
+MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
+PREFIX = "hf:"
+MAX_OFFERED = 4
+
+PART = r"\w(?:[\w.-]*\w)?"
+"""An owner, a repository's name or a quant."""
+
+REPOSITORY = re.compile(rf"(?P<repository>{PART}/{PART})(?::(?P<quant>{PART}))?")
+FILE = re.compile(rf"(?P<repository>{PART}/{PART})/(?P<file>[^:]+\.gguf)")
+LINE = re.compile(r'(?P<name>[^\s"]+)\s+(?P<repository>"[^"]+"|[^\s"]+)(?:\s+(?P<rest>.*))?')
+NAME = re.compile(r"[\w+][\w.+-]*(?<!\.gguf)")
+QUANT = re.compile(r"-|(?:UD-)?(?:(?:I?Q|TQ|FP|MXFP|NVFP)\d\w*|F16|F32|F64|BF16)", re.IGNORECASE)
 ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/+(?P<name>[^?#]+)\??(?P<query>[^#]*)", re.I)
 PAGE = re.compile(r"(?<=/)(?P<repository>[^/]+)/(?:blob|resolve|raw|tree)/(?P<revision>[^/]+)(?=/|$)")
-"""What a page's address has between the owner and the file."""
+"""The part of a page's address between the owner and the file."""
 
-MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
-LONGEST_SHOWN = 80
-MOST_OFFERED = 4
+DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
+COMPANIONS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+"""Marks of files that accompany a model: projectors, importance matrices, draft heads (llama.cpp's list)."""
+
+LAST_QUANT = re.compile(r"(?<![^\W_])((?:I?Q|TQ|BF|FP?|MXFP|NVFP)\d\w*)$", re.IGNORECASE)
+LAST_WORD = re.compile(r"[-.](\w+)$")
+
+
+class SeveralModels(ModelLoadError):
+    """More than one file matches what was asked for."""
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A short name and the `repository` that it stands for: `owner/repo`, `hf:owner/repo/file.gguf` or a path.
+
+    `quant`: "" for none. `own`: from the user's list.
+    """
+
+    name: str
+    repository: str
+    quant: str = ""
+    words: str = ""
+    own: bool = False
+
+    @property
+    def target(self) -> str:
+        """The repository with its quant."""
+        return f"{self.repository}:{self.quant}" if self.quant else self.repository
 
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model on the hub: its repository (`owner/repo`), and a quant or a file of it where one is named."""
+    """A model on the hub: its repository (`owner/repo`), and a quant or a file of it if one is named."""
 
     repository: str
     quant: str = ""
@@ -47,17 +96,93 @@ class HubModel:
         return f"{self.repository}:{self.quant}" if self.quant else self.repository
 
 
-def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
-    """The path or the hub's model that a MODEL text means; the path may be of a file that does not exist.
+def demo_model() -> Path:
+    """The model that comes with lacli."""
+    return Path(str(files("lacli") / "data" / DEMO))
 
-    aliases: by their names in small letters. Raises ModelLoadError for a name that means nothing.
+
+def packaged_list() -> Path:
+    """The list of aliases that comes with lacli: in the package's data, or at the root of a checkout."""
+    package = Path(str(files("lacli")))
+    installed = package / "data" / LIST
+    return installed if installed.is_file() else package.parent / LIST
+
+
+def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = None) -> dict[str, Alias]:
+    """All aliases by their names in lower case; `own` is the user's list, which need not exist.
+
+    `say` is told in one sentence which lines of it were passed over.
+    """
+    found, broken = read_list(packaged_list())
+    assert not broken, broken
+    if own is not None and own.exists():
+        of_user, broken = read_list(own, own=True)
+        found += of_user
+    if broken and say is not None:
+        others = f" and {len(broken) - 1} more" if broken[1:] else ""
+        say(f"passed over: {broken[0].what}{others} ({broken[0].hint})")
+    return {alias.name.lower(): alias for alias in found}
+
+
+def read_list(path: Path, *, own: bool = False) -> tuple[list[Alias], list[LacliError]]:
+    """The aliases of one list in its order, and an error for each broken line."""
+    try:
+        lines = read_file(path, MOST_RECORD).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        return [], [LacliError(f"{path} is not UTF-8 text", LINE_IS)]
+    except OSError as error:
+        return [], [LacliError(f"cannot read {path}: {error.strerror}", "it is the list of your own model names")]
+    aliases: dict[int, Alias] = {}
+    broken: list[LacliError] = []
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if not line or line.startswith("#"):
+            continue
+        try:
+            alias = _read_line(line, path.parent.absolute(), own=own)
+            if first := next((at for at, each in aliases.items() if each.name.lower() == alias.name.lower()), 0):
+                raise ValueError(f"{alias.name} is in line {first} already")
+            aliases[number] = alias
+        except ValueError as error:
+            broken.append(LacliError(f"{path}, line {number}: {error}", LINE_IS))
+    return list(aliases.values()), broken
+
+
+def _read_line(line: str, folder: Path, *, own: bool) -> Alias:
+    """Read one line of a list in `folder`. Raises ValueError saying what is wrong."""
+    match = LINE.fullmatch(line)
+    if match is None:
+        raise ValueError("no repository" if len(line.split()) == 1 else "a quote is not closed")
+    if not NAME.fullmatch(match["name"]):
+        raise ValueError(f"{match['name']} is no name: letters, digits and . _ + -, no . or - first, no .gguf last")
+    words = (match["rest"] or "").split()
+    quant = words.pop(0).strip("-") if words and QUANT.fullmatch(words[0]) else ""
+    return Alias(match["name"], _read_target(match["repository"].strip('"'), folder), quant, " ".join(words), own)
+
+
+def _read_target(text: str, folder: Path) -> str:
+    """An alias's repository, or its path as an absolute one."""
+    if text.startswith(PREFIX):
+        if _on_the_hub(text):
+            return text
+        raise ValueError(f"{text} names no model of the hub")
+    if REPOSITORY.fullmatch(text) and ":" not in text and not text.endswith(".gguf"):
+        return text
+    if not text.endswith(".gguf"):
+        raise ValueError(f"{text} is neither owner/repo nor a .gguf file")
+    return str(folder / os.path.expanduser(text))
+
+
+def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
+    """The path or hub model that a MODEL text means; the file of the path need not exist.
+
+    `aliases`: by their names in lower case. Raises ModelLoadError for a name that means nothing.
     """
     if not text.strip():
         raise ModelLoadError("MODEL is empty", MODEL_IS)
     text = _without_address(text)
     path = Path(os.path.expanduser(text))
     alias = aliases.get(text.lower())
-    if _is_path(text) or _is_there(path, but_no_folder=alias is not None):
+    if _is_path(text) or _exists(path, or_folder=alias is None):
         return path
     if alias is not None:
         return alias_model(alias)
@@ -68,12 +193,15 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
         return _alias_with(alias, quant)
     if model := _repository(text):
         return model
-    offer = offered(nearest_names(text, aliases))
+    word = text.lower()
+    containing = [name for name in aliases if len(word) > 2 and word in name]
+    close = dict.fromkeys([*containing, *nearest(word, aliases, MAX_OFFERED)])
+    offer = offered([aliases[name].name for name in close][:MAX_OFFERED])
     raise ModelLoadError(f"no such model: {shortened(text)}", f"{offer} {MODEL_IS}".lstrip())
 
 
 def alias_model(alias: Alias) -> Path | HubModel:
-    """What an alias stands for, whatever lies in the present folder. Raises ModelLoadError for a broken `hf:` name."""
+    """The path or hub model that an alias stands for. Raises ModelLoadError for a broken `hf:` name."""
     text = alias.repository
     model = _hub_name(text) if text.startswith(PREFIX) else _repository(text)
     if model is None:
@@ -82,30 +210,22 @@ def alias_model(alias: Alias) -> Path | HubModel:
 
 
 def _alias_with(alias: Alias, quant: str) -> HubModel:
-    """Another quant of an alias's repository."""
+    """The same repository with another quant."""
     model = alias_model(alias)
     if not isinstance(model, HubModel) or model.file:
         raise ModelLoadError(f"{alias.name} means one file, {model}: it takes no quant", MODEL_IS)
     if named := _repository(f"{model.repository}:{quant}"):
         return named
-    raise ModelLoadError(f"{shortened(quant)} is no quant", "Q4_K_M and Q8_0 are such")
+    raise ModelLoadError(f"{shortened(quant)} is no quant", "quants are named like Q4_K_M and Q8_0")
 
 
-def nearest_names(text: str, aliases: Mapping[str, Alias]) -> list[str]:
-    """The aliases that a mistyped name may have meant, those that contain it first."""
-    word = text.lower()
-    containing = [name for name in aliases if len(word) > 2 and word in name]
-    similar = nearest(word, aliases, MOST_OFFERED)
-    return [aliases[name].name for name in dict.fromkeys([*containing, *similar])][:MOST_OFFERED]
-
-
-def shortened(text: str) -> str:
+def shortened(text: str, longest: int = 80) -> str:
     """The beginning of a text that may be a whole prompt in a model's place."""
-    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."
+    return text if len(text) <= longest else text[:longest] + "..."
 
 
 def _without_address(text: str) -> str:
-    """`hf:owner/repo...` for the address of a page on the hub; any other text as it is.
+    """`hf:owner/repo...` for the address of a page on the hub; any other text unchanged.
 
     Raises ModelLoadError for the address of another revision than main.
     """
@@ -122,16 +242,16 @@ def _without_address(text: str) -> str:
 
 
 def _is_path(text: str) -> bool:
-    """Whether a text can mean nothing but a path; one with spaces is a path or a prompt without its -p."""
+    """True if a text can only be a path; one with spaces is a path, or a prompt without its -p."""
     if text.startswith(PREFIX):
         return False
     begins = text.startswith((".", "~", "/")) or os.path.isabs(text)
     return not text or begins or "\\" in text or any(char.isspace() for char in text) or text.endswith(".gguf")
 
 
-def _is_there(path: Path, *, but_no_folder: bool) -> bool:
+def _exists(path: Path, *, or_folder: bool) -> bool:
     try:
-        return path.is_file() if but_no_folder else path.exists()
+        return path.exists() if or_folder else path.is_file()
     except (OSError, ValueError):  # too long for a path, or with a zero in it
         return False
 
@@ -141,9 +261,100 @@ def _repository(text: str) -> HubModel | None:
     return HubModel(match["repository"], match["quant"] or "") if match else None
 
 
+def _on_the_hub(text: str) -> HubModel | None:
+    """The model that a text beginning with `hf:` names."""
+    name = text.removeprefix(PREFIX).lstrip("/")
+    match = REPOSITORY.fullmatch(name) or FILE.fullmatch(name)
+    return HubModel(**match.groupdict(default="")) if match else None
+
+
 def _hub_name(text: str) -> HubModel:
-    if match := on_the_hub(text):
-        return HubModel(**match.groupdict(default=""))
-    raise ModelLoadError(
-        f"{shortened(text)} names no model of the hub", "hf:owner/repo, hf:owner/repo:quant or hf:owner/repo/file.gguf"
-    )
+    if model := _on_the_hub(text):
+        return model
+    forms = "hf:owner/repo, hf:owner/repo:quant or hf:owner/repo/file.gguf"
+    raise ModelLoadError(f"{shortened(text)} names no model of the hub", forms)
+
+
+def models(names: Iterable[str]) -> list[str]:
+    """The files that are models, in order; a split model by the name of its first part."""
+    return list(dict.fromkeys(all_parts(name)[0] for name in names if _is_model(name)))
+
+
+def _is_model(file: str) -> bool:
+    name = file.rpartition("/")[2]
+    return name.endswith(".gguf") and not any(word in name for word in COMPANIONS)
+
+
+def quant_of(file: str) -> str:
+    """The quant at the end of a file's name, such as Q4_K_M; "" if there is none."""
+    stem = _stem(file)
+    word = LAST_QUANT.search(stem) or LAST_WORD.search(stem)
+    return word[1].upper() if word and re.search(r"\d", word[1]) else ""
+
+
+def has_quant(file: str, quant: str) -> bool:
+    """True if a file certainly has a quant: its name ends in it, or has it between hyphens, dots and slashes.
+
+    `with_quant` also takes looser matches, which need the hub's whole list: there may be a better one.
+    """
+    bounded = re.compile(f"(?<![^/.-]){re.escape(quant)}(?![^/.-])", re.IGNORECASE)
+    return quant_of(file) == quant.upper() or bool(bounded.search(_stem(file)))
+
+
+def _stem(file: str) -> str:
+    match = SPLIT.fullmatch(file)
+    return match["stem"] if match else file.removesuffix(".gguf")
+
+
+def with_quant(names: Iterable[str], quant: str) -> list[str]:
+    """The models with a quant in their names; those that have it as a whole word if there are any."""
+    pattern = re.compile(re.escape(quant) + "[.-]", re.IGNORECASE)
+    found = [name for name in models(names) if pattern.search(name)]
+    # F16 is in BF16 too.
+    whole = re.compile(r"(?<![^\W_])" + pattern.pattern, re.IGNORECASE)
+    return [name for name in found if whole.search(name)] or found
+
+
+def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
+    """The files of a repository to fetch for a quant ("": the default rule), the one to open first.
+
+    Raises ModelLoadError if no file matches, several do, or parts are missing.
+    """
+    names = list(names)
+    there = models(names)
+    if not there:
+        owner, _, name = repository.partition("/")
+        instead = f"lacli runs GGUF files: look for {name}-GGUF, from {owner} or others"
+        raise ModelLoadError(f"{repository} has no GGUF file", instead)
+    for wanted in (quant,) if quant else DEFAULT_QUANTS:
+        found = with_quant(names, wanted)
+        if found[1:]:
+            choices = ", ".join(f"{PREFIX}{repository}/{name}" for name in found)
+            raise SeveralModels(f"{repository} has {len(found)} models that are {wanted}", f"choose one: {choices}")
+        if found:
+            return with_parts(found[0], names, repository)
+    if quant:
+        raise ModelLoadError(f"{repository} has no {quant}", f"it has {listed(there, repository)}")
+    return with_parts(there[0], names, repository)
+
+
+def with_parts(name: str, names: Iterable[str], repository: str) -> list[str]:
+    """All parts of the model that `name` begins. Raises ModelLoadError naming the parts that `names` lacks."""
+    parts = all_parts(name)
+    if problem := missing_parts(parts, names):
+        raise ModelLoadError(f"the model in {repository} {problem}", "choose another quant or repository")
+    return parts
+
+
+def missing_parts(parts: Sequence[str], there: Iterable[str]) -> str:
+    """Words for the parts of a model that are not there; "" if all are."""
+    present = set(there)
+    missing = [part for part in parts if part not in present]
+    others = f" and {len(missing) - 1} more" if missing[1:] else ""
+    return f"has {len(parts)} parts, missing {missing[0]}{others}" if missing else ""
+
+
+def listed(there: Sequence[str], repository: str) -> str:
+    """The quants of a repository's models, or the files if a name has none."""
+    quants = [quant_of(name) for name in there]
+    return ", ".join(dict.fromkeys(quants if all(quants) else [f"{PREFIX}{repository}/{name}" for name in there]))

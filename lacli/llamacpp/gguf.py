@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 
 from lacli.engine import Closing
 from lacli.errors import ModelLoadError
-from lacli.hub.quants import all_parts
 
 MOST_DIMENSIONS = 4
 """ggml's GGML_MAX_DIMS."""
@@ -32,6 +32,9 @@ SCALARS: dict[int, tuple[str, Any]] = {
 
 TEXT, ARRAY = 8, 9
 """gguf_type's string and array."""
+
+SPLIT = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
+"""The name of one part of a split model, as llama.cpp's gguf-split writes it."""
 
 DAMAGED = "the file may be damaged: fetch it again"
 
@@ -80,6 +83,15 @@ class Header:
     vocabulary: int
     template: str
     recurrent: dict[str, int]
+
+
+def all_parts(name: str) -> list[str]:
+    """The file names of all parts of the split model that `name` is a part of; otherwise `name` alone."""
+    match = SPLIT.fullmatch(name)
+    parts = int(match["parts"]) if match else 0
+    if match is None or not parts:
+        return [name]
+    return [f"{match['stem']}-{part:05d}-of-{parts:05d}.gguf" for part in range(1, parts + 1)]
 
 
 def parts(path: Path) -> list[Path]:

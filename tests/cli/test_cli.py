@@ -15,10 +15,10 @@ import pytest
 
 from lacli import __version__, generate, load
 from lacli.batch import Batch
+from lacli.hub.names import DEMO, demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import DEMO, demo_model
 from lacli.settings import MODES, PRESETS, DecodeSettings
 from lacli.text.question import read_question
 from tests.fakes.tiny_models import (

@@ -20,10 +20,10 @@ from lacli.check.replay import Recorder, accepted_rows, replay
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import UsageError
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import demo_model
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import Step

@@ -11,8 +11,8 @@ from lacli.chat.conversation import Conversation
 from lacli.chat.talk import Chat
 from lacli.check.judge import PLAIN
 from lacli.errors import PromptError
+from lacli.hub.names import demo_model
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.resolve import demo_model
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from tests.talking import (

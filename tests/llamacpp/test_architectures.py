@@ -13,10 +13,10 @@ from lacli.api import generate, load
 from lacli.check.compare import Comparison
 from lacli.decode import Decoder
 from lacli.errors import ModelLoadError
+from lacli.hub.download import find_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import find_model
 from lacli.settings import MODES as ALL_MODES
 from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from lacli.errors import ModelLoadError
+from lacli.hub.names import demo_model
 from lacli.llamacpp.gguf import GgufFile, parts, read_header
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import demo_model
 from tests.fakes import tiny_models
 
 CPU = ModelSettings(gpu_layers=0, threads=1)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from lacli.errors import UsageError
+from lacli.hub.names import demo_model
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import demo_model
 
 
 @pytest.fixture(scope="module")

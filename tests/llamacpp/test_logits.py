@@ -14,12 +14,12 @@ from hypothesis.extra.numpy import arrays
 from lacli.batch import Batch, from_tokens
 from lacli.decode import Decoder
 from lacli.engine import Floats
+from lacli.hub.download import find_model
 from lacli.llamacpp.context import CANDIDATES, LlamaEngine
 from lacli.llamacpp.library import lib
 from lacli.llamacpp.logits import FEW, ranked
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
-from lacli.resolve import find_model
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 

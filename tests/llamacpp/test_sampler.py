@@ -17,12 +17,12 @@ import pytest
 from lacli.batch import from_tree
 from lacli.engine import Floats
 from lacli.errors import SamplingError, UsageError
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.resolve import demo_model
 from lacli.settings import DecodeSettings
 from lacli.tree import Tree
 

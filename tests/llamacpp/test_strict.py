@@ -15,13 +15,13 @@ import pytest
 from lacli.api import generate
 from lacli.check.invariance import PROBE, probe
 from lacli.errors import LacliError, UsageError
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.library import TILED_SWITCH
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import EXACT_CELLS, ModelSettings, strict_settings
-from lacli.resolve import demo_model
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from tests import program

@@ -10,6 +10,7 @@ import pytest
 
 from lacli.api import generate, load
 from lacli.errors import ModelLoadError, UsageError
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import Context, LlamaEngine
 from lacli.llamacpp.devices import Device
 from lacli.llamacpp.library import lib
@@ -17,7 +18,6 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
 from lacli.replicas import copies as room
 from lacli.replicas.copies import Copies, Copy, planned
-from lacli.resolve import demo_model
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.staircase import Cost, Point, Staircase

@@ -14,13 +14,13 @@ from lacli.batch import Batch, from_tokens
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import ModelLoadError
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.replicas.isolated import ChildSettings, RemoteEngine
-from lacli.resolve import demo_model
 from lacli.settings import DecodeSettings
 from lacli.text.template import as_messages, choose_template
 from lacli.verify import verifier

@@ -23,9 +23,9 @@ import pytest
 from lacli.batch import Batch, from_tokens
 from lacli.decode import Decoder
 from lacli.errors import LacliError, ModelLoadError, ReplicaLost
+from lacli.hub.names import demo_model
 from lacli.llamacpp.settings import ModelSettings
 from lacli.replicas.isolated import Child, ChildSettings, RemoteEngine, Request
-from lacli.resolve import demo_model
 from lacli.settings import DecodeSettings
 from tests.fakes.engine import FakeEngine
 from tests.fakes.faulty_child import COMMAND

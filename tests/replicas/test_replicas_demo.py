@@ -11,6 +11,7 @@ import pytest
 
 from lacli.check.judge import PLAIN, plain_logits
 from lacli.decode import Decoder
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.model import LlamaModel
@@ -18,7 +19,6 @@ from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, strict_settings
 from lacli.pretended import PretendingDecoder
-from lacli.resolve import demo_model
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.verify import SampleAndMatch

@@ -15,8 +15,8 @@ from lacli.chat.history import CarefulHistory
 from lacli.chat.saved import read_chat
 from lacli.cost.store import CostStore
 from lacli.errors import LacliError
-from lacli.hub.aliases import read_list
 from lacli.hub.cache import known_files, newest_snapshot
+from lacli.hub.names import read_list
 from lacli.records import UNREADABLE, read_record
 from lacli.text.files import MOST_TEXT, for_owner, read_file
 

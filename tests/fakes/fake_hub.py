@@ -79,10 +79,6 @@ class FakeHub:
         cleared = {"HF_TOKEN": "", "HF_HUB_OFFLINE": ""}
         return {**cleared, **cache, "HF_ENDPOINT": self.address, "no_proxy": "127.0.0.1,localhost", **more}
 
-    def asked(self) -> list[tuple[str, str, str]]:
-        """The requests for repositories; the library also asks what programs use it."""
-        return [request for request in self.requests if request[1] != "/api/agent-harnesses"]
-
     def transfers(self) -> list[tuple[str, str]]:
         """The file and the Range of each transfer that was asked for."""
         return [

@@ -1,7 +1,4 @@
-"""huggingface_hub's cache, made by hand: repositories whose files are links to their contents, as it makes them.
-
-No test lives here. The fixture `hub` of a test module points the library at such a folder with `use`.
-"""
+"""huggingface_hub's cache, made by hand: repositories whose files are links to their contents, as it makes them."""
 
 from __future__ import annotations
 
@@ -11,16 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.tiny_models import write_llama
-
 COMMIT = "c0ffee"
-
-
-def small_model(folder: Path) -> Path:
-    """A model's file outside the cache, to be added to it."""
-    path = folder / "model.gguf"
-    write_llama(path)
-    return path
 
 
 def use(hub: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -34,6 +22,13 @@ def folder_of(hub: Path, repository: str) -> Path:
     return hub / f"models--{repository.replace('/', '--')}"
 
 
+def lock_of(hub: Path, repository: str, blob: str = "abc") -> Path:
+    """The library's lock for a blob, in a folder that is there."""
+    path = hub / ".locks" / folder_of(hub, repository).name / f"{blob}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def add(hub: Path, repository: str, file: str, content: bytes | Path, commit: str = COMMIT) -> Path:
     """Put a file into the cache and return its link; the commit becomes the newest."""
     raw = content.read_bytes() if isinstance(content, Path) else content
@@ -45,6 +40,13 @@ def add(hub: Path, repository: str, file: str, content: bytes | Path, commit: st
     blob.write_bytes(raw)
     link.symlink_to(os.path.relpath(blob, link.parent))
     (folder / "refs" / "main").write_text(commit)
+    return link
+
+
+def add_broken(hub: Path, repository: str, file: str) -> Path:
+    """Put a link whose content is gone into the cache."""
+    link = add(hub, repository, file, b"x")
+    link.resolve().unlink()
     return link
 
 

@@ -1,0 +1,202 @@
+"""What `lacli list` shows: the models on this disk and what the aliases mean, as two tables or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lacli.errors import ModelLoadError
+from lacli.hub.cache import (
+    LocalModel,
+    UnfinishedDownload,
+    cache_folder,
+    cached_models,
+    local_file,
+    matching,
+    unfinished_downloads,
+)
+from lacli.hub.names import (
+    Alias,
+    HubModel,
+    alias_model,
+    demo_model,
+    read_aliases,
+)
+from lacli.terminal.screen import wrapped
+from lacli.text.format import (
+    age_in_words,
+    columns,
+    printable,
+    size_in_words,
+    tokens_in_words,
+)
+
+INDENT = "    "
+HEADER = ("MODEL", "SIZE", "TYPE", "CONTEXT", "LAST USED")
+ALIAS_HEADER = ("ALIAS", "", "WHAT IT IS", "MODEL")
+NARROW = 70
+"""Columns of a terminal below which the words of an alias have too little room beside its name."""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What is listed; `own` is the path of the user's list of aliases."""
+
+    models: Sequence[LocalModel]
+    unfinished: Sequence[UnfinishedDownload]
+    aliases: Mapping[str, Alias]
+    cache: Path
+    own: Path
+
+    def is_here(self, alias: Alias) -> bool:
+        """True if what the alias means is on this disk, in any quant if it names none."""
+        try:
+            wanted = alias_model(alias)
+        except ModelLoadError:
+            return False
+        if isinstance(wanted, HubModel):
+            return bool(matching(self.models, wanted))
+        return any(model.path == wanted for model in self.models)
+
+
+def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inventory:
+    """All models on this disk: those of the hub by name, the files that aliases name, and the bundled one.
+
+    `own`: the user's list of aliases, which need not exist; `say` is told of its broken lines.
+    """
+    aliases, cache = read_aliases(own, say), cache_folder()
+    models = cached_models(cache)
+    for alias in aliases.values():
+        with suppress(ModelLoadError):
+            path = alias_model(alias)
+            if isinstance(path, Path) and path.is_file():
+                models.append(local_file(alias.name, path))
+    return Inventory([*models, local_file("", demo_model())], unfinished_downloads(), aliases, cache, own)
+
+
+def inventory_json(found: Inventory) -> dict[str, Any]:
+    """One object: `models` on this disk, `unfinished` downloads, `aliases`. `size`: bytes; `last_used`: UTC."""
+    return {
+        "cache": str(found.cache),
+        "models": [_model_json(model) for model in found.models],
+        "unfinished": [
+            {**asdict(each), "path": str(each.path), "last_used": _utc(each.last_used)} for each in found.unfinished
+        ],
+        "aliases": [
+            {
+                "name": alias.name,
+                "model": alias.target,
+                "words": alias.words,
+                "own": alias.own,
+                "on_disk": found.is_here(alias),
+            }
+            for alias in found.aliases.values()
+        ],
+    }
+
+
+def _model_json(model: LocalModel) -> dict[str, Any]:
+    header = model.header
+    return {
+        "name": model.name or None,
+        "path": str(model.path),
+        "repository": model.repository or None,
+        "file": model.file or None,
+        "size": model.size,
+        "older_commits": model.older,
+        "type": header.file_type if header else None,
+        "architecture": header.architecture if header else None,
+        "parameters": header.parameters if header else None,
+        "context": header.context if header else None,
+        "last_used": _utc(model.last_used),
+        "problem": model.problem or None,
+    }
+
+
+def _utc(seconds: float) -> str | None:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else None
+
+
+def inventory_text(found: Inventory, width: int, now: float) -> str:
+    """The aliases, what the signs mean, and last what is on this disk, because a terminal shows the end.
+
+    `width`: columns of the terminal; 0: one line for each model and alias. `now`: seconds since 1970.
+    """
+    return "\n\n".join([_alias_table(found, width), _legend(found, width), _model_table(found, width, now)])
+
+
+def _alias_table(found: Inventory, width: int) -> str:
+    """One row an alias, without the model if the terminal has no room for it."""
+    rows = []
+    for alias in found.aliases.values():
+        signs = ("*" if found.is_here(alias) else "") + ("+" if alias.own else "")
+        rows.append((alias.name, signs, alias.words or alias.target, alias.target))
+    lines = columns(ALIAS_HEADER, rows)
+    if width and max(map(len, lines)) > width:
+        if width < NARROW:
+            return "\n".join(_block(f"{name} {signs}".strip(), width, words) for name, signs, words, _ in rows)
+        lines = columns(ALIAS_HEADER[:3], [row[:3] for row in rows], width=width)
+    return "\n".join(lines)
+
+
+def _legend(found: Inventory, width: int) -> str:
+    lines = ["* on this disk"]
+    if any(alias.own for alias in found.aliases.values()):
+        lines.append(f"+ of your own, from {found.own}")
+    else:
+        lines.append(f"names of your own: {found.own}")
+    if width:
+        lines.append("lacli list --json names the repositories of all")
+    lines.append("lacli show MODEL tells more of one, lacli pull MODEL fetches one, lacli rm MODEL removes one")
+    return "\n".join(wrapped(line, width) if width else line for line in lines)
+
+
+def _model_table(found: Inventory, width: int, now: float) -> str:
+    """One row a model, with its problem below it; a block each if the names leave the table no room."""
+    rows = [_model_row(model, now) for model in found.models]
+    notes = [_note(model) for model in found.models] + [""] * len(found.unfinished)
+    for each in found.unfinished:
+        age = age_in_words(now - each.last_used)
+        rows.append((f"{each.repository}, unfinished download", size_in_words(each.size), "", "", age))
+    header, *lines = columns(HEADER, rows, right=(1, 3))
+    if width and max(map(len, (header, *lines))) > width:
+        return "\n".join(_model_block(row, note, width) for row, note in zip(rows, notes, strict=True))
+    shown = [header]
+    for line, note in zip(lines, notes, strict=True):
+        shown += [line, *([_indented(note, width)] if note else [])]
+    return "\n".join(shown)
+
+
+def _model_row(model: LocalModel, now: float) -> tuple[str, ...]:
+    header = model.header
+    return (
+        model.name or f"{model.path.name} (bundled)",
+        size_in_words(model.size),
+        header.file_type if header else "-",
+        tokens_in_words(header.context if header else 0),
+        age_in_words(max(now - model.last_used, 0.0)) if model.last_used else "-",
+    )
+
+
+def _model_block(row: Sequence[str], note: str, width: int) -> str:
+    name, size, kind, context, age = (cell.strip("-") for cell in row)
+    return _block(name, width, ", ".join(filter(None, [size, kind, context and f"context {context}", age])), note)
+
+
+def _note(model: LocalModel) -> str:
+    older = f"{size_in_words(model.older)} more are of other commits" if model.older else ""
+    return "; ".join(filter(None, [model.problem, older]))
+
+
+def _block(name: str, width: int, *facts: str) -> str:
+    """A name and, indented below it, what is known of it."""
+    return "\n".join([printable(name), *(_indented(fact, width) for fact in facts if fact)])
+
+
+def _indented(text: str, width: int) -> str:
+    line = INDENT + printable(text)
+    return wrapped(line, width) if width else line

@@ -1,0 +1,168 @@
+"""Models of the hub as a person fetches them: `lacli pull`, and the commands that take a name."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lacli.hub.library import address
+from tests import program
+from tests.fakes.fake_hub import FakeHub, Repository
+from tests.here import (
+    NAME,
+    Here,
+    add_large,
+    looking_up,
+    point_at,
+    tiny_hub,
+    tiny_model,
+)
+from tests.program import Done
+
+ONE_TOKEN = ("-p", "hi", "-n", "1", "--json")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return tiny_model(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def hub(tiny: bytes) -> Iterator[FakeHub]:
+    with tiny_hub(tiny).running() as running:
+        yield running
+
+
+@pytest.fixture
+def here(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+    with looking_up(hub, tmp_path / "hub", monkeypatch) as found:
+        yield found
+
+
+def call(here: Here, *arguments: str, stdin: bytes = b"") -> Done:
+    return program.call(*arguments, env=here.hub.environment(here.cache.parent), stdin=stdin)
+
+
+def pulled(done: Done) -> list[Path]:
+    """The files that a pull printed."""
+    assert done.code == 0, done.err
+    return [Path(line) for line in done.out.splitlines()]
+
+
+def complaint(done: Done, code: int = 1) -> str:
+    """The one line of a run that failed, after the note of what is fetched."""
+    lines = [line for line in done.err.splitlines() if ": fetching " not in line]
+    assert done.code == code and not done.out, done
+    assert len(lines) == 1 and re.fullmatch(r"lacli: \S.* \(\S.*\)", lines[0]), done.err
+    return lines[0]
+
+
+def test_a_model_is_fetched_once_and_its_name_explained(hub: FakeHub, tmp_path: Path, tiny: bytes) -> None:
+    first = program.run("run", NAME, *ONE_TOKEN, env=hub.environment(tmp_path))
+    assert first.code == 0, first.err
+    path = Path(json.loads(first.out)["model"])
+    assert path.is_relative_to(tmp_path / "hub") and path.name == "tiny-Q4_K_M.gguf" and path.read_bytes() == tiny
+    assert f"{NAME} is tiny-Q4_K_M.gguf: fetching" in first.err and "\r" not in first.err
+    assert hub.transfers() == [("tiny-Q4_K_M.gguf", "")]
+    hub.requests.clear()
+    second = program.run("run", NAME, *ONE_TOKEN, env=hub.environment(tmp_path))
+    assert json.loads(second.out)["model"] == str(path) and "tiny-Q4_K_M.gguf, from the cache" in second.err
+    assert hub.requests == []
+
+
+def test_ctrl_c_keeps_what_was_fetched(here: Here, tmp_path: Path, tiny: bytes) -> None:
+    large = add_large(here.hub, tiny)
+    large.ending = "hold"
+    with program.start("run", "someone/large", *ONE_TOKEN, env=here.hub.environment(tmp_path)) as process:
+        assert here.hub.held.wait(60)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    line = complaint(Done(process.returncode, out.decode(), err.decode()), 130)
+    (partial,) = here.contents()
+    there = partial.stat().st_size
+    assert f"stopped with {there / 1e6:.1f} MB of 24.0 MB fetched" in line and there
+    assert here.find("someone/large").read_bytes() == large.files["large-Q8_0.gguf"]
+    assert here.hub.transfers()[-1] == ("large-Q8_0.gguf", f"bytes={there}-")
+
+
+def test_a_terminal_sees_a_bar_with_the_speed_unless_quiet(hub: FakeHub, tmp_path: Path) -> None:
+    shown = [
+        program.finish(program.on_terminal("pull", NAME, *quiet, env=hub.environment(tmp_path / str(len(quiet))))).out
+        for quiet in ([], ["-q"])
+    ]
+    assert re.search(r"tiny-Q4_K_M.gguf: 100%\|.*B/s\]", shown[0])
+    assert shown[1].count("\n") == 1 and shown[1].endswith("tiny-Q4_K_M.gguf\n")
+
+
+@pytest.mark.parametrize("offline", ["LACLI_OFFLINE", "LLAMA_ARG_OFFLINE", "HF_HUB_OFFLINE"])
+def test_the_environment_can_forbid_the_network(offline: str, hub: FakeHub, tmp_path: Path) -> None:
+    line = complaint(program.run("run", NAME, *ONE_TOKEN, env=hub.environment(tmp_path, **{offline: "1"})))
+    assert ("HF_HUB_OFFLINE is set" if offline == "HF_HUB_OFFLINE" else f"lacli pull {NAME}") in line
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "check", "bench", "cost"])
+def test_every_command_that_takes_a_model_takes_a_name(command: str, here: Here) -> None:
+    done = call(here, command, NAME, "--offline", stdin=b"hi")
+    assert f"{NAME} is not in the cache (lacli pull {NAME} fetches it" in complaint(done)
+
+
+def test_paths_are_printed_in_order_and_nothing_is_fetched_twice(here: Here, tiny: bytes) -> None:
+    paths = pulled(call(here, "pull", NAME, f"{NAME}:Q8_0"))
+    assert [path.read_bytes() for path in paths] == [tiny, tiny + b"8"]
+    (again,) = json.loads(call(here, "pull", NAME, "--json").out)["models"]
+    assert again == {"name": NAME, "model": NAME, "path": str(paths[0]), "size": len(tiny)}
+    assert len(here.hub.transfers()) == 2
+    listed = json.loads(call(here, "list", "--json").out)
+    assert {each["path"] for each in listed["models"]} >= set(map(str, paths))
+
+
+def test_an_alias_of_ones_own_and_a_name_that_is_missing_or_means_nothing(here: Here) -> None:
+    own = here.cache.parent / "config" / "lacli" / "models.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text(f"mine {NAME} Q8_0\n", "utf-8")
+    done = call(here, "pull", "MINE", "-q")
+    assert pulled(done)[0].name == "tiny-Q8_0.gguf" and done.err == ""
+    own.write_text("mine\n", "utf-8")
+    assert "no such model: mine" in complaint(call(here, "pull", "mine", "-q"))
+    assert f"{own}, line 1: no repository" in call(here, "pull", "mine").err
+    assert "no MODEL is given" in complaint(call(here, "pull"), 2)
+
+
+def test_a_pull_that_gets_no_newest_says_so_quiet_or_not_and_takes_no_other_model(here: Here) -> None:
+    path = pulled(call(here, "pull", "-q", f"{NAME}:Q8_0"))
+    here.hub.status = 503
+    done = call(here, "pull", "-q", f"{NAME}:Q8_0")
+    assert pulled(done) == path and f"from the cache ({here.hub.address} answers 503)" in done.err
+    assert "answers 503" in complaint(call(here, "pull", "-q", NAME))
+
+
+def test_what_was_pulled_before_one_fails_is_told(here: Here) -> None:
+    done = call(here, "pull", "--json", NAME, "no/body")
+    assert done.code == 1 and "no/body" in done.err
+    assert [each["name"] for each in json.loads(done.out)["models"]] == [NAME]
+    assert len(complaint(call(here, "pull", "no/body")).splitlines()) == 1
+
+
+def test_a_damaged_or_useless_file_is_pulled_again_or_refused(here: Here, tiny: bytes) -> None:
+    (path,) = pulled(call(here, "pull", NAME))
+    path.write_bytes(tiny[:5000])
+    assert pulled(call(here, "pull", NAME)) == [path] and path.read_bytes() == tiny
+    here.hub.repositories["a/b"] = Repository({"x-Q8_0.gguf": b"<html>an error page</html>"})
+    assert "x-Q8_0.gguf is not a GGUF file" in complaint(call(here, "pull", "a/b"))
+
+
+def test_a_password_in_the_hubs_address_is_not_shown(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = here.hub.address.replace("http://", "http://user:s3cret@")
+    for endpoint, words in ((secret, here.hub.address), ("user:s3cret@mirror.local", "which is no address")):
+        point_at(endpoint, monkeypatch)
+        env = here.hub.environment(here.cache.parent, HF_ENDPOINT=endpoint, COLUMNS="200")
+        for command in (("pull", "no/body"), ("pull", NAME), ("doctor", "--no-test")):
+            done = program.call(*command, env=env)
+            shown = " ".join((done.out + done.err).split())
+            assert (words in shown or address() in shown) and "s3cret" not in shown

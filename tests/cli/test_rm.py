@@ -1,0 +1,107 @@
+"""`lacli rm` as a person meets it: what it asks, what it says, and that nothing goes without a yes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from lacli.hub.names import demo_model
+from lacli.text.format import size_in_words
+from tests import program
+from tests.fakes import hub_cache
+from tests.fakes.hub_commands import Home, make_home
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    return make_home(tmp_path, monkeypatch)
+
+
+def test_a_terminal_is_asked_and_what_is_answered_is_done(home: Home) -> None:
+    link = home.add("me/a", "a-Q8_0.gguf")
+    for answer, code in (("", 1), ("y", 0)):
+        terminal = program.on_terminal("rm", "me/a", env=home.env)
+        terminal.expect_exact("[y/N]")
+        assert link.exists()
+        terminal.sendline(answer)
+        done = program.finish(terminal)
+        assert done.code == code and link.exists() is (code == 1)
+        assert ("nothing was removed" in done.out) is (code == 1)
+
+
+def test_ctrl_c_at_the_question_removes_nothing_and_ends_the_line(home: Home) -> None:
+    link = home.add("me/a", "a-Q8_0.gguf")
+    terminal = program.on_terminal("rm", "me/a", env=home.env)
+    terminal.expect_exact("[y/N]")
+    terminal.sendintr()
+    done = program.finish(terminal)
+    assert (done.code, done.out.endswith("\n"), link.exists()) == (130, True, True)
+
+
+def test_without_a_terminal_it_wants_yes(home: Home) -> None:
+    link = home.add("me/a", "a-Q8_0.gguf")
+    done = program.call("rm", "me/a", stdin=b"y\n", env=home.env)
+    assert done.code == 2 and "-y removes without asking" in done.err
+    closed = program.run("rm", "me/a", env=home.env, program=("sh", "-c", 'exec "$@" <&-', "sh", *program.PROGRAM))
+    assert (closed.code, closed.err) == (2, done.err)
+    assert link.exists()
+    done = home.call("rm", "me/a", "--yes", "--json")
+    assert (done.code, len(done.err.splitlines()), link.exists()) == (0, 1, False)
+    (removed,) = json.loads(done.out)["removed"]
+    assert removed == {
+        "name": "me/a:Q8_0",
+        "repository": "me/a",
+        "size": home.model.stat().st_size,
+        "paths": [str(link)],
+    }
+
+
+def test_the_question_names_each_model_once_and_one_wrong_name_removes_nothing(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = [home.add("me/a", f"a-{quant}.gguf", quant.encode()) for quant in ("Q4_0", "Q8_0")]
+    asked: list[str] = []
+
+    def no(question: str) -> bool:
+        asked.append(question)
+        return False
+
+    monkeypatch.setattr("lacli.cli.rm.ask", no)
+    names = ("me/a:Q4_0", "me/a:q4_0", "me/a:Q8_0")
+    assert home.call("rm", *names).code == 1
+    assert asked == [f"remove me/a:Q4_0 and me/a:Q8_0, {size_in_words(8)}?"]
+    assert "not on this disk" in home.call("rm", "-y", "me/a:Q4_0", "me/b").err
+    assert all(link.exists() for link in links)
+    assert home.call("rm", "-y", *names).code == 0
+    assert not hub_cache.folder_of(home.cache, "me/a").exists(), "two models at once leave no empty folder"
+
+
+def test_files_outside_and_the_bundled_model_are_not_touched(home: Home) -> None:
+    for path in (home.model, demo_model()):
+        done = home.call("rm", "-y", str(path))
+        assert done.code == 2 and "outside" in done.err and path.exists()
+
+
+def test_unfinished_downloads_need_no_name_and_models_do(home: Home) -> None:
+    broken_off = hub_cache.add_unfinished(home.cache, "me/a", 1000)
+    done = home.call("rm", "-y")
+    assert done.code == 2 and "no MODEL is given" in done.err
+    done = home.call("rm", "--unfinished", "-y")
+    assert (done.code, broken_off.exists()) == (0, False)
+    assert "unfinished downloads of me/a" in done.err and "1 kB freed" in done.err
+
+
+def test_what_is_gone_on_with_while_the_user_is_asked_is_not_said_to_be_removed(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, gone = (hub_cache.add_unfinished(home.cache, f"me/{name}", 1_000_000) for name in "ab")
+    lock = FileLock(hub_cache.lock_of(home.cache, "me/a"))
+    monkeypatch.setattr("lacli.cli.rm.ask", lambda question: bool(lock.acquire()))
+    done = home.call("rm", "--unfinished", "--json")
+    assert [each["paths"] for each in json.loads(done.out)["removed"]] == [[str(gone)]]
+    lock.release()
+    assert "nothing was removed" in home.call("rm", "me/a").err and kept.exists()
+    lock.release()

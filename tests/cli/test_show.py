@@ -1,0 +1,54 @@
+"""`lacli show` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lacli.hub.names import demo_model
+from tests.fakes import tiny_models
+from tests.fakes.fake_hub import FakeHub, Repository
+from tests.fakes.hub_commands import Home, make_home
+from tests.here import looking_up
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    return make_home(tmp_path, monkeypatch)
+
+
+def test_show_names_the_model_its_modes_and_its_memory(home: Home) -> None:
+    done = home.call("show", str(demo_model()), "-c", "1024")
+    assert (done.code, done.err) == (0, "")
+    for words in ("pystdlib 7M", "Q8_0", "plain, jacobi, lookup, lookahead", "MiB of weights", "1024"):
+        assert words in done.out
+
+
+def test_json_is_one_object_with_the_memory_asked_for(home: Home) -> None:
+    flags = ("-c", "512", "-ctk", "q8_0", "-ctv", "q8_0", "-W", "3", "-N", "4", "-G", "2")
+    found = json.loads(home.call("show", "-q", "--json", *flags).out)
+    assert (found["cache_type_k"], found["window"], found["ngram"], found["guesses"]) == ("q8_0", 3, 4, 2)
+    assert [each["context"] for each in found["memory"]] == [512]
+
+
+def test_a_model_of_the_cache_is_found_by_every_name(home: Home) -> None:
+    link = home.add("me/a", "a-Q8_0.gguf")
+    for name in ("me/a:q8_0", "me/a", "hf:me/a/a-Q8_0.gguf", str(link)):
+        assert json.loads(home.call("show", name, "--json").out)["path"] == str(link)
+
+
+def test_nothing_is_fetched(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeHub({"me/a": Repository({"a-Q4_K_M.gguf": b"GGUF"})}).running() as hub:
+        with looking_up(hub, home.cache, monkeypatch):
+            done = home.call("show", "me/a")
+        assert done.code == 1 and not hub.requests
+        assert "not on this disk" in done.err and "lacli pull me/a" in done.err
+
+
+def test_the_template_is_printed_whole_or_said_to_be_missing(home: Home) -> None:
+    assert home.call("show", str(home.model), "--template").out == tiny_models.CHAT_TEMPLATE + "\n"
+    home.model.write_bytes(home.model.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.none_template"))
+    done = home.call("show", str(home.model), "--template")
+    assert (done.code, done.out) == (1, "") and "has no chat template" in done.err

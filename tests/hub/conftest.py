@@ -1,0 +1,54 @@
+"""A cache of the hub's library in a temporary folder, models to put into it, and a hub to fetch from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import hub_cache, tiny_models
+from tests.fakes.fake_hub import FakeHub
+from tests.here import (
+    Here,
+    looking_up,
+    tiny_hub,
+    tiny_model,
+)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return hub_cache.use(tmp_path / "hub", monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return tiny_model(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def model(tmp_path: Path, tiny: bytes) -> Path:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny)
+    return path
+
+
+@pytest.fixture(scope="session")
+def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another model, told from the first by its architecture."""
+    path = tmp_path_factory.mktemp("models") / "other.gguf"
+    tiny_models.write_qwen2(path)
+    return path
+
+
+@pytest.fixture
+def hub(tiny: bytes) -> Iterator[FakeHub]:
+    with tiny_hub(tiny).running() as running:
+        yield running
+
+
+@pytest.fixture
+def here(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+    with looking_up(hub, tmp_path / "hub", monkeypatch) as found:
+        yield found

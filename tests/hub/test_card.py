@@ -1,0 +1,205 @@
+"""A model's card: its memory is what contexts really take, and what it says of templates and modes is so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import pytest
+
+from lacli.errors import UsageError
+from lacli.hub.card import (
+    Card,
+    Chat,
+    card_json,
+    card_text,
+    make_card,
+)
+from lacli.hub.names import demo_model
+from lacli.llamacpp.context import MOST_BACK, LlamaEngine
+from lacli.llamacpp.devices import peak_memory
+from lacli.llamacpp.gguf import read_header
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import MODES, DecodeSettings
+from tests.fakes import tiny_models
+
+CPU = ModelSettings(gpu_layers=0, threads=1)
+DECODING = DecodeSettings(mode="lookahead")
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "llama": tiny_models.write_llama,
+    "sliding window": tiny_models.write_gemma_swa,
+    "recurrent": tiny_models.write_mamba,
+    "hybrid": tiny_models.write_hybrid,
+    "a hybrid that goes back": tiny_models.write_lfm2,
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.gguf"
+
+
+@pytest.fixture(scope="module")
+def demo() -> Card:
+    return make_card(demo_model(), CPU, DECODING)
+
+
+@pytest.mark.parametrize("kind", ["demo", *WRITERS])
+@pytest.mark.parametrize(
+    "loading",
+    [replace(CPU, context=1024), replace(CPU, context=300, batch=64), replace(CPU, context=512, cache_type_k="f32")],
+)
+def test_the_memory_is_what_contexts_take_when_they_are_made(kind: str, loading: ModelSettings, path: Path) -> None:
+    if kind == "demo":
+        path = demo_model()
+    else:
+        WRITERS[kind](path)
+    small = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
+    (memory,) = make_card(path, loading, small).memory
+    with LlamaModel(path, loading) as model:
+        with LlamaEngine(model, loading, DecodeSettings(mode="plain")) as engine:
+            assert memory.tokens == engine.cells
+            assert memory.cache + memory.plain == pytest.approx(engine.memory, abs=0.02)
+        assert (memory.lookahead is None) is bool(model.chain_only)
+        if memory.lookahead is not None:
+            with LlamaEngine(model, loading, small) as engine:
+                assert memory.cache + memory.lookahead == pytest.approx(engine.memory, abs=0.02)
+
+
+def test_cells_of_half_the_size_take_half_the_cache() -> None:
+    f32, f16 = (
+        make_card(demo_model(), replace(CPU, context=2048, cache_type_k=name, cache_type_v=name), DECODING).memory[0]
+        for name in ("f32", "f16")
+    )
+    header = read_header(demo_model())
+    numbers = 2048 * header.layers * header.kv_heads[0] * (header.key_length + header.value_length)
+    assert f32.cache == pytest.approx(2 * f16.cache) == pytest.approx(numbers * 4 / 2**20)
+
+
+def test_a_large_context_is_counted_without_being_made() -> None:
+    before = peak_memory()
+    (memory,) = make_card(demo_model(), replace(CPU, context=2**20), DECODING).memory
+    assert memory.cache == 4096
+    assert peak_memory() - before < 1024
+
+
+def test_without_a_wish_the_contexts_go_up_to_the_trained_one(demo: Card, path: Path) -> None:
+    tiny_models.write_llama(path)
+    assert [each.tokens for each in make_card(path, CPU, DECODING).memory] == [512]
+    assert [each.tokens for each in demo.memory] == [2048]
+
+
+def test_a_recurrent_model_has_one_mode_and_says_why(demo: Card, path: Path) -> None:
+    tiny_models.write_mamba(path)
+    card = make_card(path, CPU, DECODING)
+    assert card.modes == ("plain",) and "cannot forget a wrong guess" in card.notes[0]
+    assert demo.modes == MODES
+
+
+@pytest.mark.parametrize(("batch", "back"), [(2048, MOST_BACK), (5, 3)])
+def test_a_model_that_goes_back_along_chains_has_all_modes_but_lookahead(batch: int, back: int, path: Path) -> None:
+    tiny_models.write_lfm2(path)
+    small = DecodeSettings(mode="lookahead", window=1, ngram=2, guesses=1)
+    card = make_card(path, replace(CPU, batch=batch), small)
+    assert card.modes == ("plain", "jacobi", "lookup", "auto")
+    assert f"one chain of at most {back} only: a hybrid model" in card.notes[0]
+    assert all(each.lookahead is None for each in card.memory)
+    (none,) = make_card(path, replace(CPU, batch=2, context=256), replace(small, guesses=0)).modes
+    assert none == "plain", "a batch without room for a way back has none"
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (tiny_models.write_bert, "embedding model"),
+        (tiny_models.write_t5, "encoder"),
+        (tiny_models.write_diffusion, "diffusion model"),
+        (tiny_models.write_unknown_architecture, "unknown model architecture"),
+    ],
+)
+def test_a_model_that_cannot_be_run_has_a_card_that_says_why(
+    write: Callable[[Path], None], words: str, path: Path
+) -> None:
+    write(path)
+    card = make_card(path, CPU, DECODING)
+    assert words in card.problem and not card.modes and not card.memory
+    assert f"none: {card.problem}" in card_text(card, CPU, DECODING, 0)
+    assert card_json(card, CPU, DECODING)["problem"] == card.problem
+
+
+def with_template(path: Path, template: str) -> tuple[Card, Chat]:
+    """The card of a tiny model with this template, no longer than its own, and what the card says of it."""
+    tiny_models.write_llama(path)
+    field = gguf.GGUFReader(path).fields["tokenizer.chat_template"]
+    raw, size = path.read_bytes(), int(field.parts[-1].nbytes)
+    at = int(field.offset) + sum(int(part.nbytes) for part in field.parts[:-2]) + 8
+    assert len(template.encode()) <= size
+    path.write_bytes(raw[:at] + template.encode().ljust(size) + raw[at + size :])
+    card = make_card(path, CPU, DECODING)
+    assert card.chat is not None and card.memory
+    return card, card.chat
+
+
+@pytest.mark.parametrize(
+    ("template", "chat"),
+    [
+        ("{% for m in messages %}[{{ m['content'] }}]{% endfor %}", Chat(system=True)),
+        (
+            "{% for m in messages %}{% if m.role=='user' %}Q:{{ m.content }}{% endif %}{% endfor %}",
+            Chat(system=False),
+        ),
+        ("{% for m in messages %}Q:{{ m.content }}{% endfor %}<think>", Chat(system=True, thinks="<think>")),
+    ],
+)
+def test_a_template_is_known_by_what_it_writes(template: str, chat: Chat, path: Path) -> None:
+    card, found = with_template(path, template)
+    assert found == chat
+    assert ("no system role" in card_text(card, CPU, DECODING, 0)) is not chat.system
+
+
+def test_a_template_that_writes_what_a_bundled_one_writes_is_named_after_it(demo: Card) -> None:
+    assert demo.chat == Chat("chatml", exact=True, system=True)
+
+
+@pytest.mark.parametrize("when", ["true", "messages|length > 1"])
+def test_a_template_that_never_ends_is_told_and_the_card_goes_on(
+    when: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.text.jinja.MOST_SECONDS", 0.02)
+    loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
+    card, chat = with_template(path, "{{ messages[0].content }}{% if " + when + " %}" + loops + "{% endif %}")
+    assert (chat.problem, chat.like) == ("the chat template takes too long" if when == "true" else "", "")
+    assert chat.problem in card_text(card, CPU, DECODING, 0)
+
+
+def test_a_broken_template_is_told_and_ends_nothing(path: Path) -> None:
+    assert "broken" in with_template(path, "{% for m in messages %}{{")[1].problem
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80])
+def test_the_card_fits_the_terminal_but_for_paths_and_breaks_between_words(width: int, demo: Card) -> None:
+    lines = card_text(demo, CPU, DECODING, width).split("\n")
+    assert max(len(line) for line in lines if str(demo_model()) not in line) <= width
+    shown = " ".join(" ".join(lines).split())
+    assert shown.count("LOOKAHEAD") == 2 and ("CACHE 8.0 MiB" in shown) is (width < 60)
+
+
+def test_text_and_json_tell_the_same_memory(demo: Card) -> None:
+    found = json.loads(json.dumps(card_json(demo, CPU, DECODING)))
+    (memory,) = found["memory"]
+    buffers = found["weights_mib"] + memory["cache_mib"] + memory["buffers_mib"]
+    assert memory["plain_mib"] == pytest.approx(buffers, abs=0.02)
+    row = next(line for line in card_text(demo, CPU, DECODING, 0).split("\n") if line.split()[:1] == ["2048"])
+    assert f"{memory['plain_mib']:.0f} MiB" in row and f"{memory['lookahead_mib']:.0f} MiB" in row
+    assert (found["type"], found["kv_heads"], found["modes"]) == ("Q8_0", 2, list(MODES))
+    assert (found["experts"], found["recurrent"], found["template"]["thinks"]) == (None, None, None)
+
+
+def test_a_step_larger_than_a_batch_is_refused() -> None:
+    with pytest.raises(UsageError, match="-b is 8"):
+        make_card(demo_model(), replace(CPU, batch=8), DECODING)

@@ -1,0 +1,123 @@
+"""What `lacli list` shows at several widths of a terminal, in a pipe and as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lacli.hub.cache import LocalModel, UnfinishedDownload
+from lacli.hub.listing import (
+    Inventory,
+    inventory_json,
+    inventory_text,
+    take_inventory,
+)
+from lacli.hub.names import Alias, demo_model, read_aliases
+from lacli.llamacpp.gguf import read_header
+from tests.fakes import hub_cache
+
+NOW = 2_000_000_000.0
+DAY = 86_400
+LONG = "bartowski/Qwen2.5-Coder-7B-Instruct-GGUF"
+WIDTHS = (0, 20, 40, 60, 80, 200)
+
+
+def inventory(*extra: LocalModel, own: bool = False) -> Inventory:
+    header = read_header(demo_model())
+    models = [
+        LocalModel(f"{LONG}:Q8_0", Path("/hub/a"), LONG, "a-Q8_0.gguf", (), 4_700_000_000, NOW - 3 * DAY, header),
+        LocalModel("", demo_model(), size=7_948_640, last_used=NOW, header=header),
+        *extra,
+    ]
+    aliases = dict(read_aliases()) | {"coder": Alias("coder", LONG, "Q8_0", "words " * 12, own)}
+    broken_off = [UnfinishedDownload("me/a", Path("/hub/b.incomplete"), 1_200_000, NOW - 100)]
+    return Inventory(models, broken_off, aliases, Path("/hub"), Path("/home/me/.config/lacli/models.txt"))
+
+
+def text(*extra: LocalModel, width: int = 80, own: bool = False) -> str:
+    return inventory_text(inventory(*extra, own=own), width, NOW)
+
+
+def line_of(name: str, shown: str) -> str:
+    (line,) = (line for line in shown.split("\n") if line.split()[:1] == [name])
+    return line
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_all_that_is_known_is_shown_at_every_width_and_no_line_is_wider(width: int) -> None:
+    problem = LocalModel("me/b:Q4_0", Path("/hub/b"), problem="damaged: cut off", older=10**9)
+    shown = text(problem, width=width)
+    wide = [line.strip() for line in shown.split("\n") if len(line) > width > 0]
+    names = ("(bundled)", "unfinished download")
+    assert all(" " not in line or line.endswith(names) for line in wide), "only a name is wider than the terminal"
+    words = " ".join(shown.split())
+    for part in ("4.7 GB", "3 days ago", "me/a, unfinished download", "1.2 MB", *names, "models.txt"):
+        assert part in words
+    assert "damaged: cut off; 1.0 GB more are of other commits" in words
+    for alias in read_aliases().values():
+        assert alias.name in words and alias.words in words
+        # Without room for the repository, the JSON has it.
+        assert alias.target in words or (0 < width < 200 and "lacli list --json" in words)
+
+
+def test_the_whole_list_fits_two_screens_of_80_columns() -> None:
+    shown = text()
+    assert len(shown.split("\n")) < 50
+    for alias in read_aliases().values():
+        assert alias.words.startswith(line_of(alias.name, shown).split(None, 1)[1])
+
+
+def test_in_a_pipe_every_model_and_alias_is_one_line() -> None:
+    shown = text(width=0)
+    assert line_of(f"{LONG}:Q8_0", shown).split()[1:] == ["4.7", "GB", "Q8_0", "2048", "3", "days", "ago"]
+    for alias in read_aliases().values():
+        line = line_of(alias.name, shown)
+        assert alias.words in line and line.endswith(alias.target)
+
+
+def test_signs_tell_which_aliases_are_on_disk_and_whose_they_are() -> None:
+    shown = text(own=True)
+    assert line_of("coder", shown).split()[1] == "*+" and line_of("phi-4", shown).split()[1] == "chat"
+    assert "+ of your own" in shown and "+ of your own" not in text()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_is_wrong_with_a_model_stands_below_it(width: int) -> None:
+    lines = text(LocalModel("b:Q4_0", Path("/hub/b"), size=1, older=2_000_000_000), width=width).split("\n")
+    (at,) = (index for index, line in enumerate(lines) if line.startswith("b:Q4_0"))
+    below = " ".join(" ".join(lines[at + 1 : at + 6]).split())
+    assert "2.0 GB more are of other commits" in below and lines[at + 1].startswith("    ")
+
+
+def test_names_from_files_cannot_control_the_terminal_or_style_the_table() -> None:
+    shown = text(LocalModel("me/\x1b[31m[bold]b:Q4_0", Path("/hub/b")))
+    assert "\x1b" not in shown and "me/␛[31m[bold]b:Q4_0" in shown
+
+
+def test_json_has_bytes_names_and_times_in_utc() -> None:
+    found = inventory_json(inventory(own=True))
+    first, bundled = found["models"]
+    assert (first["name"], first["size"], first["type"]) == (f"{LONG}:Q8_0", 4_700_000_000, "Q8_0")
+    assert first["last_used"] == "2033-05-15T03:33:20+00:00"
+    assert (bundled["name"], bundled["repository"], bundled["problem"]) == (None, None, None)
+    (alias,) = (each for each in found["aliases"] if each["on_disk"])
+    assert (alias["name"], alias["model"], alias["own"]) == ("coder", f"{LONG}:Q8_0", True)
+    unfinished = {"repository": "me/a", "path": "/hub/b.incomplete", "size": 1_200_000}
+    assert found["unfinished"] == [{**unfinished, "last_used": "2033-05-18T03:31:40+00:00"}]
+
+
+def test_aliases_find_their_models_and_the_bundled_one_is_always_there(
+    cache: Path, model: Path, tmp_path: Path
+) -> None:
+    link = hub_cache.add(cache, "me/a", "a-Q8_0.gguf", model)
+    own = tmp_path / "models.txt"
+    own.write_text(f"yes me/a Q8_0\nany me/a\nno me/a Q4_0\nmine {model}\ngone {model}x.gguf\n")
+    found = take_inventory(own)
+    assert [(each.name, each.path) for each in found.models] == [
+        ("me/a:Q8_0", link),
+        ("mine", model),
+        ("", demo_model()),
+    ]
+    here = {name for name, alias in found.aliases.items() if found.is_here(alias)}
+    assert here == {"yes", "any", "mine"}

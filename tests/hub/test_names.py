@@ -1,0 +1,293 @@
+"""What MODEL means: paths, aliases, models of the hub and their quants; what is said of a name that means nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lacli.errors import ModelLoadError
+from lacli.hub import names
+from lacli.hub.names import (
+    Alias,
+    HubModel,
+    choose,
+    has_quant,
+    models,
+    packaged_list,
+    quant_of,
+    read_aliases,
+    read_list,
+    read_name,
+)
+from lacli.llamacpp.gguf import all_parts
+from tests.program import ROOT
+
+ALIASES = read_aliases() | {
+    "mine": Alias("Mine", "me/mine-GGUF", "Q8_0", own=True),
+    "file": Alias("file", "hf:me/mine-GGUF/deep/a.gguf", "Q8_0", own=True),
+    "here": Alias("here", "/models/a.gguf", own=True),
+}
+QWEN = "Qwen/Qwen3-4B-GGUF"
+PAGE = "https://huggingface.co/a/b"
+PARTS = [f"big-Q6_K-{part:05d}-of-00003.gguf" for part in (1, 2, 3)]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/someone")
+
+
+def own_list(folder: Path, *lines: str) -> Path:
+    path = folder / "models.txt"
+    path.write_text("".join(line + "\n" for line in lines), "utf-8")
+    return path
+
+
+def refused(text: str) -> ModelLoadError:
+    with pytest.raises(ModelLoadError) as caught:
+        read_name(text, ALIASES)
+    return caught.value
+
+
+def test_every_line_of_the_list_that_comes_with_lacli_is_read() -> None:
+    lines = [line for line in (ROOT / "models.txt").read_text("utf-8").splitlines() if line and line[0] != "#"]
+    found = [(alias.name, alias.repository, alias.quant, alias.words) for alias in read_aliases().values()]
+    assert found == [tuple(line.split(maxsplit=3)) for line in lines]
+
+
+def test_the_list_of_an_installed_package_is_among_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert packaged_list() == ROOT / "models.txt"
+    (tmp_path / "lacli" / "data").mkdir(parents=True)
+    monkeypatch.setattr(names, "files", lambda name: tmp_path / name)
+    assert packaged_list() == tmp_path / "models.txt"
+    assert packaged_list() != own_list(tmp_path / "lacli" / "data", "a  b/c") == packaged_list()
+    assert list(read_aliases()) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("line", "alias"),
+    [
+        ("me a/b", Alias("me", "a/b")),
+        ("Me a/b Q8_0", Alias("Me", "a/b", "Q8_0")),
+        ("me a/b UD-Q4_K_XL my words", Alias("me", "a/b", "UD-Q4_K_XL", "my words")),
+        ("me a/b - words", Alias("me", "a/b", "", "words")),
+        ("me a/b F1 racing", Alias("me", "a/b", words="F1 racing")),
+        ("me a/b bf16 words", Alias("me", "a/b", "bf16", "words")),
+        ("me a/b 7 billion", Alias("me", "a/b", words="7 billion")),
+        ("me hf:a/b:Q8_0", Alias("me", "hf:a/b:Q8_0")),
+        ("  me\ta/b   quick and small ", Alias("me", "a/b", words="quick and small")),
+        ("me hf:a/b/c/d.gguf it's mine", Alias("me", "hf:a/b/c/d.gguf", words="it's mine")),
+        ("me ~/d.gguf", Alias("me", "/home/someone/d.gguf")),
+        ('me "/my models/d.gguf" words', Alias("me", "/my models/d.gguf", words="words")),
+    ],
+)
+def test_columns_after_the_repository_may_be_left_out(line: str, alias: Alias, tmp_path: Path) -> None:
+    assert read_list(own_list(tmp_path, "# mine", "", line)) == ([alias], [])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("alone", "no repository"),
+        ("me a-word", "neither owner/repo nor a .gguf file"),
+        ("me folder/deep/repo", "neither owner/repo nor a .gguf file"),
+        ("me a/b.", "neither owner/repo nor a .gguf file"),
+        ("me/you a/b", "me/you is no name"),
+        (".me a/b", ".me is no name"),
+        ("-me a/b", "-me is no name"),
+        ("me.gguf a/b", "me.gguf is no name"),
+        ("me hf:a", "hf:a names no model of the hub"),
+        ("me hf:a/b/c.txt", "names no model of the hub"),
+        ('me "/my models/d.gguf', "quote"),
+        ("Fine a/c", "Fine is in line 2 already"),
+    ],
+)
+def test_a_broken_line_is_named_with_its_file_and_number(line: str, words: str, tmp_path: Path) -> None:
+    path = own_list(tmp_path, "# a comment", "fine a/b", line)
+    found, [error] = read_list(path)
+    assert [alias.name for alias in found] == ["fine"]
+    assert f"{path}, line 3: " in error.what and words in error.what
+    assert error.hint.startswith("a line is: alias repository")
+
+
+def test_all_other_names_go_on_working_beside_broken_lines_which_one_sentence_tells_of(tmp_path: Path) -> None:
+    path = own_list(tmp_path, "broken", "QWEN3-4B  a/b", "dir /tmp", "new a/c", "new a/d")
+    said: list[str] = []
+    found = read_aliases(path, said.append)
+    own = {"qwen3-4b": Alias("QWEN3-4B", "a/b", own=True), "new": Alias("new", "a/c", own=True)}
+    assert found == read_aliases() | own == read_aliases(path)
+    assert said == [f"passed over: {path}, line 1: no repository and 2 more ({names.LINE_IS})"]
+
+
+def test_a_list_that_is_no_text_no_file_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "models.txt"
+    path.write_bytes(b"\xff\xfe\x00")
+    said: list[str] = []
+    for each in (path, tmp_path, tmp_path / "none.txt"):
+        assert read_aliases(each, said.append) == read_aliases()
+    assert "not UTF-8 text" in said[0] and "cannot read" in said[1] and len(said) == 2
+
+
+def test_a_path_in_a_list_starts_at_the_lists_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_list(tmp_path, "x a.gguf")
+    monkeypatch.chdir(tmp_path.parent)
+    assert read_name("x", read_aliases(Path(tmp_path.name) / "models.txt")) == tmp_path / "a.gguf"
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("a/b", HubModel("a/b")),
+        ("a/b:Q8_0", HubModel("a/b", "Q8_0")),
+        ("hf:a/b", HubModel("a/b")),
+        ("hf:a/b:q4", HubModel("a/b", "q4")),
+        ("hf:a/b/c.gguf", HubModel("a/b", file="c.gguf")),
+        ("hf:a/b/c/d e.gguf", HubModel("a/b", file="c/d e.gguf")),
+        ("Qwen/Qwen2.5-0.5B_x-GGUF:UD-Q4_K_XL", HubModel("Qwen/Qwen2.5-0.5B_x-GGUF", "UD-Q4_K_XL")),
+        ("qwen3-4b", HubModel(QWEN, "Q4_K_M")),
+        ("Qwen3-4B", HubModel(QWEN, "Q4_K_M")),
+        ("Qwen3-4B:Q8_0", HubModel(QWEN, "Q8_0")),
+        ("mine", HubModel("me/mine-GGUF", "Q8_0")),
+        ("FILE", HubModel("me/mine-GGUF", file="deep/a.gguf")),
+        (PAGE, HubModel("a/b")),
+        (f"{PAGE}/", HubModel("a/b")),
+        (f"{PAGE}/tree/main", HubModel("a/b")),
+        ("http://www.huggingface.co/a/b?library=x", HubModel("a/b")),
+        ("hf.co/a/b:Q8_0", HubModel("a/b", "Q8_0")),
+        ("HuggingFace.co/a/b:Q8_0", HubModel("a/b", "Q8_0")),
+        (f"{PAGE}/blob/main/c.gguf", HubModel("a/b", file="c.gguf")),
+        (f"{PAGE}/resolve/main/c/d.gguf?download=true", HubModel("a/b", file="c/d.gguf")),
+        (f"{PAGE}/blob/main/c%20d%2Bx.gguf", HubModel("a/b", file="c d+x.gguf")),
+        (f"{PAGE}?show_file_info=c-Q8_0.gguf", HubModel("a/b", file="c-Q8_0.gguf")),
+        (f"{PAGE}/tree/main?show_file_info=c%2Fd.gguf#top", HubModel("a/b", file="c/d.gguf")),
+    ],
+)
+def test_a_name_or_the_address_of_a_page_is_a_model_of_the_hub(text: str, model: HubModel) -> None:
+    assert read_name(text, ALIASES) == model == read_name(str(model), {})
+
+
+@pytest.mark.parametrize(
+    "text", ["x.gguf", "a/b.gguf", "a/b/c.gguf", "./a", "../a/b", "/a/b", "/a", ".", "what is this?", "a\\b"]
+)
+def test_what_can_only_be_a_path_is_one(text: str) -> None:
+    assert read_name(text, ALIASES) == Path(text)
+
+
+def test_home_and_an_alias_may_be_paths() -> None:
+    assert read_name("~/a/b", {}) == Path("/home/someone/a/b")
+    assert read_name("here", ALIASES) == Path("/models/a.gguf")
+
+
+def test_a_file_here_goes_before_names_and_a_folder_before_repositories_only(tmp_path: Path) -> None:
+    (tmp_path / "qwen3-4b").write_bytes(b"")
+    (tmp_path / "phi-4").mkdir()
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / ALIASES["phi-4"].repository).mkdir(parents=True)
+    assert read_name("qwen3-4b", ALIASES) == Path("qwen3-4b")
+    assert read_name("a/b", ALIASES) == Path("a/b")
+    assert read_name("hf:a/b", ALIASES) == HubModel("a/b")
+    assert read_name("phi-4", ALIASES) == HubModel(ALIASES["phi-4"].repository, ALIASES["phi-4"].quant)
+
+
+def test_an_alias_called_hf_hides_no_name_of_the_hub() -> None:
+    assert read_name("hf:a/b", {"hf": Alias("hf", "c/d")}) == HubModel("a/b")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *((text, "did you mean") for text in ("qwen3-4", "lama-3.1-8b", "QWEN3", "min")),
+        *((text, f"no such model: {text[:80]}") for text in ("zzzz", "a/b/c", "a/b:", "-a/b", "a\0b", "Q" * 5000)),
+        *((f"hf:{text}", "names no model of the hub") for text in ("", "a", "a/b/c", "a/b/c.txt", "a/b:q4/c.gguf")),
+        *((f"{PAGE}/{kind}/0123abc/c.gguf", "only main can be named") for kind in ("blob", "resolve", "tree")),
+        (f"{PAGE}/tree/refs%2Fpr%2F1", "of the revision refs/pr/1"),
+        *((text, "MODEL is empty") for text in ("", "  ")),
+        *((f"{alias}:Q8_0", "takes no quant") for alias in ("file", "here")),
+        *((f"mine:{quant}", f"{quant} is no quant") for quant in ("Q8:0", "a/b")),
+    ],
+)
+def test_a_name_that_means_nothing_is_answered_in_a_line(text: str, words: str) -> None:
+    error = refused(text)
+    assert words in str(error) and error.hint and len(str(error)) < 250
+
+
+def test_the_nearest_names_are_offered() -> None:
+    meant = {"qwen3-4": "qwen3-4b", "lama-3.1-8b": "llama-3.1-8b", "QWEN3": "qwen3-0.6b", "min": "Mine"}
+    for text, name in meant.items():
+        assert name in refused(text).hint
+    assert refused("zzzz").hint == "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
+
+
+@pytest.mark.parametrize(
+    ("files", "quant", "chosen"),
+    [
+        (["a-F16.gguf", "a-Q8_0.gguf", "a-Q4_K_M.gguf"], "", ["a-Q4_K_M.gguf"]),
+        (["a-F16.gguf", "a-Q8_0.gguf", "a-Q4_K_S.gguf"], "", ["a-Q8_0.gguf"]),
+        (["README.md", "a-F16.gguf", "a-Q6_K.gguf"], "", ["a-F16.gguf"]),
+        (["model.gguf"], "", ["model.gguf"]),
+        (["a.q4_k_m.gguf", "a.q8_0.gguf"], "", ["a.q4_k_m.gguf"]),
+        (["a-Q5_K_S.gguf", "a-Q5_K_M.gguf"], "q5_k_M", ["a-Q5_K_M.gguf"]),
+        (["a-Q5_K_S.gguf", "a.q5_k_m.gguf"], "Q5_K_M", ["a.q5_k_m.gguf"]),
+        (["a-Q5_K_S.gguf", "x/a-Q5_K_M-v2.gguf"], "Q5_K_M", ["x/a-Q5_K_M-v2.gguf"]),
+        (["a-BF16.gguf", "a-F16.gguf"], "F16", ["a-F16.gguf"]),
+        (["a-BF16.gguf", "a-F16.gguf"], "bf16", ["a-BF16.gguf"]),
+        (["a-BF16.gguf"], "F16", ["a-BF16.gguf"]),
+        (["mmproj-Q8_0.gguf", "mtp-a-Q8_0.gguf", "mmproj/a-Q8_0.gguf"], "Q8_0", ["mmproj/a-Q8_0.gguf"]),
+        ([PARTS[2], "small-Q2_K.gguf", PARTS[0], PARTS[1]], "Q6_K", PARTS),
+        (PARTS[::-1], "", PARTS),
+        (["7b/a-Q4_K_M.gguf", "13b/a-Q4_K_M.gguf", "7b/a-Q8_0.gguf"], "q8_0", ["7b/a-Q8_0.gguf"]),
+    ],
+)
+def test_a_quant_chooses_files_as_llama_cpp_does(files: list[str], quant: str, chosen: list[str]) -> None:
+    assert choose(files, quant, "me/model") == chosen
+
+
+@pytest.mark.parametrize(
+    ("files", "quant", "what", "hint"),
+    [
+        (["a-Q4xK.gguf"], "Q4.K", "me/model has no Q4.K", "it has Q4XK"),
+        (["mmproj-Q8_0.gguf", "a-imatrix-Q8_0.gguf"], "Q8_0", "has no GGUF file", "model-GGUF, from me"),
+        (["config.json"], "", "has no GGUF file", "-GGUF"),
+        (PARTS[1:], "Q6_K", f"3 parts, missing {PARTS[0]}", "another quant"),
+        (PARTS[:1], "", f"missing {PARTS[1]} and 1 more", "another quant"),
+        (["7b/Q4_K_M.gguf", "x/Q4_K_M.gguf", "Q8_0.gguf"], "", "2 models that are Q4_K_M", "hf:me/model/x/Q4_K_M.gguf"),
+        (["a-Q4_K_M.gguf", "mmproj-F16.gguf", *PARTS], "Q5_0", "me/model has no Q5_0", "it has Q4_K_M, Q6_K"),
+        (["model.gguf", "a-Q8_0.gguf"], "Q5_0", "no Q5_0", "it has hf:me/model/model.gguf, hf:me/model/a-Q8_0.gguf"),
+    ],
+)
+def test_a_quant_that_chooses_nothing_says_what_there_is(files: list[str], quant: str, what: str, hint: str) -> None:
+    with pytest.raises(ModelLoadError) as caught:
+        choose(files, quant, "me/model")
+    assert what in caught.value.what and hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("file", "quant", "has", "has_not"),
+    [
+        ("a-Q4_K_M.gguf", "Q4_K_M", ["q4_k_m"], ["M", "4_K_M", "gguf"]),
+        ("x/a.q8_0.gguf", "Q8_0", ["Q8_0"], []),
+        ("Q8_0/a.gguf", "", ["Q8_0"], []),
+        ("a-BF16.gguf", "BF16", ["bf16"], ["F16"]),
+        ("qwen-7b-Q4_K_M.gguf", "Q4_K_M", ["7b"], ["b"]),
+        ("a-UD-Q4_K_XL.gguf", "Q4_K_XL", ["UD-Q4_K_XL"], []),
+        (PARTS[0], "Q6_K", ["Q6_K"], ["00001"]),
+        ("model.gguf", "", [], ["F16"]),
+        ("a-chat.gguf", "", ["chat"], []),
+        ("a-model_q4_k_m.gguf", "Q4_K_M", ["Q4_K_M"], []),
+        ("model_IQ4_XS.gguf", "IQ4_XS", ["iq4_xs"], []),
+    ],
+)
+def test_the_quant_of_a_file_is_its_last_word_and_never_a_part_of_one(
+    file: str, quant: str, has: list[str], has_not: list[str]
+) -> None:
+    assert quant_of(file) == quant
+    assert [each for each in (*has, *has_not) if has_quant(file, each)] == has
+
+
+def test_a_file_that_is_not_split_is_its_only_part() -> None:
+    for name in ("a-00001-of-00000.gguf", "a.gguf"):
+        assert all_parts(name) == [name]
+    assert all_parts(PARTS[2]) == PARTS
+    assert models([PARTS[2], "small-Q2_K.gguf", PARTS[0]]) == [PARTS[0], "small-Q2_K.gguf"]
