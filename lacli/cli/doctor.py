@@ -1,17 +1,83 @@
-"""`lacli doctor`: its flags, and the environment that the doctor looks at."""
+"""`lacli doctor`: what this installation can use, what is wrong with it, and the command that builds a better one."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from lacli import __version__
 from lacli.cli import options
-from lacli.cli.environment import known_variables, setting, with_variables
+from lacli.cli.environment import known_variables, setting
+from lacli.cli.folders import own_aliases, own_folders
 from lacli.cli.placement_options import endpoints
-from lacli.errors import UsageError
+from lacli.errors import LacliError, in_one_line
+from lacli.llamacpp.build import (
+    GIB,
+    INSTRUCTIONS,
+    LibraryMissing,
+    build_words,
+    device_words,
+    gpu_here,
+    load_library,
+    processor,
+    rebuild_command,
+    sound_kind,
+)
+from lacli.llamacpp.devices import logical_cores, physical_cores
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import spellings
+from lacli.settings import OURS, THEIRS, DecodeSettings, Mode, spellings
+from lacli.text.files import free_disk, nearest_folder
+from lacli.text.format import counted, nearest, offered, printable, size_in_words
+
+if TYPE_CHECKING:
+    from lacli.session.generation import Answer
+
+State = Literal["fine", "better", "broken", "unknown"]
+
+MARKS: dict[State, tuple[str, str, str]] = {
+    "fine": ("\N{CHECK MARK}", "ok", "green"),
+    "better": ("!", "! ", "yellow"),
+    "broken": ("\N{BALLOT X}", "X ", "red"),
+    "unknown": ("?", "? ", "bright_black"),
+}
+"""A state's mark, the same in ASCII, and its colour."""
+
+GPU_BACKENDS = {"CUDA", "ROCM", "HIP", "VULKAN", "METAL", "MTL", "SYCL"}
+"""ggml's names of backends that compute on GPUs."""
+
+LEAST_FREE = 2 * GIB
+"""Bytes on the disk of the model cache below which no model of use fits: a small one's file."""
+
+NEAR = 0.75
+"""Likeness above which a variable is offered in the place of an unknown one; 1 is the same."""
+
+LEAST_COLUMNS, MOST_COLUMNS = 40, 100
+"""Columns that the report takes at least and at most."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found: `words` for a person, the same as `facts` for a program, and in `todo` what to do about it.
+
+    better: it works, and could be better. broken: lacli cannot run. todo: a line each; commands as they are typed.
+    """
+
+    state: State
+    words: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+    todo: Sequence[str] = ()
+
 
 NoTest = Annotated[bool, typer.Option("--no-test", help="Leave out the short answer of the demo model.")]
 Rpc = Annotated[
@@ -34,33 +100,284 @@ def doctor(
 
     Exit code 0 when lacli works here, 1 when something is broken. Nothing is fetched.
     """
-    import os
-    import sys
     from json import dumps
-    from shutil import get_terminal_size
 
-    from lacli.cli.folders import own_aliases, own_folders
-    from lacli.doctor.finding import usable
-    from lacli.doctor.machine import Terminal, this_machine
-    from lacli.doctor.product import examine_machine
-    from lacli.doctor.report import as_json, as_lines
     from lacli.terminal.screen import Screen, console
-    from lacli.text.files import is_terminal
+
+    ModelSettings(threads=threads)
+    servers = endpoints(rpc)
+    known = known_variables(getattr((context.parent or context).command, "commands", {}))
+    checks: dict[str, Callable[[], Finding]] = {
+        "Python": check_python,
+        "llama.cpp": check_library,
+        "instructions": check_instructions,
+        "kernels": lambda: check_kernels(threads or physical_cores()),
+        "GPU": check_gpu,
+        "RPC": lambda: check_rpc(servers),
+        "threads": lambda: check_threads(threads),
+        "model cache": check_cache,
+        "own folders": lambda: check_folders(own_folders(), own_aliases()),
+        "environment": lambda: check_variables(os.environ, known),
+    }
+    if not no_test:
+        checks["self-test"] = lambda: check_answers(threads)
+    findings = {subject: guarded(check) for subject, check in checks.items()}
+    usable = all(finding.state != "broken" for finding in findings.values())
+    if json:
+        found = [{"subject": subject, **asdict(finding)} for subject, finding in findings.items()]
+        text = dumps({"version": __version__, "usable": usable, "findings": found}, ensure_ascii=False)
+    else:
+        colored = console(sys.stdout, color).color_system is not None
+        unicode = "utf" in (getattr(sys.stdout, "encoding", None) or "").lower()
+        text = report(findings, get_terminal_size().columns, colored=colored, unicode=unicode)
+    Screen(color=color).line(text, colored=not json)
+    if not usable:
+        raise typer.Exit(1)
+
+
+def guarded(check: Callable[[], Finding]) -> Finding:
+    """Run a check; one that fails says so in its line, and the others go on."""
+    try:
+        return check()
+    except LibraryMissing:
+        return Finding("unknown", "known when llama.cpp loads")
+    except Exception as error:  # a system that was not foreseen
+        return Finding("unknown", f"cannot tell: {in_one_line(error)}")
+
+
+def check_python() -> Finding:
+    version, system = platform.python_version(), f"{platform.system()} {platform.machine()}"
+    return Finding("fine", f"{version} on {system}", {"version": version, "system": system})
+
+
+def check_library() -> Finding:
+    """llama.cpp loads, and which one it is."""
+    try:
+        build = load_library().build
+    except LibraryMissing as error:
+        _, kind = gpu_here()
+        command = rebuild_command(*([kind] if kind else []), as_before=False)
+        todo = ["install what the reason names, or build it again:", command]
+        return Finding("broken", f"llama-cpp-python does not load: {error}", todo=todo)
+    facts = {"python": build.python, "llama": build.llama, "ggml": build.ggml, "commit": build.commit}
+    return Finding("fine", build_words(build), facts)
+
+
+def check_instructions() -> Finding:
+    """What the build uses of the processor; one for any processor leaves the fast part unused."""
+    built_with = {name for backend in load_library().build.backends for name in backend.features}
+    used = [name for name in INSTRUCTIONS if name in built_with]
+    words = f"{', '.join(used) or 'no vector instructions'} in use"
+    offered = processor().flags
+    unused = [name for name, flag in INSTRUCTIONS.items() if flag in offered and name not in used]
+    if unused:
+        words += f"; llama.cpp was built without {', '.join(unused)}, which this processor has"
+        return Finding("better", words, {"used": used, "unused": unused}, [rebuild_command("native")])
+    return Finding("fine", words + (", all that this processor has" if offered else ""), {"used": used})
+
+
+def check_kernels(threads: int) -> Finding:
+    """The kernels for several rows compute rightly here; a child process tries them now."""
+    from lacli.llamacpp import probe
+
+    probe.forget()
+    fault = probe.trial(threads, threads, repack=True)
+    without = fault and probe.trial(threads, threads, repack=False)
+    facts = {"fault": fault, "fault_without_repack": without}
+    if not fault:
+        return Finding("fine", "batches of several rows give the right numbers", facts)
+    words, todo = "this build fails on this processor", [rebuild_command(sound_kind())]
+    if without:
+        return Finding("broken", f"{words}: {without}", facts, todo)
+    return Finding("better", f"{words}: {fault}; lacli leaves the faster kernels out (--no-repack)", facts, todo)
+
+
+def check_gpu() -> Finding:
+    """A GPU that this llama.cpp uses, or could use after another build."""
+    build, devices = load_library()
+    cards = [device for device in devices if device.is_gpu]
+    if cards:
+        return Finding("fine", "; ".join(map(device_words, cards)), {"devices": [card.name for card in cards]})
+    found, kind = gpu_here()
+    facts = {"devices": [], "found": found}
+    if kind is None:
+        return Finding("fine", "none found; the processor computes (device CPU)", facts)
+    if {backend.name.upper() for backend in build.backends} & GPU_BACKENDS:
+        words = f"{found} is here and llama.cpp was built for a GPU, but it finds none"
+        todo = "update the GPU's driver, or give this container access (docker run --gpus all)"
+        return Finding("better", words, facts, [todo])
+    words = f"{found} is here, but this llama.cpp computes on the processor only"
+    return Finding("better", words, facts, [rebuild_command(kind)])
+
+
+def check_rpc(servers: Sequence[str]) -> Finding:
+    """Whether devices of other machines can be used, and this machine's lent; what these servers have."""
+    if not servers:
+        built_in = "RPC" in [backend.name for backend in load_library().build.backends]
+        there, absent = (
+            "built in: --rpc and lacli rpc-server work",
+            "not built in; only --rpc and lacli rpc-server need it",
+        )
+        return Finding("fine", there if built_in else f"{absent}, and say how to build it", {"built_in": built_in})
+    from lacli.llamacpp import rpc
 
     try:
-        ModelSettings(threads=threads)
-        servers = endpoints(rpc)
-    except UsageError as error:
-        raise with_variables(error, context) from error
-    screen = Screen(color=color)
-    colours = console(sys.stdout, color).color_system is not None
-    encoding = getattr(sys.stdout, "encoding", None) or ""
-    terminal = Terminal(is_terminal(sys.stdout), colours, encoding, get_terminal_size().columns)
-    variables = known_variables(getattr((context.parent or context).command, "commands", {}))
-    machine = this_machine(os.environ, variables, own_folders(), own_aliases(), terminal, servers)
-    findings = examine_machine(machine, None if no_test else threads)
-    screen.line(
-        dumps(as_json(findings), ensure_ascii=False) if json else as_lines(findings, terminal), colored=not json
-    )
-    if not usable(findings):
-        raise typer.Exit(1)
+        found = rpc.remote_devices(servers, rpc.ANSWER_S)
+    except LacliError as error:
+        return Finding("broken", error.what, {"asked": servers}, [error.hint] if error.hint else [])
+    devices = [{"name": one.name, "server": one.description, "free": one.free, "total": one.total} for one in found]
+    facts = {"built_in": True, "asked": servers, "devices": devices}
+    return Finding("fine", "; ".join(map(device_words, found)), facts)
+
+
+def check_threads(threads: int) -> Finding:
+    """Threads against cores, a container's limit and what else runs: llama.cpp's threads wait for each other."""
+    cores, logical, limit = physical_cores(), logical_cores(), cpu_limit()
+    words = f"{counted(cores, 'physical core')}, -t is {threads or cores}{'' if threads else ' by default'}"
+    threads = threads or cores
+    facts = {"physical_cores": cores, "logical_cores": logical, "cpu_limit": limit, "threads": threads}
+    if limit is not None and max(1, math.floor(limit)) < threads:
+        words += f"; but this container may use {limit:g} of them, and threads wait for each other"
+        return Finding("better", words, facts, [f"export LACLI_THREADS={max(1, math.floor(limit))}"])
+    load = os.getloadavg()[0]
+    facts["load"] = round(load, 2)
+    free = max(1, logical - math.floor(load))
+    if free < threads:
+        words += f"; other programs use about {load:.1f} of {logical} cores now, and one slow thread slows all"
+        return Finding("better", words, facts, [f"-t {free} while they run"])
+    return Finding("fine", f"{words}; load {load:.1f}", facts)
+
+
+def cpu_limit(control_group: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Cores that a container's control group (version 2) leaves; None without a limit."""
+    with suppress(OSError, ValueError):
+        quota, period = (control_group / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    return None
+
+
+def check_cache() -> Finding:
+    """Where models are kept, and the free disk there."""
+    from lacli.hub.cache import cache_folder
+
+    place = cache_folder()
+    free = free_disk(place)
+    words, facts = f"{place}: {size_in_words(free)} free", {"path": str(place), "free": free}
+    if not writable(place):
+        todo = "make it writable, or name another folder: export HF_HUB_CACHE=FOLDER"
+        return Finding("better", f"{words}; it is not writable", facts, [todo])
+    if free < LEAST_FREE:
+        todo = "lacli rm NAME makes room; export HF_HUB_CACHE=FOLDER names another disk"
+        return Finding("better", f"{words}; no model of use fits", facts, [todo])
+    return Finding("fine", words, facts)
+
+
+def check_folders(folders: Mapping[str, Path], own_names: Path) -> Finding:
+    """lacli's own folders can be written, or made; the user's list of model names in one of them can be read."""
+    from lacli.hub.aliases import read_list
+
+    facts = {name: str(path) for name, path in folders.items()}
+    broken = [error.what for error in read_list(own_names)[1]] if own_names.exists() else []
+    if broken:
+        others = f" and {len(broken) - 1} more" if broken[1:] else ""
+        words = f"the list of own aliases is broken: {broken[0]}{others}"
+        return Finding("better", words, facts, ["mend it, or take these lines out"])
+    if closed := [f"{name} ({path})" for name, path in folders.items() if not writable(path)]:
+        words = f"cannot be written: {', '.join(closed)}"
+        return Finding("better", words, facts, ["make them writable; without them nothing is kept"])
+    return Finding("fine", f"{', '.join(folders)}: writable", facts)
+
+
+def writable(path: Path) -> bool:
+    """Whether a folder can be written, or can be made; a file in its place is neither."""
+    found = nearest_folder(path)
+    return found.is_dir() and os.access(found, os.W_OK | os.X_OK)
+
+
+def check_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> Finding:
+    """What is set and what it changes; a name that lacli does not know is probably a slip.
+
+    known: the variables that options read, each with its option; of an option's the first one wins.
+    """
+    given = {name: environ[name] for name in sorted(environ) if name.startswith((OURS, THEIRS)) and environ[name]}
+    read = [name for name in given if name in known]
+    unknown = [name for name in given if name.startswith(OURS) and name not in known]
+    theirs = [name for name in given if name.startswith(THEIRS) and name not in known]
+    parts = [f"unknown: {', '.join(unknown)}"] if unknown else []
+    for name in read:
+        winner = next(each for each in known if each in given and known[each] == known[name])
+        sets = f" sets {known[name]}" if known[name] else ""
+        parts.append(f"{name}={given[name]}{sets}" if name == winner else f"{name} is not used, {winner} wins")
+    if theirs:
+        parts.append(f"{', '.join(theirs)}: llama.cpp's, not read by lacli")
+    # Their common beginning would make any two alike.
+    ours = [each.removeprefix(OURS) for each in known if each.startswith(OURS)]
+    meant = {name: nearest(name.removeprefix(OURS), ours, most=1, least=NEAR) for name in unknown}
+    todo = [f"{name}: {offered([OURS + each for each in near]) or 'no option has it'}" for name, near in meant.items()]
+    words = "; ".join(parts) or f"no {OURS} or {THEIRS} variable is set"
+    return Finding("better" if unknown else "fine", words, {"set": read, "unknown": unknown}, todo)
+
+
+def check_answers(threads: int) -> Finding:
+    """The demo model answers, and lookahead gives the text of plain decoding."""
+    load_library()
+    try:
+        plain, lookahead = (demo_answer(mode, threads) for mode in ("plain", "lookahead"))
+    except Exception as error:  # whatever keeps it from answering, lacli does not work
+        return Finding("broken", f"the demo model does not answer: {error}", todo=["lacli run -v shows more"])
+    speeds = [answer.statistics.tokens_per_second for answer in (plain, lookahead)]
+    facts: dict[str, object] = {
+        "plain_tokens_per_second": round(speeds[0], 1),
+        "lookahead_tokens_per_second": round(speeds[1], 1),
+        "same": plain.tokens == lookahead.tokens,
+    }
+    words = "the demo model answers: plain {:.0f} tokens/s, lookahead {:.0f}".format(*speeds)
+    if not facts["same"]:
+        return Finding(
+            "better", f"{words}; their texts differ", facts, ["lacli check says whether rounding is the reason"]
+        )
+    slower = " (so small a model gains nothing; lacli cost MODEL tells for yours)" if speeds[1] < speeds[0] else ""
+    return Finding("fine", f"{words}, the same text{slower}", facts)
+
+
+def demo_answer(mode: Mode, threads: int) -> Answer:
+    """The bundled model's answer to a question, in this mode; threads: 0 for one a physical core."""
+    from lacli import load
+
+    settings = ModelSettings(context=512, threads=threads)
+    with load(model_settings=settings, decode_settings=DecodeSettings(mode=mode)) as session:
+        generation = session.generate(session.prompt("Show me the source code of `json.dumps`."), 48)
+        for _ in generation:
+            pass
+        return generation.answer()
+
+
+def report(findings: Mapping[str, Finding], columns: int, *, colored: bool, unicode: bool) -> str:
+    """A line for each subject, what to do below it, and a sentence at the end."""
+    from rich.color import ColorSystem
+    from rich.style import Style
+
+    lines = [f"lacli {__version__}", ""]
+    for subject, finding in findings.items():
+        sign, ascii_sign, color = MARKS[finding.state]
+        mark = sign if unicode else ascii_sign
+        indent = " " * (len(mark) + 15)
+        width = min(max(columns, LEAST_COLUMNS), MOST_COLUMNS) - len(indent)
+        # The value of a variable may hold control codes.
+        words = wrap(printable(finding.words), width, break_long_words=False, break_on_hyphens=False)
+        shown = Style(color=color, bold=True).render(mark, color_system=ColorSystem.STANDARD) if colored else mark
+        lines += [f"{shown} {subject:<13} {words[0]}", *(indent + rest for rest in words[1:])]
+        # A command stays in one piece, so that it can be copied.
+        arrow = "\N{RIGHTWARDS ARROW}" if unicode else "->"
+        lines += [f"{indent}{arrow} {printable(step)}" for step in finding.todo]
+    return "\n".join([*lines, "", conclusion(findings)])
+
+
+def conclusion(findings: Mapping[str, Finding]) -> str:
+    broken = [subject for subject, finding in findings.items() if finding.state == "broken"]
+    better = sum(finding.state == "better" for finding in findings.values())
+    if broken:
+        return f"lacli does not work here: see {' and '.join(broken)}."
+    if better:
+        return f"lacli works here; {better} {'thing' if better == 1 else 'things'} could be better (!)."
+    return "lacli works here."

@@ -1,6 +1,6 @@
-"""The environment's names of options: LACLI_ with any long name of it, and what llama.cpp reads for the same.
+"""Options that the environment can set: LACLI_ with any of their long names, or llama.cpp's own variable.
 
-The one place where these names are made, and where an error is told which variable it comes from.
+The names are made here, and errors are told which variable they come from.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import typer
+from typer.core import TyperCommand
 
 from lacli.errors import UsageError
 from lacli.settings import OURS, THEIRS
 
 DEBUG = "LACLI_DEBUG"
-"""Shows tracebacks; `main.py` reads it."""
+"""Shows tracebacks; `main.py` reads it, and it belongs to no option."""
 
 LLAMA_CPP = {
     "--batch-size": "BATCH",
@@ -45,7 +46,7 @@ LLAMA_CPP = {
     "--top-k": "TOP_K",
     "--top-p": "TOP_P",
 }
-"""What llama.cpp's tools read from the environment, by the option that it is the default of (common/arg.cpp)."""
+"""llama.cpp's variable behind LLAMA_ARG_, by the option that it sets (common/arg.cpp)."""
 
 SAID = {
     "on": ("on", "enabled", "true", "1", "yes", "y", "t"),
@@ -62,16 +63,26 @@ EPILOG = (
 
 
 class Parameter(Protocol):
-    """What is read of Typer's options here."""
+    """The part of Typer's options that is read here."""
 
     opts: list[str]
     envvar: Any
 
 
-def setting(*names: str, help: str = "", **more: Any) -> Any:
-    """A Typer option whose default the environment can change; `names` as Typer takes them.
+class Command(TyperCommand):
+    """A command whose usage errors name the variables that set the options they speak of."""
 
-    Its help names llama.cpp's variable; ours follow the rule that EPILOG gives.
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            raise with_variables(error, ctx) from error
+
+
+def setting(*names: str, help: str = "", **more: Any) -> Any:
+    """Declare a Typer option whose default the environment can change; `help` gets llama.cpp's variable added.
+
+    lacli's own variables follow the rule in EPILOG.
     """
     found = variables(*names)
     theirs = "".join(f" ({name})" for name in found if name.startswith(THEIRS))
@@ -79,8 +90,7 @@ def setting(*names: str, help: str = "", **more: Any) -> Any:
 
 
 def variables(*names: str) -> list[str]:
-    """The environment's names of an option, ours first: LACLI_ with each long name and with llama.cpp's own X, where
-    there is one, and LLAMA_ARG_X."""
+    """An option's variables: LACLI_ with each long name and with llama.cpp's own X, then LLAMA_ARG_X."""
     longs = [name.split("/")[0] for name in names if name.startswith("--")]
     shared = [LLAMA_CPP[long] for long in longs if long in LLAMA_CPP]
     ours = [long.removeprefix("--").replace("-", "_").upper() for long in longs] + shared
@@ -88,7 +98,7 @@ def variables(*names: str) -> list[str]:
 
 
 def threads(value: str) -> int:
-    """-t as llama.cpp takes it: -1 is its default too."""
+    """Read -t; -1 is llama.cpp's default and stands for 0."""
     try:
         return 0 if int(value) == -1 else int(value)
     except ValueError:
@@ -96,12 +106,12 @@ def threads(value: str) -> int:
 
 
 def switch(value: str) -> str:
-    """on, off or auto, in llama.cpp's words too."""
+    """Read on, off or auto, in llama.cpp's words too."""
     return _said(value, tuple(SAID))
 
 
 def yes_or_no(value: str) -> bool:
-    """What a variable says about a flag, in llama.cpp's words too."""
+    """Read a flag's variable, in llama.cpp's words too."""
     return _said(value, ("on", "off")) == "on"
 
 
@@ -113,16 +123,15 @@ def _said(value: str, positions: tuple[str, ...]) -> str:
 
 
 def variable_of(context: typer.Context, parameter: Parameter) -> str:
-    """The variable that an option took its value from; '' where it comes from the command line or the default."""
+    """The variable that set an option; '' if the command line or the default did."""
     source = context.get_parameter_source(getattr(parameter, "name", ""))
     if source is None or source.name != "ENVIRONMENT":
         return ""
-    names = [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar
-    return next((name for name in names if os.environ.get(name)), "")
+    return next((name for name in _names(parameter) if os.environ.get(name)), "")
 
 
 def with_variables(error: UsageError, context: typer.Context) -> UsageError:
-    """The error with the variables that set the options it speaks of, which the user may have forgotten."""
+    """Add to an error the variables that set the options it speaks of: they may be forgotten."""
     spoken = set(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", str(error)))
     found = [
         f"{variable} sets {next(name for name in parameter.opts if name in spoken)}"
@@ -133,11 +142,11 @@ def with_variables(error: UsageError, context: typer.Context) -> UsageError:
 
 
 def known_variables(commands: Mapping[str, Any]) -> dict[str, str]:
-    """Every variable that an option of these commands reads, with the option's name; LACLI_DEBUG is no option's."""
-    found = {
-        variable: parameter.opts[0]
-        for command in commands.values()
-        for parameter in command.params
-        for variable in ([parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or [])
-    }
-    return {DEBUG: "", **found}
+    """Map each variable that an option of these commands reads to the option's first name, LACLI_DEBUG to ''."""
+    parameters = [parameter for command in commands.values() for parameter in command.params]
+    return {DEBUG: ""} | {name: parameter.opts[0] for parameter in parameters for name in _names(parameter)}
+
+
+def _names(parameter: Parameter) -> list[str]:
+    """An option's variables; Typer takes one name, several or none."""
+    return [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or []

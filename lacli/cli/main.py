@@ -26,6 +26,7 @@ from lacli.cli import list as list_command
 from lacli.cli.environment import (
     DEBUG,
     EPILOG,
+    Command,
     variable_of,
     variables,
 )
@@ -59,14 +60,13 @@ app.command("pull", epilog=EPILOG)(pull.pull)
 app.command("list")(list_command.list_models)
 app.command("show", epilog=EPILOG)(show.show)
 app.command("rm")(rm.remove)
-app.command("rpc-server")(rpc_server.rpc_server)
-app.command("doctor")(doctor.doctor)
+app.command("rpc-server", cls=Command)(rpc_server.rpc_server)
+app.command("doctor", cls=Command)(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from lacli.doctor.machine import LibraryMissing, load_library
-        from lacli.doctor.versions import version_lines
+        from lacli.llamacpp.build import LibraryMissing, load_library, version_lines
 
         print(f"lacli {__version__}")
         try:
@@ -120,7 +120,7 @@ def _with_servers_variable(error: LacliError) -> LacliError:
 
 def _missing_library() -> LacliError | None:
     """What to say where llama.cpp does not load, which its package tells with errors of several kinds."""
-    from lacli.doctor.machine import LibraryMissing, load_library
+    from lacli.llamacpp.build import LibraryMissing, load_library
 
     try:
         load_library()

@@ -102,7 +102,7 @@ def endpoints(text: str) -> tuple[str, ...]:
     """--rpc: addresses of servers; none where nothing is said. Raises UsageError."""
     if not text.strip():
         return ()
-    from lacli.rpc import check_endpoints
+    from lacli.llamacpp.rpc import check_endpoints
 
     return check_endpoints(text)
 

@@ -23,13 +23,13 @@ from lacli.cost.store import (
     MachineKey,
     content_hash,
 )
-from lacli.doctor.versions import backend_words, build_words
 from lacli.errors import reason_of
+from lacli.llamacpp.build import backend_words, build_files, build_words
 from lacli.llamacpp.context import LlamaEngine, most_back
 from lacli.llamacpp.devices import CPU, Device, with_threads
 from lacli.llamacpp.library import build, devices
 from lacli.llamacpp.model import LlamaModel, offloads
-from lacli.llamacpp.probe import build_files, proven
+from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings, Placement
 from lacli.session.session import Session
 from lacli.staircase import Cost

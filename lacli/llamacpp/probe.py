@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import re
 import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import time
@@ -28,13 +25,19 @@ from time import time
 import numpy as np
 import numpy.typing as npt
 
-from lacli.child_python import python_environment
 from lacli.errors import ModelLoadError
+from lacli.llamacpp.build import (
+    PYTHON,
+    build_files,
+    processor,
+    rebuild_command,
+    sound_kind,
+)
 from lacli.llamacpp.devices import with_threads
 from lacli.llamacpp.settings import ModelSettings, Placement
 from lacli.records import UNREADABLE, read_record, save_record
 
-COMMAND = (sys.executable or "python3", "-P", "-m", "lacli.llamacpp.probe")
+COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.probe")
 """Starts a trial; the folder for its files, both numbers of threads and `repack` or `plain` follow."""
 
 IN_TRIAL = "LACLI_TRIAL"
@@ -81,8 +84,9 @@ def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
         return settings, ""
     if settings.repack and not fault_of(settings.threads, settings.threads_batch, repack=False):
         what = f"this build of llama.cpp fails on this processor: {fault}. Its faster kernels are off (--no-repack)"
-        return replace(settings, repack=False), f"{what}; a sound build: {rebuild_command()}"
-    raise ModelLoadError(f"this build of llama.cpp fails on this processor: {fault}", f"build it: {rebuild_command()}")
+        return replace(settings, repack=False), f"{what}; a sound build: {rebuild_command(sound_kind())}"
+    hint = f"build it: {rebuild_command(sound_kind())}"
+    raise ModelLoadError(f"this build of llama.cpp fails on this processor: {fault}", hint)
 
 
 @cache
@@ -119,50 +123,11 @@ def forget() -> None:
             path.unlink()
 
 
-def rebuild_command() -> str:
-    """The command that builds a llama.cpp that is sound here, for the GPUs that this one was built for."""
-    from lacli.doctor import rebuild
-    from lacli.doctor.machine import requirements
-
-    backends = {name for path in _libraries() for name in re.findall(r"ggml-(\w+)", path.name)}
-    kinds = *rebuild.built_for(sorted(backends)), rebuild.sound(_processor().split())
-    return rebuild.command_line(platform.system(), sys.executable, requirements(), *kinds)
-
-
 def _record(threads: int, threads_batch: int, repack: bool) -> tuple[Path, dict[str, object]]:
     """The file of an outcome, and its key: the files of the build, the processor, and how it is tried."""
-    key: dict[str, object] = {"build": build_files(), "processor": _processor()}
+    key: dict[str, object] = {"build": build_files(), "processor": processor()}
     key |= {"threads": threads, "threads_batch": threads_batch, "repack": repack}
     return folder() / f"{sha256(json.dumps(key).encode()).hexdigest()[:16]}.json", key
-
-
-def build_files() -> list[tuple[str, int, int]]:
-    """The files of llama.cpp's libraries, each with its bytes and the time of its last change in nanoseconds."""
-    found = []
-    for path in _libraries():
-        with suppress(OSError):  # a link that leads nowhere
-            status = path.stat()
-            found.append((path.name, status.st_size, status.st_mtime_ns))
-    return found
-
-
-def _libraries() -> list[Path]:
-    """The files of llama.cpp's libraries, where llama_cpp would load them, without loading them."""
-    spec = find_spec("llama_cpp")
-    package = Path(spec.origin).parent if spec and spec.origin else Path()
-    # llama_cpp's own variable: which build is tried must be the build that it loads.
-    found = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or package / "lib")
-    return sorted(path for path in found.glob("*") if re.search(r"\.(so|dylib|dll)\b", path.name))
-
-
-def _processor() -> str:
-    """The processor's name and, on Linux, all that it says it can do."""
-    try:
-        first = Path("/proc/cpuinfo").read_text("utf-8", "replace").split("\n\n")[0]
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    said = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", first, re.MULTILINE))
-    return " ".join(said.get(name, "") for name in ("model name", "flags", "Features", "CPU part"))
 
 
 def trial(threads: int, threads_batch: int, repack: bool) -> str:
@@ -172,7 +137,7 @@ def trial(threads: int, threads_batch: int, repack: bool) -> str:
     """
     with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as place:
         arguments = [place, str(threads), str(threads_batch), "repack" if repack else "plain"]
-        ended, printed = _run([*COMMAND, *arguments], place)
+        ended, printed = _run(arguments, place)
     found = _read(printed)
     if ended:
         missing = next((case for case in _cases() if case not in found), None)
@@ -185,15 +150,23 @@ def trial(threads: int, threads_batch: int, repack: bool) -> str:
     return fault
 
 
-def _run(command: Sequence[str], place: str) -> tuple[str, str]:
-    """Run a trial and return what ended it, '' for itself, and what it printed. Raises OSError if it cannot run.
+def python_environment() -> dict[str, str]:
+    """The environment in which a Python started with -P imports the modules that this one imports.
 
-    In a process group of its own a terminal's Ctrl-C does not reach it.
+    Without -P it would look first into the user's folder, where a json.py may lie.
+    """
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def _run(arguments: list[str], place: str) -> tuple[str, str]:
+    """Run a trial and return what ended it, '' if it ended by itself, and what it printed.
+
+    Its own process group keeps a terminal's Ctrl-C away. Raises OSError if it cannot run.
     """
     environment, quiet = {**python_environment(), IN_TRIAL: "1"}, subprocess.PIPE
     with subprocess.Popen(
-        command, cwd=place, env=environment, stdin=subprocess.DEVNULL, stdout=quiet, stderr=quiet, text=True,
-        process_group=0,
+        [*COMMAND, *arguments], cwd=place, env=environment, stdin=subprocess.DEVNULL, stdout=quiet, stderr=quiet,
+        text=True, process_group=0,
     ) as child:  # fmt: skip
         try:
             printed, said = child.communicate(timeout=PATIENCE_S)

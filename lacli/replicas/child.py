@@ -119,7 +119,7 @@ def open_context(settings: ChildSettings) -> Context:
 
     on_abort(_say_and_end)
     if settings.rpc:
-        from lacli.rpc import register
+        from lacli.llamacpp.rpc import register
 
         register(settings.rpc)
     model = LlamaModel(settings.path, settings.loading, verbose=settings.verbose)

@@ -57,9 +57,9 @@ def planned(wanted: ReplicaSettings, loading: ModelSettings) -> list[Copy]:
         return [Copy("", loading)]
     remote: Sequence[Device] = ()
     if wanted.rpc:
-        from lacli.rpc import found
+        from lacli.llamacpp.rpc import remote_devices
 
-        remote = found(wanted.rpc, wanted.limit_s)
+        remote = remote_devices(wanted.rpc, wanted.limit_s)
     there = [*devices(), *remote]
     places = placements(wanted, loading, there)
     on_cpu = sum(place.devices == (CPU,) for place in places)
@@ -246,9 +246,9 @@ class Copies(Closing):
     def _check_servers(self, copy: Copy) -> None:
         """Raise LacliError for a server that went away and is not back, since its child process has no words for it."""
         if self._gone and copy.rpc:
-            from lacli.rpc import found
+            from lacli.llamacpp.rpc import remote_devices
 
-            found(copy.rpc, self._wanted.limit_s)
+            remote_devices(copy.rpc, self._wanted.limit_s)
 
     def _close_contexts(self) -> None:
         with ExitStack() as stack:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +17,7 @@ from tests.fakes.clock import make_equally_fast
 from tests.fakes.rpc_relay import Relay, Trouble
 from tests.fakes.rpc_servers import Server, rpc_server, with_rpc
 from tests.fakes.tiny_models import write_llama
-from tests.program import ROOT, environment, run
+from tests.program import run
 
 pytestmark = with_rpc
 
@@ -129,18 +125,18 @@ def test_a_network_that_fails_in_the_middle_of_an_answer_drops_its_server(
     trouble: Trouble, tiny: Path, servers: tuple[str, str], one_device: str
 ) -> None:
     with Relay(servers[0], most=MIDDLE, trouble=trouble) as network:
-        wanted = ReplicaSettings(EACH, rpc=(network.endpoint, servers[1]), limit_s=3.0)
+        wanted = ReplicaSettings(EACH, rpc=(network.endpoint, servers[1]), limit_s=2.0)
         text, losses = answered(tiny, "lookahead", wanted)
         assert network.passed > MIDDLE
     assert text == one_device and len(losses) == 1 and "replica RPC0" in losses[0]
 
 
-@pytest.mark.parametrize(("trouble", "words"), [("broken", "went away"), ("silent", "within 3 s")])
+@pytest.mark.parametrize(("trouble", "words"), [("broken", "went away"), ("silent", "within 2 s")])
 def test_where_nothing_is_left_the_program_ends_with_one_line_and_the_text_so_far(
     trouble: Trouble, words: str, tiny: Path, servers: tuple[str, str], one_device: str
 ) -> None:
     with Relay(servers[0], most=MIDDLE, trouble=trouble) as network:
-        where = ("--rpc", network.endpoint, "--replica-timeout", "3", "--mode", "plain", "-fa", "off", "-ngl", "all")
+        where = ("--rpc", network.endpoint, "--replica-timeout", "2", "--mode", "plain", "-fa", "off", "-ngl", "all")
         done = run("run", str(tiny), "--raw", "-p", PROMPT, "-n", str(LIMIT), *where)
     assert done.code == 1 and done.err.count("\n") == 1 and words in done.err, done.err
     so_far = done.out.removesuffix("\n")
@@ -148,35 +144,7 @@ def test_where_nothing_is_left_the_program_ends_with_one_line_and_the_text_so_fa
 
 
 def test_a_slow_network_changes_nothing_about_the_text(tiny: Path, servers: tuple[str, str], one_device: str) -> None:
-    with Relay(servers[0], delay_s=0.01) as near, Relay(servers[1], delay_s=0.02) as far:
+    with Relay(servers[0], delay_s=0.003) as near, Relay(servers[1], delay_s=0.006) as far:
         wanted = ReplicaSettings(EACH, rpc=(near.endpoint, far.endpoint))
         text, losses = answered(tiny, "lookahead", wanted, limit=FEW)
-    assert text and one_device.startswith(text) and not losses
-
-
-SLOW_NETWORK = "ip link set lo up && tc qdisc add dev lo root netem delay 10ms"
-"""The loopback of a network of one's own, 20 ms there and back."""
-
-IN_IT = """
-import json, sys
-from pathlib import Path
-from lacli.placement import ReplicaSettings
-from tests.rpc_servers import rpc_server
-from tests.test_rpc_answers import EACH, FEW, answered
-with rpc_server() as one, rpc_server() as other:
-    wanted = ReplicaSettings(EACH, rpc=(one.endpoint, other.endpoint))
-    print(json.dumps(answered(Path(sys.argv[1]), "lookahead", wanted, limit=FEW)))
-"""
-
-
-def test_a_network_of_its_own_with_latency_gives_the_same_text(tiny: Path, one_device: str) -> None:
-    if not all(map(shutil.which, ("unshare", "ip", "tc"))):
-        pytest.skip("unshare, ip and tc make such a network, and not all are here")
-    network = ["unshare", "-rn", "sh", "-c"]
-    made = subprocess.run([*network, SLOW_NETWORK], capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"this system makes no such network: {made.stderr.strip()}")
-    program = [*network, f'{SLOW_NETWORK} && exec "$@"', "sh", sys.executable, "-c", IN_IT, str(tiny)]
-    done = subprocess.run(program, capture_output=True, text=True, env=environment(), cwd=ROOT, check=True)
-    text, losses = json.loads(done.stdout)
     assert text and one_device.startswith(text) and not losses

@@ -12,7 +12,7 @@ from threading import Event, Thread
 
 import pytest
 
-from lacli.rpc import supported
+from lacli.llamacpp.rpc import supported
 from tests.program import PROGRAM, start
 
 HERE = "127.0.0.1"

@@ -52,7 +52,7 @@ def test_a_child_process_is_told_only_of_the_servers_it_needs_in_the_names_it_wi
 ) -> None:
     remote = [Device(f"RPC{number}", server, True) for number, server in enumerate(["a:1", "a:1", "b:2", "c:3"])]
     monkeypatch.setattr(room, "devices", lambda: [PROCESSOR])
-    monkeypatch.setattr("lacli.rpc.found", lambda endpoints, limit_s: remote)
+    monkeypatch.setattr("lacli.llamacpp.rpc.remote_devices", lambda endpoints, limit_s: remote)
     with pytest.raises(UsageError, match="a:1, which serves one at a time"):
         planned(ReplicaSettings(groups=(("RPC0",), ("RPC1",)), rpc=("a:1", "b:2")), LOADING)
     groups = (("RPC1",), ("RPC3", "RPC2"), ("CPU",))
@@ -251,7 +251,7 @@ def servers(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """A machine that has a processor, and servers with a device each."""
     remote = [Device(f"RPC{number}", server, True) for number, server in enumerate(names)]
     monkeypatch.setattr(room, "devices", lambda: [PROCESSOR])
-    monkeypatch.setattr("lacli.rpc.found", lambda endpoints, limit_s: remote)
+    monkeypatch.setattr("lacli.llamacpp.rpc.remote_devices", lambda endpoints, limit_s: remote)
 
 
 def notes(wanted: ReplicaSettings, loading: ModelSettings) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from unittest.mock import patch
 
 import pytest
 import typer.main
@@ -21,6 +24,8 @@ from lacli.cli.main import app
 from lacli.settings import DecodeSettings
 from tests.program import Done, call
 
+T = TypeVar("T")
+
 COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009  # Typer's own class has it
 EVERY = [
     (name, parameter)
@@ -30,9 +35,6 @@ EVERY = [
 ]
 PAIRS = list({(str(each.opts), each.metavar, str(each.default)): (name, each) for name, each in EVERY}.values())
 """One command for every option: those that commands share are one declaration."""
-
-IDS = [f"{name} {parameter.opts[0]}" for name, parameter in PAIRS]
-SHARED = [(name, parameter) for name, parameter in PAIRS if parameter.envvar[-1].startswith("LLAMA_ARG_")]
 
 SAMPLES = {
     "--chat-template-kwargs": ('{"a": 1}', '{"a": 2}'),
@@ -55,6 +57,11 @@ SAMPLES = {
     "--rpc": ("127.0.0.1:50052", "10.0.0.1:50052,10.0.0.2:50052"),
 }
 """Values of options that are neither numbers of any size nor switches: two that differ."""
+
+CLEAN = {name: value for name, value in os.environ.items() if name not in known_variables(COMMANDS)}
+"""The environment without defaults of options."""
+
+SETTINGS = ("Question", "ModelSettings", "DecodeSettings", "SamplingSettings", "Output", "ReplicaSettings")
 
 ONE_RUN = {"--prompt", "--file", "--system-prompt-file", "--raw", "--stop", "--json"}
 """What belongs to one question only."""
@@ -80,55 +87,61 @@ def as_flag(parameter: Any, value: str) -> list[str]:
 
 def parsed(command: str, parameter: Any, arguments: list[str], env: Mapping[str, str] = {}) -> Any:  # noqa: B006
     """What an option is after parsing; every other option is left alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in known_variables(COMMANDS):
-            patch.delenv(name, raising=False)
-        for name, value in env.items():
-            patch.setenv(name, value)
+    with patch.dict(os.environ, {**CLEAN, **env}, clear=True):
         needed = ["x" for each in COMMANDS[command].params if each.required]
         return COMMANDS[command].make_context(command, [*needed, *arguments]).params[parameter.name]
 
 
-@pytest.mark.parametrize(("command", "parameter"), PAIRS, ids=IDS)
-def test_a_variable_sets_what_its_flag_sets(command: str, parameter: Any) -> None:
+@cache
+def settings_of_run(*arguments: str, **env: str) -> tuple[Any, ...]:
+    """The settings that `lacli run` hands on, instead of an answer."""
+    with patch("lacli.cli.ask.ask") as ask:
+        assert call("run", "-p", "hi", *arguments, env=env).code == 0
+    return tuple(each for each in ask.call_args.args if isinstance(each, Path) or type(each).__name__ in SETTINGS)
+
+
+def found(kind: type[T], settings: tuple[Any, ...]) -> T:
+    return next(each for each in settings if isinstance(each, kind))
+
+
+@pytest.mark.parametrize(("command", "parameter"), PAIRS, ids=[f"{name} {each.opts[0]}" for name, each in PAIRS])
+def test_every_variable_sets_what_its_flag_sets_and_the_first_that_is_not_empty_wins(
+    command: str, parameter: Any
+) -> None:
     value, other = samples(parameter)
-    by_flag = parsed(command, parameter, as_flag(parameter, value))
-    assert by_flag != parsed(command, parameter, [])
+    by_flag, by_other = (parsed(command, parameter, [], {parameter.envvar[0]: each}) for each in (value, other))
+    assert by_flag == parsed(command, parameter, as_flag(parameter, value)) != parsed(command, parameter, [])
     for variable in parameter.envvar:
         assert parsed(command, parameter, [], {variable: value}) == by_flag
     if not parameter.is_flag or parameter.secondary_opts:
-        both = {variable: value for variable in parameter.envvar}
-        by_other = parsed(command, parameter, as_flag(parameter, other))
+        both = dict.fromkeys(parameter.envvar, value)
         assert parsed(command, parameter, as_flag(parameter, other), both) == by_other != by_flag
+    ours, theirs = ["", *parameter.envvar][-2:]
+    if theirs.startswith("LLAMA_ARG_"):
+        assert parsed(command, parameter, [], {ours: value, theirs: other}) == by_flag != by_other
+        assert parsed(command, parameter, [], {ours: "", theirs: other}) == by_other
 
 
-@pytest.mark.parametrize(("command", "parameter"), SHARED, ids=[f"{name} {each.opts[0]}" for name, each in SHARED])
-def test_our_variable_wins_over_llama_cpps_unless_it_is_empty(command: str, parameter: Any) -> None:
-    *_, ours, theirs = parameter.envvar
-    first, second = samples(parameter)
-    expected = {value: parsed(command, parameter, [], {ours: value}) for value in (first, second)}
-    assert parsed(command, parameter, [], {ours: first, theirs: second}) == expected[first] != expected[second]
-    assert parsed(command, parameter, [], {ours: "", theirs: second}) == expected[second]
-
-
-THEIR_WORDS = [
-    ("LLAMA_ARG_THREADS", "-1", "0"),
-    *(("LLAMA_ARG_FLASH_ATTN", word, "on") for word in ("on", "enabled", "true", "1")),
-    *(("LLAMA_ARG_FLASH_ATTN", word, "off") for word in ("off", "disabled", "false", "0")),
-    *(("LLAMA_ARG_FLASH_ATTN", word, "auto") for word in ("auto", "-1")),
-    *(("LLAMA_ARG_OFFLINE", word, "1") for word in ("on", "enabled", "true")),
-    *(("LLAMA_ARG_OFFLINE", word, "0") for word in ("off", "disabled", "false")),
-    ("LLAMA_ARG_CONTEXT_SHIFT", "enabled", "1"),
-    ("LLAMA_ARG_CONTEXT_SHIFT", "disabled", "0"),
-]
+THEIR_WORDS = {
+    "THREADS": {"-1": "0"},
+    "FLASH_ATTN": {
+        **dict.fromkeys(("on", "enabled", "true", "1"), "on"),
+        **dict.fromkeys(("off", "disabled", "false", "0"), "off"),
+        **dict.fromkeys(("auto", "-1"), "auto"),
+    },
+    "OFFLINE": {**dict.fromkeys(("on", "enabled", "true"), "1"), **dict.fromkeys(("off", "disabled", "false"), "0")},
+    "CONTEXT_SHIFT": {"enabled": "1", "disabled": "0"},
+}
 """What llama.cpp's variables may say, and what our options call it. Source: common/arg.cpp."""
 
 
-@pytest.mark.parametrize(("variable", "word", "ours"), THEIR_WORDS)
-def test_a_variable_of_llama_cpps_is_read_in_its_words(variable: str, word: str, ours: str) -> None:
-    found = [each for each in COMMANDS["chat"].params if variable in (each.envvar or ())]
-    expected = parsed("chat", found[0], [], {variable.replace("LLAMA_ARG", "LACLI"): ours})
-    assert parsed("chat", found[0], [], {variable: word}) == expected
+@pytest.mark.parametrize("name", THEIR_WORDS)
+def test_a_variable_of_llama_cpps_is_read_in_its_words(name: str) -> None:
+    theirs = f"LLAMA_ARG_{name}"
+    parameter = next(each for each in COMMANDS["chat"].params if theirs in (each.envvar or ()))
+    for word, ours in THEIR_WORDS[name].items():
+        expected = parsed("chat", parameter, [], {f"LACLI_{name}": ours})
+        assert parsed("chat", parameter, [], {theirs: word}) == expected, word
 
 
 @pytest.mark.parametrize("command", ["run", "bench", "check", "cost"])
@@ -142,11 +155,15 @@ def test_every_option_of_the_model_and_of_sampling_has_a_variable_and_no_questio
             assert not parameter.envvar, parameter.opts
 
 
-def test_a_variable_means_the_same_option_in_every_command() -> None:
+def test_every_long_spelling_makes_a_variable_which_means_the_same_option_in_every_command() -> None:
     found: dict[str, str] = {}
-    for _, parameter in EVERY:
+    for name, parameter in EVERY:
+        longs = {f"LACLI_{each[2:].replace('-', '_').upper()}" for each in parameter.opts if each.startswith("--")}
+        assert longs <= {*parameter.envvar}, (name, parameter.opts)
         for variable in parameter.envvar:
             assert found.setdefault(variable, long_name(parameter)) == long_name(parameter)
+    known = known_variables(COMMANDS)
+    assert {*found} | {"LACLI_DEBUG"} == {*known} and known["LACLI_WINDOW"] == "-W" and known["LACLI_DEBUG"] == ""
 
 
 def test_names_are_made_from_the_long_name_or_taken_from_llama_cpp() -> None:
@@ -159,21 +176,11 @@ def test_names_are_made_from_the_long_name_or_taken_from_llama_cpp() -> None:
     assert all(flag.startswith("--") for flag in LLAMA_CPP)
 
 
-@pytest.mark.parametrize(("command", "parameter"), EVERY, ids=[f"{name} {each.opts[0]}" for name, each in EVERY])
-def test_every_long_spelling_makes_a_variable(command: str, parameter: Any) -> None:
-    longs = [name for name in parameter.opts if name.startswith("--")]
-    assert {"LACLI_" + name[2:].replace("-", "_").upper() for name in longs} <= set(parameter.envvar)
-
-
-def test_a_system_prompt_of_the_environment_makes_room_for_the_flags_that_go_without_one(
-    asked: list[tuple[Any, ...]], tmp_path: Path
-) -> None:
+def test_a_system_prompt_of_the_environment_makes_room_for_the_flags_that_go_without_one(tmp_path: Path) -> None:
     (tmp_path / "system").write_text("from the file")
-    given: list[tuple[str, ...]] = [(), ("-sys", "from the flag"), ("-sysf", str(tmp_path / "system")), ("--raw",)]
-    for flags in given:
-        assert call("run", "-p", "hi", *flags, env={"LACLI_SYSTEM_PROMPT": "from outside"}).code == 0
-    systems = [next(each for each in one if isinstance(each, Question)).system for one in asked]
-    assert systems == ["from outside", "from the flag", "from the file", ""]
+    given = [(), ("-sys", "from the flag"), ("-sysf", str(tmp_path / "system")), ("--raw",)]
+    runs = [settings_of_run(*flags, LACLI_SYSTEM_PROMPT="from outside") for flags in given]
+    assert [found(Question, each).system for each in runs] == ["from outside", "from the flag", "from the file", ""]
 
 
 def test_help_shows_llama_cpps_names_and_the_rule_for_ours() -> None:
@@ -184,14 +191,6 @@ def test_help_shows_llama_cpps_names_and_the_rule_for_ours() -> None:
     assert re.search(r"LACLI_WINDOW=10 for --window", " ".join(out.split()))
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What `lacli run` would have been called with, instead of an answer."""
-    calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("lacli.cli.ask.ask", lambda *arguments: calls.append(arguments))
-    return calls
-
-
 UNSEEN = {"--offline", "--quiet", "--color", "--show-accepted", "--history"}
 """What a run has used up before it asks, or what is for the chat that it becomes without a prompt."""
 
@@ -199,26 +198,17 @@ RUN = [parameter for name, parameter in EVERY if name == "run" and long_name(par
 
 
 @pytest.mark.parametrize("parameter", RUN, ids=[parameter.opts[0] for parameter in RUN])
-def test_the_settings_of_a_run_are_those_of_the_flag(parameter: Any, asked: list[tuple[Any, ...]]) -> None:
-    value, _ = samples(parameter)
+def test_every_flag_changes_the_settings_of_a_run(parameter: Any) -> None:
     # Mirostat draws nothing at temperature 0, and one device of several is chosen where the model is not split.
-    base = ["run", "-p", "hi", *([] if "--temp" in parameter.opts else ["--temp", "0.7"])]
+    base = [*([] if "--temp" in parameter.opts else ["--temp", "0.7"])]
     base += ["-sm", "none"] if "--main-gpu" in parameter.opts else []
-    with_repack = {"LACLI_NO_REPACK": "0"}  # tests of a build that fails with it go without
-    for arguments, env in (([], with_repack), (as_flag(parameter, value), {}), ([], {parameter.envvar[0]: value})):
-        assert call(*base, *arguments, env=env).code == 0
-    plain, flagged, from_environment = ([each for each in one if _is_settings(each)] for one in asked)
-    assert flagged == from_environment != plain
+    env = {"LACLI_NO_REPACK": "0"} if "--no-repack" in parameter.opts else {}  # tests of a faulty build set it
+    plain = settings_of_run(*base, **env)
+    assert settings_of_run(*base, *as_flag(parameter, samples(parameter)[0])) != plain
 
 
-def _is_settings(argument: object) -> bool:
-    names = ("Question", "ModelSettings", "DecodeSettings", "SamplingSettings", "Output", "ReplicaSettings")
-    return isinstance(argument, Path) or type(argument).__name__ in names
-
-
-def test_a_window_of_the_environment_counts_as_chosen_beside_a_preset(asked: list[tuple[Any, ...]]) -> None:
-    assert call("run", "-p", "hi", "--preset", "code", env={"LACLI_WINDOW": "3"}).code == 0
-    decoding = next(each for each in asked[0] if isinstance(each, DecodeSettings))
+def test_a_window_of_the_environment_counts_as_chosen_beside_a_preset() -> None:
+    decoding = found(DecodeSettings, settings_of_run("--preset", "code", LACLI_WINDOW="3"))
     assert (decoding.window, decoding.ngram) == (3, 6)
 
 
@@ -229,32 +219,41 @@ def refused(*arguments: str, **env: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "flag"),
+    ("command", "variable", "value", "words"),
     [
-        ("LACLI_THREADS", "many", "-t"),
-        ("LLAMA_ARG_THREADS", "many", "-t"),
-        ("LACLI_WINDOW", "-3", "-W"),
-        ("LACLI_WINDOW", "300", "-W"),
-        ("LACLI_TOP_K", "-9", "--top-k"),
-        ("LACLI_STRICT", "perhaps", "--strict"),
-        ("LACLI_MODE", "jacoby", "--mode"),
-        ("LACLI_N_GPU_LAYERS", "most", "-ngl"),
-        ("LACLI_CACHE_TYPE_K", "q9", "-ctk"),
-        ("LACLI_COLOR", "blue", "--color"),
-        ("LLAMA_ARG_FLASH_ATTN", "2", "-fa"),
-        ("LLAMA_ARG_OFFLINE", "perhaps", "--offline"),
-        ("LLAMA_ARG_CHAT_TEMPLATE", "nonesuch", "--chat-template"),
+        ("run -q -p hi", "LACLI_THREADS", "many", "-t"),
+        ("run -q -p hi", "LLAMA_ARG_THREADS", "many", "-t"),
+        ("run -q -p hi", "LACLI_WINDOW", "-3", "-W"),
+        ("run -q -p hi", "LACLI_WINDOW", "300", "-W"),
+        ("run -q -p hi", "LACLI_WINDOW", "foo", "-W is 'foo', which is no whole number (LACLI_WINDOW sets"),
+        ("run -q -p hi", "LACLI_TEMP", "hot", "--temp is 'hot', which is no number (LACLI_TEMP sets"),
+        ("run -q -p hi", "LACLI_TOP_K", "-9", "--top-k"),
+        (
+            "run -q -p hi",
+            "LACLI_STRICT",
+            "maybe",
+            "--strict is 'maybe', which is neither yes nor no",
+        ),
+        ("run -q -p hi", "LACLI_MODE", "jacoby", "--mode"),
+        ("run -q -p hi", "LACLI_N_GPU_LAYERS", "most", "-ngl"),
+        ("run -q -p hi", "LACLI_CACHE_TYPE_K", "q9", "-ctk"),
+        ("run -q -p hi", "LACLI_COLOR", "blue", "--color"),
+        ("run -q -p hi", "LLAMA_ARG_FLASH_ATTN", "2", "-fa"),
+        ("run -q -p hi", "LLAMA_ARG_OFFLINE", "perhaps", "--offline"),
+        ("run -q -p hi", "LLAMA_ARG_CHAT_TEMPLATE", "nonesuch", "--chat-template"),
+        ("mask", "LACLI_WINDOW", "-3", "-W"),
+        ("bench", "LACLI_WINDOW", "3-", "-W"),
+        ("cost", "LACLI_BATCH", "-3", "-b"),
+        ("check", "LACLI_NGRAM", "1", "-N"),
+        ("doctor", "LACLI_THREADS", "-2", "-t"),
+        ("rpc-server", "LLAMA_ARG_THREADS", "-2", "-t"),
     ],
 )
-def test_an_error_names_the_variable_that_the_value_comes_from(variable: str, value: str, flag: str) -> None:
-    line = refused("run", "-q", "-p", "hi", **{"LACLI_THREADS": "", variable: value})
-    assert f"{variable} sets" in line and flag in line
-
-
-def test_a_value_of_the_environment_that_is_none_is_shown_with_what_is_wanted() -> None:
-    assert "-W is 'foo', which is no whole number (LACLI_WINDOW sets" in refused("run", LACLI_WINDOW="foo")
-    assert "--temp is 'hot', which is no number (LACLI_TEMP sets" in refused("run", LACLI_TEMP="hot")
-    assert "--strict is 'maybe', which is neither yes nor no (LACLI_STRICT sets" in refused("run", LACLI_STRICT="maybe")
+def test_an_error_names_the_variable_that_the_value_comes_from(
+    command: str, variable: str, value: str, words: str
+) -> None:
+    line = refused(*command.split(), **{"LACLI_THREADS": "", variable: value})
+    assert f"{variable} sets" in line and words in line
 
 
 def test_raw_wins_over_a_template_of_the_environment_and_not_over_one_of_the_command_line() -> None:
@@ -264,18 +263,6 @@ def test_raw_wins_over_a_template_of_the_environment_and_not_over_one_of_the_com
     assert "drop one" in refused("run", "-p", "hi", *flags, LACLI_CHAT_TEMPLATE="nonesuch")
 
 
-def test_every_command_names_the_variable() -> None:
-    assert "LACLI_WINDOW sets -W" in refused("mask", LACLI_WINDOW="-3")
-    assert "LACLI_WINDOW sets -W" in refused("bench", "--ablation", LACLI_WINDOW="3")
-    assert "LACLI_BATCH sets -b" in refused("cost", LACLI_BATCH="-3")
-    assert "LACLI_NGRAM sets -N" in refused("check", LACLI_NGRAM="1")
-
-
 def test_a_flags_own_error_names_no_variable() -> None:
     assert "LACLI" not in refused("run", "-p", "hi", "-W", "-3", LACLI_WINDOW="-4")
     assert "LACLI" not in refused("run", "-p", "hi", "-N", "1", LACLI_WINDOW="5")
-
-
-def test_what_is_known_has_a_flag_and_the_switch_for_tracebacks() -> None:
-    known = known_variables(COMMANDS)
-    assert known["LACLI_WINDOW"] == "-W" and known["LACLI_DEBUG"] == ""

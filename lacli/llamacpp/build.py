@@ -1,0 +1,226 @@
+"""The llama.cpp that is installed here: its files, its versions in words, and the command that builds it again.
+
+Only `load_library` loads it: the rest also describes a build that crashes, or is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from lacli.errors import in_one_line
+
+if TYPE_CHECKING:
+    from lacli.llamacpp.devices import Device
+    from lacli.llamacpp.library import Backend, Build
+
+PACKAGE = "llama-cpp-python"
+PYTHON = sys.executable or "python3"
+"""This Python; a program that embeds it may not say where it is."""
+
+GIB = 2**30
+
+Kind = Literal["cuda", "hip", "vulkan", "metal", "rpc", "native", "no-amx"]
+"""What a build is asked for: a backend of ggml's, all instructions of this processor, or none of its AMX."""
+
+CMAKE_ARGUMENTS: dict[Kind, str] = {
+    "cuda": "-DGGML_CUDA=on",
+    "hip": "-DGGML_HIP=on",
+    "vulkan": "-DGGML_VULKAN=on",
+    "metal": "-DGGML_METAL=on",
+    "rpc": "-DGGML_RPC=on",
+    "native": "-DGGML_NATIVE=on",
+    "no-amx": "-DCMAKE_CXX_FLAGS=-mno-amx-int8",
+}
+
+INSTRUCTIONS = {
+    **{name: name.lower() for name in ("AVX", "AVX2", "F16C", "FMA", "AVX_VNNI")},
+    "AVX512": "avx512f",
+    **{name: name.lower() for name in ("AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16", "AMX_INT8", "SVE")},
+    "NEON": "asimd",
+    "DOTPROD": "asimddp",
+    "FP16_VA": "asimdhp",
+    "MATMUL_INT8": "i8mm",
+}
+"""ggml's names of instruction sets, and Linux's flags of processors that have them."""
+
+VENDORS: dict[str, tuple[str, Kind]] = {
+    "0x10de": ("an NVIDIA GPU", "cuda"),
+    "0x1002": ("an AMD GPU", "vulkan"),
+    "0x8086": ("an Intel GPU", "vulkan"),
+}
+"""GPUs and what llama.cpp is built with for them, by their makers' PCI numbers."""
+
+DRIVER_S = 2.0
+"""Seconds that NVIDIA's driver may take to answer."""
+
+
+class LibraryMissing(Exception):
+    """llama.cpp cannot be loaded; the text is the loader's."""
+
+
+class Library(NamedTuple):
+    """llama.cpp as it is loaded here."""
+
+    build: Build
+    devices: list[Device]
+
+
+class Processor(NamedTuple):
+    """The processor's name, and on Linux the flags of all that it can do."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+
+
+def load_library() -> Library:
+    """Load llama.cpp and describe it. Raises LibraryMissing with the loader's reason."""
+    try:
+        from lacli.llamacpp.library import build, devices
+
+        return Library(build(), devices())
+    except Exception as error:  # a missing driver, a wrong architecture, a package half installed
+        raise LibraryMissing(in_one_line(error)) from error
+
+
+def library_files() -> list[Path]:
+    """The files of llama.cpp's libraries, where llama_cpp would load them."""
+    spec = find_spec("llama_cpp")
+    package = Path(spec.origin).parent if spec and spec.origin else Path()
+    # llama_cpp's own variable: which build is described must be the build that it loads.
+    found = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or package / "lib")
+    return sorted(path for path in found.glob("*") if re.search(r"\.(so|dylib|dll)\b", path.name))
+
+
+def build_files() -> list[tuple[str, int, int]]:
+    """Identify this build: each library's name, its bytes and the time of its last change in nanoseconds."""
+    found = []
+    for path in library_files():
+        with suppress(OSError):  # a link that leads nowhere
+            status = path.stat()
+            found.append((path.name, status.st_size, status.st_mtime_ns))
+    return found
+
+
+@cache
+def processor() -> Processor:
+    """Describe the processor, from /proc/cpuinfo where there is one."""
+    try:
+        first = Path("/proc/cpuinfo").read_text("utf-8", "replace").split("\n\n")[0]
+    except OSError:
+        return Processor(f"{platform.machine()} {platform.processor()}")
+    said: dict[str, str] = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", first, re.MULTILINE))
+    name = " ".join(said[field] for field in ("model name", "CPU part") if field in said)
+    # x86 calls them flags, ARM calls them Features.
+    return Processor(name, tuple(said.get("flags", said.get("Features", "")).split()))
+
+
+def gpu_here() -> tuple[str, Kind | None]:
+    """A GPU of this machine, used or not, and what llama.cpp is built with for it; None without a GPU."""
+    if platform.system() == "Darwin":
+        return ("Apple's GPU", "metal") if platform.machine() == "arm64" else ("", None)
+    with suppress(OSError, subprocess.SubprocessError):  # no driver, or one that does not answer
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        names = subprocess.run(query, capture_output=True, text=True, timeout=DRIVER_S, check=True).stdout.strip()
+        if names:
+            return names.splitlines()[0], "cuda"
+    if Path("/dev/nvidia0").exists():
+        return VENDORS["0x10de"]
+    if Path("/dev/kfd").exists():
+        return VENDORS["0x1002"]
+    for path in sorted(Path("/sys/class/drm").glob("card?/device/vendor")):
+        with suppress(OSError):
+            if found := VENDORS.get(path.read_text().strip()):
+                return found
+    return "", None
+
+
+def sound_kind() -> Kind:
+    """What mends a build that fails on this processor: no AMX where it has AMX, else its own instructions.
+
+    GCC 12.2 makes the set-up of ggml's AMX kernels crash (llama.cpp issue 20824); GCC 12.4, 13.3, 14 and clang do not.
+    """
+    return "no-amx" if "amx_int8" in processor().flags else "native"
+
+
+def rebuild_command(*kinds: Kind, as_before: bool = True) -> str:
+    """The command of a shell, PowerShell on Windows, that builds llama.cpp again for this Python.
+
+    as_before: with the backends of the build at hand beside `kinds`.
+    """
+    wanted = dict.fromkeys([*(_kinds_here() if as_before else []), *kinds])
+    arguments = " ".join(CMAKE_ARGUMENTS[kind] for kind in wanted)
+    on_windows = platform.system() == "Windows"
+    # PowerShell runs a quoted program only after an ampersand.
+    python = f"& '{PYTHON}'" if on_windows else shlex.quote(PYTHON)
+    pip = f"{python} -m pip install --force-reinstall --no-cache-dir '{_requirement()}'"
+    if not arguments:
+        return pip
+    return f'$env:CMAKE_ARGS="{arguments}"; {pip}' if on_windows else f'CMAKE_ARGS="{arguments}" {pip}'
+
+
+def _kinds_here() -> list[Kind]:
+    """The backends of the build at hand that have to be asked for, by the names of its libraries."""
+    names = {name for path in library_files() for name in re.findall(r"ggml-(\w+)", path.name)}
+    return [kind for kind in CMAKE_ARGUMENTS if kind in names]
+
+
+def _requirement() -> str:
+    """llama-cpp-python with the range of versions that lacli takes, from its own metadata or its checkout."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        requirements = requires("lacli") or []
+    except PackageNotFoundError:
+        import tomllib
+
+        project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+        requirements = project["project"]["dependencies"]
+    found = next((each for each in requirements if each.startswith(PACKAGE)), PACKAGE)
+    return found.partition(";")[0].strip()
+
+
+def version_lines(library: Library) -> list[str]:
+    """A line for the library, one for each backend, one for each device."""
+    build, devices = library
+    return [
+        build_words(build),
+        *(f"backend {backend_words(backend)}" for backend in build.backends),
+        *(f"device {device_words(device)}" for device in devices),
+    ]
+
+
+def build_words(build: Build) -> str:
+    """llama-cpp-python's version, and those of llama.cpp and ggml in it, as far as the library says."""
+    versions = {"llama.cpp": build.llama, "ggml": build.ggml, "commit": build.commit}
+    inside = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    return f"{PACKAGE} {build.python}" + (f" ({inside})" if inside else "")
+
+
+def backend_words(backend: Backend) -> str:
+    """A backend's name and what its build uses: CPU: AVX2, FMA."""
+    return f"{backend.name}: {', '.join(backend.features)}" if backend.features else backend.name
+
+
+def device_words(device: Device) -> str:
+    """A device's name, description and memory: CUDA0: NVIDIA H200, 138.2 of 139.8 GiB free."""
+    words = f"{device.name}: {device.description.strip()}"
+    if not device.total:
+        return words
+    if not device.is_gpu:  # ggml calls all of the processor's memory free
+        return f"{words}, {gib(device.total)} GiB"
+    return f"{words}, {gib(device.free)} of {gib(device.total)} GiB free"
+
+
+def gib(size: int) -> str:
+    """Bytes as GiB: 0.4, 7.5, 120."""
+    return f"{size / GIB:.1f}" if size < 100 * GIB else f"{size / GIB:.0f}"

@@ -1,0 +1,328 @@
+"""The doctor: what each check finds on machines that are played, the report, and the program on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import typer.main
+
+from lacli.cli import doctor
+from lacli.cli.doctor import Finding, report
+from lacli.cli.environment import known_variables
+from lacli.cli.main import app
+from lacli.errors import LacliError
+from lacli.llamacpp import probe
+from lacli.llamacpp.build import (
+    GIB,
+    Library,
+    LibraryMissing,
+    Processor,
+)
+from lacli.llamacpp.devices import CPU, Device
+from lacli.llamacpp.library import Backend, Build
+from tests.program import (
+    call,
+    environment,
+    finish,
+    on_terminal,
+    run,
+)
+
+PROCESSOR = Device(CPU, "A processor", False, 16 * GIB, 16 * GIB)
+CARD = Device("CUDA0", "A card", True, 20 * GIB, 24 * GIB)
+FEATURES = ("AVX", "AVX2", "F16C", "FMA", "LLAMAFILE")
+FLAGS = ("fpu", "avx", "avx2", "f16c", "fma")
+KNOWN = {"LACLI_DEBUG": "", "LACLI_WINDOW": "-W", "LACLI_THREADS": "-t", "LLAMA_ARG_THREADS": "-t"}
+ONLY_RPC = "only --rpc and lacli rpc-server"
+NO_VARIABLE = "no LACLI_ or LLAMA_ARG_ variable is set"
+
+Play = Callable[..., None]
+
+
+def library(*names: str, devices: tuple[Device, ...] = (PROCESSOR,), features: tuple[str, ...] = FEATURES) -> Library:
+    backends = Backend(CPU, features), *map(Backend, names)
+    return Library(Build("0.3.36", "0.5.0", "0.25.3", "abc", backends), list(devices))
+
+
+def fail(*_: object) -> NoReturn:
+    raise OSError("the probe broke")
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Let functions of the doctor give these values; at first those of a machine on which all is well."""
+
+    def change(**values: Any) -> None:
+        for name, value in values.items():
+            if name == "load":
+                monkeypatch.setattr("os.getloadavg", lambda value=value: (value, 0.0, 0.0))
+            else:
+                monkeypatch.setattr(doctor, name, value if callable(value) else lambda *_, value=value: value)
+
+    change(load_library=library(), processor=Processor("A processor", FLAGS), gpu_here=("", None), cpu_limit=None)
+    change(physical_cores=4, logical_cores=8, load=0.1, writable=True, free_disk=100 * GIB)
+    return change
+
+
+NVIDIA = {"gpu_here": ("NVIDIA H200", "cuda")}
+FAST = {"processor": Processor("Fast", (*FLAGS, "avx512f", "avx512_vnni"))}
+ARM = {"processor": Processor("ARM", ("asimd", "asimddp", "i8mm")), "load_library": library(features=("NEON",))}
+FOLDERS = {"kept": Path("/a"), "other": Path("/b")}
+
+FOUND: list[tuple[Mapping[str, Any], Callable[[], Finding], str, str, str]] = [
+    ({}, doctor.check_library, "fine", "llama-cpp-python 0.3.36 (llama.cpp 0.5.0, ggml 0.25.3, commit abc)", ""),
+    ({}, doctor.check_instructions, "fine", "AVX, AVX2, F16C, FMA in use, all that this processor has", ""),
+    ({"processor": Processor("M4")}, doctor.check_instructions, "fine", "AVX, AVX2, F16C, FMA in use", ""),
+    (FAST, doctor.check_instructions, "better", "built without AVX512, AVX512_VNNI, which", "-DGGML_NATIVE=on"),
+    (ARM, doctor.check_instructions, "better", "built without DOTPROD, MATMUL_INT8, which", "-DGGML_NATIVE=on"),
+    ({}, doctor.check_gpu, "fine", "none found; the processor computes (device CPU)", ""),
+    ({"load_library": library("CUDA", devices=(CARD, PROCESSOR))}, doctor.check_gpu, "fine",
+     "CUDA0: A card, 20.0 of 24.0 GiB free", ""),
+    (NVIDIA, doctor.check_gpu, "better", "NVIDIA H200 is here, but this llama.cpp computes", "-DGGML_CUDA=on"),
+    ({**NVIDIA, "load_library": library("CUDA")}, doctor.check_gpu, "better", "it finds none", "the GPU's driver"),
+    ({}, lambda: doctor.check_rpc(()), "fine", "not built in; only --rpc and lacli rpc-server need it", ""),
+    ({"load_library": library("RPC")}, lambda: doctor.check_rpc(()), "fine", "built in: --rpc and lacli", ""),
+    ({}, lambda: doctor.check_threads(0), "fine", "4 physical cores, -t is 4 by default; load 0.1", ""),
+    ({}, lambda: doctor.check_threads(3), "fine", "4 physical cores, -t is 3; load 0.1", ""),
+    ({"cpu_limit": 2.5}, lambda: doctor.check_threads(0), "better", "may use 2.5 of them", "export LACLI_THREADS=2"),
+    ({"cpu_limit": 2.5}, lambda: doctor.check_threads(3), "better", "-t is 3; but", "export LACLI_THREADS=2"),
+    ({"cpu_limit": 2.5}, lambda: doctor.check_threads(2), "fine", "-t is 2", ""),
+    ({"cpu_limit": 0.5}, lambda: doctor.check_threads(1), "fine", "-t is 1", ""),
+    ({"cpu_limit": 8.0}, lambda: doctor.check_threads(0), "fine", "-t is 4", ""),
+    ({"load": 6.4}, lambda: doctor.check_threads(0), "better", "about 6.4 of 8 cores", "-t 2 while they run"),
+    ({"load": 6.4}, lambda: doctor.check_threads(2), "fine", "-t is 2", ""),
+    ({"load": 40.0}, lambda: doctor.check_threads(0), "better", "slows all", "-t 1 while they run"),
+    ({"free_disk": GIB // 10}, doctor.check_cache, "better", "107 MB free; no model of use fits", "lacli rm"),
+    ({"writable": False}, doctor.check_cache, "better", "it is not writable", "HF_HUB_CACHE"),
+    ({}, lambda: doctor.check_folders(FOLDERS, Path("/c")), "fine", "kept, other: writable", ""),
+    ({}, lambda: doctor.check_variables({"LACLI_WINDOW": "", "PATH": "x"}, KNOWN), "fine", "variable is set", ""),
+]  # fmt: skip
+"""What differs from a good machine, a check, and what it finds; '' for nothing to be done."""
+
+
+@pytest.mark.parametrize(("changes", "check", "state", "words", "todo"), FOUND, ids=[row[3] for row in FOUND])
+def test_a_check_says_what_it_finds_and_what_to_do(
+    changes: Mapping[str, Any], check: Callable[[], Finding], state: str, words: str, todo: str, play: Play
+) -> None:
+    play(**changes)
+    found = check()
+    assert (found.state, words in found.words, len(found.todo)) == (state, True, bool(todo)), found
+    assert todo in "".join(found.todo) and ("pip install" in "".join(found.todo)) == ("GGML" in todo)
+
+
+def test_a_library_that_does_not_load_is_broken_with_the_command_and_what_needs_it_is_unknown(play: Play) -> None:
+    def missing() -> NoReturn:
+        raise LibraryMissing("libcuda.so.1: cannot open shared object file")
+
+    play(gpu_here=("an Intel GPU", "vulkan"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "load_library", missing)
+        found = doctor.check_library()
+        unknown = [
+            doctor.check_instructions,
+            doctor.check_gpu,
+            lambda: doctor.check_rpc(()),
+            lambda: doctor.check_answers(1),
+        ]
+        assert {doctor.guarded(check).words for check in unknown} == {"known when llama.cpp loads"}
+    assert found.state == "broken" and "libcuda.so.1" in found.words
+    assert "install what the reason names" in found.todo[0] and 'CMAKE_ARGS="-DGGML_VULKAN=on"' in found.todo[1]
+
+
+def test_a_check_that_fails_is_unknown_with_the_reason() -> None:
+    assert doctor.guarded(fail) == Finding("unknown", "cannot tell: the probe broke")
+
+
+@pytest.mark.parametrize(
+    ("flags", "arguments"), [(("avx",), "-DGGML_NATIVE=on"), (("amx_int8",), "-DCMAKE_CXX_FLAGS=-mno-amx-int8")]
+)
+@pytest.mark.parametrize(("without", "state"), [("", "better"), ("SIGILL when it is loaded", "broken")])
+def test_a_build_that_fails_is_named_with_the_one_that_does_not(
+    flags: tuple[str, ...], arguments: str, without: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+
+    def trial(*threads: int, repack: bool) -> str:
+        tried.append(threads)
+        return "SIGSEGV" if repack else without
+
+    monkeypatch.setattr(probe, "forget", lambda: tried.append("forgotten"))
+    monkeypatch.setattr(probe, "trial", trial)
+    monkeypatch.setattr("lacli.llamacpp.build.processor", lambda: Processor("", flags))
+    found = doctor.check_kernels(3)
+    assert tried == ["forgotten", (3, 3), (3, 3)]
+    assert found.state == state and (without or "SIGSEGV") in found.words and arguments in found.todo[0]
+    assert found.facts == {"fault": "SIGSEGV", "fault_without_repack": without}
+
+
+def test_rpc_servers_are_asked_for_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = [Device("RPC0", "box:1", True, 3 * GIB, 4 * GIB), Device("RPC1", "box:2", True, GIB, 2 * GIB)]
+    monkeypatch.setattr("lacli.llamacpp.rpc.remote_devices", lambda servers, timeout_s: devices)
+    found = doctor.check_rpc(("box:1", "box:2"))
+    assert found.words == "RPC0: box:1, 3.0 of 4.0 GiB free; RPC1: box:2, 1.0 of 2.0 GiB free"
+    assert found.facts["asked"] == ("box:1", "box:2")
+
+    def refuse(*_: object) -> NoReturn:
+        raise LacliError("nobody listens", "start a server")
+
+    monkeypatch.setattr("lacli.llamacpp.rpc.remote_devices", refuse)
+    found = doctor.check_rpc(("box:1",))
+    assert (found.state, found.words, found.todo) == ("broken", "nobody listens", ["start a server"])
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("250000 100000\n", 2.5), ("50000 100000\n", 0.5), ("max 100000\n", None), ("nonsense", None), (None, None)],
+)
+def test_a_containers_limit_is_read(text: str | None, limit: float | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "cpu.max").write_text(text)
+    assert doctor.cpu_limit(tmp_path) == limit
+
+
+def test_a_folder_with_a_file_in_its_place_or_above_it_is_not_writable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").chmod(0o755)
+    folders = {"costs": tmp_path / "file", "history": tmp_path / "file" / "lacli", "new": tmp_path / "a" / "b"}
+    found = doctor.check_folders(folders, tmp_path / "models.txt")
+    assert found.state == "better" and f"costs ({tmp_path}/file), history" in found.words and "new" not in found.words
+
+
+def test_broken_lines_of_the_own_aliases_are_named(tmp_path: Path) -> None:
+    names = tmp_path / "models.txt"
+    names.write_text("fine a/b\nbroken\nbroken too\n")
+    found = doctor.check_folders({}, names)
+    assert found.state == "better" and "models.txt, line 2: no repository" in found.words and "1 more" in found.words
+
+
+def test_variables_are_shown_with_the_flag_they_set_and_slips_with_the_nearest_name() -> None:
+    environ = {"LACLI_WINDOW": "8", "LACLI_WINDWO": "8", "LLAMA_ARG_PORT": "80", "LACLI_DEBUG": "1"}
+    found = doctor.check_variables(environ | {"LACLI_THREADS": "2", "LLAMA_ARG_THREADS": "9"}, KNOWN)
+    assert found.state == "better" and found.todo == ["LACLI_WINDWO: did you mean LACLI_WINDOW?"]
+    said = found.words.split("; ")
+    assert said[0] == "unknown: LACLI_WINDWO" and said[-1] == "LLAMA_ARG_PORT: llama.cpp's, not read by lacli"
+    assert {"LACLI_WINDOW=8 sets -W", "LACLI_DEBUG=1", "LACLI_THREADS=2 sets -t"} < {*said}
+    assert "LLAMA_ARG_THREADS is not used, LACLI_THREADS wins" in said
+    assert found.facts["unknown"] == ["LACLI_WINDWO"] and "LLAMA_ARG_THREADS" in str(found.facts["set"])
+
+
+@pytest.mark.parametrize("name", ["LACLI_FOO", "LACLI_PROMPT", "LACLI_KEY"])
+def test_a_variable_that_resembles_none_is_given_no_other_name(name: str) -> None:
+    known = known_variables(getattr(typer.main.get_command(app), "commands"))  # noqa: B009  # Typer's own class has it
+    assert doctor.check_variables({name: "1"}, known).todo == [f"{name}: no option has it"]
+
+
+class PlayedAnswer:
+    """An answer of the demo model, as far as the doctor looks at it."""
+
+    def __init__(self, speed: float, tokens: list[int]) -> None:
+        self.tokens = tokens
+        self.statistics = self
+        self.tokens_per_second = speed
+
+
+@pytest.mark.parametrize(
+    ("speed", "tokens", "state", "words"),
+    [
+        (70.0, [1, 2], "fine", "plain 50 tokens/s, lookahead 70, the same text"),
+        (40.0, [1, 2], "fine", "the same text (so small a model gains nothing; lacli cost MODEL tells for yours)"),
+        (70.0, [1, 3], "better", "their texts differ"),
+    ],
+)
+def test_the_demo_model_answers_alike_in_both_modes(
+    speed: float, tokens: list[int], state: str, words: str, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {"plain": PlayedAnswer(50.0, [1, 2]), "lookahead": PlayedAnswer(speed, tokens)}
+    monkeypatch.setattr(doctor, "demo_answer", lambda mode, threads: answers[mode])
+    found = doctor.check_answers(1)
+    assert found.state == state and found.words.endswith(words)
+    play(demo_answer=fail)
+    assert doctor.check_answers(1).state == "broken"
+
+
+def lines_of(findings: Mapping[str, Finding], columns: int = 60, **how: bool) -> list[str]:
+    return report(findings, columns, **{"colored": False, "unicode": True, **how}).splitlines()
+
+
+def test_lines_keep_to_the_width_but_commands_stay_whole() -> None:
+    command = "a command " * 20
+    lines = lines_of({"GPU": Finding("better", "many words " * 20, todo=[command])})
+    assert any(line.endswith(command) for line in lines)
+    assert all(len(line) <= 60 for line in lines if command not in line)
+
+
+def test_a_report_is_in_ascii_without_colours_or_control_codes_where_it_must_be() -> None:
+    findings = {str(state): Finding(state, "LACLI_WINDOW=7\x1b[2J", todo=["do\x1b[2J"]) for state in doctor.MARKS}
+    plain = lines_of(findings, unicode=False)
+    assert "\x1b" not in "".join(lines_of(findings)) and plain[2].startswith("ok fine")
+    assert "".join(plain).replace("\N{SYMBOL FOR ESCAPE}", "").isascii()
+    assert "\x1b[1;32m" in "".join(lines_of(findings, colored=True))
+
+
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [
+        (["fine", "unknown"], "lacli works here."),
+        (["better", "fine"], "lacli works here; 1 thing could be better (!)."),
+        (["better", "better"], "lacli works here; 2 things could be better (!)."),
+        (["broken", "better", "broken"], "lacli does not work here: see 0 and 2."),
+    ],
+)
+def test_the_last_sentence_says_whether_lacli_works(states: list[Any], words: str) -> None:
+    assert lines_of({str(place): Finding(state, "x") for place, state in enumerate(states)})[-1] == words
+
+
+FACTS = {
+    "Python": {"version", "system"},
+    "llama.cpp": {"python", "llama", "ggml", "commit"},
+    "instructions": {"used"},
+    "kernels": {"fault", "fault_without_repack"},
+    "GPU": {"devices"},
+    "RPC": {"built_in"},
+    "threads": {"physical_cores", "logical_cores", "cpu_limit", "threads"},
+    "model cache": {"path", "free"},
+    "environment": {"set", "unknown"},
+}
+"""The facts that programs read, by their subjects."""
+
+
+def test_the_program_reports_on_this_machine_and_writes_json(tmp_path: Path) -> None:
+    (tmp_path / "lacli").mkdir()
+    (tmp_path / "lacli" / "models.txt").write_text("fine a/b\nbroken\n")
+    env = {"XDG_CONFIG_HOME": str(tmp_path), "LACLI_STRIKT": "1"}
+    done = call("doctor", env=env)
+    assert (done.code, done.err) == (0, "") and "the demo model answers" in done.out and "\x1b" not in done.out
+    found = json.loads(call("doctor", "--no-test", "--json", env=env).out)
+    assert found["usable"] is True and found["version"]
+    by_subject = {each["subject"]: each for each in found["findings"]}
+    assert [*by_subject][:2] == ["Python", "llama.cpp"] and "self-test" not in by_subject
+    assert {*by_subject["kernels"]} == {"subject", "state", "words", "todo", "facts"}
+    assert all(keys <= {*by_subject[subject]["facts"]} for subject, keys in FACTS.items())
+    assert "line 2: no repository" in by_subject["own folders"]["words"]
+    assert by_subject["environment"]["todo"] == ["LACLI_STRIKT: did you mean LACLI_STRICT?"]
+    assert "LACLI_STRIKT" not in environment()
+
+
+def test_on_a_terminal_the_marks_are_coloured(tmp_path: Path) -> None:
+    shown = finish(on_terminal("doctor", "--no-test", env={"TERM": "xterm", "HF_HOME": str(tmp_path)})).out
+    assert "\x1b[1;32m" in shown and f"{tmp_path / 'hub'}: " in shown
+
+
+def test_a_library_that_cannot_be_imported_is_reported_by_the_program(tmp_path: Path) -> None:
+    (tmp_path / "llama_cpp.py").write_text("raise OSError('libcuda.so.1: cannot open shared object file')\n")
+    done = run("doctor", env={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
+    assert (done.code, done.err) == (1, "")
+    assert "libcuda.so.1" in done.out and "pip install --force-reinstall" in done.out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [("LACLI_THREADS", "-2", "LACLI_THREADS sets -t"), ("LLAMA_ARG_RPC", "box:0", "LLAMA_ARG_RPC sets --rpc")],
+)
+def test_a_wrong_option_is_a_usage_error_that_names_its_variable(name: str, value: str, words: str) -> None:
+    done = call("doctor", "--no-test", env={name: value})
+    assert done.code == 2 and words in done.err and value in done.err
