@@ -36,7 +36,7 @@ from lacli.llamacpp.build import (
 )
 from lacli.llamacpp.devices import logical_cores, physical_cores
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import OURS, THEIRS, DecodeSettings, Mode, spellings
+from lacli.settings import OURS, THEIRS, DecodeSettings, ModeName, spellings
 from lacli.text.files import free_disk, nearest_folder
 from lacli.text.format import counted, nearest, offered, printable, size_in_words
 
@@ -274,7 +274,7 @@ def check_cache() -> Finding:
 
 def check_folders(folders: Mapping[str, Path], own_names: Path) -> Finding:
     """lacli's own folders can be written, or made; the user's list of model names in one of them can be read."""
-    from lacli.hub.aliases import read_list
+    from lacli.hub.names import read_list
 
     facts = {name: str(path) for name, path in folders.items()}
     broken = [error.what for error in read_list(own_names)[1]] if own_names.exists() else []
@@ -340,7 +340,7 @@ def check_answers(threads: int) -> Finding:
     return Finding("fine", f"{words}, the same text{slower}", facts)
 
 
-def demo_answer(mode: Mode, threads: int) -> Answer:
+def demo_answer(mode: ModeName, threads: int) -> Answer:
     """The bundled model's answer to a question, in this mode; threads: 0 for one a physical core."""
     from lacli import load
 

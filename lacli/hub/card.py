@@ -19,7 +19,7 @@ from lacli.llamacpp.gguf import Header, read_header
 from lacli.llamacpp.library import library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings, check_rows
-from lacli.settings import MODES, DecodeSettings, Mode
+from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.terminal.screen import wrapped
 from lacli.text.format import (
     columns,
@@ -101,7 +101,7 @@ class Card:
     description: str = ""
     adds_bos: bool = False
     chat: Chat | None = None
-    modes: tuple[Mode, ...] = ()
+    modes: tuple[ModeName, ...] = ()
     notes: tuple[str, ...] = ()
     memory: tuple[Memory, ...] = ()
     problem: str = ""
@@ -154,7 +154,7 @@ def _buffers(model: LlamaModel, loading: ModelSettings, decoding: DecodeSettings
         return engine.cells, cache, sum(kinds.values()) - cache
 
 
-def _modes(back: int) -> tuple[Mode, ...]:
+def _modes(back: int) -> tuple[ModeName, ...]:
     """The modes of a model that can roll back `back` guesses, -1 for any: lookahead needs trees of them."""
     if not back:
         return ("plain",)
