@@ -14,12 +14,12 @@ from benchmarks.parallel.steps import Group, GroupStairs
 from benchmarks.parallel.trace import Trace, TracedStep, TracingDecoder
 from benchmarks.simulated import SimulatedEngine, Stairs
 from lacli.bench.tasks import Task
-from lacli.engine import Closing
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, decode_settings
+from lacli.text.files import Closing
 
 CELLS = 4096
 AUTO = DecodeSettings(mode="auto")

@@ -14,11 +14,12 @@ from lacli.bench.rounds import Contender
 from lacli.bench.sweep import Point
 from lacli.check.compare import OpenEngine
 from lacli.decode import Decoder
-from lacli.engine import Closing, Engine
+from lacli.engine import Engine
 from lacli.llamacpp.context import Context
 from lacli.llamacpp.settings import Capacity
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, ModeName, Switch
+from lacli.text.files import Closing
 
 FAMILY: dict[ModeName, str] = {
     "plain": "plain",

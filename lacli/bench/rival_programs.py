@@ -20,9 +20,9 @@ from lacli.bench.rival_run import (
     shared_flags,
     tied,
 )
-from lacli.engine import Closing
 from lacli.errors import LacliError
 from lacli.llamacpp.settings import ModelSettings
+from lacli.text.files import Closing
 
 MOST_TRIES = 10
 """The log has a thread of its own, and what that has not written when the process ends is lost: so ask again."""

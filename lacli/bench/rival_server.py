@@ -28,9 +28,9 @@ from lacli.bench.rival_run import (
     shared_flags,
     tied,
 )
-from lacli.engine import Closing
 from lacli.errors import LacliError
 from lacli.llamacpp.settings import ModelSettings
+from lacli.text.files import Closing
 
 NAME = "llama-server"
 HOST = "127.0.0.1"

@@ -20,10 +20,9 @@ from lacli.chat.logged import (
     is_log,
 )
 from lacli.chat.saved import messages_json, settings_json
-from lacli.engine import Closing
 from lacli.errors import LacliError, reason_of
 from lacli.session.generation import Answer
-from lacli.text.files import for_owner
+from lacli.text.files import Closing, for_owner
 
 
 class Transcript(Closing):

@@ -16,7 +16,7 @@ from lacli.check.judge import (
 )
 from lacli.check.replay import Recorder
 from lacli.decode import Decoder
-from lacli.engine import Closing, Engine
+from lacli.engine import Engine
 from lacli.errors import BatchRefused, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import EXACT_CELLS, ModelSettings
@@ -24,6 +24,7 @@ from lacli.modes import Mode
 from lacli.pretended import PretendingDecoder
 from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import Step
+from lacli.text.files import Closing
 from lacli.verify import SampleAndMatch
 
 OpenEngine = Callable[[DecodeSettings], AbstractContextManager[Engine]]

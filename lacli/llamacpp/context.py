@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
-from lacli.engine import Closing, Engine, Successors
+from lacli.engine import Engine, Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llamacpp.devices import bounded_by_free_memory
 from lacli.llamacpp.library import lib, library
@@ -24,6 +24,7 @@ from lacli.llamacpp.logits import LogitsView, in_order, ranked
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
 from lacli.settings import DecodeSettings
+from lacli.text.files import Closing
 
 CONTEXT_PAD = 256
 """llama.cpp rounds a context up to a multiple of this many cells."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lacli.engine import Closing
 from lacli.errors import ModelLoadError
+from lacli.text.files import Closing
 
 MOST_DIMENSIONS = 4
 """ggml's GGML_MAX_DIMS."""

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lacli.engine import Closing
 from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.llamacpp.devices import (
     CPU,
@@ -23,6 +22,7 @@ from lacli.llamacpp.devices import (
 from lacli.llamacpp.library import _switch_tiles, declared, devices, lib, library
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings
+from lacli.text.files import Closing
 from lacli.text.format import count_in_words
 from lacli.text.jinja import compile_template
 

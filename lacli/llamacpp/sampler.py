@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Ints
-from lacli.engine import Closing, Distribution, Floats
+from lacli.engine import Distribution, Floats
 from lacli.errors import SamplingError, UsageError
 from lacli.llamacpp.library import captured_stderr, lib, library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.text.files import Closing
 
 LOCATED = re.compile(r"error parsing grammar: (?P<what>.*?)(?: at (?P<rest>.*))?\Z", re.DOTALL)
 

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lacli.engine import Closing
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import Context, LlamaEngine
 from lacli.llamacpp.devices import (
@@ -27,6 +26,7 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings, Placement, ReplicaSettings
 from lacli.replicas.isolated import ChildSettings, RemoteEngine
 from lacli.settings import DecodeSettings, Switch
+from lacli.text.files import Closing
 
 FETCHED_WHOLE = 65_536
 """Tokens of a vocabulary up to which a row's logits are fetched from another machine sooner than its best candidates.

@@ -24,11 +24,12 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from lacli.batch import Batch, Ints
-from lacli.engine import Closing, Floats, Successors
+from lacli.engine import Floats, Successors
 from lacli.errors import LacliError, ReplicaLost
 from lacli.llamacpp.probe import python_environment
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings
+from lacli.text.files import Closing
 from lacli.text.format import printable
 
 

@@ -12,10 +12,10 @@ from time import perf_counter
 from weakref import WeakSet
 
 from lacli.decode import Decoder
-from lacli.engine import Closing
 from lacli.errors import LacliError
 from lacli.pool import PoolStatistics
 from lacli.stats import Finish, RunStatistics, Step
+from lacli.text.files import Closing
 from lacli.text.stream import Piece, TextStream
 
 

@@ -16,7 +16,7 @@ from weakref import WeakSet
 from lacli.auto.kept import KeptTexts
 from lacli.batch import Ints
 from lacli.decode import Decoder
-from lacli.engine import Closing, Engine
+from lacli.engine import Engine
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.llamacpp.context import Context, most_back
 from lacli.llamacpp.gguf import weight_types
@@ -44,6 +44,7 @@ from lacli.session.notes import (
 from lacli.settings import DecodeSettings, SourceName, possible
 from lacli.staircase import Cost
 from lacli.stats import Step
+from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
 from lacli.text.reasoning import marker_tokens, with_thoughts
 from lacli.text.stream import Piece

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TextIO, TypeGuard
+from types import TracebackType
+from typing import Self, TextIO, TypeGuard
 
 from lacli.text.format import size_in_words
 
@@ -101,3 +102,16 @@ def nearest_folder(path: Path) -> Path:
 def free_disk(path: Path) -> int:
     """Bytes that are free for a folder."""
     return shutil.disk_usage(nearest_folder(path)).free
+
+
+class Closing:
+    """Closed when its `with` block is left; `close` may be called again."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()

@@ -207,11 +207,12 @@ def ctrl_c_at_line(number: int) -> Iterator[Lines]:
             raise KeyboardInterrupt
         return None if lines.reached else local
 
+    before = sys.gettrace()
     sys.settrace(lambda frame, event, argument: local if frame.f_code.co_filename in files else None)
     try:
         yield lines
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
 
 
 TINY = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
