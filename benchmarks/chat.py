@@ -22,10 +22,8 @@ from time import perf_counter
 
 from benchmarks.core import PROMPTS, ms, print_table
 from benchmarks.keeping import KeepingNothing, LearningAnew, Unforgetting
-from lacli.chat.adjust import Adjusted
-from lacli.chat.conversation import Conversation
-from lacli.chat.prompts import Prompts
-from lacli.chat.talk import Chat
+from lacli.chat.conversation import Chat, Conversation, PromptTokens
+from lacli.chat.settings import ChatSettings
 from lacli.decode import Decoder
 from lacli.hub.download import find_model
 from lacli.llamacpp.sampling import SamplingSettings
@@ -73,7 +71,7 @@ class Bench(Session):
         """A new conversation."""
         self.adapt(decoding, sampling)
         self.decoder = kind(self.engine, self.settings, self._verifier())
-        return Chat(self, Adjusted(self.settings, sampling, self.limit), Conversation())
+        return Chat(self, ChatSettings(self.settings, sampling, self.limit), Conversation())
 
 
 @dataclass(frozen=True)
@@ -195,9 +193,9 @@ def answered_twice(chat: Chat, questions: Sequence[str]) -> list[Answer]:
     answers = []
     for turn, question in enumerate(questions):
         answers.append(timed_turn(chat, chat.ask(question)).answer)
-        if chat.sampling.temp:
-            other = replace(chat.sampling, seed=chat.sampling.seed + 1000 * (turn + 1))
-            chat.change(Adjusted(chat.settings, other, chat.limit))
+        if chat.settings.sampling.temp:
+            seed = chat.settings.sampling.seed + 1000 * (turn + 1)
+            chat.change(chat.settings.with_values({"seed": seed}))
         answers.append(timed_turn(chat, chat.again()).answer)
     return answers
 
@@ -217,13 +215,13 @@ def overhead(bench: Bench) -> Iterator[list[str]]:
 
 def overhead_of(bench: Bench, messages: list[dict[str, str]]) -> tuple[int, list[float]]:
     """The tokens before the last question, and the seconds of each column."""
-    prompts = Prompts(bench)
-    asked = prompts.spell(messages[:-2])
+    prompts = PromptTokens(bench)
+    asked = prompts.prompt(messages[:-2])
     answer = bench.model.tokenize(messages[-2]["content"], add_special=False)
     prompts.answered(asked, answer)
-    text, prompt = [*asked.tokens, *answer], prompts.spell(messages).tokens
+    text, prompt = [*asked.tokens, *answer], prompts.prompt(messages).tokens
     rendering = median(timed(lambda: bench.conversation_text(messages)) for _ in range(bench.repeats))
-    spelling = median(timed(lambda: prompts.spell(messages)) for _ in range(bench.repeats))
+    spelling = median(timed(lambda: prompts.prompt(messages)) for _ in range(bench.repeats))
     decoder = bench.chat(Decoder, LARGE, GREEDY).session.decoder
     times = [rendering, spelling - rendering, *cutting(decoder, text, prompt, bench.repeats)]
     for new in (partial(Lookup, LARGE), partial(lookahead, bench)):

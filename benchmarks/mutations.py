@@ -128,13 +128,13 @@ MUTANTS = (
         "lacli/cache.py",
         "self._shared = [min(shared, length) for shared in self._shared]",
         "pass",
-        ("tests/session/test_reuse.py", "tests/end_to_end/test_turns.py", *LOOP),
+        ("tests/session/test_reuse.py", "tests/chat/test_conversation.py", *LOOP),
     ),
     Mutant(
         "lacli/cache.py",
         "self._engine.shift(0, keep + count, ALL, -count)",
         "self._engine.shift(0, keep + count, ALL, -count - 1)",
-        ("tests/end_to_end/test_full_context.py", *LOOP),
+        ("tests/chat/test_conversation.py", *LOOP),
     ),
     # Verification and the loop.
     Mutant(
@@ -161,7 +161,7 @@ MUTANTS = (
         "lacli/decode.py",
         "self.replicas.cut(min(same, len(prompt) - 1))",
         "self.replicas.cut(same)",
-        ("tests/session/test_reuse.py", "tests/end_to_end/test_turns.py"),
+        ("tests/session/test_reuse.py", "tests/chat/test_conversation.py"),
     ),
     Mutant("lacli/decode.py", "room = len(tree) // 2", "room = 0", LOOP),
     Mutant(
@@ -236,7 +236,10 @@ MUTANTS = (
         ("tests/hub/test_download.py",),
     ),
     Mutant(
-        "lacli/chat/conversation.py", "del self.messages[:2]", "del self.messages[:1]", ("tests/test_conversation.py",)
+        "lacli/chat/conversation.py",
+        "del self.messages[:2]",
+        "del self.messages[:1]",
+        ("tests/chat/test_conversation.py",),
     ),
     Mutant(
         "lacli/session/session.py",

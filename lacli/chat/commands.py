@@ -1,146 +1,346 @@
-"""The slash commands of a chat: their names, what stands behind them, their help, and how a line becomes one.
-
-What they do is `actions.py`.
-"""
+"""What the slash commands of a chat do; their names, their help and how a line becomes one are `input.py`."""
 
 from __future__ import annotations
 
+import base64
 import os
 import re
-from dataclasses import dataclass
-from textwrap import wrap
-from typing import Literal
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from subprocess import SubprocessError
+from typing import TextIO
 
-from lacli.chat.keys import set_name
-from lacli.chat.values import unquoted
-from lacli.errors import UsageError
-from lacli.text.format import did_you_mean
+from rich.table import Table
 
-Argument = Literal["none", "file", "key", "mode", "switch", "text"]
-
-NARROW, LEFT = 50, 24
-"""Columns of a terminal under which a command stands above its words, and columns of the commands elsewhere."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One command. names: its own first; usage: what follows the name; needed: whether that must be there."""
-
-    names: tuple[str, ...]
-    argument: Argument
-    help: str
-    usage: str = ""
-    needed: bool = False
-
-    @property
-    def shown(self) -> str:
-        """The names and the usage, as help shows them."""
-        return f"{', '.join(self.names)} {self.usage}".rstrip()
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command that was typed: its own name without the slash, and what stands behind it."""
-
-    name: str
-    argument: str = ""
-
-
-COMMANDS = (
-    Entry(("/help", "/?"), "none", "show the commands"),
-    Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; Ctrl-D does too"),
-    Entry(("/clear",), "none", "forget all questions and answers"),
-    Entry(("/regen",), "none", "answer the last question anew"),
-    Entry(("/undo",), "none", "take the last question back, to change it"),
-    Entry(("/system",), "text", 'show the system prompt, or set it; "" clears it', "[TEXT]"),
-    Entry(("/set",), "key", "show or change settings; 'default' is lacli's own value", "[KEY [VALUE]]"),
-    Entry(("/show",), "none", "show the model, its mode and the context used"),
-    Entry(("/mode",), "mode", "show how tokens are guessed, or change it", "[MODE]"),
-    Entry(("/stats",), "none", "show what the answers cost: tokens/s, S, steps"),
-    Entry(("/read",), "file", "put a file before the next question, or ask it now", "FILE [QUESTION]", needed=True),
-    Entry(("/save",), "file", "write the chat to a file", "FILE", needed=True),
-    Entry(("/load",), "file", "go on with a chat from a file, or from a log", "FILE", needed=True),
-    Entry(("/copy",), "none", "copy the last answer to the clipboard"),
-    Entry(("/compact",), "none", "drop the oldest questions and answers"),
-    Entry(("/color",), "switch", "colour what was accepted in parallel", "on|off", needed=True),
-    Entry(("/status",), "switch", "show or hide the line of numbers", "on|off", needed=True),
+from lacli.chat.conversation import Chat, Conversation
+from lacli.chat.input import Command, help_text
+from lacli.chat.settings import (
+    DEFAULT,
+    FILES,
+    NO,
+    PRESET,
+    WITH_THE_MODEL,
+    adjust,
+    all_settings,
+    changed_settings,
+    find_setting,
+    key_and_value,
+    one_setting,
+    plain_name,
+    rendered,
+    unquoted,
 )
-"""In the order in which help shows them."""
+from lacli.chat.transcript import (
+    SavedChat,
+    Transcript,
+    read_chat,
+    write_chat,
+)
+from lacli.errors import LacliError, UsageError
+from lacli.llamacpp.library import captured_stderr
+from lacli.session.generation import Answer
+from lacli.session.report import as_lines, describe, describe_sampling
+from lacli.settings import MODES
+from lacli.terminal.interrupts import without_ctrl_c
+from lacli.terminal.screen import Screen, console
+from lacli.text.files import is_terminal
+from lacli.text.format import counted
+from lacli.text.question import check_text, read_text
+from lacli.text.reasoning import answer_of
 
-_BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
+MAX_CLIPBOARD_BYTES = 74_994
+"""UTF-8 bytes for a terminal: many drop an OSC 52 sequence of more than 100,000, which base64 reaches here."""
 
-LAST_WORDS = 'Several lines: a line """ before and after. A space before / sends it as text.'
+OWN_TEMPLATE = "the model's own"
+INSTALL = "install wl-clipboard (Wayland) or xclip (X11), or keep it with /save"
 
-PLAIN_WORDS = {
-    **dict.fromkeys(("exit", "quit", "bye", "q", ":q", "exit()", "quit()"), "to leave: /exit"),
-    **dict.fromkeys(("help", "?"), "/help lists the commands"),
-}
-"""Messages that other programs take for commands, and what to say to them."""
+MAX_TURNS = 10
+"""The latest answers that /stats lists, so that they fit a screen."""
 
 
-def parse(line: str) -> Command | None:
-    """The command of a line, or None where it is a message (`message_of` gives its text).
+@dataclass(frozen=True)
+class Reply:
+    """What a command has to say, and what is left to do for the loop.
 
-    Raises UsageError for an unknown command and for an argument that it does not take.
+    ask: send this message now; again: answer the last question anew; edit: offer this text as the next line; end:
+    leave.
     """
-    if not line.startswith("/") or line.startswith("//"):
-        return None
-    first, *others = line.split(maxsplit=1)
-    entry = _BY_NAME.get(first.lower())
-    argument = others[0].strip() if others else ""
-    if entry is None:
-        raise UsageError(f"unknown command {first}", _hint(first, argument))
-    if argument and entry.argument == "none":
-        raise UsageError(f"{entry.names[0]} stands alone", "begin with a space to send the line as text")
-    if not argument and entry.needed:
-        raise UsageError(f"{entry.names[0]} needs more", f"write {entry.names[0]} {entry.usage}")
-    return Command(entry.names[0][1:], argument)
+
+    text: str = ""
+    ask: str | None = None
+    again: bool = False
+    edit: str | None = None
+    end: bool = False
 
 
-def message_of(line: str) -> str:
-    """A message's text: a space that only kept a slash from being a command is none of it."""
-    return line.lstrip() if line.lstrip().startswith("/") else line
+@dataclass
+class Commands:
+    """What the commands do to one chat.
+
+    model: as the user typed it; template: its name, empty for the model's own. show_status: whether the line of numbers
+    is wanted. files: names and texts that /read has put before the next message; sent: messages that were sent with
+    files, and what was typed.
+    """
+
+    chat: Chat
+    screen: Screen
+    transcript: Transcript
+    model: str = ""
+    template: str = ""
+    show_status: bool = True
+    files: list[tuple[str, str]] = field(default_factory=list)
+    sent: dict[str, tuple[list[tuple[str, str]], str]] = field(default_factory=dict)
+
+    def run(self, command: Command) -> Reply:
+        """Carry out a command. Raises LacliError, in one line, where it cannot be; then nothing has changed."""
+        reply: Reply = getattr(self, f"_{command.name}")(command.argument)
+        return reply
+
+    def message(self, typed: str) -> str:
+        """The message to send for what was typed: the files of /read come before it."""
+        if not self.files:
+            return typed
+        message = "\n\n".join([*(text.strip("\n") for _, text in self.files), typed])
+        self.sent[message] = self.files, typed
+        self.files = []
+        return message
+
+    def take_back(self, message: str) -> str:
+        """What was typed for a message that was not sent or is taken back; its files wait for the next one again."""
+        files, typed = self.sent.get(message, ([], message))
+        self.files = [*files, *self.files]
+        return typed
+
+    def as_saved(self) -> SavedChat:
+        """The chat as a file has it."""
+        chat = self.chat
+        system, messages = chat.conversation.system, tuple(chat.conversation.messages)
+        return SavedChat(self.model, self.template, system, messages, chat.settings, chat.seed)
+
+    def differences(self, saved: SavedChat) -> list[str]:
+        """Sentences about what a loaded chat had otherwise."""
+        sentences = []
+        if saved.model and saved.model != self.model:
+            own = self.model or "the model of this session"
+            sentences.append(f"it was made with {saved.model}, and goes on with {own}")
+        if saved.template != self.template:
+            sentences.append(f"it had another chat template: {saved.template or OWN_TEMPLATE}")
+        if saved.settings.decode_settings.strict and not self.chat.settings.decode_settings.strict:
+            sentences.append("it was made with --strict, and this session has it not")
+        if saved.left_out:
+            first, *others = saved.left_out
+            where = f"line {first}" + (f" and {counted(len(others), 'other')}" if others else "")
+            sentences.append(f"{where} of it {'are' if others else 'is'} damaged and left out")
+        if len(saved.messages) % 2:
+            sentences.append("its last question has no answer: /regen gives one")
+        return sentences
+
+    def _help(self, argument: str) -> Reply:
+        return Reply(help_text())
+
+    def _exit(self, argument: str) -> Reply:
+        return Reply(end=True)
+
+    def _clear(self, argument: str) -> Reply:
+        self.chat.clear()
+        return self._changed(f"cleared; the system prompt and the settings stay{self._drop_files()}", "clear")
+
+    def _regen(self, argument: str) -> Reply:
+        if not self.chat.conversation.questions:
+            return Reply("there is no question to answer anew")
+        return Reply(again=True)
+
+    def _undo(self, argument: str) -> Reply:
+        if self.files:
+            return Reply(self._drop_files().removeprefix("; "))
+        question = self.chat.undo()
+        if question is None:
+            return Reply("there is nothing to take back")
+        typed = self.take_back(question)
+        files = f"; {self._files_wait()}" if self.files else ""
+        return replace(self._changed(f"took the last question back, to change it{files}", "undo"), edit=typed)
+
+    def _system(self, argument: str) -> Reply:
+        conversation = self.chat.conversation
+        if not argument:
+            return Reply(conversation.system or "there is no system prompt; /system TEXT sets one")
+        conversation.system = check_text(unquoted(argument), "the system prompt")
+        self.chat.recall()
+        words = "it holds from the next answer on" if conversation.system else "there is none from the next answer on"
+        return self._changed(f"system prompt changed: {words}", "system", content=conversation.system)
+
+    def _set(self, argument: str) -> Reply:
+        now = self.chat.settings
+        # Only those sources are shown that can guess anything here.
+        usable = replace(now, decode_settings=replace(now.decode_settings, sources=self.chat.session.sources))
+        if not argument:
+            return Reply(all_settings(now, self.screen.width, usable))
+        key, value = key_and_value(argument)
+        name = plain_name(key).lower()
+        if value or name in (DEFAULT, PRESET, *FILES) or name.startswith(NO):
+            return self._adjust(key, value)
+        return Reply(one_setting(now, find_setting(key), usable))
+
+    def _mode(self, argument: str) -> Reply:
+        if not argument:
+            return Reply(f"{describe(self.chat.settings.decode_settings)}; the modes are {', '.join(MODES)}")
+        return self._adjust("mode", argument)
+
+    def _show(self, argument: str) -> Reply:
+        chat = self.chat
+        sampling, description = chat.settings.sampling, chat.session.model.description
+        # A schema can be long, and /set json-schema shows it.
+        drawn = describe_sampling(replace(sampling, json_schema=""))
+        lines = {
+            "model": f"{self.model}: {description}" if self.model else description,
+            "template": chat.session.template.name if chat.session.template else "none",
+            "system": " ".join(chat.conversation.system.split()) or "none",
+            "mode": describe(chat.settings.decode_settings),
+            "sampling": f"{drawn}, with a JSON schema" if sampling.json_schema else drawn,
+            "changed": changed_settings(chat.settings),
+            "chat": counted(chat.conversation.questions, "question"),
+            "context": self._context_used(),
+        }
+        return Reply("\n".join(f"{name:9} {text}" for name, text in lines.items()))
+
+    def _stats(self, argument: str) -> Reply:
+        turns = self.chat.turns
+        if not turns:
+            return Reply("nothing was answered yet")
+        lines = as_lines(self.chat.session, turns[-1])
+        return Reply(f"{lines}\n\n{_table(turns)}" if len(turns) > 1 else lines)
+
+    def _read(self, argument: str) -> Reply:
+        name, question = file_and_rest(argument)
+        text = _file_text(name)
+        tokens = len(self.chat.session.model.tokenize(text, add_special=False, special=False))
+        size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
+        if tokens >= self.chat.cells:
+            raise LacliError(f"{size}, and the context has {self.chat.cells:,}", "start again with a larger -c")
+        room = max(self.chat.cells - self.chat.used, 0)
+        note = "" if tokens < room else f"that is more than the context has left: {counted(room, 'token')}"
+        self.files.append((name, text))
+        if question.strip():
+            return Reply(_lines(size, note), ask=self.message(question))
+        return Reply(_lines(f"{size}; {self._files_wait()}", note))
+
+    def _save(self, argument: str) -> Reply:
+        name, saved = file_name(argument), self.as_saved()
+        path = os.path.expanduser(name)
+        existed = os.path.isfile(path) and os.path.getsize(path) > 0
+        write_chat(name, saved)
+        instead = ", in place of the chat that was there" if existed else ""
+        return Reply(f"saved {counted(len(saved.messages), 'message')} to {name}{instead}")
+
+    def _load(self, argument: str) -> Reply:
+        """Settings first, for a context may refuse them; the parts of --strict stay as this session has them."""
+        name = file_name(argument)
+        saved, now = read_chat(name), self.chat.settings.values
+        settings = saved.settings.with_values({field: now[field] for field in WITH_THE_MODEL})
+        # Only reading may be stopped: half of a chat would be another one.
+        with without_ctrl_c():
+            new_context = self.chat.change(settings, saved.seed)
+            self.chat.resume(Conversation(saved.system, saved.messages))
+            dropped = self._drop_files()
+            self.transcript.begin(self.as_saved())
+        loaded = f"loaded {counted(len(saved.messages), 'message')} and the settings from {name}{dropped}"
+        return Reply(_lines(loaded, new_context, *self.differences(saved)))
+
+    def _copy(self, argument: str) -> Reply:
+        answer = self.chat.conversation.last_answer
+        text = answer_of(answer) if answer else ""
+        return Reply(copy(text) if text else "there is no answer to copy")
+
+    def _compact(self, argument: str) -> Reply:
+        dropped = self.chat.compact()
+        if not dropped:
+            return Reply("there is nothing to drop before the last question; /clear forgets all")
+        return self._changed(f"dropped {oldest(dropped)}; {self._context_used()}", "compact", dropped=dropped)
+
+    def _color(self, argument: str) -> Reply:
+        self.screen.show_accepted = _is_on(argument, "color")
+        return Reply()
+
+    def _status(self, argument: str) -> Reply:
+        self.show_status = _is_on(argument, "status")
+        return Reply()
+
+    def _adjust(self, key: str, value: str) -> Reply:
+        before = self.chat.settings
+        after, sentence = adjust(before, key, value)
+        if after == before:
+            return Reply(sentence)
+        text = _lines(sentence, self.chat.change(after))
+        return self._changed(text, "set", changed=sentence, settings=after.json, seed=self.chat.seed)
+
+    def _changed(self, text: str, event: str, **what: object) -> Reply:
+        """A reply to what the log keeps."""
+        self.transcript.changed(event, **what)
+        return Reply(text)
+
+    def _drop_files(self) -> str:
+        """Forget the files that wait; words on that, empty where there are none."""
+        names = " and ".join(name for name, _ in self.files)
+        self.files.clear()
+        return f"; {names} will not go before the next message" if names else ""
+
+    def _files_wait(self) -> str:
+        names = " and ".join(name for name, _ in self.files)
+        return f"{names} {'go' if len(self.files) > 1 else 'goes'} before the next message"
+
+    def _context_used(self) -> str:
+        used, cells = self.chat.used, self.chat.cells
+        return f"{used} of {cells} tokens used ({100 * used // max(cells, 1)}%)"
 
 
-def meant_by(message: str) -> str:
-    """A sentence for a message that was probably meant as a command, which is sent all the same; "" for others."""
-    return PLAIN_WORDS.get(message.strip().lower(), "")
+def oldest(count: int) -> str:
+    """The first `count` questions of a conversation with their answers, in words."""
+    return "the oldest question and its answer" if count == 1 else f"the oldest {count} questions and answers"
 
 
-def names() -> tuple[str, ...]:
-    """All names with their slash, for completion."""
-    return tuple(_BY_NAME)
+def _table(turns: list[Answer]) -> str:
+    """The numbers of the latest answers, and of all together."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("answer", "tokens", "steps", "S", "tokens/s"):
+        table.add_column(name, justify="left" if name == "answer" else "right")
+    first = max(len(turns) - MAX_TURNS, 0)
+    for number, turn in enumerate(turns[first:], start=first + 1):
+        table.add_row(str(number), *_numbers([turn]))
+    table.add_row("all", *_numbers(turns))
+    return rendered(table)
 
 
-def argument_of(name: str) -> Argument:
-    """What follows a command of this name, for completion; none follows an unknown one."""
-    entry = _BY_NAME.get(name.lower())
-    return entry.argument if entry else "none"
+def _numbers(turns: Iterable[Answer]) -> tuple[str, ...]:
+    runs = [turn.statistics for turn in turns]
+    tokens, steps = sum(run.tokens for run in runs), sum(run.steps for run in runs)
+    seconds = sum(run.predicted_s for run in runs)
+    speed = tokens / seconds if seconds else 0
+    return str(tokens), str(steps), f"{tokens / max(steps, 1):.2f}", f"{speed:.1f}"
 
 
-def help_text(width: int = 80) -> str:
-    """The commands with a line or more for each, at most `width` columns wide."""
-    width = max(width, 10)
-    lines: list[str] = []
-    for entry in COMMANDS:
-        if width < NARROW:
-            lines += wrap(entry.shown, width, subsequent_indent="  ")
-            lines += wrap(entry.help, width, initial_indent="  ", subsequent_indent="  ")
-            continue
-        words = wrap(entry.help, width - LEFT)
-        lines += [f"{entry.shown if not row else '':{LEFT}}{text}" for row, text in enumerate(words)]
-    return "\n".join([*lines, *wrap(LAST_WORDS, width)])
-
-
-def switched(argument: str, name: str) -> bool:
-    """Whether on or off was asked for."""
+def _is_on(argument: str, name: str) -> bool:
     if argument.lower() not in ("on", "off"):
         raise UsageError(f"/{name} is on or off, not {argument!r}", f"write /{name} on")
     return argument.lower() == "on"
 
 
+def _file_text(name: str) -> str:
+    try:
+        text = read_text(name, ordinary=True)
+    except ValueError as error:
+        raise UsageError(f"cannot read {name!r}: {error}", "check the file's name") from error
+    if not text.strip():
+        raise LacliError(f"{name} is empty", "there is nothing to put before a question")
+    return text
+
+
+def _lines(*parts: str) -> str:
+    return "\n".join(part for part in parts if part)
+
+
 def file_and_rest(argument: str) -> tuple[str, str]:
-    """A file's name and the text behind it: all of it where such a file exists, else its first word.
+    """A file's name and the text behind it: the whole argument where it names a file, else its first word.
 
     The name may be quoted, or have backslashes before its spaces.
     """
@@ -157,12 +357,34 @@ def file_name(argument: str) -> str:
     return inner if inner != argument else argument.replace("\\ ", " ")
 
 
-def _hint(first: str, argument: str) -> str:
-    if "/" in first[1:]:
-        return "begin with a space to send it as text"
-    if first == "/":
-        return "/help lists the commands"
-    name, _, value = first[1:].partition("=")
-    if setting := set_name(name):
-        return " ".join(f"write /set {setting} {value} {argument}".split())
-    return did_you_mean(first, _BY_NAME, "/help lists them; begin with a space to send it as text")
+def copy(text: str, terminal: TextIO | None = None) -> str:
+    """Put text into the clipboard and say in a sentence how. terminal: stdout unless given.
+
+    Raises LacliError where there is no way, or where the text is too long for the only one.
+    """
+    if _copied_by_system(text):
+        return "copied to the clipboard"
+    terminal = sys.stdout if terminal is None else terminal
+    if not is_terminal(terminal) or console(terminal, "auto").is_dumb_terminal:
+        raise LacliError("there is no clipboard here", INSTALL)
+    raw = text.encode()
+    if len(raw) > MAX_CLIPBOARD_BYTES:
+        what = f"the text has {len(raw):,} bytes, and terminals take {MAX_CLIPBOARD_BYTES:,} for the clipboard"
+        raise LacliError(what, INSTALL)
+    terminal.write(f"\x1b]52;c;{base64.b64encode(raw).decode()}\a")
+    terminal.flush()
+    return "sent to the terminal's clipboard (OSC 52), which the terminal must allow"
+
+
+def _copied_by_system(text: str) -> bool:
+    """True if the system's clipboard holds the text now."""
+    import pyperclip
+
+    try:
+        # A program that finds no display complains on stderr and fails without pyperclip noticing.
+        with captured_stderr():
+            pyperclip.copy(text)
+            # Clipboards change line ends, and the last one.
+            return bool(pyperclip.paste().rstrip().splitlines() == text.rstrip().splitlines())
+    except (RuntimeError, OSError, ValueError, AssertionError, SubprocessError):
+        return False

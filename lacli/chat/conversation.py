@@ -1,22 +1,39 @@
-"""What was said: a system prompt, questions and answers in turns.
-
-Text only. How it becomes a prompt is `template.py`, what is in the cache is `talk.py`, files are `saved.py`.
-"""
+"""A conversation with a model: what was said, the tokens of its prompts, and turns that decode only what is new."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from lacli.auto.store import TextStore
+from lacli.chat.settings import ChatSettings
+from lacli.errors import PromptError, ReplicaLost
+from lacli.llamacpp.sampling import SamplingSettings, new_seed
+from lacli.modes import common_prefix
+from lacli.session.generation import Answer
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
+from lacli.stats import Finish, Step
+from lacli.terminal.interrupts import without_ctrl_c
+from lacli.text.reasoning import begun_thought, closed, with_thoughts
+from lacli.text.stream import Piece
+from lacli.text.template import chatml
 
 Role = Literal["user", "assistant"]
+
+ENDED_BY: dict[Finish, str] = {"eog": "an end token", "stop": "a stop text", "length": "the limit"}
+
+COMPACT = 0.5
+"""Share of the context that a compacted conversation may take."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """One turn; an answer's content is what was generated, thoughts included, and those that its prompt began.
+    """One message; an answer's content is what was generated, reasoning included.
 
-    tokens: those that an answer was generated with, where they are known; a text can be cut into others too.
+    tokens: the ids that an answer was generated with, where they are known.
     """
 
     role: Role
@@ -28,30 +45,29 @@ class Conversation:
     """Questions and answers in turns, beginning with a question; the last question may have no answer yet."""
 
     def __init__(self, system: str = "", messages: Sequence[Message] = ()) -> None:
+        roles = [message.role for message in messages]
+        assert all(role == ("assistant" if index % 2 else "user") for index, role in enumerate(roles)), roles
         self.system = system
-        self.messages: list[Message] = []
-        self.replace(system, messages)
+        self.messages = [*messages]
 
     def ask(self, text: str) -> None:
-        """Add a question; one that never got an answer makes room for it, for templates want turns."""
+        """Add a question, in the place of one that has no answer: templates want turns."""
         if self.is_open:
             self.messages.pop()
         self.messages.append(Message("user", text))
 
     def answer(self, text: str, tokens: Sequence[int] = ()) -> None:
-        """Add the answer to the last question. tokens: those that it was generated with."""
+        """Add the answer to the last question. tokens: as in `Message`."""
         assert self.is_open, "there is no question to answer"
         self.messages.append(Message("assistant", text, tuple(tokens)))
 
     def undo(self) -> str | None:
         """Take the last question back, with its answer, and return it; None where nothing was asked."""
-        if not self.messages:
-            return None
         self.take_back_answer()
-        return self.messages.pop().content
+        return self.messages.pop().content if self.messages else None
 
     def take_back_answer(self) -> bool:
-        """Remove the last question's answer, so that it can be given anew; False where it has none."""
+        """Remove the last question's answer; False where it has none."""
         if not self.messages or self.is_open:
             return False
         self.messages.pop()
@@ -68,34 +84,341 @@ class Conversation:
         del self.messages[:2]
         return True
 
-    def replace(self, system: str, messages: Sequence[Message]) -> None:
-        """Become another conversation; its messages are in turns."""
-        assert in_turns([message.role for message in messages]), "questions and answers do not take turns"
-        self.system = system
-        self.messages[:] = messages
-
     @property
     def questions(self) -> int:
-        """How many questions there are, the open one included."""
+        """The number of questions, the open one included."""
         return (len(self.messages) + 1) // 2
 
     @property
+    def is_open(self) -> bool:
+        """True if the last question has no answer."""
+        return len(self.messages) % 2 == 1
+
+    @property
     def last_answer(self) -> str | None:
-        """The latest answer, or None where there is none."""
+        """The latest answer, or None."""
         answers = [message.content for message in self.messages[-2:] if message.role == "assistant"]
         return answers[-1] if answers else None
 
     def as_messages(self) -> list[dict[str, str]]:
-        """What a chat template takes: role and content of each message, the system prompt first where there is one."""
+        """What a chat template takes: role and content of each message, after the system prompt if there is one."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, *({"role": message.role, "content": message.content} for message in self.messages)]
 
+
+class Prompt(NamedTuple):
+    """A conversation as its template writes it, up to the end of an answer, and its tokens."""
+
+    text: str
+    tokens: list[int]
+
+
+class PromptTokens:
+    """The tokens of a conversation's prompts: an answer keeps the tokens that it was generated with.
+
+    A text can be cut into tokens in several ways, and a model does not always take the tokenizer's. Read anew, an
+    answer could begin to differ from what is in the cache, and would be decoded again from there.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._answered: list[Prompt] = []
+
+    def prompt(self, messages: Sequence[Mapping[str, str]]) -> Prompt:
+        """A conversation up to where its next answer begins."""
+        text = self._session.conversation_text(messages)
+        while self._answered and not text.startswith(self._answered[-1].text):
+            self._answered.pop()
+        known = self._answered[-1] if self._answered else Prompt("", [])
+        rest = self._session.tokenize(text[len(known.text) :], add_special=not known.text)
+        begins_special = bool(rest) and not self._session.model.piece(rest[0])
+        if known.text and not begins_special:
+            # A tokenizer may join the answer's end with ordinary text behind it, or put a space between them.
+            return Prompt(text, self._session.tokenize(text))
+        return Prompt(text, [*known.tokens, *rest])
+
+    def answered(self, prompt: Prompt, tokens: Sequence[int]) -> None:
+        """Remember the tokens of an answer; an end token is the template's to write."""
+        kept = self._without_end(tokens)
+        text = prompt.text + self._session.as_text(self._session.text(kept), "assistant")
+        self._answered.append(Prompt(text, [*prompt.tokens, *kept]))
+
+    def recall(self, conversation: Conversation) -> None:
+        """Remember the tokens that a conversation's answers came with; those of another model say something else."""
+        self._answered = []
+        messages = conversation.as_messages()
+        first = len(messages) - len(conversation.messages)
+        for place, message in enumerate(conversation.messages, start=first):
+            known = message.tokens and max(message.tokens) < self._session.model.vocabulary
+            # Another model's tokens may be control tokens here: shown with their names they are not the answer.
+            if known and self._session.text(self._without_end(message.tokens), special=True) in message.content:
+                self.answered(self.prompt(messages[:place]), message.tokens)
+
+    def _without_end(self, tokens: Sequence[int]) -> list[int]:
+        return [*tokens[:-1]] if tokens and self._session.model.is_end(tokens[-1]) else [*tokens]
+
+
+class Chat:
+    """Turns of a conversation on one session, whose cache holds the last of them.
+
+    conversation: what was said. settings: as the user asked for them. turns: the answers so far. notes: sentences
+    about the last turn or change. dropped: the number of oldest questions that had no room in it. watch: gets every
+    step. store: keeps the turns, or None.
+    """
+
+    def __init__(
+        self, session: Session, settings: ChatSettings, conversation: Conversation, *, context_shift: bool = False
+    ) -> None:
+        """context_shift: a full context loses its oldest tokens instead of ending the answer.
+
+        Where the user has set no seed, the session's is the one in use.
+        """
+        self.session = session
+        self.conversation = conversation
+        self._wanted = settings
+        self.turns: list[Answer] = []
+        self.notes: list[str] = []
+        self.dropped = 0
+        self.watch: Callable[[Step, str], None] | None = None
+        self.store: TextStore | None = None
+        self._used = 0
+        self._seed = session.sampling.seed
+        self._prompts = PromptTokens(session)
+        if session.template is None:
+            session.use_template(chatml(session.model))
+            self.notes.append("the model has no chat template, so ChatML is used; --chat-template takes another one")
+        self._shifts = context_shift and self._can_shift()
+        self.recall()
+
     @property
-    def is_open(self) -> bool:
-        """Whether the last question has no answer."""
-        return len(self.messages) % 2 == 1
+    def settings(self) -> ChatSettings:
+        """The settings, with a mode that the model can run."""
+        return replace(self._wanted, decode_settings=self.session.settings)
 
+    @property
+    def seed(self) -> int:
+        """The seed in use where the user has set none; -1 where he has, or where nothing is drawn."""
+        return -1 if self.session.sampling.greedy or self._wanted.sampling.seed >= 0 else self._seed
 
-def in_turns(roles: Sequence[str]) -> bool:
-    """Whether questions and answers alternate, beginning with a question."""
-    return all(role == ("assistant" if index % 2 else "user") for index, role in enumerate(roles))
+    @property
+    def last(self) -> Answer | None:
+        """The latest answer."""
+        return self.turns[-1] if self.turns else None
+
+    @property
+    def used(self) -> int:
+        """Tokens of the context that the conversation takes, decoded already or not."""
+        return min(self._used, self.cells)
+
+    @property
+    def cells(self) -> int:
+        """Tokens that the context has room for."""
+        return self.session.engine.cells
+
+    def ask(self, question: str) -> Generator[Piece]:
+        """Ask, and give the answer as it comes; close it to stop, and what came so far is the answer.
+
+        Raises PromptError where the context has no room for the question, which is taken back then, and SamplingError
+        where no token can follow.
+        """
+        if not question.strip():
+            raise PromptError("the message is empty", "write one")
+        before = self.conversation.messages.copy()
+        self.notes = []
+        if self.conversation.is_open:
+            self.notes.append("the question before it had no answer, and is left out")
+        self.conversation.ask(question)
+        return self._turn(before)
+
+    def again(self) -> Generator[Piece]:
+        """Answer the last question anew, with another seed where none was asked for.
+
+        The answer that there is goes when the new one comes.
+        """
+        before, turns = self.conversation.messages.copy(), len(self.turns)
+        try:
+            self.notes = []
+            self.conversation.take_back_answer()
+            if self._wanted.sampling.seed < 0 and not self.session.sampling.greedy:
+                self._seed = new_seed()
+                self._adapt(self.session.settings, self._wanted.sampling)
+            yield from self._turn(before)
+            if before == self.conversation.messages:
+                self.notes.append(self._why_the_same())
+        finally:
+            if len(self.turns) == turns:
+                self._restore(before)
+
+    def undo(self) -> str | None:
+        """Take the last question and its answer back; the question, or None where nothing was asked."""
+        question = self.conversation.undo()
+        self._cut_back()
+        return question
+
+    def clear(self) -> None:
+        """Forget all questions and answers; the system prompt stays."""
+        self.conversation.clear()
+        self._cut_back()
+
+    def compact(self) -> int:
+        """Drop the oldest questions with their answers until half the context is free; the number of those dropped.
+
+        At least one is, where there is one before the last question.
+        """
+        rest = Conversation(self.conversation.system, self.conversation.messages)
+        dropped = 0
+        while not dropped or len(self._prompt(rest).tokens) > COMPACT * self.cells:
+            if not rest.drop_oldest():
+                break
+            dropped += 1
+        if dropped:
+            self.resume(rest)
+        return dropped
+
+    def resume(self, conversation: Conversation) -> None:
+        """Go on with another conversation."""
+        self.conversation = conversation
+        self.recall()
+
+    def recall(self) -> None:
+        """Take in a conversation that was edited; its answers keep the tokens they were generated with."""
+        with suppress(PromptError):  # the next turn says it
+            self._prompts.recall(self.conversation)
+        self._cut_back()
+
+    def change(self, settings: ChatSettings, seed: int = -1) -> str:
+        """Take new settings; what to know about them, empty where there is nothing. seed: where they set none.
+
+        Raises UsageError for settings that cannot be, ModelLoadError for a context that does not fit into memory; then
+        the old ones stay.
+        """
+        known = len(self.session.notes)
+        if seed >= 0:
+            self._seed = seed
+        elif settings.sampling.seed < 0 <= self._wanted.sampling.seed:
+            self._seed = new_seed()
+        new_context = self._adapt(settings.decode_settings, settings.sampling)
+        self._wanted = settings
+        sentences = self.session.notes[known:]
+        if new_context:
+            sentences.append(
+                f"the context was made anew, for {self.session.engine.sequences} sequences: the conversation is "
+                "decoded again with the next message"
+            )
+        return "; ".join(sentences)
+
+    def _why_the_same(self) -> str:
+        if self.session.sampling.greedy:
+            return "at temperature 0 the answer comes out the same; /set temp 0.8 for another one"
+        if self._wanted.sampling.seed >= 0:
+            return "one seed gives one answer; /set seed -1 for another one each time"
+        return "another seed gave the same answer"
+
+    def _restore(self, messages: list[Message]) -> None:
+        self.conversation.messages[:] = messages
+        self.dropped = 0
+
+    def _turn(self, before: list[Message]) -> Generator[Piece]:
+        """The answer to the last question; before: the messages that come back where it has no room."""
+        try:
+            prompt = self._fitting_prompt()
+        except PromptError:
+            self._restore(before)
+            raise
+        generation = self.session.generate(
+            prompt.tokens,
+            self._wanted.max_tokens,
+            (*self._wanted.stops, *self.session.turn_ends),
+            reuse=True,
+            keep=self._kept() if self._shifts else None,
+            watch=self.watch,
+        )
+        begun = begun_thought(prompt.text)
+        try:
+            yield from with_thoughts(generation, begun)
+        finally:
+            with without_ctrl_c():
+                if generation.statistics.steps:
+                    self._finish(prompt, generation.answer(), begun)
+        if not generation.statistics.steps:
+            self.notes.append("-n is 0, so nothing was answered; /set n -1 takes the limit away")
+
+    def _finish(self, prompt: Prompt, answer: Answer, begun: str) -> None:
+        """Take what came as the answer."""
+        # The answer is read later without the end of its prompt, where its reasoning may have begun.
+        self.conversation.answer(closed(begun + answer.text) if begun else answer.text, answer.tokens)
+        self._prompts.answered(prompt, answer.tokens)
+        self.turns.append(answer)
+        self._used = len(self.session.decoder.text)
+        shifted = len(prompt.tokens) + len(answer.tokens) - self._used
+        if self.store and (trouble := self.store.add([*prompt.tokens, *answer.tokens])):
+            self.notes.append(trouble)
+        self.notes += self.session.losses()
+        if shifted > 0:
+            self.notes.append(f"the context was full: {shifted} tokens behind the system prompt are forgotten")
+        if answer.finish_reason == "length" and answer.statistics.tokens != self._wanted.max_tokens:
+            self.notes.append(f"the context of {self.cells} tokens is full and the answer ends here: {self._choice()}")
+        if not answer.text and answer.finish_reason != "interrupt":
+            self.notes.append(f"the answer is empty: it ended at once, by {ENDED_BY[answer.finish_reason]}")
+
+    def _prompt(self, conversation: Conversation) -> Prompt:
+        """A conversation as the beginning of the next prompt; some templates want a question at the end."""
+        messages = conversation.as_messages()
+        return self._prompts.prompt(messages if conversation.is_open else [*messages, {"role": "user", "content": "?"}])
+
+    def _fitting_prompt(self) -> Prompt:
+        """The conversation as a prompt with room for an answer behind it."""
+        self.dropped = 0
+        prompt = self._prompt(self.conversation)
+        while len(prompt.tokens) >= self.cells:
+            if not (self._shifts and self.conversation.drop_oldest()):
+                raise self._too_long(len(prompt.tokens))
+            self.dropped += 1
+            self._prompts.recall(self.conversation)
+            prompt = self._prompt(self.conversation)
+        return prompt
+
+    def _too_long(self, tokens: int) -> PromptError:
+        if self.conversation.questions > 1:
+            what = f"with this message the conversation has {tokens} tokens, and the context {self.cells}"
+            return PromptError(what, self._choice())
+        system = ", shorten the system prompt with /system" if self.conversation.system else ""
+        hint = f"send a shorter one{system}, or start again with -c {tokens + self.cells}"
+        return PromptError(f"the message needs {tokens} tokens and the context has {self.cells}", hint)
+
+    def _choice(self) -> str:
+        """What a user can do about a full context."""
+        more = "" if self.cells >= self.session.model.context else f", or start again with -c {2 * self.cells}"
+        if self.conversation.questions < 2:
+            return f"/undo takes the question back, /clear forgets all{more}"
+        return f"/compact drops the oldest questions, /clear forgets all{more}"
+
+    def _kept(self) -> int:
+        """Tokens that stay when the context is shifted: those before the first question, the system prompt's."""
+        system = [message for message in self.conversation.as_messages() if message["role"] == "system"]
+        probes = ([*system, {"role": "user", "content": text}] for text in ("a", "b"))
+        return common_prefix(*map(self.session.conversation_prompt, probes))
+
+    def _cut_back(self) -> None:
+        """Forget, in the cache and in what was learned, what the conversation does not have any more."""
+        with suppress(PromptError, ReplicaLost):  # the next turn says it
+            prompt = self._prompt(self.conversation)
+            self.session.decoder.cut_back(prompt.tokens)
+            self._used = len(prompt.tokens) if self.conversation.messages else 0
+
+    def _can_shift(self) -> bool:
+        if self.session.settings.strict:
+            why = "--strict does not allow it"
+        elif not self.session.engine.can_shift or self.session.model.chain_only:
+            why = "this model's cache cannot, or not with this -ctk"
+        else:
+            return True
+        self.notes.append(f"the context is not shifted when it is full: {why}")
+        return False
+
+    def _adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
+        """Change the session, with this chat's seed where the user has set none; half changed it could not go on."""
+        with without_ctrl_c():
+            return self.session.adapt(
+                decode_settings, replace(sampling, seed=self._seed) if sampling.seed < 0 else sampling
+            )

@@ -1,126 +1,294 @@
-"""--log FILE: a chat written down as it goes, one JSON object a line.
+"""A chat in a file, as JSON Lines: the one format that /save and --log write and that /load and --load read.
 
-Each line has the time and an event. Enough is written that `logged.py` can rebuild the conversation.
+A chat begins with a line about it (model, template, system prompt, settings); each message is a line, and in a log each
+command that changed something. /save replaces its file, --log adds to it as the chat goes.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
-from collections.abc import Callable, Sequence
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, NoReturn
 
-from lacli.chat.adjust import Adjusted
 from lacli.chat.conversation import Conversation, Message
-from lacli.chat.logged import (
-    BEGINNING_BYTES,
-    FORMAT,
-    VERSION,
-    is_log,
-)
-from lacli.chat.saved import messages_json, settings_json
-from lacli.errors import LacliError, reason_of
+from lacli.chat.settings import ChatSettings, settings_from_json
+from lacli.errors import LacliError, UsageError, reason_of
+from lacli.llamacpp.sampling import MOST_SEED
 from lacli.session.generation import Answer
 from lacli.text.files import Closing, for_owner
+from lacli.text.question import read_raw
+
+FORMAT, VERSION = "lacli chat", 2
+SAVED, SESSION, EMPTY = "saved", "session", "empty"
+"""The first line's event: a file of /save, which /save may replace, or a log, to which --log may add; no line yet."""
+
+BEGINNING = re.compile(rb'\s*\{"event": "(\w+)", "format": "' + FORMAT.encode() + rb'"')
+OLDER = re.compile(rb'\s*\{[^{}]*"format":\s*"lacli chat( log)?",\s*"version":\s*1\b')
+BEGINNING_BYTES = 200
+
+DAMAGED = (ValueError, KeyError, TypeError, RecursionError)
+"""What a line raises that does not belong to a chat."""
+
+
+def local_time() -> datetime:
+    return datetime.now().astimezone()
+
+
+@dataclass(frozen=True)
+class SavedChat:
+    """A conversation with what it takes to go on.
+
+    model: as the user typed it; template: empty for the model's own; seed: the one in use where the user has set none.
+    left_out: the numbers of damaged lines.
+    """
+
+    model: str = ""
+    template: str = ""
+    system: str = ""
+    messages: tuple[Message, ...] = ()
+    settings: ChatSettings = ChatSettings()
+    seed: int = -1
+    left_out: tuple[int, ...] = ()
+
+    def lines(self, event: str, now: datetime) -> bytes:
+        """The chat in a file's lines; `event` begins them."""
+        named = {"model": self.model, "template": self.template, "system": self.system, "seed": self.seed}
+        first = _line(event, now, format=FORMAT, version=VERSION, **named, settings=self.settings.json)
+        return first + b"".join(_message_line(message, now) for message in self.messages)
+
+
+def write_chat(path: str | Path, chat: SavedChat) -> None:
+    """Write a chat in one go: a file of that name is whole before and after. Only a saved chat is replaced.
+
+    A new file is for its owner alone.
+    """
+    target = Path(os.path.expanduser(path))
+    try:
+        _refuse_others(target, str(path))
+        beside = target.parent / f".lacli-{token_hex(8)}"
+        try:
+            with open(beside, "xb", opener=for_owner) as file:
+                file.write(chat.lines(SAVED, local_time()))
+                file.flush()
+                os.fsync(file.fileno())
+            if target.exists():
+                shutil.copymode(target, beside)
+            os.replace(beside, target)
+        finally:
+            with suppress(OSError):
+                beside.unlink()
+    except (OSError, ValueError) as error:
+        what = f"cannot write {str(path)!r}: {reason_of(error)}"
+        raise LacliError(what, "give another name, in a folder that is there") from error
+
+
+def read_chat(path: str | Path) -> SavedChat:
+    """Read the chat at the end of a file: of its last session that says something. Damaged lines are left out.
+
+    Of the last line, in which a session may have broken off, nothing is said. Raises LacliError, in one line, for a
+    file that holds no chat.
+    """
+    try:
+        raw = read_raw(str(path), ordinary=True).removeprefix(codecs.BOM_UTF8)
+    except ValueError as error:
+        raise LacliError(f"cannot read {str(path)!r}: {error}", "check the file's name") from error
+    if OLDER.match(raw):
+        raise LacliError(f"{path} is a chat of an older lacli, whose files this one does not read", "begin a new chat")
+    chats, left_out = [SavedChat()], []
+    lines = raw.removesuffix(b"\n").split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            found = json.loads(line, parse_constant=_no_number)
+            json.dumps(found, ensure_ascii=False).encode()  # half of a character would be a text for no tokenizer
+            begins = found["event"] in (SAVED, SESSION)
+            if not begins:
+                chats[-1] = _followed(chats[-1], found)
+        except DAMAGED as error:
+            if number == 1:
+                raise LacliError(f"{path} is no saved chat: line 1: {_reason(error)}", "/save writes one") from error
+            if number < len(lines):
+                left_out.append(number)
+            continue
+        if begins:
+            chats.append(_begun(found, f"{path}, line {number}"))
+        elif number == 1:
+            raise LacliError(f"{path} is no saved chat: it begins with {found['event']!r}", "/save writes one")
+    said = [chat for chat in chats if chat.messages]
+    return replace((said or chats)[-1], left_out=tuple(left_out))
 
 
 class Transcript(Closing):
-    """A file that grows by a line for each thing that happens in a chat.
+    """--log: a file that grows by a line for each thing that happens in a chat; without a path nothing is written.
 
-    Its methods return a sentence to show when the file cannot be written any more, once, and else an empty text: a
-    full disk must not end a chat. clock: the time of a line.
+    A file that cannot be written any more must not end the chat: `warn` receives a sentence, once.
     """
 
-    def __init__(self, path: str, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, path: str | None, warn: Callable[[str], None], clock: Callable[[], datetime] = local_time
+    ) -> None:
         """Open a file to add to it. Raises LacliError when that cannot be done, and for a file that is no log."""
-        self._path = path
-        self._clock = clock
-        self._ended = False
-        name = os.path.expanduser(path)
+        self._path, self._warn, self._clock = path, warn, clock
+        self._file = None
+        if path is None:
+            return
+        name = Path(os.path.expanduser(path))
         try:
-            torn = False
-            if os.path.isfile(name):
-                _refuse_others(name, path)
-                torn = _is_torn(name)
+            kind = _kind(name) if name.is_file() else EMPTY
+            if kind not in (SESSION, EMPTY):
+                raise LacliError(f"{path} exists and is no log of a chat", "give another file to --log")
+            torn = kind == SESSION and not name.read_bytes().endswith(b"\n")
             self._file = open(name, "ab", buffering=0, opener=for_owner)  # noqa: SIM115  # closed by close()
         except (OSError, ValueError) as error:
-            raise LacliError(
-                f"cannot write the log {path}: {reason_of(error)}", "give another file to --log"
-            ) from error
+            what = f"cannot write the log {path}: {reason_of(error)}"
+            raise LacliError(what, "give another file to --log") from error
         if torn:
             self._write(b"\n")
 
-    def begin(
-        self, model: str, template: str, system: str, adjusted: Adjusted, messages: Sequence[Message] = ()
-    ) -> str:
-        """A session starts: its model as the user typed it, its settings, and what a loaded chat brings along."""
-        return self._add(
-            "session",
-            format=FORMAT,
-            version=VERSION,
-            model=model,
-            template=template,
-            system=system,
-            messages=messages_json(messages),
-            settings=settings_json(adjusted),
-        )
+    def begin(self, chat: SavedChat) -> None:
+        """A session starts, or goes on with a chat that was loaded."""
+        self._write(chat.lines(SESSION, self._clock()))
 
-    def message(self, message: Message, answer: Answer | None = None) -> str:
+    def message(self, message: Message, answer: Answer | None = None) -> None:
         """A message is complete. answer: what it cost, for the model's own."""
-        numbers: dict[str, Any] = {}
-        if answer:
-            run = answer.statistics
-            numbers = {
-                "finish_reason": answer.finish_reason,
-                "tokens": run.tokens,
-                "tokens_per_step": round(run.tokens_per_step, 4),
-                "tokens_per_second": round(run.tokens_per_second, 2),
-            }
-        return self._add("message", role=message.role, content=message.content, **numbers)
+        self._write(_message_line(message, self._clock(), answer))
 
-    def changed(self, command: str, **what: Any) -> str:
-        """A command changed something: undo, regen, clear, system (content), set (changed), compact (dropped)."""
-        return self._add(command, **what)
-
-    def loaded(self, file: str, model: str, conversation: Conversation, adjusted: Adjusted) -> str:
-        """/load: the conversation and the settings are others now."""
-        messages = messages_json(conversation.messages)
-        return self._add("load", file=file, model=model, system=conversation.system, messages=messages,
-                         settings=settings_json(adjusted))  # fmt: skip
+    def changed(self, command: str, **what: Any) -> None:
+        """A command changed something: undo, regen (seed), clear, system (content), set (settings, seed), compact."""
+        self._write(_line(command, self._clock(), **what))
 
     def close(self) -> None:
-        self._file.close()
+        if self._file:
+            self._file.close()
 
-    def _add(self, event: str, **what: Any) -> str:
-        line = {"time": self._clock().isoformat(timespec="milliseconds"), "event": event, **what}
-        return self._write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n")
-
-    def _write(self, line: bytes) -> str:
-        """Write all of it; after a failure nothing more, since a log with a gap would rebuild another chat."""
-        if self._ended:
-            return ""
+    def _write(self, line: bytes) -> None:
+        """Write all of it; after a failure nothing more, since a log with a gap would be another chat."""
         try:
-            while line:
+            while line and self._file:
                 line = line[self._file.write(line) :]
         except OSError as error:
-            self._ended = True
-            return f"the log {self._path} ends here: {error.strerror}"
-        return ""
+            self.close()
+            self._file = None
+            self._warn(f"the log {self._path} ends here: {error.strerror}")
 
 
-def _refuse_others(name: str, path: str) -> None:
-    """Raise LacliError for a file that holds something else."""
-    with open(name, "rb") as file:
+def _line(event: str, now: datetime, **what: Any) -> bytes:
+    line = {"event": event, **what, "time": now.isoformat(timespec="milliseconds")}
+    # Of all texts only a model's path may hold bytes that are not UTF-8.
+    return json.dumps(line, ensure_ascii=False, allow_nan=False).encode(errors="replace") + b"\n"
+
+
+def _message_line(message: Message, now: datetime, answer: Answer | None = None) -> bytes:
+    """A message; of an answer also its tokens' ids, since its text can be cut into others, and what it cost."""
+    more: dict[str, Any] = {"ids": list(message.tokens)} if message.tokens else {}
+    if answer:
+        run = answer.statistics
+        more |= {
+            "finish_reason": answer.finish_reason,
+            "tokens": run.tokens,
+            "tokens_per_step": round(run.tokens_per_step, 4),
+            "tokens_per_second": round(run.tokens_per_second, 2),
+        }
+    return _line("message", now, role=message.role, content=message.content, **more)
+
+
+def _begun(line: Mapping[str, Any], where: str) -> SavedChat:
+    """The chat that a first line begins. Raises LacliError where it is damaged: what follows would be another's."""
+    try:
+        if line["format"] != FORMAT:
+            raise ValueError(f'"format" is not "{FORMAT}"')
+        if type(line["version"]) is not int or line["version"] <= 1:
+            raise ValueError('"version" is not a whole number from 2')
+        if line["version"] > VERSION:
+            raise LacliError(
+                f"{where} has format {line['version']}, and this lacli reads {VERSION}", "use a newer lacli"
+            )
+        settings = settings_from_json(line.get("settings", {}))
+        model, template, system = (_text(line, name) for name in ("model", "template", "system"))
+        return SavedChat(model, template, system, settings=settings, seed=_seed(line, -1))
+    except UsageError as error:
+        raise LacliError(f"{where}: {error.what}", error.hint) from error
+    except DAMAGED as error:
+        raise LacliError(f"{where} is no saved chat: {_reason(error)}", "/save writes one") from error
+
+
+def _followed(chat: SavedChat, line: Mapping[str, Any]) -> SavedChat:
+    """The chat after what a line says was done. Raises one of DAMAGED where the line does not fit."""
+    chat = replace(chat, seed=_seed(line, chat.seed))
+    if line["event"] == "set":
+        try:
+            return replace(chat, settings=settings_from_json(line["settings"]))
+        except UsageError as error:
+            raise ValueError(error) from error
+    conversation = Conversation(chat.system, chat.messages)
+    match line["event"]:
+        case "message" if line["role"] == "user":
+            conversation.ask(_text(line, "content"))
+        case "message":
+            if line["role"] != "assistant" or not conversation.is_open:
+                raise ValueError("questions and answers do not take turns")
+            ids = line.get("ids", [])
+            if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
+                raise ValueError('"ids" is no list of token ids')
+            conversation.answer(_text(line, "content"), ids)
+        case "undo":
+            conversation.undo()
+        case "regen":
+            conversation.take_back_answer()
+        case "clear":
+            conversation.clear()
+        case "system":
+            conversation.system = _text(line, "content")
+        case "compact":
+            for _ in range(min(line["dropped"], conversation.questions)):
+                conversation.drop_oldest()
+    return replace(chat, system=conversation.system, messages=tuple(conversation.messages))
+
+
+def _seed(line: Mapping[str, Any], otherwise: int) -> int:
+    if type(seed := line.get("seed", otherwise)) is not int or not -1 <= seed <= MOST_SEED:
+        raise ValueError('"seed" is no seed')
+    return seed
+
+
+def _text(line: Mapping[str, Any], name: str) -> str:
+    if not isinstance(text := line.get(name, "" if name != "content" else None), str):
+        raise ValueError(f'"{name}" is not a text')
+    return text
+
+
+def _reason(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+
+
+def _no_number(text: str) -> NoReturn:
+    """For NaN and infinities, which Python's reader of JSON takes and JSON does not have."""
+    raise ValueError(f"{text} is no number in JSON")
+
+
+def _kind(path: Path) -> str:
+    """SAVED, SESSION or EMPTY, or "" for a file that is no chat."""
+    with path.open("rb") as file:
         beginning = file.read(BEGINNING_BYTES)
-    if beginning and not is_log(beginning):
-        raise LacliError(f"{path} exists and is no log of a chat", "give another file to --log")
+    found = BEGINNING.match(beginning)
+    return found[1].decode() if found else "" if beginning else EMPTY
 
 
-def _is_torn(name: str) -> bool:
-    """Whether a file's last line has no end."""
-    with open(name, "rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
+def _refuse_others(target: Path, name: str) -> None:
+    """Raise LacliError where a file would be lost that is not a saved chat."""
+    if target.is_symlink():
+        raise LacliError(
+            f"{name} is a link, and its target may be a file of another program", "give the name of a file"
+        )
+    if target.is_dir():
+        raise LacliError(f"{name} is a folder", "give the name of a file")
+    if target.exists() and not (target.is_file() and _kind(target) in (SAVED, EMPTY)):
+        raise LacliError(f"{name} exists and is no saved chat", "give another name")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,12 +20,12 @@ from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import DecodeSettings
 
 if TYPE_CHECKING:
-    from lacli.chat.product import ChatPlan
+    from lacli.chat.repl import ChatPlan
 
 CHAT = "Chat"
 
 FIELDS = {
-    "predict": ("limit",),
+    "predict": ("max_tokens",),
     "stop": ("stops",),
     "preset": ("window", "ngram", "guesses", "jacobi_iterations"),
     "grammar_file": ("grammar",),
@@ -110,7 +109,7 @@ def chat(
 
     What was said stays decoded, so every turn costs only what is new.
     """
-    from lacli.chat.saved import read_chat
+    from lacli.chat.transcript import read_chat
     from lacli.text.question import check_text
 
     saved = read_chat(load) if load is not None else None
@@ -141,26 +140,25 @@ def plan_of(
     history: bool,
     store: bool,
 ) -> ChatPlan:
-    """A chat with the user's own history, kept texts and editor."""
-    from lacli.chat.adjust import Adjusted
-    from lacli.chat.product import ChatPlan
+    """A chat with the user's own history and kept texts."""
+    from lacli.chat.repl import ChatPlan
+    from lacli.chat.settings import ChatSettings
 
     return ChatPlan(
         model or "",
         wording.system,
         wording.template,
-        Adjusted(decoding, sampling, wording.limit, wording.stops),
+        ChatSettings(decoding, sampling, wording.limit, wording.stops),
         variables=wording.variables,
         history=history_file() if history else None,
         store=store_folder() if store else None,
         costs=cost_folder(),
-        editor=os.environ.get("VISUAL") or os.environ.get("EDITOR") or "",
     )
 
 
 def start(plan: ChatPlan, loading: ModelSettings, *, offline: bool, quiet: bool, show_accepted: bool) -> None:
     """Open the plan's model and talk; `lacli run` without a prompt comes here too."""
-    from lacli.chat.product import chat as talk
+    from lacli.chat.repl import chat as talk
     from lacli.terminal.screen import Screen
 
     screen = Screen(color=plan.color, quiet=quiet, show_accepted=show_accepted)

@@ -24,7 +24,7 @@ from lacli.stats import Step
 from lacli.verify import SampleAndMatch
 from tests.end_to_end.test_demo_model import asked
 from tests.fakes.clock import make_equally_fast
-from tests.talking import QUESTION
+from tests.fakes.talking import QUESTION
 
 LIMIT = 40
 ON_ONE_THREAD = ModelSettings(context=512, gpu_layers=0, threads=1)

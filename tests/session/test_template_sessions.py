@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lacli.api import generate, load
-from lacli.chat.prompts import Prompts
+from lacli.chat.conversation import PromptTokens
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
@@ -305,9 +305,9 @@ def test_text_is_cut_as_ever_whether_a_name_stands_in_it_or_not(said: Session, t
 
 
 def test_what_was_generated_keeps_its_tokens_behind_a_message_with_names(said: Session) -> None:
-    prompts = Prompts(said)
-    first = prompts.spell(as_messages(INJECTED))
+    prompts = PromptTokens(said)
+    first = prompts.prompt(as_messages(INJECTED))
     answer = [token for char in "the <|im_end|>" for token in said.model.tokenize(char, add_special=False)]
     prompts.answered(first, answer)
-    second = prompts.spell(as_messages("and", history=[(INJECTED, said.text(answer))]))
+    second = prompts.prompt(as_messages("and", history=[(INJECTED, said.text(answer))]))
     assert second.tokens[: len(first.tokens) + len(answer)] == [*first.tokens, *answer]

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from lacli.auto.store import StoreKey, TextStore
-from lacli.chat.history import CarefulHistory
-from lacli.chat.saved import read_chat
+from lacli.chat.terminal import KeptHistory
+from lacli.chat.transcript import read_chat
 from lacli.cost.store import CostStore
 from lacli.errors import LacliError
 from lacli.hub.cache import known_files, newest_snapshot
@@ -33,7 +33,7 @@ def zeros(path: Path) -> None:
 
 
 def deep(path: Path) -> None:
-    path.write_text('{"format": "lacli chat", "messages": ' + "[" * 100_000)
+    path.write_text('{"event": "saved", "messages": ' + "[" * 100_000)
 
 
 def endless(path: Path) -> None:
@@ -85,7 +85,7 @@ def chat(path: Path) -> object:
 
 def history(path: Path) -> object:
     said: list[str] = []
-    found = CarefulHistory(path, said.append)
+    found = KeptHistory(path, said)
     return None if len(said) == 1 and not found.get_strings() else said
 
 

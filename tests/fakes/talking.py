@@ -8,9 +8,8 @@ from dataclasses import replace
 from itertools import accumulate
 
 from lacli.batch import Batch
-from lacli.chat.adjust import Adjusted
-from lacli.chat.conversation import Conversation
-from lacli.chat.talk import Chat
+from lacli.chat.conversation import Chat, Conversation
+from lacli.chat.settings import ChatSettings
 from lacli.check.judge import (
     Difference,
     largest_difference,
@@ -32,7 +31,7 @@ LOADING = ModelSettings(threads=1, gpu_layers=0)
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
 NAMES = ("json.dumps", "os.path.join", "shutil.copy", "random.choice", "textwrap.fill")
 TASKS = ("Explain {}.", "Show me the source code of {}.", "Write a function like {}.", "What does {} return?")
-TURNS = [task.format(name) for task in TASKS for name in NAMES] * 2
+TURNS = [task.format(name) for task in TASKS for name in NAMES]
 
 
 def opened(decoding: DecodeSettings = SMALL, sampling: SamplingSettings | None = None, context: int = 0) -> Session:
@@ -40,8 +39,8 @@ def opened(decoding: DecodeSettings = SMALL, sampling: SamplingSettings | None =
 
 
 def chat_on(session: Session, limit: int = 12, sampling: SamplingSettings | None = None, **more: bool) -> Chat:
-    adjusted = Adjusted(session.settings, sampling or SamplingSettings(), limit)
-    return Chat(session, adjusted, Conversation(), **more)
+    settings = ChatSettings(session.settings, sampling or SamplingSettings(), limit)
+    return Chat(session, settings, Conversation(), **more)
 
 
 def said(pieces: Generator[object]) -> str:

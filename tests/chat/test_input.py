@@ -1,4 +1,4 @@
-"""Lines that come ready: what one message is, what is said about a damaged line, and which reader fits the streams."""
+"""What is typed: messages of several lines, damaged lines, slash commands, and which reader fits the streams."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from io import BytesIO, StringIO, TextIOWrapper
 
 import pytest
 
-from lacli.chat.completion import Vocabulary
-from lacli.chat.lines import (
+from lacli.chat.input import (
+    BY_NAME,
+    COMMANDS,
     Editing,
     PipedLines,
+    help_text,
     is_open,
+    message_of,
+    open_lines,
+    parse,
     without_quotes,
 )
-from lacli.chat.reader import open_lines
-from lacli.errors import LacliError
+from lacli.errors import LacliError, UsageError
 from tests.program import run
 
 
@@ -152,7 +156,7 @@ def test_text_that_was_not_quoted_loses_line_breaks_around_it_only() -> None:
 
 def test_piped_input_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"one\n")))
-    with open_lines(Editing(Vocabulary(), warn=pytest.fail)) as lines:
+    with open_lines(Editing(pytest.fail)) as lines:
         assert lines.read() == "one"
         lines.edit("two")
         with pytest.raises(EOFError):
@@ -161,12 +165,88 @@ def test_piped_input_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_a_pipe_does_not_wait_for_the_editing_of_lines() -> None:
-    program = "import sys, lacli.chat.lines; print('prompt_toolkit' in sys.modules)"
+    program = "import sys, lacli.chat.input; print('prompt_toolkit' in sys.modules)"
     assert run("-c", program, program=(sys.executable,)).out == "False\n"
 
 
 def test_closed_input_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    reader = open_lines(Editing(Vocabulary(), warn=pytest.fail))
+    reader = open_lines(Editing(pytest.fail))
     with pytest.raises(LacliError, match="standard input is closed"), reader:
         pass
+
+
+WANTED = (
+    "/help /? /exit /bye /quit /q /clear /regen /undo /system /set /show /mode /stats /read /save /load /copy /compact "
+    "/color /status"
+)
+
+
+def test_every_command_is_there_under_all_its_names_and_in_the_help() -> None:
+    assert sorted(BY_NAME) == sorted(WANTED.split())
+    lines = help_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    for entry, line in zip(COMMANDS, lines, strict=False):
+        assert line == entry.shown.ljust(24) + entry.help
+        argument = "" if entry.argument == "none" else "on"
+        for name in entry.names:
+            command = parse(f"{name.upper()} {argument} \n")
+            assert command and (command.name, command.argument) == (entry.names[0][1:], argument)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "argument"),
+    [
+        ("/set temp 0.8", "set", "temp 0.8"),
+        ("/set", "set", ""),
+        ("/system  be brief \n", "system", "be brief"),
+        ("/system\nbe\nbrief", "system", "be\nbrief"),
+        ("/?", "help", ""),
+        ("/bye", "exit", ""),
+    ],
+)
+def test_a_command_is_its_name_and_what_stands_behind_it(line: str, name: str, argument: str) -> None:
+    command = parse(line)
+    assert command and (command.name, command.argument) == (name, argument)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("hello", "hello"),
+        ("", ""),
+        (" /etc/hosts is a file", "/etc/hosts is a file"),
+        ("// a comment", "// a comment"),
+        ("  indented", "  indented"),
+        ("a /help", "a /help"),
+    ],
+)
+def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str, message: str) -> None:
+    assert parse(line) is None
+    assert message_of(line) == message
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/etc/hosts", "unknown command /etc/hosts (begin with a space to send it as text)"),
+        ("/etc/hosts what is it", "unknown command /etc/hosts (begin with a space to send it as text)"),
+        ("/sav x", "did you mean /save"),
+        ("/hlep", "did you mean /help"),
+        ("/zzz", "/help lists them"),
+        ("/", "unknown command / (/help lists the commands)"),
+        ("/temp 0.2", "unknown command /temp (write /set temp 0.2)"),
+        ("/temp=0.2", "unknown command /temp=0.2 (write /set temp 0.2)"),
+        ("/TOPK 40", "(write /set top-k 40)"),
+        ("/stop", "(write /set stop)"),
+        ("/preset small", "(write /set preset small)"),
+        ("/clear all", "/clear stands alone"),
+        ("/save", "write /save FILE"),
+        ("/read", "write /read FILE [QUESTION]"),
+        ("/color", "write /color on|off"),
+    ],
+)
+def test_a_mistake_is_said_in_one_line_with_what_may_be_meant(line: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(line)
+    assert words in str(caught.value) and "\n" not in str(caught.value)

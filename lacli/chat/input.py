@@ -1,0 +1,310 @@
+"""What a user types: messages of one line or several, slash commands with their help, and where lines come from.
+
+A message is one line, several lines between triple quotes, or lines that end with a backslash.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal, Protocol, TextIO
+
+from lacli.chat.settings import set_name
+from lacli.errors import LacliError, UsageError
+from lacli.settings import Switch
+from lacli.terminal.interrupts import hidden_keys
+from lacli.terminal.screen import console
+from lacli.text.files import MOST_TEXT, is_terminal
+from lacli.text.format import did_you_mean, size_in_words
+from lacli.text.question import decode
+
+PROMPT = "> "
+CONTINUATION = ". "
+"""Before every further line of a message."""
+
+QUOTES = '"""'
+CONTINUED = "\\"
+"""At a line's end: the message goes on (llama.cpp's way)."""
+
+Argument = Literal["none", "file", "key", "mode", "switch", "text"]
+
+HELP_COLUMN = 24
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One command. names: its own first; usage: what follows the name; needed: whether that must be there."""
+
+    names: tuple[str, ...]
+    argument: Argument
+    help: str
+    usage: str = ""
+    needed: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The names and the usage, as help shows them."""
+        return f"{', '.join(self.names)} {self.usage}".rstrip()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that was typed, and what stands behind it."""
+
+    entry: Entry
+    argument: str = ""
+
+    @property
+    def name(self) -> str:
+        """The command's own name, without the slash."""
+        return self.entry.names[0][1:]
+
+
+COMMANDS = (
+    Entry(("/help", "/?"), "none", "show the commands"),
+    Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; Ctrl-D does too"),
+    Entry(("/clear",), "none", "forget all questions and answers"),
+    Entry(("/regen",), "none", "answer the last question anew"),
+    Entry(("/undo",), "none", "take the last question back, to change it"),
+    Entry(("/system",), "text", 'show the system prompt, or set it; "" clears it', "[TEXT]"),
+    Entry(("/set",), "key", "show or change settings; 'default' is lacli's own value", "[KEY [VALUE]]"),
+    Entry(("/show",), "none", "show the model, its mode and the context used"),
+    Entry(("/mode",), "mode", "show how tokens are guessed, or change it", "[MODE]"),
+    Entry(("/stats",), "none", "show what the answers cost: tokens/s, S, steps"),
+    Entry(("/read",), "file", "put a file before the next question, or ask it now", "FILE [QUESTION]", needed=True),
+    Entry(("/save",), "file", "write the chat to a file", "FILE", needed=True),
+    Entry(("/load",), "file", "go on with a chat from a file, or from a log", "FILE", needed=True),
+    Entry(("/copy",), "none", "copy the last answer to the clipboard"),
+    Entry(("/compact",), "none", "drop the oldest questions and answers"),
+    Entry(("/color",), "switch", "colour what was accepted in parallel", "on|off", needed=True),
+    Entry(("/status",), "switch", "show or hide the line of numbers", "on|off", needed=True),
+)
+"""In the order in which help shows them."""
+
+BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
+
+LAST_WORDS = 'Several lines: a line """ before and after. A space before / sends it as text.'
+
+PLAIN_WORDS = {
+    **dict.fromkeys(("exit", "quit", "bye", "q", ":q", "exit()", "quit()"), "to leave: /exit"),
+    **dict.fromkeys(("help", "?"), "/help lists the commands"),
+}
+"""Messages that other programs take for commands, and what to say to them; they are sent all the same."""
+
+
+def parse(line: str) -> Command | None:
+    """The command of a line, or None where it is a message (`message_of` gives its text).
+
+    Raises UsageError for an unknown command and for an argument that it does not take.
+    """
+    if not line.startswith("/") or line.startswith("//"):
+        return None
+    first, *others = line.split(maxsplit=1)
+    entry = BY_NAME.get(first.lower())
+    argument = others[0].strip() if others else ""
+    if entry is None:
+        raise UsageError(f"unknown command {first}", _hint(first, argument))
+    if argument and entry.argument == "none":
+        raise UsageError(f"{entry.names[0]} stands alone", "begin with a space to send the line as text")
+    if not argument and entry.needed:
+        raise UsageError(f"{entry.names[0]} needs more", f"write {entry.names[0]} {entry.usage}")
+    return Command(entry, argument)
+
+
+def message_of(line: str) -> str:
+    """A message's text: a space that only kept a slash from being a command is none of it."""
+    return line.lstrip() if line.lstrip().startswith("/") else line
+
+
+def help_text() -> str:
+    """The commands, a line each."""
+    return "\n".join([*(f"{entry.shown:{HELP_COLUMN}}{entry.help}" for entry in COMMANDS), LAST_WORDS])
+
+
+def _hint(first: str, argument: str) -> str:
+    if "/" in first[1:]:
+        return "begin with a space to send it as text"
+    if first == "/":
+        return "/help lists the commands"
+    name, _, value = first[1:].partition("=")
+    if setting := set_name(name):
+        return " ".join(f"write /set {setting} {value} {argument}".split())
+    return did_you_mean(first, BY_NAME, "/help lists them; begin with a space to send it as text")
+
+
+class Lines(Protocol):
+    """What the chat reads from."""
+
+    def read(self) -> str:
+        """One whole message or command, never blank.
+
+        One that was quoted never begins with a slash: it is no command. Raises EOFError at the end, KeyboardInterrupt
+        after Ctrl-C, and LacliError for a line that cannot be read; the next call goes on after it.
+        """
+        ...
+
+    def edit(self, text: str) -> None:
+        """Offer this text as the beginning of the next line, where lines are edited."""
+        ...
+
+
+@dataclass(frozen=True)
+class Editing:
+    """What editing needs besides the streams.
+
+    warn: receives a sentence. history: the file of earlier lines, None for none. status: the line below the prompt for
+    a width in columns, None to hide it.
+    """
+
+    warn: Callable[[str], None]
+    history: Path | None = None
+    status: Callable[[int], str | None] = lambda width: None
+    color: Switch = "auto"
+
+
+@contextmanager
+def open_lines(editing: Editing) -> Iterator[Lines]:
+    """The reader that fits the process's streams: edited lines on a good terminal, else lines as they come.
+
+    Where lines are edited, keys that are typed at other times are not shown but wait for the next line. Raises
+    LacliError when standard input is closed.
+    """
+    if sys.stdin is None:
+        raise LacliError("standard input is closed", "start the chat on a terminal, or give it lines through a pipe")
+    if not is_terminal(sys.stdin):
+        yield PipedLines(sys.stdin.buffer)
+        return
+    if not is_terminal(sys.stdout) or console(sys.stdout, editing.color).is_dumb_terminal:
+        # stdout may be a file that is to hold the answers alone.
+        yield PipedLines(sys.stdin.buffer, sys.stderr if is_terminal(sys.stderr) else None)
+        return
+    # It takes 0.2 s, which a pipe need not wait for.
+    from lacli.chat.terminal import TerminalLines
+
+    with hidden_keys(raw=True):
+        yield TerminalLines(editing)
+
+
+class Quotes:
+    """Triple quotes around a message, followed line by line.
+
+    Opened by a message that begins with them. Closed at the end of that line, or by a later line of nothing else, not
+    indented either. Between the two, pairs of them are text (a docstring), a pair's closing line too.
+    """
+
+    def __init__(self, first: str) -> None:
+        rest = first.removeprefix(QUOTES).rstrip()
+        # An odd number closes them where they stand: code that begins with a docstring.
+        self.open = first.startswith(QUOTES) and not rest.endswith(QUOTES) and rest.count(QUOTES) % 2 == 0
+        self._in_pair = False
+
+    def add(self, line: str) -> None:
+        """Take the next line of the message, while they are open."""
+        self.open = self._in_pair or line.rstrip() != QUOTES
+        self._in_pair ^= line.count(QUOTES) % 2 == 1
+
+
+def is_open(text: str) -> bool:
+    """True if triple quotes at the text's beginning still wait for those that close them."""
+    return text.startswith(QUOTES) and _closed_at(text.split("\n")) is None
+
+
+def without_quotes(text: str) -> str:
+    """The message that was typed: the text between triple quotes, or the text itself.
+
+    A quoted message that begins with a slash keeps a line break before it, so that it is not taken for a command.
+    """
+    first, *others = lines = text.rstrip().split("\n")
+    # Quotes that close before the end belong to what was pasted: a file that begins with a docstring.
+    if not text.startswith(QUOTES) or _closed_at(lines) != len(others):
+        return text.strip("\n")
+    beside = first.removeprefix(QUOTES)
+    if not others and not beside.endswith(QUOTES):
+        return first
+    message = "\n".join([beside, *others[:-1]] if beside.strip() else others[:-1]) if others else beside[: -len(QUOTES)]
+    return f"\n{message}" if message.startswith("/") else message
+
+
+def _closed_at(lines: list[str]) -> int | None:
+    """The index of the line at which triple quotes in front of the first one close."""
+    quotes = Quotes(lines[0])
+    for index, line in enumerate(lines):
+        if index:
+            quotes.add(line)
+        if not quotes.open:
+            return index
+    return None
+
+
+class PipedLines:
+    """Lines as they come, from a pipe or from a terminal that cannot be drawn on.
+
+    prompts: where a short prompt goes; None: nowhere, and no control codes either.
+    """
+
+    def __init__(self, stream: BinaryIO, prompts: TextIO | None = None) -> None:
+        self._stream: BinaryIO | None = stream
+        self._prompts = prompts
+        self._number = 0
+        self._room = MOST_TEXT
+
+    def read(self) -> str:
+        """The next message or command; see `Lines`."""
+        try:
+            while not (message := without_quotes(self._message())).strip():
+                pass
+            return message
+        except (EOFError, KeyboardInterrupt):
+            self._show("\n")
+            raise
+
+    def edit(self, text: str) -> None:
+        """Do nothing: lines that come ready cannot be edited."""
+
+    def _message(self) -> str:
+        """Lines up to the one that ends a message; one that is not UTF-8 takes its whole message with it."""
+        self._room = MOST_TEXT
+        numbered = [(self._line(PROMPT), self._number)]
+        lines = [numbered[0][0].decode(errors="surrogateescape")]
+        quoted, quotes = lines[0].startswith(QUOTES), Quotes(lines[0])
+        while quotes.open if quoted else lines[-1].endswith(CONTINUED):
+            try:
+                numbered.append((self._line(CONTINUATION), self._number))
+            except EOFError:
+                if not quoted:
+                    break
+                what = f"line {numbered[0][1]} opens a message that never ends"
+                raise LacliError(what, f"end it with a line of {QUOTES} alone; those inside go in pairs") from None
+            lines.append(numbered[-1][0].decode(errors="surrogateescape"))
+            quotes.add(lines[-1])
+        for raw, number in numbered:
+            decode(raw, f"line {number} of standard input")
+        text = "\n".join(lines)
+        return text if quoted else text.removesuffix(CONTINUED).replace(f"{CONTINUED}\n", "\n")
+
+    def _line(self, prompt: str) -> bytes:
+        """The next line without its end."""
+        self._show(prompt)
+        try:
+            raw = self._stream.readline(self._room + 1) if self._stream else b""
+        except OSError as error:
+            # It would fail again and again.
+            self._stream = None
+            raise LacliError(f"cannot read standard input: {error.strerror}", "give lines through a pipe") from error
+        if not raw:
+            raise EOFError
+        self._room -= len(raw)
+        if self._room < 0:
+            self._stream = None
+            size = size_in_words(MOST_TEXT)
+            raise LacliError(f"a message of standard input is larger than {size}", "the chat ends with it")
+        self._number += 1
+        return raw.removeprefix(b"\xef\xbb\xbf" if self._number == 1 else b"").rstrip(b"\r\n")
+
+    def _show(self, text: str) -> None:
+        if self._prompts:
+            self._prompts.write(text)
+            self._prompts.flush()

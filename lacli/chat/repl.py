@@ -1,0 +1,322 @@
+"""`lacli chat`: read a line, obey it or answer it, and go on whatever goes wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from lacli.auto.store import store_for
+from lacli.chat.commands import Commands, Reply, oldest
+from lacli.chat.conversation import Chat, Conversation
+from lacli.chat.input import (
+    PLAIN_WORDS,
+    Command,
+    Editing,
+    Lines,
+    message_of,
+    open_lines,
+    parse,
+)
+from lacli.chat.settings import ChatSettings, given_beside
+from lacli.chat.transcript import SavedChat, Transcript
+from lacli.cost.known import tell
+from lacli.cost.store import CostStore
+from lacli.errors import (
+    Interrupted,
+    LacliError,
+    OutputError,
+    PromptError,
+)
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.session.report import Explanation, as_lines, watching
+from lacli.session.session import Session
+from lacli.settings import Switch
+from lacli.terminal.ending import loading_model
+from lacli.terminal.interrupts import without_ctrl_c
+from lacli.terminal.screen import Screen
+from lacli.text.files import is_terminal
+from lacli.text.format import counted
+from lacli.text.stream import Piece
+
+EMPTIES = "; Ctrl-C empties the line"
+"""Said where a text stands in the line that the user did not type just now."""
+
+SEPARATOR = " · "
+
+
+@dataclass(frozen=True)
+class ChatPlan:
+    """How a chat begins and what it keeps.
+
+    model: as the user typed it. variables: what the template gets beside a conversation. saved: a chat to go on with,
+    whose settings hold but for those `given` on the command line, by their fields' names. first: a message to begin
+    with. log: a file to add to. history: the file of typed lines, store: the folder of kept texts, costs: that of
+    measured costs, None for none. commands: lines of a pipe may be commands.
+    """
+
+    model: str = ""
+    system: str = ""
+    template: str = ""
+    settings: ChatSettings = ChatSettings()
+    variables: Mapping[str, object] = field(default_factory=dict)
+    saved: SavedChat | None = None
+    given: frozenset[str] = frozenset()
+    first: str = ""
+    log: str | None = None
+    history: Path | None = None
+    store: Path | None = None
+    costs: Path | None = None
+    color: Switch = "auto"
+    status: bool = True
+    stats: bool = False
+    explain: bool = False
+    context_shift: bool = False
+    commands: bool = False
+    verbose: bool = False
+    replicas: ReplicaSettings | None = None
+
+    def going_on(self, saved: SavedChat) -> ChatPlan:
+        """The plan with what was saved, where the command line does not say otherwise."""
+        return replace(
+            self,
+            system=self.system if self.given & {"system", "system_file"} else saved.system,
+            template=self.template if "chat_template" in self.given else saved.template,
+            settings=given_beside(saved.settings, self.settings, self.given),
+        )
+
+    @property
+    def sampling(self) -> SamplingSettings:
+        """How the session samples: with the saved chat's seed where the user has set none."""
+        sampling = self.settings.sampling
+        return replace(sampling, seed=self.saved.seed) if self.saved and sampling.seed < 0 else sampling
+
+
+def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Screen) -> int:
+    """Talk until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt."""
+    saved = plan.saved or SavedChat()
+    plan = plan.going_on(saved) if plan.saved else plan
+    decode_settings = plan.settings.decode_settings
+    with ExitStack() as stack:
+        transcript = stack.enter_context(Transcript(plan.log, screen.note))
+        with loading_model(screen):
+            store, notes = store_for(path, decode_settings, plan.store, changing=True)
+            opened = Session(
+                path,
+                model_settings,
+                decode_settings,
+                plan.sampling,
+                template=plan.template,
+                template_variables=plan.variables,
+                kept=store.texts if store else (),
+                replicas=plan.replicas,
+                verbose=plan.verbose,
+            )
+        session = stack.enter_context(opened)
+        # Also where another mode begins: /mode may change it.
+        notes += tell(session, CostStore(plan.costs)) if plan.costs else []
+        conversation = Conversation(plan.system, saved.messages)
+        talk = Chat(session, plan.settings, conversation, context_shift=plan.context_shift)
+        talk.store = store
+        commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
+        repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
+        lines = stack.enter_context(open_lines(Editing(screen.note, plan.history, repl.status, plan.color)))
+        others = commands.differences(saved) if plan.saved else []
+        screen.notes([*notes, *session.notes, *talk.notes, *others], session.warnings)
+        if repl.interactive:
+            known = f", {counted(len(saved.messages), 'message')} loaded" if saved.messages else ""
+            screen.note(f"{session.model.description}, context {talk.cells} tokens{known}; /help for help, Ctrl-D ends")
+        transcript.begin(commands.as_saved())
+        repl.run(lines, plan.first)
+        # A user who types has seen what went wrong; a script has not.
+        return LacliError.exit_code if repl.failed and not repl.interactive else 0
+
+
+@dataclass
+class Repl:
+    """One chat on one screen.
+
+    plan: its `stats`, `explain` and `commands` are read. interactive: a user types, so that Ctrl-C stops an answer and
+    not the program, and lines that begin with a slash are commands. failed: something went wrong. leaving: Ctrl-C was
+    the last key; told: the note on lines that only look like commands was given.
+    """
+
+    chat: Chat
+    commands: Commands
+    screen: Screen
+    transcript: Transcript
+    plan: ChatPlan
+    interactive: bool = True
+    failed: bool = False
+    leaving: bool = False
+    told: bool = False
+
+    def run(self, lines: Lines, first: str = "") -> None:
+        """Go on until the lines end or a command ends the chat. first: a message to begin with.
+
+        Raises Interrupted for Ctrl-C where a line is read, and OutputError where no user sees the sentence about it.
+        """
+        while True:
+            try:
+                # Ctrl-C is raised where a loop begins again, so that has to be in here.
+                if first:
+                    message, first = first, ""
+                    if self.interactive:
+                        self.screen.say(f"> {message}")
+                    self._ask(message, lines)
+                while not self._next(lines):
+                    pass
+                return
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                self._interrupted()
+            except LacliError as error:
+                if isinstance(error, OutputError) and not self.interactive:
+                    raise
+                self.failed = True
+                self.screen.end_line()
+                self.screen.error(error)
+
+    def status(self, width: int) -> str | None:
+        """The line of numbers for a terminal of `width` columns, None where it is hidden."""
+        if not self.commands.show_status:
+            return None
+        chat, last = self.chat, self.chat.last
+        speed, gain = (last.statistics.tokens_per_second, last.tokens_per_step) if last else (None, None)
+        return status_line(speed, gain, chat.used, chat.cells, chat.settings.decode_settings.mode, width)
+
+    def _next(self, lines: Lines) -> bool:
+        """Read a line and do what it says; True if the chat ends with it."""
+        line = lines.read()
+        self.leaving = False
+        try:
+            return self._obey(line, lines).end
+        except KeyboardInterrupt:
+            if not self.interactive:
+                raise
+            self.screen.note("stopped")
+            return False
+
+    def _interrupted(self) -> None:
+        """Ctrl-C where a line is read."""
+        if self.leaving or not self.interactive:
+            raise Interrupted("")
+        self.leaving = True
+        self.screen.say("Ctrl-C again leaves, and so does Ctrl-D")
+
+    def _obey(self, line: str, lines: Lines) -> Reply:
+        takes_commands = self.interactive or self.plan.commands
+        command = parse(line) if takes_commands else None
+        if command is None:
+            if line.startswith("/") and not takes_commands and not self.told:
+                self.told = True
+                self.screen.note("a line that begins with / is a message here; --commands makes it a command")
+            if self.interactive and (hint := PLAIN_WORDS.get(line.strip().lower())):
+                self.screen.say(hint)
+            self._ask(self.commands.message(message_of(line)), lines)
+            return Reply()
+        reply = self._done(command)
+        if reply.text:
+            offered = EMPTIES if reply.edit and self.interactive else ""
+            self.screen.say(f"{reply.text}{offered}")
+        if reply.edit is not None:
+            lines.edit(reply.edit)
+        if reply.ask is not None:
+            self._ask(reply.ask, lines)
+        if reply.again:
+            self._answer(self.chat.again(), again=True)
+        return reply
+
+    def _done(self, command: Command) -> Reply:
+        """Carry out a command: one that waits for a file can be stopped, others are done whole and in the log."""
+        with nullcontext() if command.entry.argument == "file" else without_ctrl_c():
+            return self.commands.run(command)
+
+    def _ask(self, message: str, lines: Lines) -> None:
+        conversation = self.chat.conversation
+        replaced = conversation.messages[-1] if conversation.is_open else None
+        with without_ctrl_c():
+            pieces = self.chat.ask(message)
+            self.transcript.message(conversation.messages[-1])
+        try:
+            self._answer(pieces)
+        except PromptError as error:
+            self.transcript.changed("undo")
+            if replaced:
+                self.transcript.message(replaced)
+            lines.edit(self.commands.take_back(message))
+            raise PromptError(error.what, f"{error.hint}{EMPTIES if self.interactive else ''}") from error
+
+    def _answer(self, pieces: Generator[Piece], *, again: bool = False) -> None:
+        """Show an answer as it comes; Ctrl-C stops it, and what came is kept. again: in the place of another one."""
+        before, stopped = len(self.chat.turns), False
+        explanation = self._explanation()
+        try:
+            with closing(pieces):
+                self.screen.write(pieces)
+        except KeyboardInterrupt:
+            stopped = True
+        finally:
+            with without_ctrl_c():
+                self.screen.end_line()
+                explanation.end()
+                answered = len(self.chat.turns) > before
+                if self.chat.dropped:
+                    self.transcript.changed("compact", dropped=self.chat.dropped)
+                    self.screen.say(f"lacli: the context was full: {oldest(self.chat.dropped)} are forgotten")
+                if answered and again:
+                    self.transcript.changed("regen", seed=self.chat.seed)
+                if answered:
+                    self.transcript.message(self.chat.conversation.messages[-1], self.chat.last)
+        if stopped:
+            if not self.interactive:
+                raise KeyboardInterrupt
+            kept = "the old answer stays" if again else "/regen gives it"
+            self.screen.note("stopped" if answered else f"stopped before the answer began; {kept}")
+        for note in self.chat.notes:
+            # They are about the answer, and so said also where notes are not wanted.
+            self.screen.say(f"lacli: {note}")
+        if answered and self.chat.last:
+            self.screen.legend(self.chat.last.statistics.accepted_from)
+            if self.plan.stats:
+                self.screen.report(as_lines(self.chat.session, self.chat.last))
+        if self.interactive:
+            self.screen.gap()
+
+    def _explanation(self) -> Explanation:
+        """The lines about the next answer's steps, where they are wanted."""
+        wait = self.screen.shared
+        planned = self.chat.settings.decode_settings.mode == "auto"
+        explanation = Explanation(self.screen.row, planned=planned, wait=wait)
+        tells = not wait and len(self.chat.session.copies.names) > 1
+        self.chat.watch = watching(explanation if self.plan.explain else None, self._tell_losses if tells else None)
+        return explanation
+
+    def _tell_losses(self) -> None:
+        for loss in self.chat.session.losses():
+            self.screen.say(f"lacli: {loss}")
+
+
+def status_line(tokens_per_second: float | None, S: float | None, used: int, cells: int, mode: str, width: int) -> str:
+    """One line of at most `width` columns; where they are few, what matters most stays.
+
+    tokens_per_second and S (tokens a step) are the last answer's, None before the first one. used and cells: tokens.
+    """
+    percent = f"{100 * used // max(cells, 1)}%"
+    digits = 0 if tokens_per_second is None or tokens_per_second >= 10 else 1
+    speed = [] if tokens_per_second is None else [f"{tokens_per_second:,.{digits}f} tokens/s"]
+    gain = [] if S is None else [f"S {S:.1f}"]
+    context = f"context {percent}"
+    forms = (
+        [mode, *speed, *gain, f"context {used:,} of {cells:,} ({percent})"],
+        [mode, *speed, *gain, context],
+        [*speed, *gain, context],
+        [*gain, context],
+        [context],
+        [percent],
+    )
+    return next((line for line in map(SEPARATOR.join, forms) if len(line) <= width), "")

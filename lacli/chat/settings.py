@@ -1,0 +1,446 @@
+"""/set: every setting of a chat under its flags' names, as a user types it, reads it, and as JSON has it.
+
+The keys are made of the settings' own dataclasses, which check the ranges too: a new field has a key at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from io import StringIO
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from rich.columns import Columns
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from lacli.errors import UsageError
+from lacli.llamacpp.sampling import SamplingSettings, bias_words, token_bias
+from lacli.settings import (
+    ANSWER,
+    FLAG,
+    LOADING,
+    NOTHING,
+    PLACEMENT,
+    PRESETS,
+    REPLICAS,
+    DecodeSettings,
+    Mode,
+    names_in,
+    spellings,
+)
+from lacli.text.format import did_you_mean
+from lacli.text.question import check_text, read_text
+
+Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ...]
+
+WITH_THE_MODEL = ("strict", "ordered", "least_outputs")
+"""Fields of DecodeSettings that decide how the model is loaded."""
+
+OF_THE_MODEL = ("back",)
+"""Those that the model decides."""
+
+DEFAULT, PRESET, NO = "default", "preset", "no-"
+FILES = {"grammar-file": "grammar", "json-schema-file": "json_schema", "jf": "json_schema"}
+"""Keys whose value is a file that holds the value of another key."""
+
+EXCLUSIVE = {"grammar": "json_schema", "json_schema": "grammar"}
+"""Settings that replace each other."""
+
+WINDOW = ("window", "ngram", "guesses", "window_init", "window_shift", "pool_prompt", "pool_text", "pool_keys")
+LOOKUP, AUTO = ("lookup_match", "lookup_draft"), ("sources", "auto_rows")
+UNUSED: dict[Mode, tuple[str, ...]] = {
+    "plain": (*WINDOW, *LOOKUP, *AUTO, "jacobi_iterations"),
+    "jacobi": (*WINDOW[1:], *LOOKUP, *AUTO),
+    "lookup": (*WINDOW, *AUTO, "jacobi_iterations"),
+    "lookahead": (*LOOKUP, *AUTO, "jacobi_iterations"),
+    "auto": (*LOOKUP, "pool_prompt", "pool_text", "jacobi_iterations"),
+}
+"""Fields that a mode does not read."""
+
+SWITCHES = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
+WORD = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|\S+', re.DOTALL)
+KEY_VALUE = re.compile(r"(?P<key>[^\s=]+)(?:=|\s+=\s+(?=\S)|\s+|$)\s*(?P<value>.*)", re.DOTALL)
+"""A key and its value; an = that is all that follows is a value."""
+
+SHOWN_CHARACTERS = 40
+COLUMN, MAX_COLUMNS = 26, 4
+"""Characters of a setting in the list, which aligns most of them, and settings in a row of a wide terminal."""
+
+
+@dataclass(frozen=True)
+class ChatSettings:
+    """All that /set can change. max_tokens: of an answer, -1 for no limit; stops: texts that end it."""
+
+    decode_settings: DecodeSettings = DecodeSettings()
+    sampling: SamplingSettings = SamplingSettings()
+    max_tokens: int = -1
+    stops: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < -1:
+            raise UsageError(f"-n is {self.max_tokens}", "-n must be at least -1, which is no limit")
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Every setting by its field's name."""
+        return {**vars(self), **vars(self.decode_settings), **vars(self.sampling)}
+
+    def with_values(self, changes: Mapping[str, Value]) -> ChatSettings:
+        """Change these fields, all at once. Raises UsageError where they leave their ranges."""
+
+        def own(part: object) -> dict[str, Any]:
+            return {field: value for field, value in changes.items() if field in vars(part)}
+
+        decode_settings = replace(self.decode_settings, **own(self.decode_settings))
+        sampling = replace(self.sampling, **own(self.sampling))
+        return replace(self, decode_settings=decode_settings, sampling=sampling, **own(self))
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """Every setting as JSON has it; a bias is written as on the command line, for JSON has no -inf."""
+        own = {field: self.values[field] for field in IN_FILES}
+        return own | {"logit_bias": [bias_words(*bias) for bias in self.sampling.logit_bias]}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of /set. field: its name in the settings; flags: as on the command line; words: all values, if few."""
+
+    field: str
+    group: str
+    default: Value
+    flags: tuple[str, ...]
+    words: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name that is shown: the paper's W, N and G, else the first long flag."""
+        return (FLAG.get(self.field) or next(flag for flag in self.flags if flag.startswith("--"))).lstrip("-")
+
+    @property
+    def names(self) -> list[str]:
+        """All names that a user may type, without the dashes in front."""
+        negated = [NO + self.name] if self.field.startswith("pool_") and isinstance(self.default, bool) else []
+        flags = [flag.lstrip("-") for flag in self.flags]
+        return list(dict.fromkeys([self.name, *flags, self.field.replace("_", "-"), *negated]))
+
+    @property
+    def usage(self) -> str:
+        """What can be typed as a value."""
+        if self.words:
+            several = isinstance(self.default, tuple)
+            return f"some of {', '.join(self.words)}, or none" if several else " or ".join(self.words)
+        if self.field == "logit_bias":
+            return "15043+1 or 15043-inf, several with spaces between, or none"
+        texts = "one or more texts, quoted where they hold spaces, or none to clear them"
+        by_type = {bool: "on or off", int: "a whole number", float: "a number", str: "a text, or none", tuple: texts}
+        return by_type[type(self.default)]
+
+    def read(self, text: str) -> Value:
+        """The value that a user typed. Raises UsageError where it has another type."""
+        text = check_text(text.strip(), self.name)
+        if isinstance(self.default, bool):
+            if text.lower() not in SWITCHES:
+                raise UsageError(f"{self.name} is on or off, not {text!r}", f"/set {self.name} on")
+            return SWITCHES[text.lower()]
+        if isinstance(self.default, int | float):
+            try:
+                return type(self.default)(text)
+            except ValueError:
+                what = f"{self.name} is {self.usage}, not {_shortened(text)!r}"
+                raise UsageError(what, f"{self.show(self.default)} is the default") from None
+        if isinstance(self.default, str):
+            return unquoted(text).lower() if self.words else "" if text.lower() in NOTHING else unquoted(text)
+        if text.lower() in (*NOTHING, '""', "''"):
+            return ()
+        if self.words:
+            return names_in(text)
+        if self.field == "logit_bias":
+            return tuple(token_bias(bias) for bias in text.replace(",", " ").split())
+        texts = tuple(self._unescaped(word) for word in WORD.findall(text))
+        if "" in texts:
+            raise UsageError(f"{self.name}: an empty text is everywhere", f"/set {self.name} none for none at all")
+        return texts
+
+    def read_json(self, found: object) -> Value:
+        """The value that `ChatSettings.json` wrote. Raises UsageError for another type."""
+        if isinstance(self.default, tuple):
+            if isinstance(found, list | tuple) and all(isinstance(each, str) for each in found):
+                return tuple(map(token_bias, found)) if self.field == "logit_bias" else tuple(found)
+        elif type(found) is type(self.default) or (type(found) is int and isinstance(self.default, float)):
+            try:
+                return type(self.default)(found)
+            except OverflowError:
+                pass
+        raise UsageError(f'"{self.field}" cannot be {_shortened(json.dumps(found))}', f"give {self.usage}")
+
+    def show(self, value: Value) -> str:
+        """A value in one short line, as it can be typed again; a long text is cut."""
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        if isinstance(value, tuple):
+            plain = (each if self.words else _shown(each) for each in value)
+            return " ".join(map(str, plain)) or "none"
+        if isinstance(value, str):
+            return value if self.words else _shortened(value) or "none"
+        return str(value).removesuffix(".0")
+
+    def _unescaped(self, word: str) -> str:
+        """A text of a list: as it stands between single quotes, elsewhere with JSON's escapes, \\n for example."""
+        if len(word) > 1 and word[0] == word[-1] == "'":
+            return word[1:-1]
+        quoted = len(word) > 1 and word[0] == word[-1] == '"'
+        if len(word) > 1 and word[0] in "\"'" and not quoted:
+            raise UsageError(f"{self.name}: a quote is not closed at {_shortened(word)}", "close it")
+        try:
+            return str(json.loads(word if quoted else f'"{word}"', strict=False))
+        except ValueError:
+            return word[1:-1] if quoted else word
+
+
+def _settings(group: str, of: type[DecodeSettings | SamplingSettings]) -> list[Setting]:
+    hints, found = get_type_hints(of), []
+    for field in fields(of):
+        hint = get_args(hints[field.name])[0] if get_origin(hints[field.name]) is tuple else hints[field.name]
+        words = get_args(hint) if get_origin(hint) is Literal else ()
+        if field.name not in (*WITH_THE_MODEL, *OF_THE_MODEL):
+            default: Any = field.default
+            found.append(Setting(field.name, group, default, spellings(field.name), words))
+    return found
+
+
+_LENGTH_FLAGS, _STOP_FLAGS = ANSWER.values()
+SETTINGS: dict[str, Setting] = {
+    setting.field: setting
+    for setting in (
+        Setting("max_tokens", "answer", -1, _LENGTH_FLAGS),
+        Setting("stops", "answer", (), _STOP_FLAGS),
+        *_settings("guessing", DecodeSettings),
+        *_settings("sampling", SamplingSettings),
+    )
+}
+"""Every setting by its field's name, in the order in which they are shown."""
+
+IN_FILES = {**SETTINGS, "strict": Setting("strict", "guessing", False, spellings("strict"))}
+"""Those that a saved chat has; /set cannot change the last one."""
+
+_BY_NAME = {name: setting for setting in SETTINGS.values() for name in setting.names}
+_BY_NAME = {name.lower(): setting for name, setting in _BY_NAME.items()} | _BY_NAME
+_SQUEEZED = {name.lower().replace("-", ""): setting for name, setting in _BY_NAME.items() if NO not in name}
+_RESTART = {flag.lstrip("-"): flags[0] for flags in (LOADING | PLACEMENT | REPLICAS).values() for flag in flags}
+
+KEYS: tuple[str, ...] = (DEFAULT, PRESET, *(setting.name for setting in SETTINGS.values()), *FILES)
+"""What /set takes, one name for each, for completion."""
+
+
+def plain_name(typed: str) -> str:
+    """A key as typed, without its dashes in front, with dashes for underscores."""
+    return typed.strip().lstrip("-").replace("_", "-")
+
+
+def set_name(typed: str) -> str:
+    """What /set takes for a name, "" for nothing that it knows."""
+    if (name := plain_name(typed).lower()) in (DEFAULT, PRESET, *FILES):
+        return name
+    try:
+        return find_setting(typed).name
+    except UsageError:
+        return ""
+
+
+def find_setting(typed: str) -> Setting:
+    """The setting of a name, as flags and fields are called; its dashes may be left out.
+
+    Raises UsageError for one that cannot be changed.
+    """
+    name = plain_name(typed)
+    folded = name.lower()
+    if found := _BY_NAME.get(name) or _BY_NAME.get(folded) or _SQUEEZED.get(folded.replace("-", "")):
+        return found
+    if folded.replace("-", "_") in WITH_THE_MODEL:
+        what = f"{folded} cannot be changed in a session: it decides how the model is loaded"
+        raise UsageError(what, "start again with --strict")
+    if folded in _RESTART:
+        raise UsageError(f"{folded} cannot be changed in a session", f"start again with {_RESTART[folded]}")
+    if folded == "system":
+        raise UsageError("the system prompt is not a setting", "/system TEXT changes it")
+    raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, (*_BY_NAME, *KEYS), "/set lists them"))
+
+
+def key_and_value(argument: str) -> tuple[str, str]:
+    """What /set was given: a key and its value, "" for none; they may have = between them, as flags do."""
+    found = KEY_VALUE.match(argument)
+    return (found["key"], found["value"]) if found else (argument, "")
+
+
+def values_of(key: str) -> tuple[str, ...]:
+    """The values that a key can have, where they are few, for completion; none for an unknown key."""
+    if plain_name(key).lower() == PRESET:
+        return tuple(PRESETS)
+    try:
+        found = find_setting(key)
+    except UsageError:
+        return ()
+    return ("on", "off") if isinstance(found.default, bool) else found.words
+
+
+def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:
+    """Change one key; the new settings, and a sentence on what changed.
+
+    value: as a user writes it; `default` resets the key, and the key `default` resets all. Empty: switches
+    a switch on. Raises UsageError or LacliError in one line.
+    """
+    changes = _changes(key, value.strip())
+    new = now.with_values(changes)
+    changed = [each for each in SETTINGS.values() if now.values[each.field] != new.values[each.field]]
+    if not changed:
+        return now, _unchanged(now, changes)
+    words = [
+        f"{each.name}: {each.show(now.values[each.field])} -> {each.show(new.values[each.field])}" for each in changed
+    ]
+    return new, "; ".join([", ".join(words), *_without_effect(new, [each.field for each in changed])])
+
+
+def settings_from_json(found: object) -> ChatSettings:
+    """The settings that `ChatSettings.json` wrote; those that are left out have their defaults.
+
+    Raises UsageError where they are none.
+    """
+    if not isinstance(found, dict):
+        raise UsageError('"settings" is not an object')
+    if unknown := [field for field in found if field not in IN_FILES]:
+        raise UsageError(f"this lacli does not know the settings {', '.join(unknown)}", "use a newer lacli")
+    return ChatSettings().with_values({field: IN_FILES[field].read_json(value) for field, value in found.items()})
+
+
+def given_beside(saved: ChatSettings, typed: ChatSettings, given: frozenset[str]) -> ChatSettings:
+    """Saved settings with the `given` fields as they were typed; a typed grammar replaces a saved schema."""
+    changes = {field: typed.values[field] for field in IN_FILES if field in given}
+    for form, other in EXCLUSIVE.items():
+        if changes.get(form):
+            changes.setdefault(other, "")
+    return saved.with_values(changes)
+
+
+def all_settings(now: ChatSettings, width: int = 80, in_use: ChatSettings | None = None) -> str:
+    """Every setting in columns under its group, long ones in rows of their own, those that are changed with a star.
+
+    in_use: the settings whose values are shown, where something makes them others.
+    """
+    width = min(width, MAX_COLUMNS * COLUMN)
+    rows = []
+    for group in dict.fromkeys(setting.group for setting in SETTINGS.values()):
+        own = [_listed(setting, now, in_use) for setting in SETTINGS.values() if setting.group == group]
+        short = [_indented(text) for text in own if len(text) < COLUMN - 1]
+        rows += [group, rendered(Columns(short, width=min(COLUMN, width) - 1), width)]
+        rows += [rendered(_indented(text), width) for text in own if len(text) >= COLUMN - 1]
+    return "\n".join([*rows, "* is not lacli's default; /set KEY VALUE changes, /set KEY default resets"])
+
+
+def one_setting(now: ChatSettings, setting: Setting, in_use: ChatSettings | None = None) -> str:
+    """A setting's value, its default and what it may be. in_use: as in `all_settings`."""
+    shown = setting.show((in_use or now).values[setting.field])
+    is_default = now.values[setting.field] == setting.default
+    default = "the default" if is_default else f"{setting.show(setting.default)} is the default"
+    return f"{setting.name} is {shown} ({default}); write {setting.usage}"
+
+
+def changed_settings(now: ChatSettings) -> str:
+    """The settings that are not at their defaults, in one line."""
+    changed = [each for each in SETTINGS.values() if now.values[each.field] != each.default]
+    return ", ".join(f"{each.name} {each.show(now.values[each.field])}" for each in changed) or "nothing"
+
+
+def rendered(shown: RenderableType, width: int = 80) -> str:
+    """Lines of at most `width` columns, without colours."""
+    screen = Console(file=StringIO(), width=width, color_system=None)
+    with screen.capture() as captured:
+        screen.print(shown)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def unquoted(text: str) -> str:
+    """A whole text without the quotes around it; inside double ones a backslash before a quote or itself goes too."""
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        return text[1:-1]
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        return re.sub(r'\\(["\\])', r"\1", text[1:-1])
+    return text
+
+
+def _changes(typed: str, value: str) -> dict[str, Value]:
+    """The new values by field that a key and its value stand for."""
+    name = plain_name(typed).lower()
+    if name == DEFAULT:
+        return {setting.field: setting.default for setting in SETTINGS.values()}
+    if name == PRESET:
+        preset = unquoted(value).lower()
+        if preset not in PRESETS:
+            hint = did_you_mean(preset, PRESETS, "one of " + ", ".join(PRESETS))
+            raise UsageError(f"there is no preset {value!r}" if value else "preset needs a name", hint)
+        return dict(PRESETS[preset])
+    if name in FILES:
+        if not value:
+            raise UsageError(f"{name} needs a file", f"/set {name} FILE")
+        if not (text := read_text(unquoted(value), ordinary=True)).strip():
+            raise UsageError(f"{value} is empty", "/set grammar none and /set json-schema none clear them")
+        return {FILES[name]: text, EXCLUSIVE[FILES[name]]: ""}
+    setting = find_setting(typed)
+    if value.lower() == DEFAULT:
+        return {setting.field: setting.default}
+    if not value and not isinstance(setting.default, bool):
+        raise UsageError(f"{setting.name} needs a value", f"write {setting.usage}")
+    read = setting.read(value or "on")
+    if read and setting.field in EXCLUSIVE:
+        return {setting.field: read, EXCLUSIVE[setting.field]: ""}
+    return {setting.field: not read if name.startswith(NO) else read}
+
+
+def _unchanged(now: ChatSettings, changes: Mapping[str, Value]) -> str:
+    if len(changes) == len(SETTINGS):
+        return "everything is at its default already"
+    told = [SETTINGS[field] for field, value in changes.items() if value or len(changes) == 1]
+    return ", ".join(f"{each.name} is {each.show(now.values[each.field])} already" for each in told)
+
+
+def _without_effect(new: ChatSettings, changed: list[str]) -> list[str]:
+    """Sentences about settings that were changed and have no effect."""
+    # Temperature 0 makes all of these idle; another change concerns its own setting alone.
+    told = [setting.name for field, setting in SETTINGS.items() if "temp" in changed or field in changed]
+    idle = [name for name in told if f"--{name}" in new.sampling.idle]
+    notes = [f"{_have(idle)} no effect at temperature 0; /set temp 0.8 draws, for example"] if idle else []
+    mode = new.decode_settings.mode
+    unused = [field for field in changed if field in UNUSED[mode]]
+    # A preset or a reset is for several modes: the user did not ask for one of its values.
+    if unused and len(unused) == len(changed):
+        others = [each for each in UNUSED if not set(changed) & set(UNUSED[each])]
+        elsewhere = f", but in {' or '.join(others)}" if others else ""
+        notes.append(f"{_have([SETTINGS[field].name for field in unused])} no effect in mode {mode}{elsewhere}")
+    return notes
+
+
+def _have(names: list[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last} have" if first else f"{last} has"
+
+
+def _listed(setting: Setting, now: ChatSettings, in_use: ChatSettings | None) -> str:
+    star = "" if now.values[setting.field] == setting.default else " *"
+    return f"{setting.name} {setting.show((in_use or now).values[setting.field])}{star}"
+
+
+def _indented(text: str) -> Padding:
+    return Padding(Text(text, overflow="fold"), (0, 0, 0, 1))
+
+
+def _shown(item: str | tuple[int, float]) -> str:
+    return json.dumps(item, ensure_ascii=False) if isinstance(item, str) else bias_words(*item)
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 3] + "..."

@@ -1,0 +1,355 @@
+"""What the commands do to a chat, and what the loop is told to do."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pyperclip
+import pytest
+
+from lacli.chat.commands import (
+    MAX_CLIPBOARD_BYTES,
+    Commands,
+    Reply,
+    copy,
+    file_and_rest,
+    file_name,
+)
+from lacli.chat.conversation import Message
+from lacli.chat.input import (
+    COMMANDS,
+    Entry,
+    help_text,
+    parse,
+)
+from lacli.chat.settings import ChatSettings
+from lacli.chat.transcript import (
+    SavedChat,
+    Transcript,
+    read_chat,
+    write_chat,
+)
+from lacli.errors import LacliError, UsageError
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.settings import DecodeSettings
+from lacli.terminal.screen import Screen
+from tests.fakes.fake_chat import FakeChat, an_answer, talked
+
+
+def commands_of(chat: FakeChat) -> Commands:
+    return Commands(chat.as_chat, Screen(), Transcript(None, pytest.fail), "demo")
+
+
+def run(chat: FakeChat, *lines: str) -> Reply:
+    """What the last of these lines brings."""
+    return run_in(commands_of(chat), *lines)
+
+
+def run_in(commands: Commands, *lines: str) -> Reply:
+    reply = Reply()
+    for line in lines:
+        command = parse(line)
+        assert command is not None
+        reply = commands.run(command)
+    return reply
+
+
+def two_turns() -> FakeChat:
+    return FakeChat(talked([("a", "b"), ("c", "d")], "be brief"))
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.names[0])
+def test_every_command_does_something_even_in_an_empty_chat(entry: Entry, tmp_path: Path) -> None:
+    write_chat(tmp_path / "chat", SavedChat("demo"))
+    argument = {"file": str(tmp_path / "chat"), "switch": "on"}.get(entry.argument, "") if entry.needed else ""
+    reply = run(FakeChat(cells=10_000), f"{entry.names[0]} {argument}".strip())
+    assert (reply != Reply()) == (entry.argument != "switch")
+
+
+def test_help_shows_the_commands_and_exit_ends() -> None:
+    assert run(FakeChat(), "/help").text == help_text()
+    for name in ("/exit", "/bye", "/quit", "/q"):
+        assert run(FakeChat(), name) == Reply(end=True)
+
+
+def test_undo_takes_back_and_offers_the_question() -> None:
+    chat = two_turns()
+    assert run(chat, "/undo").edit == "c"
+    assert chat.conversation.questions == 1
+    assert run(FakeChat(), "/undo") == Reply("there is nothing to take back")
+
+
+def test_regen_asks_for_the_answer_and_leaves_it_to_the_loop() -> None:
+    chat = two_turns()
+    assert run(chat, "/regen").again
+    assert chat.conversation.last_answer == "d"
+    assert run(FakeChat(), "/regen") == Reply("there is no question to answer anew")
+
+
+def test_system_shows_sets_and_clears() -> None:
+    chat = FakeChat()
+    assert "there is no system prompt" in run(chat, "/system").text
+    for typed, system in (('"answer in verse"', "answer in verse"), ("be\nbrief", "be\nbrief"), ('""', "")):
+        run(chat, f"/system {typed}")
+        assert chat.conversation.system == system
+        assert not system or run(chat, "/system").text == system
+
+
+def test_set_changes_the_chat_and_says_what_was_made_anew() -> None:
+    chat = FakeChat(anew="the context was made anew")
+    assert run(chat, "/set temp 0.8").text == "temp: 0 -> 0.8\nthe context was made anew"
+    assert run(chat, "/set temp 0.8").text == "temp is 0.8 already"
+    run(chat, "/set stop a b", "/set n 5", "/mode plain", "/set topk=6")
+    sampling = SamplingSettings(temp=0.8, top_k=6)
+    assert chat.settings == ChatSettings(DecodeSettings(mode="plain"), sampling, 5, ("a", "b"))
+    assert run(chat, "/set stop").text.startswith('stop is "a" "b" (none is the default)')
+    assert run(chat, '/set stop ""').text.startswith('stop: "a" "b" -> none')
+    run(chat, "/set no-pool-prompt", "/set default")
+    assert chat.settings == ChatSettings()
+
+
+def test_set_alone_lists_and_a_key_alone_is_shown() -> None:
+    chat = FakeChat(settings=ChatSettings(sampling=SamplingSettings(temp=0.5)))
+    listed = run(chat, "/set").text
+    assert "temp 0.5 *" in listed and "top-k 40\n" in listed and max(map(len, listed.splitlines())) <= 80
+    assert run(chat, "/set temp").text == "temp is 0.5 (0 is the default); write a number"
+    assert "on or off" in run(chat, "/set ignore-eos").text and not chat.settings.sampling.ignore_eos
+
+
+def test_a_setting_that_the_chat_refuses_changes_nothing() -> None:
+    chat = FakeChat(refuses=ChatSettings(max_tokens=5))
+    with pytest.raises(UsageError, match="no memory"):
+        run(chat, "/set n 5")
+    assert chat.settings == ChatSettings()
+
+
+def test_mode_says_which_there_are() -> None:
+    ahead = FakeChat(settings=ChatSettings(DecodeSettings(mode="lookahead")))
+    words = "lookahead, W=15 N=5 G=15; the modes are plain, jacobi, lookup, lookahead, auto"
+    assert run(ahead, "/mode").text == words
+
+
+def test_show_names_model_template_settings_and_context() -> None:
+    chat = two_turns()
+    chat.settings = ChatSettings(DecodeSettings(mode="plain"), SamplingSettings(temp=0.5, json_schema='{"a":\n1}'))
+    text = run(chat, "/show").text
+    for words in ("demo: toy 1M F32", "template  chatml", "be brief", "plain", "--temp 0.5", "with a JSON schema",
+                  "mode plain, temp 0.5", "2 questions", "10 of 100 tokens used (10%)"):  # fmt: skip
+        assert words in text
+    assert len(text.splitlines()) == 8
+
+
+def test_stats_has_the_last_answer_and_the_sum_of_all() -> None:
+    chat = FakeChat()
+    assert run(chat, "/stats").text == "nothing was answered yet"
+    chat.turns = [an_answer(tokens=6, steps=2, seconds=1.5)]
+    assert "S = 3.00" in run(chat, "/stats").text and "all" not in run(chat, "/stats").text.split()
+    chat.turns.append(an_answer(tokens=4, steps=4, seconds=0.5))
+    assert [line.split() for line in run(chat, "/stats").text.splitlines()[-4:]] == [
+        ["answer", "tokens", "steps", "S", "tokens/s"],
+        ["1", "6", "2", "3.00", "4.0"],
+        ["2", "4", "4", "1.00", "8.0"],
+        ["all", "10", "6", "1.67", "5.0"],
+    ]
+    chat.turns += [an_answer()] * 20
+    assert run(chat, "/stats").text.splitlines()[-2].split()[0] == "22"
+    assert len(run(chat, "/stats").text.splitlines()) < 24
+
+
+def test_a_file_goes_before_the_next_message_and_comes_back_with_undo(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("three short words\n")
+    (tmp_path / "b.txt").write_text("more")
+    chat = FakeChat()
+    commands = commands_of(chat)
+    said = run_in(commands, f"/read {tmp_path}/a.txt").text
+    assert "17 characters, 3 tokens" in said and "a.txt goes before the next message" in said
+    assert "b.txt go before" in run_in(commands, f'/read "{tmp_path}/b.txt"').text
+    message = commands.message("what is it?")
+    assert message == "three short words\n\nmore\n\nwhat is it?"
+    assert commands.message("and?") == "and?"
+    chat.conversation.ask(message)
+    assert run_in(commands, "/undo").edit == "what is it?"
+    assert commands.message("what else?") == "three short words\n\nmore\n\nwhat else?"
+
+
+def test_a_file_with_a_question_is_asked_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    assert run(FakeChat(), f"/read {tmp_path}/a.txt what is it?").ask == "text\n\nwhat is it?"
+
+
+def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("word " * 95)
+    (tmp_path / "empty").touch()
+    assert "more than the context has left: 90 tokens" in run(FakeChat(), f"/read {tmp_path}/long.txt").text
+    with pytest.raises(LacliError, match="95 tokens, and the context has 90"):
+        run(FakeChat(cells=90), f"/read {tmp_path}/long.txt")
+    for name, words in (("none", "cannot read"), ("empty", "is empty"), ("", "cannot read"), ("a\0b", "cannot read")):
+        with pytest.raises(LacliError, match=words):
+            run(FakeChat(), f"/read {tmp_path}/{name}")
+
+
+def test_a_file_that_waits_is_taken_back_first(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("some words")
+    write_chat(tmp_path / "chat", SavedChat("demo"))
+    for command in ("/undo", "/clear", f"/load {tmp_path}/chat"):
+        chat = two_turns()
+        commands = commands_of(chat)
+        reply = run_in(commands, f"/read {tmp_path}/a", command)
+        assert f"{tmp_path}/a will not go before the next message" in reply.text
+        assert commands.message("next") == "next"
+        assert command != "/undo" or chat.conversation.questions == 2
+
+
+def test_a_saved_chat_goes_on_where_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "a chat"
+    chat = two_turns()
+    chat.settings = ChatSettings(DecodeSettings(window=7), SamplingSettings(temp=0.5), 9, ("x",))
+    assert run(chat, f"/save {file}").text == f"saved 4 messages to {file}"
+    saved = read_chat(file)
+    assert (saved.model, saved.seed, saved.settings.sampling.seed) == ("demo", 11, -1), "the seed in use is apart"
+    other = FakeChat(talked([("x", "y")], "other"), anew="the context was made anew")
+    text = run(other, f"/load {file}").text
+    assert text == f"loaded 4 messages and the settings from {file}\nthe context was made anew"
+    assert other.conversation.as_messages() == chat.conversation.as_messages()
+    assert other.settings == chat.settings
+    assert "in place of the chat" in run(other, f"/save {file}").text
+
+
+def test_a_loaded_chat_that_was_otherwise_is_called_so(tmp_path: Path) -> None:
+    file = tmp_path / "chat"
+    strict = ChatSettings(DecodeSettings(strict=True))
+    write_chat(file, SavedChat("qwen", "chatml", "", (Message("user", "open"),), strict))
+    with file.open("a") as lines:
+        lines.write("damaged\n{}\n\n")
+    chat = FakeChat()
+    text = run(chat, f"/load {file}").text
+    for words in ("loaded 1 message ", "made with qwen, and goes on with demo", "chatml", "--strict", "/regen",
+                  "line 3 and 1 other of it are damaged"):  # fmt: skip
+        assert words in text
+    own = DecodeSettings(), DecodeSettings(strict=True, ordered=True, least_outputs=2)
+    for decode_settings in own:
+        chat.settings = ChatSettings(decode_settings)
+        assert ("--strict" in run(chat, f"/load {file}").text) == (not decode_settings.strict)
+        assert chat.settings.decode_settings == decode_settings, "what was loaded with the model stays"
+
+
+def break_file(file: Path, chat: FakeChat) -> None:
+    file.write_text("{")
+
+
+def refuse_settings(file: Path, chat: FakeChat) -> None:
+    chat.refuses = ChatSettings(max_tokens=5)
+
+
+@pytest.mark.parametrize("spoil", [break_file, refuse_settings])
+def test_a_chat_that_cannot_be_loaded_leaves_all_as_it_was(
+    tmp_path: Path, spoil: Callable[[Path, FakeChat], None]
+) -> None:
+    file, chat = tmp_path / "chat", two_turns()
+    write_chat(file, SavedChat("demo", settings=ChatSettings(max_tokens=5)))
+    spoil(file, chat)
+    before = chat.conversation.as_messages(), chat.settings
+    with pytest.raises(LacliError):
+        run(chat, f"/load {file}")
+    assert (chat.conversation.as_messages(), chat.settings) == before
+
+
+def test_the_last_answer_is_copied_without_its_thoughts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.chat.commands.copy", lambda text: f"copied {text}")
+    chat = FakeChat(talked([("a", "<think>hm</think>\n\nyes")]))
+    assert run(chat, "/copy").text == "copied yes"
+    chat.conversation.ask("open")
+    assert run(chat, "/copy").text == "copied yes"
+    assert run(FakeChat(), "/copy") == Reply("there is no answer to copy")
+
+
+def test_compact_says_how_much_was_dropped() -> None:
+    chat = two_turns()
+    text = run(chat, "/compact").text
+    assert text == "dropped the oldest question and its answer; 10 of 100 tokens used (10%)"
+    assert "nothing to drop" in run(chat, "/compact").text
+    assert "2 questions and answers" in run(FakeChat(talked([("a", "b")] * 3)), "/compact").text
+
+
+def test_colour_and_status_have_two_positions() -> None:
+    for line in ("/color blue", "/status maybe"):
+        with pytest.raises(UsageError, match="on or off"):
+            run(FakeChat(), line)
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("a.txt", ("a.txt", "")),
+        ("a.txt what is it?", ("a.txt", "what is it?")),
+        ('"a b.txt" what?', ("a b.txt", "what?")),
+        ("'a b.txt'", ("a b.txt", "")),
+        (r"a\ b.txt what?", ("a b.txt", "what?")),
+        ("a.txt\nwhat\nis it?", ("a.txt", "what\nis it?")),
+        ('"open what?', ('"open', "what?")),
+    ],
+)
+def test_a_file_is_the_first_word_and_the_rest_is_a_question(argument: str, expected: tuple[str, str]) -> None:
+    assert file_and_rest(argument) == expected
+
+
+def test_a_name_with_spaces_needs_no_quotes_where_such_a_file_exists(tmp_path: Path) -> None:
+    (tmp_path / "a b.txt").write_text("x")
+    assert file_and_rest(f"{tmp_path}/a b.txt") == (f"{tmp_path}/a b.txt", "")
+
+
+def test_a_file_name_loses_its_quotes_and_backslashes() -> None:
+    assert [file_name(name) for name in ('"a b"', "'a b'", r"a\ b", "a b")] == ["a b"] * 4
+
+
+class Terminal(StringIO):
+    """A terminal that keeps what is written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+TEXT = "grüße\n  你好\n"
+
+
+@pytest.fixture
+def no_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which pyperclip finds nothing, and a terminal that has a clipboard."""
+    monkeypatch.setattr(pyperclip, "copy", pyperclip.init_no_clipboard()[0])
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_the_systems_clipboard_is_used_where_it_keeps_the_text(deaf: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = ["before"]
+    monkeypatch.setattr(pyperclip, "copy", lambda text: None if deaf else held.append(text.replace("\n", "\r\n")))
+    monkeypatch.setattr(pyperclip, "paste", lambda: held[-1])
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    assert ("terminal must allow" if deaf else "copied to the clipboard") in copy(TEXT, terminal)
+    assert bool(terminal.getvalue()) == deaf
+
+
+def test_without_one_the_terminal_is_asked(no_system: None) -> None:
+    terminal = Terminal()
+    copy(TEXT, terminal)
+    assert terminal.getvalue() == f"\x1b]52;c;{base64.b64encode(TEXT.encode()).decode()}\a"
+
+
+def test_a_file_or_a_dumb_terminal_gets_no_escape_codes(no_system: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    for stream in (Terminal(), StringIO()):
+        with pytest.raises(LacliError, match="install"):
+            copy(TEXT, stream)
+        assert stream.getvalue() == ""
+
+
+def test_a_text_that_terminals_would_drop_is_refused_with_the_limit(no_system: None) -> None:
+    terminal = Terminal()
+    copy("x" * MAX_CLIPBOARD_BYTES, terminal)
+    assert len(terminal.getvalue()) <= 100_000
+    with pytest.raises(LacliError, match="74,994"):
+        copy("x" * MAX_CLIPBOARD_BYTES + "é", Terminal())

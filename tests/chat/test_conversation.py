@@ -1,0 +1,634 @@
+"""Conversations: what was said and can be taken back, the tokens of prompts, and turns on real models."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lacli.resolve import demo_model
+
+from lacli.chat.conversation import (
+    Chat,
+    Conversation,
+    Message,
+    PromptTokens,
+)
+from lacli.chat.settings import ChatSettings
+from lacli.check.judge import PLAIN
+from lacli.decode import Decoder
+from lacli.errors import (
+    LacliError,
+    ModelLoadError,
+    PromptError,
+    ReplicaLost,
+    UsageError,
+)
+from lacli.llamacpp.context import Context, LlamaEngine
+from lacli.llamacpp.sampler import LlamaSampler
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ReplicaSettings
+from lacli.modes import common_prefix
+from lacli.replicas.copies import Copy
+from lacli.replicas.isolated import RemoteEngine
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
+from lacli.text.reasoning import answer_of
+from lacli.verify import SampleAndMatch
+from tests.fakes.fake_chat import talked
+from tests.fakes.talking import (
+    LOADING,
+    QUESTION,
+    SMALL,
+    TURNS,
+    Watched,
+    chat_on,
+    judged,
+    opened,
+    said,
+)
+from tests.fakes.tiny_models import write_gemma_swa, write_hybrid, write_mamba
+
+JACOBI = DecodeSettings(mode="jacobi", window=4)
+NEXT = "Explain json.dumps."
+
+
+def adjust(chat: Chat, **changes: Any) -> None:
+    chat.change(chat.settings.with_values(changes))
+
+
+def contents(conversation: Conversation) -> list[str]:
+    return [message.content for message in conversation.messages]
+
+
+def test_the_system_prompt_comes_first_and_only_where_there_is_one() -> None:
+    conversation = talked([("a", "b")])
+    assert [each["role"] for each in conversation.as_messages()] == ["user", "assistant"]
+    conversation.system = "be brief"
+    assert conversation.as_messages()[0] == {"role": "system", "content": "be brief"}
+
+
+def test_the_last_question_and_its_answer_can_be_taken_back() -> None:
+    conversation = talked([("a", "b"), ("c", "d")])
+    assert conversation.take_back_answer() and not conversation.take_back_answer()
+    assert conversation.undo() == "c" and contents(conversation) == ["a", "b"]
+    conversation.ask("open")
+    assert conversation.undo() == "open"
+    assert conversation.undo() == "a"
+    assert conversation.undo() is None and not conversation.take_back_answer()
+
+
+def test_the_oldest_exchanges_go_and_never_the_last_question() -> None:
+    conversation = talked([("a", "b"), ("c", "d")], system="s")
+    conversation.ask("e")
+    assert conversation.drop_oldest() and conversation.drop_oldest()
+    assert contents(conversation) == ["e"] and conversation.system == "s"
+    assert not conversation.drop_oldest()
+    answered = talked([("a", "b"), ("c", "d")])
+    assert answered.drop_oldest() and not answered.drop_oldest()
+    assert contents(answered) == ["c", "d"]
+
+
+def test_a_question_without_an_answer_makes_room_for_the_next_one() -> None:
+    conversation = talked([("a", "b")], system="s")
+    for text in ("lost", "c"):
+        conversation.ask(text)
+        assert (conversation.questions, conversation.last_answer) == (2, "b")
+    assert contents(conversation) == ["a", "b", "c"]
+    conversation.clear()
+    assert conversation.as_messages() == [{"role": "system", "content": "s"}]
+
+
+def test_an_answer_needs_a_question_and_messages_need_turns() -> None:
+    with pytest.raises(AssertionError):
+        Conversation().answer("b")
+    with pytest.raises(AssertionError):
+        Conversation("", [Message("assistant", "b")])
+
+
+@given(st.lists(st.sampled_from(["ask", "answer", "undo", "again", "drop", "clear"]), max_size=30))
+def test_whatever_is_done_questions_and_answers_take_turns(steps: list[str]) -> None:
+    conversation = Conversation()
+    for step in steps:
+        is_open = bool(conversation.messages) and conversation.messages[-1].role == "user"
+        match step:
+            case "ask":
+                conversation.ask("q")
+            case "answer" if is_open:
+                conversation.answer("a")
+            case "undo":
+                conversation.undo()
+            case "again":
+                conversation.take_back_answer()
+            case "drop":
+                conversation.drop_oldest()
+            case "clear":
+                conversation.clear()
+        Conversation("", conversation.messages)
+        assert conversation.questions == sum(message.role == "user" for message in conversation.messages)
+
+
+ASKED = {"role": "user", "content": "Explain json."}
+ANSWER = "the answer is here"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with Session(demo_model(), LOADING, PLAIN, SamplingSettings()) as opened:
+        yield opened
+
+
+def after(answer: str) -> list[dict[str, str]]:
+    return [ASKED, {"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
+
+
+def spelled_otherwise(session: Session, text: str) -> list[int]:
+    """A text a character at a time, as no tokenizer cuts it."""
+    tokens = [token for char in text for token in session.model.tokenize(char, add_special=False)]
+    assert tokens != session.model.tokenize(text, add_special=False)
+    assert session.text(tokens) == text
+    return tokens
+
+
+def test_an_answer_keeps_its_tokens(session: Session) -> None:
+    prompts = PromptTokens(session)
+    first = prompts.prompt([ASKED])
+    tokens = spelled_otherwise(session, ANSWER)
+    end = next(iter(session.model.ends()))
+    prompts.answered(first, [*tokens, end])
+    second = prompts.prompt(after(ANSWER))
+    assert second.tokens[: len(first.tokens) + len(tokens)] == [*first.tokens, *tokens]
+    assert session.text(second.tokens, special=True) == session.conversation_text(after(ANSWER))
+
+
+def test_without_an_answer_of_ours_the_tokenizer_decides(session: Session) -> None:
+    prompts = PromptTokens(session)
+    assert prompts.prompt(after(ANSWER)).tokens == session.conversation_prompt(after(ANSWER))
+
+
+def test_a_conversation_that_was_changed_is_read_anew(session: Session) -> None:
+    prompts = PromptTokens(session)
+    prompts.answered(prompts.prompt([ASKED]), spelled_otherwise(session, ANSWER))
+    other = after("something else")
+    assert prompts.prompt(other).tokens == session.conversation_prompt(other)
+
+
+def test_taking_a_question_back_finds_the_answer_before_it(session: Session) -> None:
+    prompts = PromptTokens(session)
+    tokens = spelled_otherwise(session, ANSWER)
+    prompts.answered(prompts.prompt([ASKED]), tokens)
+    prompts.answered(prompts.prompt(after(ANSWER)), tokens)
+    changed = [*after(ANSWER)[:2], {"role": "user", "content": "Something else."}]
+    spelled = prompts.prompt(changed).tokens
+    assert spelled != session.conversation_prompt(changed)
+    assert session.text(spelled, special=True) == session.conversation_text(changed)
+
+
+def test_an_answer_followed_by_ordinary_text_is_read_with_it(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        session, "conversation_text", lambda messages: "".join(f"{each['content']} USER: " for each in messages)
+    )
+    prompts = PromptTokens(session)
+    prompts.answered(prompts.prompt([ASKED]), spelled_otherwise(session, ANSWER))
+    assert prompts.prompt(after(ANSWER)).tokens == session.model.tokenize(session.conversation_text(after(ANSWER)))
+
+
+@pytest.fixture
+def chat() -> Iterator[Chat]:
+    with opened() as session:
+        yield chat_on(session)
+
+
+def test_undo_and_clear_forget_what_was_taken_back(chat: Chat) -> None:
+    said(chat.ask(QUESTION))
+    one = chat.used
+    text = list(chat.session.decoder.text)
+    said(chat.ask(NEXT))
+    assert chat.used > one
+    assert chat.undo() == NEXT
+    assert one <= chat.used <= one + 12
+    assert chat.session.decoder.text[: one - 1] == text[: one - 1]
+    chat.clear()
+    assert chat.used == 0 and chat.conversation.questions == 0 and len(chat.session.decoder.text) < 5
+    assert chat.undo() is None
+
+
+def test_a_question_answered_anew_is_decoded_from_its_end(chat: Chat) -> None:
+    said(chat.ask(QUESTION))
+    first = chat.conversation.messages[-1].content
+    asked = chat.turns[0].statistics.prompt_tokens
+    assert said(chat.again()) == first
+    assert chat.turns[1].statistics.reused_tokens == asked - 1
+    assert chat.conversation.questions == 1
+    assert "temperature 0" in chat.notes[0]
+
+
+def test_another_answer_has_another_seed_unless_the_user_has_fixed_one() -> None:
+    sampling = SamplingSettings(temp=1.5, seed=7)
+    with opened(PLAIN, sampling) as session:
+        chat = chat_on(session, 20, sampling)
+        first = said(chat.ask(QUESTION))
+        assert said(chat.again()) == first
+        assert "seed" in chat.notes[0]
+        chat.change(ChatSettings(PLAIN, replace(sampling, seed=-1), 20))
+        others = {said(chat.again()) for _ in range(4)}
+        assert len(others - {first}) > 1 and chat.notes == []
+
+
+def test_a_chat_that_goes_on_has_its_seed_and_takes_others_when_asked_again() -> None:
+    # Few tokens: the second session decodes the first answer as a prompt, which rounds differently.
+    sampling = SamplingSettings(temp=1.5)
+    with opened(PLAIN, sampling) as session:
+        chat = chat_on(session, 4, sampling)
+        said(chat.ask(QUESTION))
+        saved, seed = chat.conversation.messages.copy(), chat.seed
+        answer = said(chat.ask(NEXT))
+    with opened(PLAIN, replace(sampling, seed=seed)) as session:
+        again = Chat(session, ChatSettings(PLAIN, sampling, 4), Conversation("", saved))
+        assert said(again.ask(NEXT)) == answer
+        assert len({said(again.again()) for _ in range(4)} - {answer}) > 1
+
+
+def test_a_question_that_cannot_be_answered_anew_keeps_its_answer() -> None:
+    with opened(PLAIN, context=256) as session:
+        chat = chat_on(session)
+        said(chat.ask(QUESTION))
+        before = chat.conversation.messages.copy()
+        chat.conversation.system = "Be brief. " * 200
+        with pytest.raises(PromptError):
+            said(chat.again())
+        assert chat.conversation.messages == before
+        chat.conversation.system = ""
+        adjust(chat, max_tokens=0)
+        said(chat.again())
+        assert chat.conversation.messages == before, "nothing came, so the old answer stays"
+
+
+def test_an_answer_that_fails_before_it_begins_leaves_the_old_one(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    said(chat.ask(QUESTION))
+    before = chat.conversation.messages.copy()
+    for name, error in (("conversation_text", KeyboardInterrupt), ("generate", ModelLoadError("no context"))):
+        with monkeypatch.context() as patched:
+
+            def failing(*arguments: object, error: BaseException | type[BaseException] = error, **more: object) -> None:
+                raise error
+
+            patched.setattr(chat.session, name, failing)
+            with pytest.raises((KeyboardInterrupt, ModelLoadError)):
+                said(chat.again())
+        assert chat.conversation.messages == before and chat.dropped == 0
+
+
+def test_what_is_said_after_an_edit_keeps_the_tokens_of_the_answers() -> None:
+    odd = "the answer is here"
+    with opened(PLAIN) as session:
+        tokens = [token for char in odd for token in session.model.tokenize(char, add_special=False)]
+        turn = [Message("user", QUESTION), Message("assistant", odd, tuple(tokens))]
+        chat = Chat(session, ChatSettings(PLAIN, max_tokens=4), Conversation("", turn * 3))
+        chat.conversation.system = "Be brief."
+        chat.recall()
+        assert chat.compact() == 1
+        said(chat.ask(NEXT))
+        text = session.decoder.text
+        assert sum(text[at : at + len(tokens)] == tokens for at in range(len(text))) == 2
+
+
+def test_tokens_that_are_special_here_are_no_answers_of_this_model(chat: Chat) -> None:
+    start = chat.session.model.tokenize("<|im_start|>", add_special=False)
+    saved = [Message("user", QUESTION), Message("assistant", "", tuple(start))]
+    chat.resume(Conversation("", saved))
+    said(chat.ask(NEXT))
+    rendered = chat.session.conversation_text(chat.conversation.as_messages()[:-1])
+    assert chat.session.text(chat.session.decoder.text, special=True).startswith(rendered)
+
+
+def test_an_edit_under_a_template_that_fails_is_an_edit_all_the_same(chat: Chat) -> None:
+    said(chat.ask(QUESTION))
+    own = chat.session.template
+    assert own
+    failing = "{{ raise_exception('not today') }}"
+    chat.session.use_template(replace(own, source=failing, formatter=chat.session.model.compile_template(failing)))
+    assert chat.undo() == QUESTION and not chat.conversation.messages
+    chat.clear()
+
+
+def test_an_answer_that_ends_at_once_is_an_empty_one_and_said_to_be(chat: Chat) -> None:
+    first = said(chat.ask(QUESTION))
+    chat.clear()
+    adjust(chat, stops=(first[:1],))
+    assert said(chat.ask(QUESTION)) == ""
+    assert chat.notes == ["the answer is empty: it ended at once, by a stop text"]
+    assert chat.conversation.messages[-1].content == "" and len(chat.turns) == 2
+    adjust(chat, stops=(), max_tokens=0)
+    said(chat.ask(NEXT))
+    assert "/set n -1" in chat.notes[0] and chat.conversation.is_open
+    adjust(chat, max_tokens=12)
+    assert said(chat.ask("Explain os.path.join."))
+    assert "no answer" in chat.notes[0] and chat.conversation.questions == 2
+
+
+def test_a_mode_that_a_model_cannot_run_is_said_each_time(tmp_path: Path) -> None:
+    write_mamba(tmp_path / "model.gguf")
+    with Session(tmp_path / "model.gguf", LOADING, SMALL, SamplingSettings()) as session:
+        chat = chat_on(session)
+        assert "recurrent" in chat.change(ChatSettings(SMALL, max_tokens=12))
+        assert chat.change(replace(chat.settings, max_tokens=8)) == ""
+
+
+def test_a_saved_conversation_keeps_the_tokens_of_its_answers(chat: Chat) -> None:
+    said(chat.ask(QUESTION))
+    text = "the answer is here"
+    odd = [token for char in text for token in chat.session.model.tokenize(char, add_special=False)]
+    saved = [chat.conversation.messages[0], Message("assistant", text, tuple(odd))]
+    with opened() as session:
+        again = Chat(session, ChatSettings(session.settings, max_tokens=12), Conversation("", saved))
+        said(again.ask(NEXT))
+        place = len(session.conversation_prompt(Conversation("", saved[:1]).as_messages()))
+        assert session.decoder.text[place : place + len(odd)] == odd
+        foreign = [saved[0], Message("assistant", "of another model", (1, 2, 10**6))]
+        again.resume(Conversation("", foreign))
+        assert said(again.ask(NEXT))
+
+
+def test_a_context_that_cannot_come_back_is_said_until_it_does(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    said(chat.ask(QUESTION))
+
+    def full(copy: Copy, settings: DecodeSettings, greedy: bool | None) -> Context:
+        raise ModelLoadError("cannot make a context: not enough memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(chat.session.copies, "_context", full)
+        with pytest.raises(ModelLoadError):
+            chat.change(ChatSettings(replace(SMALL, window=30), max_tokens=12))
+    with pytest.raises(LacliError, match="no context"):
+        said(chat.ask(NEXT))
+    assert "made anew" in chat.change(ChatSettings(SMALL, max_tokens=12))
+    assert said(chat.again())
+
+
+def test_a_session_that_samples_takes_a_context_with_raw_logits(chat: Chat) -> None:
+    session = chat.session
+    with LlamaEngine(session.model, LOADING, SMALL, backend_greedy=True) as on_backend:
+        assert on_backend.suits(SMALL, raw_logits=False) and not on_backend.suits(SMALL, raw_logits=True)
+
+
+def test_stopping_keeps_what_came(chat: Chat) -> None:
+    adjust(chat, max_tokens=40)
+    with closing(chat.ask(QUESTION)) as pieces:
+        came = "".join(piece.text for piece in islice(pieces, 6))
+    assert chat.conversation.messages[-1].content.startswith(came)
+    assert chat.last and chat.last.tokens and len(chat.last.tokens) < 40
+    said(chat.ask(NEXT))
+    assert chat.turns[1].statistics.reused_tokens >= chat.turns[0].statistics.prompt_tokens
+
+
+def test_stopping_before_anything_came_leaves_the_question_open(chat: Chat) -> None:
+    chat.ask(QUESTION).close()
+    assert [message.role for message in chat.conversation.messages] == ["user"]
+    assert said(chat.again())
+    assert [message.role for message in chat.conversation.messages] == ["user", "assistant"]
+
+
+def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) -> None:
+    said(chat.ask(QUESTION))
+    more = replace(SMALL, window=12, guesses=9)
+    assert "22 sequences" in chat.change(ChatSettings(more, max_tokens=12))
+    assert chat.session.engine.sequences == 22 and not chat.session.decoder.text
+    answer = said(chat.ask(NEXT))
+    assert chat.turns[1].statistics.reused_tokens == 0
+    messages = chat.conversation.as_messages()[:-1]
+    with opened(more) as session:
+        generation = session.generate(session.conversation_prompt(messages), 12)
+        assert "".join(piece.text for piece in generation) == answer
+
+
+def test_what_fits_into_the_context_keeps_it(chat: Chat) -> None:
+    said(chat.ask(QUESTION))
+    used = chat.used
+    for decoding in (DecodeSettings(mode="lookup"), replace(SMALL, window=2), PLAIN):
+        assert chat.change(ChatSettings(decoding, max_tokens=12)) == ""
+        assert chat.used == used and chat.settings.decode_settings == decoding
+    said(chat.ask(NEXT))
+    assert chat.turns[1].statistics.reused_tokens == used - 1
+
+
+def test_settings_that_cannot_be_change_nothing(chat: Chat) -> None:
+    said(chat.ask(QUESTION))
+    before = (chat.settings, chat.session.sampler)
+    with pytest.raises(UsageError, match="grammar"):
+        chat.change(ChatSettings(SMALL, SamplingSettings(grammar="root ::= (")))
+    with pytest.raises(UsageError, match="rows"):
+        chat.change(ChatSettings(replace(SMALL, window=200, ngram=20)))
+    assert (chat.settings, chat.session.sampler) == before
+    assert said(chat.ask(NEXT))
+
+
+def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    said(chat.ask(QUESTION))
+    make, left = chat.session.copies._context, [1]
+
+    def full(copy: Copy, settings: DecodeSettings, greedy: bool | None) -> Context:
+        if left:
+            left.pop()
+            raise ModelLoadError("cannot make a context: not enough memory")
+        return make(copy, settings, greedy)
+
+    monkeypatch.setattr(chat.session.copies, "_context", full)
+    with pytest.raises(ModelLoadError):
+        chat.change(ChatSettings(replace(SMALL, window=30)))
+    assert chat.settings.decode_settings == SMALL
+    assert said(chat.ask(NEXT))
+
+
+def test_a_context_that_was_lost_is_opened_anew_with_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = ReplicaSettings(isolate=True)
+    with Session(demo_model(), LOADING, SMALL, SamplingSettings(), replicas=alone) as session:
+        chat = chat_on(session)
+        expected = said(chat.ask(QUESTION))
+        assert isinstance(session.engine, RemoteEngine)
+        os.kill(session.engine.process_id, signal.SIGKILL)
+        chat.clear()
+        with pytest.raises(ReplicaLost):
+            said(chat.ask(QUESTION))
+        assert chat.undo() == QUESTION
+        make = session.copies._context
+
+        def refused(*_: object) -> Context:
+            raise ModelLoadError("cannot make a context: not enough memory")
+
+        monkeypatch.setattr(session.copies, "_context", refused)
+        with pytest.raises(ModelLoadError):
+            said(chat.ask(QUESTION))
+        monkeypatch.setattr(session.copies, "_context", make)
+        assert said(chat.ask(QUESTION)) == expected
+        assert any("opened anew" in note for note in chat.notes)
+        said(chat.ask(NEXT))
+        assert not any("opened anew" in note for note in chat.notes)
+
+
+def test_a_model_without_a_template_talks_in_chatml() -> None:
+    with opened() as session:
+        session.use_template(None)
+        chat = chat_on(session)
+        assert "ChatML" in chat.notes[0]
+        said(chat.ask(QUESTION))
+        assert "<|im_start|>user" in session.text(session.decoder.text, special=True)
+
+
+BEGINS_THOUGHT = "{% if add_generation_prompt %}<think>\n{% endif %}"
+
+
+def use_also(session: Session, source: str) -> None:
+    """The session's template with something behind it."""
+    own = session.template
+    assert own
+    formatter = session.model.compile_template(own.source + source)
+    session.use_template(replace(own, source=own.source + source, formatter=formatter))
+
+
+def test_a_thought_that_the_prompt_opened_stays_decoded_where_the_template_keeps_it() -> None:
+    with opened() as session:
+        use_also(session, BEGINS_THOUGHT)
+        chat = chat_on(session, 10)
+        said(chat.ask(QUESTION))
+        kept = [*session.decoder.text]
+        watched = Watched(session)
+        said(chat.ask("And then?"))
+        assert watched.prompt[: len(kept)] == kept
+
+
+def test_a_thought_that_the_prompt_opened_and_ctrl_c_cut_off_leaves_the_history() -> None:
+    with opened() as session:
+        use_also(session, BEGINS_THOUGHT + "{# split('</think>') #}")
+        chat = chat_on(session)
+        with closing(chat.ask(QUESTION)) as pieces:
+            first = next(pieces)
+        assert first.thought
+        content = chat.conversation.messages[-1].content
+        assert content == f"<think>\n{chat.turns[-1].text}\n</think>\n\n" and answer_of(content) == ""
+
+
+@pytest.mark.parametrize("decoding", [SMALL, DecodeSettings(mode="lookup"), JACOBI, PLAIN], ids=lambda each: each.mode)
+def test_each_turn_is_a_fresh_run_of_the_same_tokens(decoding: DecodeSettings) -> None:
+    with opened(decoding) as session, LlamaEngine(session.model, LOADING, PLAIN) as plain_engine:
+        watched, chat = Watched(session), chat_on(session)
+        fresh = Decoder(plain_engine, PLAIN)
+        differences = []
+        for question in TURNS:
+            held = watched.decoder.text[: watched.decoder.replicas.past]
+            said(chat.ask(question))
+            prompt = watched.prompt
+            assert watched.decoder.reused == min(common_prefix(held, prompt), len(prompt) - 1)
+            assert watched.holds_its_text
+            expected = [token for step in fresh.generate(prompt, 12) for token in step.tokens]
+            if difference := judged(watched, plain_engine, expected):
+                differences.append(difference)
+                chat.clear()
+        assert len(chat.turns) == len(TURNS)
+        assert not [each for each in differences if each.bug]
+
+
+@pytest.mark.parametrize("temp", [0.0, 0.8])
+def test_with_strict_turns_are_fresh_runs_to_the_last_bit(temp: float) -> None:
+    sampling = SamplingSettings(temp=temp, seed=7)
+    with opened(replace(SMALL, strict=True), sampling) as session, LlamaSampler(session.model, sampling) as sampler:
+        watched, chat = Watched(session), chat_on(session, sampling=sampling)
+        plain = replace(session.settings, mode="plain")
+        with LlamaEngine(session.model, session.model_settings, plain) as engine:
+            fresh = Decoder(engine, plain, SampleAndMatch(sampler) if temp else None)
+            for question in TURNS[::2]:
+                said(chat.ask(question))
+                prompt = watched.prompt
+                assert watched.tokens == [token for step in fresh.generate(prompt, 12) for token in step.tokens]
+        assert watched.decoder.reused > 200
+
+
+@pytest.mark.parametrize("write", [write_mamba, write_hybrid, write_gemma_swa], ids=lambda write: write.__name__)
+def test_turns_on_other_kinds_of_models_are_fresh_runs(write: Callable[[Path], None], tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf")
+    with Session(tmp_path / "model.gguf", LOADING, SMALL, SamplingSettings()) as session:
+        watched, chat = Watched(session), chat_on(session, 10)
+        with LlamaEngine(session.model, LOADING, PLAIN) as engine:
+            for question in ("one two", "three", "", "four", "five"):
+                if question:
+                    said(chat.ask(question))
+                    fresh = Decoder(engine, PLAIN).generate(watched.prompt, 10)
+                    assert watched.tokens == [token for step in fresh for token in step.tokens]
+                else:
+                    chat.undo()
+
+
+def test_a_full_context_says_what_can_be_done() -> None:
+    with opened(PLAIN, context=256) as session:
+        chat = chat_on(session, 300)
+        said(chat.ask(QUESTION))
+        chat.session.adapt(PLAIN, SamplingSettings(ignore_eos=True))
+        said(chat.ask(NEXT))
+        assert all(word in chat.notes[0] for word in ("/compact", "/clear", "-c 512"))
+        with pytest.raises(PromptError, match="the context 256") as found:
+            said(chat.ask("And os.path?"))
+        assert all(word in found.value.hint for word in ("/compact", "/clear", "-c 512"))
+        assert chat.conversation.questions == 2, "the question that had no room is taken back"
+        assert chat.compact() == 1
+        assert chat.conversation.questions == 1
+
+
+def test_a_compacted_chat_leaves_half_of_the_context_free() -> None:
+    with opened(PLAIN, context=512) as session:
+        chat = chat_on(session, 8)
+        for question in TURNS[:12]:
+            said(chat.ask(question))
+        assert chat.used > 256
+        dropped = chat.compact()
+        assert dropped and chat.conversation.questions == 12 - dropped
+        assert len(session.conversation_prompt(chat.conversation.as_messages())) <= 256
+        assert said(chat.ask(QUESTION))
+        assert len(chat.conversation.messages) == 2 * (13 - dropped)
+
+
+def test_a_message_larger_than_the_context_is_refused_and_the_chat_goes_on() -> None:
+    with opened(PLAIN, context=256) as session:
+        chat = chat_on(session)
+        with pytest.raises(PromptError, match="shorter one"):
+            said(chat.ask("word " * 400))
+        assert chat.conversation.questions == 0
+        assert said(chat.ask(QUESTION))
+
+
+@pytest.mark.parametrize("decoding", [SMALL, PLAIN], ids=lambda each: each.mode)
+def test_a_shifted_context_goes_on_and_keeps_the_system_prompt(decoding: DecodeSettings) -> None:
+    endless = SamplingSettings(ignore_eos=True)
+    with opened(decoding, endless, context=256) as session:
+        chat = Chat(
+            session,
+            ChatSettings(decoding, endless, 300),
+            Conversation("You are a careful programmer."),
+            context_shift=True,
+        )
+        said(chat.ask(QUESTION))
+        assert chat.last and chat.last.statistics.tokens == 300
+        kept = session.text(session.decoder.text, special=True)
+        assert "careful programmer." in kept and "is_empty: Return" not in kept
+        adjust(chat, max_tokens=10)
+        said(chat.ask(NEXT))
+        assert chat.dropped == 1 and not chat.notes
+        assert chat.conversation.questions == 1
+
+
+def test_a_chat_that_shifts_cannot_be_strict() -> None:
+    with opened(replace(SMALL, strict=True)) as session:
+        assert "--strict" in chat_on(session, context_shift=True).notes[0]
+
+
+def test_a_cache_with_quantised_keys_is_not_shifted() -> None:
+    loading = replace(LOADING, cache_type_k="q8_0")
+    with Session(demo_model(), loading, PLAIN, SamplingSettings()) as session:
+        assert "-ctk" in chat_on(session, context_shift=True).notes[0]

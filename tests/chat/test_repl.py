@@ -1,0 +1,665 @@
+"""The loop with lines and a chat of the test's own, the whole command through a pipe, and the line of numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from lacli import load
+from lacli.chat.commands import Commands
+from lacli.chat.conversation import Chat, Conversation, Message
+from lacli.chat.repl import ChatPlan, Repl, status_line
+from lacli.chat.settings import ChatSettings
+from lacli.chat.transcript import (
+    SavedChat,
+    Transcript,
+    read_chat,
+    write_chat,
+)
+from lacli.errors import (
+    Interrupted,
+    LacliError,
+    OutputError,
+    PromptError,
+)
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings
+from lacli.terminal.screen import Screen
+from tests.fakes.fake_chat import FakeChat
+from tests.program import (
+    PROGRAM,
+    SECONDS,
+    Done,
+    call,
+    environment,
+    run,
+    start,
+)
+
+Line = str | type[BaseException] | BaseException
+
+
+@dataclass
+class Typed:
+    """Lines as somebody would type them; an exception is what reading brings, and they end with Ctrl-D."""
+
+    lines: list[Line]
+    offered: list[str] = field(default_factory=list)
+
+    def read(self) -> str:
+        line = self.lines.pop(0) if self.lines else EOFError
+        if isinstance(line, str):
+            return line
+        raise line
+
+    def edit(self, text: str) -> None:
+        self.offered.append(text)
+
+
+@dataclass
+class Streams:
+    """What stdout and stderr have got so far."""
+
+    capsys: pytest.CaptureFixture[str]
+    read: list[str] = field(default_factory=lambda: ["", ""])
+
+    @property
+    def answers(self) -> str:
+        return self._read()[0]
+
+    @property
+    def words(self) -> str:
+        return self._read()[1]
+
+    def _read(self) -> list[str]:
+        found = self.capsys.readouterr()
+        self.read = [self.read[0] + found.out, self.read[1] + found.err]
+        return self.read
+
+
+@pytest.fixture
+def streams(capsys: pytest.CaptureFixture[str]) -> Streams:
+    return Streams(capsys)
+
+
+def repl_of(
+    chat: Chat, screen: Screen, log: Transcript | None = None, *, interactive: bool = True,
+    plan: ChatPlan = ChatPlan(commands=True),  # noqa: B008
+) -> Repl:  # fmt: skip
+    transcript = log or Transcript(None, screen.note)
+    commands = Commands(chat, screen, transcript, show_status=plan.status)
+    return Repl(chat, commands, screen, transcript, plan, interactive=interactive)
+
+
+def say(
+    chat: FakeChat, *lines: Line, screen: Screen | None = None, interactive: bool = True, log: Path | None = None,
+    plan: ChatPlan = ChatPlan(commands=True),  # noqa: B008
+) -> Typed:  # fmt: skip
+    """Give the loop these lines, and Ctrl-D."""
+    typed, screen = Typed([*lines]), screen or Screen()
+    with Transcript(str(log) if log else None, screen.note) as transcript:
+        repl_of(chat.as_chat, screen, transcript, interactive=interactive, plan=plan).run(typed)
+    return typed
+
+
+def contents(chat: FakeChat) -> list[str]:
+    return [message.content for message in chat.conversation.messages]
+
+
+def events(file: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_questions_are_answered_on_stdout_and_words_are_not(streams: Streams) -> None:
+    chat = FakeChat()
+    say(chat, "one", "/mode", "two", " /help", "//x", "\n/y", interactive=False)
+    assert streams.answers == "yes\n" * 5
+    assert streams.words.startswith("auto, at most 64 rows; the modes are")
+    assert contents(chat)[::2] == ["one", "two", "/help", "//x", "/y"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_failure_is_said_at_once_where_that_does_not_break_into_the_answer(
+    shared: bool, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Screen, "shared", shared)
+    say(FakeChat(losses=["replica A has failed"]), "one", interactive=False)
+    assert ("lacli: replica A has failed" in streams.words) == (not shared)
+    assert streams.answers == "yes\n"
+
+
+def test_a_message_that_is_a_command_elsewhere_gets_a_hint_and_is_sent(streams: Streams) -> None:
+    chat = FakeChat()
+    say(chat, " Quit ", "help me", "help", "exit\nquit")
+    assert streams.words.splitlines() == ["to leave: /exit", "/help lists the commands"]
+    assert len(contents(chat)) == 8
+
+
+def test_exit_ends_it_and_leaves_the_lines_behind(streams: Streams) -> None:
+    assert say(FakeChat(), "/bye", "one").lines == ["one"]
+    assert streams.answers == ""
+
+
+ERRORS = {
+    "reading": ([LacliError("bad line", "another")], ["yes"]),
+    "a command": (["/nothing"], ["yes"]),
+    "an argument": (["/set temp hot"], ["yes"]),
+    "a file": (["/load nowhere"], ["yes"]),
+    "an answer": (["one"], [LacliError("no cell", "fewer")]),
+    "the middle of an answer": (["one"], ["ye", LacliError("no token", "another grammar")]),
+}
+
+
+@pytest.mark.parametrize(("lines", "pieces"), ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("interactive", [True, False])
+def test_an_error_is_a_line_and_the_next_question_is_answered(
+    streams: Streams, lines: list[Line], pieces: list[str | BaseException], interactive: bool
+) -> None:
+    chat = FakeChat(pieces=[*pieces])
+
+    def mended() -> Iterator[Line]:
+        yield from lines
+        chat.pieces = ["fine"]
+        yield "next"
+
+    waiting, typed = mended(), Typed([])
+
+    def read() -> str:
+        typed.lines = [next(waiting, EOFError)]
+        return Typed.read(typed)
+
+    typed.read = read  # type: ignore[method-assign]
+    repl_of(chat.as_chat, Screen(), interactive=interactive).run(typed)
+    begun = "".join(piece for piece in pieces[:-1] if isinstance(piece, str))
+    assert streams.answers == (f"{begun}\n" if begun else "") + "fine\n"
+    assert streams.words.count("lacli: ") == 1
+    assert chat.conversation.last_answer == "fine"
+
+
+def test_a_question_that_is_refused_is_taken_back_in_the_log_and_offered_again(
+    streams: Streams, tmp_path: Path
+) -> None:
+    chat = FakeChat(pieces=[PromptError("too long", "shorter")])
+    assert say(chat, "one", log=tmp_path / "log").offered == ["one"]
+    assert [event["event"] for event in events(tmp_path / "log")] == ["message", "undo"]
+    assert "Ctrl-C empties the line" in streams.words
+    chat = FakeChat(Conversation("", [Message("user", "open")]), pieces=[PromptError("too long", "shorter")])
+    say(chat, "one", log=tmp_path / "again")
+    assert events(tmp_path / "again")[-1]["content"] == "open", "the question that it replaced is there again"
+
+
+def test_nobody_types_and_nothing_can_be_written_so_it_ends(streams: Streams) -> None:
+    chat = FakeChat(pieces=[OutputError("no space", "more")])
+    say(chat, "one", "two")
+    assert contents(chat) == ["two"]
+    with pytest.raises(OutputError):
+        say(chat, "one", "two", interactive=False)
+    assert contents(chat) == ["one"]
+
+
+def test_ctrl_c_at_the_prompt_is_a_hint_and_twice_in_a_row_leaves(streams: Streams) -> None:
+    ctrl_c, chat = KeyboardInterrupt, FakeChat()
+    say(chat, ctrl_c, "one", ctrl_c, "/mode", ctrl_c, LacliError("bad line"))
+    assert streams.words.count("Ctrl-C again leaves, and so does Ctrl-D") == 3
+    with pytest.raises(Interrupted):
+        say(chat, "one", ctrl_c, ctrl_c, "never")
+    assert chat.conversation.questions == 2
+
+
+def test_where_nobody_types_ctrl_c_leaves_at_once(streams: Streams) -> None:
+    with pytest.raises(Interrupted):
+        say(FakeChat(), KeyboardInterrupt, "never", interactive=False)
+    with pytest.raises(Interrupted):
+        say(FakeChat(pieces=["ye", KeyboardInterrupt]), "one", "never", interactive=False)
+    assert streams.answers == "ye\n" and streams.words == ""
+
+
+@pytest.mark.parametrize(
+    ("pieces", "note", "kept"),
+    [
+        (["ye", KeyboardInterrupt, "s"], "lacli: stopped\n", ["one", "ye"]),
+        ([KeyboardInterrupt], "lacli: stopped before the answer began; /regen gives it\n", ["one"]),
+    ],
+)
+def test_ctrl_c_in_an_answer_keeps_what_came_and_the_log_says_so(
+    streams: Streams, tmp_path: Path, pieces: list[str | type[BaseException]], note: str, kept: list[str]
+) -> None:
+    chat = FakeChat(pieces=[*pieces])
+    say(chat, "one", "/mode", log=tmp_path / "log")
+    assert contents(chat) == kept
+    assert streams.words.startswith(note) and "the modes are" in streams.words
+    logged = events(tmp_path / "log")
+    assert [event["content"] for event in logged] == kept
+    assert [event["finish_reason"] for event in logged[1:]] == ["interrupt"] * (len(kept) - 1)
+
+
+def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(name: str, *, ordinary: bool) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return name
+
+    monkeypatch.setattr("lacli.chat.commands.read_text", pressed)
+    say(FakeChat(), "/read file", "one")
+    assert streams.words == "lacli: stopped\n" and streams.answers == "yes\n"
+    with pytest.raises(Interrupted):
+        say(FakeChat(), "/read file", "never", interactive=False)
+
+
+def test_other_commands_are_done_whole_and_in_the_log(
+    streams: Streams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeChat, "clear", lambda chat: signal.raise_signal(signal.SIGINT))
+    say(FakeChat(), "one", "/clear", log=tmp_path / "log")
+    assert streams.words == "cleared; the system prompt and the settings stay\n"
+    assert events(tmp_path / "log")[-1]["event"] == "clear"
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_undo_offers_the_question_as_the_next_line_and_regen_answers_it_anew(streams: Streams, tmp_path: Path) -> None:
+    chat = FakeChat()
+    assert say(chat, "one", "/regen", "two", "/undo", log=tmp_path / "log").offered == ["two"]
+    assert streams.answers == "yes\nyes\nyes\n" and contents(chat) == ["one", "yes"]
+    told = [event["event"] for event in events(tmp_path / "log")]
+    assert told == ["message", "message", "regen", "message", "message", "message", "undo"]
+
+
+def test_a_file_with_a_question_is_asked_at_once(streams: Streams, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text\n")
+    chat = FakeChat()
+    say(chat, f"/read {tmp_path}/file", "why?", f"/read {tmp_path}/file what?")
+    assert contents(chat)[::2] == ["text\n\nwhy?", "text\n\nwhat?"]
+
+
+def test_color_is_for_answers_from_then_on_and_a_marked_answer_gets_a_legend(streams: Streams) -> None:
+    chat = FakeChat()
+    say(chat, "one", "/color on", "two", "/color off", "three", screen=Screen(color="on"))
+    assert streams.answers == "yes\nye\x1b[36ms\x1b[0m\nyes\n"
+    assert streams.words.count("\x1b[36m1 pool\x1b[0m") == streams.words.count("accepted in parallel") == 1
+    chat.pieces = [LacliError("broken", "mend it")]
+    say(chat, "two", screen=Screen(color="on", show_accepted=True))
+    assert streams.words.count("accepted in parallel") == 1, "an answer that failed has none"
+
+
+def test_the_line_of_numbers_is_there_until_it_is_switched_off(streams: Streams) -> None:
+    repl = repl_of(FakeChat().as_chat, Screen())
+    assert repl.status(80) == "auto · context 10 of 100 (10%)"
+    repl.run(Typed(["one", "/status off"]))
+    assert repl.status(80) is None
+    repl.run(Typed(["/status on"]))
+    assert repl.status(80) == "auto · 4.0 tokens/s · S 3.0 · context 10 of 100 (10%)"
+    assert repl_of(FakeChat().as_chat, Screen(), plan=ChatPlan(status=False)).status(80) is None
+
+
+def test_what_a_turn_has_to_say_and_its_numbers_come_behind_its_answer(streams: Streams) -> None:
+    chat = FakeChat(notes=["the context was full"])
+    say(chat, "one", screen=Screen(quiet=True), plan=ChatPlan(stats=True, explain=True))
+    say(replace(chat, pieces=["ye", KeyboardInterrupt]), "one", screen=Screen(quiet=True), plan=ChatPlan(explain=True))
+    words = streams.words
+    assert words.index("2 plain steps  'yes'") < words.index("lacli: the context was full") < words.index("S = 3.00")
+    assert "1 plain step  'ye'" in words, "a stopped answer is explained as far as it came"
+
+
+def test_a_log_that_ends_is_said_once_and_the_chat_goes_on(streams: Streams) -> None:
+    say(FakeChat(), "one", "two", "/clear", log=Path("/dev/full"))
+    assert streams.words.count("ends here") == 1 and streams.answers == "yes\nyes\n"
+
+
+def test_a_context_is_made_whole_whatever_is_pressed(
+    streams: Streams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoding = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
+    write_chat(tmp_path / "chat", SavedChat(settings=ChatSettings(replace(decoding, window=43), max_tokens=5)))
+    with load(model_settings=ModelSettings(context=256, threads=1), decode_settings=decoding) as session:
+        made = session._new_engine
+
+        def pressed(settings: DecodeSettings) -> object:
+            signal.raise_signal(signal.SIGINT)
+            return made(settings)
+
+        monkeypatch.setattr(session, "_new_engine", pressed)
+        chat = Chat(session, ChatSettings(decoding, max_tokens=5), Conversation())
+        lines: list[Line] = ["hello", f"/load {tmp_path}/chat", "hello", "/mode plain", "/regen"]
+        repl_of(chat, Screen()).run(Typed(lines))
+    assert "for 46 sequences" in streams.words and "stopped" not in streams.words
+    first, second, third = streams.answers.splitlines()
+    assert first == second == third != ""
+
+
+@pytest.mark.parametrize("numbers", [(212.3, 3.41, 1204, 8192, "lookahead"), (None, None, 5, 10, "plain")])
+def test_the_line_of_numbers_fits_every_width_and_less_width_never_shows_more(
+    numbers: tuple[float | None, float | None, int, int, str],
+) -> None:
+    lines = [status_line(*numbers, width) for width in range(90)]
+    assert all(len(line) <= width for width, line in enumerate(lines))
+    assert sorted(lines, key=len) == lines
+
+
+def test_the_line_of_numbers_keeps_what_matters_most() -> None:
+    assert status_line(2.34, 3.41, 8191, 8192, "plain", 80) == (
+        "plain · 2.3 tokens/s · S 3.4 · context 8,191 of 8,192 (99%)"
+    )
+    assert status_line(212.3, 3.41, 1204, 8192, "lookahead", 20) == "S 3.4 · context 14%"
+    assert status_line(None, None, 8192, 8192, "lookahead", 20) == "context 100%"
+
+
+QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
+"""No choice between two tokens of its answer is close, so every mode gives the same one."""
+
+NEXT = "And for a stack?"
+SIZE = 12
+QUICK = ("-n", str(SIZE), "--mode", "lookup")
+
+
+def chat(*arguments: str, lines: list[str], quiet: bool = True, env: dict[str, str] | None = None) -> Done:
+    """A chat that reads these lines from a pipe."""
+    notes = ["-q"] if quiet else []
+    stdin = "".join(f"{line}\n" for line in lines).encode()
+    return call("chat", "--commands", *notes, *arguments, stdin=stdin, env=env)
+
+
+@cache
+def answer(*flags: str) -> str:
+    """The answer of a run of its own, its last line ended."""
+    done = call("run", "-q", "-n", str(SIZE), *flags)
+    assert done.code == 0, done.err
+    return done.out
+
+
+def questions(file: Path) -> list[str]:
+    return [message.content for message in read_chat(file).messages[::2]]
+
+
+def test_answers_alone_go_to_stdout_and_no_control_codes_anywhere() -> None:
+    lines = f'{QUESTION}\n/mode\n\n"""\nprint(\n\n1)\n"""\n/nothing\n/set n 4\n//hello\n/stats\n'
+    done = run("chat", "--commands", *QUICK, "--show-accepted", stdin=lines.encode())
+    assert done.code == 1, "a script hears of the unknown command"
+    assert done.out.startswith(answer("-p", QUESTION))
+    assert "lookup, match up to 2" in done.err and "unknown command /nothing" in done.err
+    assert re.search(r"\nall +\d+ ", done.err)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.out + done.err)
+    assert call("chat", "--commands", *QUICK, stdin=lines.encode()).out == done.out
+
+
+def test_a_line_of_a_pipe_is_no_command_unless_commands_are_wanted(tmp_path: Path) -> None:
+    secret, log = tmp_path / "secret", tmp_path / "log"
+    secret.write_text("the secret")
+    lines = f"/read {secret}\n/save {tmp_path}/saved\n/nothing\n".encode()
+    done = call("chat", "--log", str(log), "-n", "2", stdin=lines)
+    assert (done.code, done.err.count("--commands makes it a command")) == (0, 1)
+    assert questions(log) == lines.decode().splitlines()
+    assert not (tmp_path / "saved").exists()
+    assert "--commands" not in call("chat", "-q", "-n", "2", stdin=lines).err
+
+
+def test_a_message_may_have_several_lines_and_a_slash_at_its_beginning(tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    quoted = ['"""', "one", "", "/two", '"""', '"""/mode', '"""']
+    chat("-n", "1", lines=[*quoted, "/ three", " /four", "five\\", "six", f"/save {file}"])
+    assert questions(file) == ["one\n\n/two", "/mode", "/four", "five\nsix"]
+
+
+def test_a_message_of_the_command_line_comes_first_and_is_no_command(tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    done = chat(*QUICK, "-p", QUESTION, lines=[NEXT, f"/save {file}"])
+    assert (done.code, done.out) == (0, chat(*QUICK, lines=[QUESTION, NEXT]).out)
+    assert questions(file) == [QUESTION, NEXT]
+    chat("-n", "1", "--prompt", "/mode", lines=[f"/save {file}"])
+    assert read_chat(file).messages[0].content == "/mode"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "sentence"),
+    [
+        ("lacli chat -q <&-", 1, "standard input is closed"),
+        ("lacli chat -q -n 3 < questions >&-", 1, "cannot write the answer: standard output is closed"),
+        ("lacli chat -q -n 3 < questions > /dev/full", 1, "cannot write the answer: No space left on device"),
+        ("lacli chat -q -n 3 < questions | head -c 1", 0, ""),
+        ("lacli chat -q -n 3 < /dev/null", 0, ""),
+    ],
+    ids=["no stdin", "no stdout", "full disk", "nobody reads", "no lines"],
+)
+def test_streams_that_do_not_work_get_a_line_and_no_traceback(
+    command: str, code: int, sentence: str, tmp_path: Path
+) -> None:
+    if "/dev/full" in command and not Path("/dev/full").exists():
+        pytest.skip("this system has no full disk")
+    (tmp_path / "questions").write_text("hello\nhello\n" * 20)
+    done = shell(command, tmp_path)
+    lines = done.stderr.decode().splitlines()
+    assert done.returncode == code
+    assert len(lines) == bool(sentence) and all(sentence in line for line in lines)
+
+
+def shell(command: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    """What a shell makes of a line in which lacli is called."""
+    program = shlex.join(PROGRAM)
+    return subprocess.run(
+        ["/bin/sh", "-c", command.replace("lacli", program, 1)],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_ctrl_c_ends_it_where_nobody_types(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    # The answer would take a minute, so it goes on however late Ctrl-C comes.
+    flags = ("-n", "20000", "--ignore-eos", "--context-shift", "--mode", "plain", "--log", str(log))
+    with start("chat", "-q", *flags, stdin=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write(f"{QUESTION}\n{QUESTION}\n".encode())
+        process.stdin.flush()
+        begun = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=SECONDS)
+    shown = begun + rest
+    assert (process.returncode, err) == (130, b"")
+    assert shown.startswith(b"```python\n") and shown.endswith(b"\n")
+    assert len(questions(log)) == 1
+
+
+def test_run_with_a_pipe_asks_it_as_one_question() -> None:
+    text = f"{QUESTION}\n/mode\n"
+    done = call("run", "-q", *QUICK, stdin=text.encode())
+    assert done == Done(0, answer("-p", text.removesuffix("\n")), "")
+
+
+@pytest.mark.parametrize(("flags", "sequences"), [(("--mode", "lookahead"), 46), ((), 79)], ids=["lookahead", "auto"])
+def test_more_sequences_than_before_are_said_and_change_no_answer(flags: tuple[str, ...], sequences: int) -> None:
+    done = chat(*flags, "-n", str(SIZE), lines=[QUESTION, "/set W 30", "/regen", "/clear", QUESTION])
+    assert f"the context was made anew, for {sequences} sequences" in done.err
+    assert done.out == 3 * answer("-p", QUESTION, "-W", "30")
+
+
+@pytest.mark.parametrize(
+    ("lines", "flags"),
+    [
+        (["/set temp 0.8", "/set seed 7"], ["--temp", "0.8", "-s", "7"]),
+        (["/set stop )"], ["--stop", ")"]),
+        (["/set n 5"], ["-n", "5"]),
+        (["/set grammar root ::= [a-f]+"], ["--grammar", "root ::= [a-f]+"]),
+        (["/set logit-bias 600-inf 601+3"], ["--logit-bias", "600-inf", "--logit-bias", "601+3"]),
+        (["/set repeat-penalty 1.3"], ["--repeat-penalty", "1.3"]),
+        (["/system Answer with one word."], ["-sys", "Answer with one word."]),
+        *(([f"/mode {mode}"], ["--mode", "plain"]) for mode in ("plain", "jacobi", "lookahead", "auto")),
+    ],
+    ids=lambda each: each[0],
+)
+def test_what_is_set_gives_the_answer_of_a_run_with_these_flags(lines: list[str], flags: list[str]) -> None:
+    assert chat(*QUICK, lines=[*lines, QUESTION]).out == answer("-p", QUESTION, "--mode", "lookup", *flags)
+
+
+def bad_lines(folder: Path) -> Iterator[str]:
+    """Lines that cannot be obeyed."""
+    (folder / "broken").write_text("{")
+    (folder / "picture.png").write_bytes(b"\x89PNG\xff")
+    write_chat(folder / "dead", SavedChat(settings=ChatSettings(sampling=SamplingSettings(grammar="root ::= ("))))
+    yield from ("/nothing", "/undo now", "/read", "/status", "/color maybe", "/mode turbo", "/set nothing 1")
+    yield from ("/set temp hot", "/set W 300", "/set W 255", "/set strict on", "/set grammar root ::= (")
+    yield from ("/set json-schema {", "/set logit-bias 999999+1", "/set context 9", "/set preset lade9")
+    yield from (f"/read {folder}/nowhere", f"/read {folder}", f"/read {folder}/picture.png", f"/save {folder}")
+    yield from (
+        f"/save {folder}/broken/chat",
+        f"/load {folder}/nowhere",
+        f"/load {folder}/broken",
+        f"/load {folder}/dead",
+    )
+
+
+def test_whatever_goes_wrong_is_one_line_and_the_chat_goes_on(tmp_path: Path) -> None:
+    lines = [*bad_lines(tmp_path)]
+    done = chat("-n", str(SIZE), "--mode", "lookahead", lines=[*lines, QUESTION, "/undo", "/show"])
+    assert done.code == 1 and done.out == answer("-p", QUESTION)
+    errors, rest = done.err.splitlines()[: len(lines)], done.err.splitlines()[len(lines) :]
+    assert all(re.fullmatch(r"lacli: .{10,}", line) for line in errors)
+    assert rest[0].startswith("took the last question back") and rest[-3:-1] == [
+        "changed   predict 12, mode lookahead", "chat      0 questions",
+    ]  # fmt: skip
+
+
+def test_flags_beside_load_win_also_where_they_are_what_flags_are_by_default(tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    chat("--temp", "0.7", "-s", "9", "-W", "4", "-n", "5", lines=[f"/save {file}"])
+    asked = ["/set temp", "/set W", "/set seed", "/set n"]
+    shown = chat("--load", str(file), "--temp", "0", "-W", "15", lines=asked)
+    found = [line.partition(" (")[0] for line in shown.err.splitlines()]
+    assert found == ["temp is 0", "W is 15", "seed is 9", "predict is 5"]
+    assert chat("--load", str(file), lines=["/set W"], env={"LACLI_WINDOW": "11"}).err.startswith("W is 4 ")
+
+
+def test_a_system_prompt_of_the_environment_is_for_new_chats(tmp_path: Path) -> None:
+    file, env = tmp_path / "chat.json", {"LACLI_SYSTEM_PROMPT": "outside"}
+    chat("-n", "1", lines=[QUESTION, f"/save {file}"], env=env)
+    assert read_chat(file).system == "outside"
+    chat("-n", "1", "--load", str(file), lines=["/system inside", f"/save {file}"], env=env)
+    chat("-n", "1", "--load", str(file), lines=[f"/save {file}"], env=env)
+    assert read_chat(file).system == "inside"
+
+
+def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) -> None:
+    file, grammar = tmp_path / "chat.json", tmp_path / "form.gbnf"
+    grammar.write_text('root ::= "a"')
+    chat("-sys", "Be nice.", "--chat-template", "alpaca", "-j", "{}", lines=[f"/save {file}"])
+    asked = ["/system", "/show", "/set G", "/set grammar", "/set json-schema"]
+    typed = ["-sys", "", "--preset", "creative", "--grammar-file", str(grammar)]
+    env = {"LACLI_CHAT_TEMPLATE": "llama3", "LACLI_STRICT": "1"}
+    shown = chat("--load", str(file), *typed, lines=[*asked, f"/save {file}"], env=env).err
+    for words in (
+        "there is no system prompt",
+        "template  alpaca",
+        "G is 8 ",
+        'grammar is root ::= "a"',
+        "schema is none",
+    ):
+        assert words in shown
+    assert not read_chat(file).settings.decode_settings.strict
+    schema = chat("--load", str(file), "--json-schema-file", "/dev/stdin", lines=["{}"])
+    assert "both given" not in schema.err
+
+
+@pytest.mark.parametrize("flags", [[], ["--temp", "0.8", "-s", "7"]], ids=["greedy", "sampled"])
+def test_a_loaded_chat_goes_on_as_the_saved_one_does(flags: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    own = ["--strict", "-n", "20", "-sys", "Be brief.", "--stop", "@@", *flags]
+    whole = chat(*own, lines=[QUESTION, f"/save {file}", NEXT, "/regen"])
+    first = chat(*own, lines=[QUESTION])
+    again = chat("--load", str(file), lines=[NEXT, "/regen"])
+    assert again.code == 0
+    assert first.out + again.out == whole.out
+    later = chat("--load", str(file), "-n", "3", lines=["/show", NEXT])
+    assert "predict 3" in later.err and "system    Be brief." in later.err
+    assert again.out.startswith(later.out.removesuffix("\n"))
+
+
+def test_a_chat_whose_last_question_is_open_is_loaded_too(tmp_path: Path) -> None:
+    file = tmp_path / "chat"
+    write_chat(file, SavedChat(messages=(Message("user", QUESTION),)))
+    assert chat("--load", str(file), *QUICK, lines=["/regen"]).out == answer("-p", QUESTION)
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        "",
+        SavedChat(settings=ChatSettings(sampling=SamplingSettings(grammar="root ::= ("))),
+        SavedChat(model="/no/such.gguf"),
+        SavedChat(template="nowhere"),
+    ],
+    ids=["empty", "no grammar", "no model", "no template"],
+)
+def test_a_saved_chat_that_cannot_go_on_is_one_line(saved: str | SavedChat, tmp_path: Path) -> None:
+    file = tmp_path / "chat"
+    file.touch()
+    if saved:
+        assert isinstance(saved, SavedChat)
+        write_chat(file, saved)
+    done = chat("--load", str(file), lines=[QUESTION])
+    assert done.code in (1, 2) and done.out == ""
+    assert re.fullmatch(r"lacli: [^\n]{10,}\n", done.err)
+
+
+def test_the_log_holds_the_conversation_that_is_saved(tmp_path: Path) -> None:
+    log, file = tmp_path / "chat.jsonl", tmp_path / "chat.json"
+    for line in ("one", "two"):
+        lines = [
+            *("/system Be brief.", QUESTION, "second", "/undo", "third", "/regen", "fourth", "/compact", "/nothing"),
+            *(f"/save {file}", f"/load {file}", "/set temp 0.5", line, "x " * 400, f"/save {file}"),
+        ]
+        assert chat("-n", "6", "-c", "256", "--log", str(log), lines=lines).code == 1, "/nothing is no command"
+        saved = read_chat(file)
+        assert read_chat(log) == saved
+        assert saved.messages[-2] == Message("user", line)
+    events = [json.loads(each) for each in log.read_text().splitlines()]
+    assert [each["event"] for each in events].count("session") == 4, "/load begins one too"
+    assert {each.get("tokens", 6) for each in events} == {6}
+
+
+LONG_ANSWERS = ("-c", "256", "-n", "60", "--mode", "lookup", "--ignore-eos")
+
+
+def test_a_full_context_ends_an_answer_with_a_sentence_and_compact_makes_room(tmp_path: Path) -> None:
+    asked = [f"{QUESTION} {number}" for number in range(3)]
+    file = tmp_path / "chat.json"
+    done = chat(*LONG_ANSWERS, lines=[*asked, NEXT, "/compact", NEXT, f"/save {file}", "/stats"], quiet=False)
+    assert done.code == 1, "a message had no room"
+    _, full, refused, dropped, *_ = done.err.splitlines()
+    choice = "/compact drops the oldest questions, /clear forgets all, or start again with -c 512"
+    assert full == f"lacli: the context of 256 tokens is full and the answer ends here: {choice}"
+    assert re.fullmatch(r"lacli: with this message the conversation has \d+ tokens, and the context 256 (.*)", refused)
+    assert choice in refused
+    assert re.match(r"dropped the oldest 2 questions and answers; \d+ of 256 tokens used", dropped)
+    assert questions(file) == [asked[2], NEXT]
+    assert re.search(r"\n4 +60 ", done.err)
+
+
+@pytest.mark.parametrize("flags", [[], ["--context-shift"]], ids=["", "shifted"])
+def test_a_message_larger_than_the_context_is_refused_and_costs_nothing_else(flags: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    long = " ".join(f"x{number}" for number in range(300))
+    done = chat("-c", "256", *QUICK, *flags, lines=[QUESTION, "second", long, f"/save {file}", NEXT])
+    refusal = [line for line in done.err.splitlines() if line.startswith("lacli: ")]
+    assert len(refusal) == 1 and "tokens" in refusal[0] and "256" in refusal[0]
+    assert questions(file) == [QUESTION, "second"]
+    assert done.out == chat("-c", "256", *QUICK, lines=[QUESTION, "second", NEXT]).out
+
+
+def test_a_shifted_context_goes_on_and_says_what_it_forgets() -> None:
+    lines = [f"{QUESTION} {number}" for number in range(5)]
+    done = chat(*LONG_ANSWERS, "--context-shift", lines=[*lines, "/set predict 300", NEXT, "/stats"], quiet=False)
+    assert "is full and the answer ends here" not in done.err and "with this message" not in done.err
+    assert "the context was full: the oldest question and its answer are forgotten" in done.err
+    assert re.search(r"the context was full: \d+ tokens behind the system prompt are forgotten", done.err)
+    assert len(re.findall(r"\n\d +60 ", done.err)) == 5 and re.search(r"\n6 +300 ", done.err)

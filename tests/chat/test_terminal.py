@@ -1,0 +1,247 @@
+"""Lines edited with prompt_toolkit's keys typed into a pipe, completion, and the history's file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import PipeInput, create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from lacli.chat import terminal
+from lacli.chat.input import Editing
+from lacli.chat.terminal import CommandCompleter, TerminalLines
+from lacli.errors import LacliError
+
+ENTER, ALT_ENTER, UP = "\r", "\x1b\r", "\x1b[A"
+CTRL_C, CTRL_D, EDITOR = "\x03", "\x04", "\x18\x05"
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeInput]:
+    """Where keys are typed."""
+    with create_pipe_input() as pipe:
+        monkeypatch.setattr(terminal, "create_input", lambda stream: pipe)
+        monkeypatch.setattr(terminal, "_output", DummyOutput)
+        yield pipe
+
+
+@pytest.fixture
+def says(keys: PipeInput) -> Callable[[str], str]:
+    """What is read of keys and Enter."""
+    lines = TerminalLines(Editing(pytest.fail))
+
+    def read(typed: str) -> str:
+        keys.send_text(typed + ENTER)
+        return lines.read()
+
+    return read
+
+
+CODE = 'def half(number):\n    """A half.\n    """\n    return number / 2'
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("grüße, 你好", "grüße, 你好"),
+        (f"{ENTER}  {ENTER}after blank lines", "after blank lines"),
+        (f'"""{ENTER}one{ENTER}  two\\{ENTER}"""', "one\n  two\\"),
+        (f"one{ALT_ENTER}two", "one\ntwo"),
+        (f"one\\{ENTER}two", "one\ntwo"),
+        ('"""one"""', "one"),
+        ("\x1b[200~one\r\n\ttwo \\\nthree\n\x1b[201~", "one\n\ttwo \\\nthree"),
+        (f'"""{ENTER}{CODE.replace(chr(10), ENTER)}{ENTER}"""', CODE),
+        (f'"""{ENTER}\x1b[200~{CODE}\x1b[201~{ENTER}"""', CODE),
+        (f'\x1b[200~"""Halves."""\n\n{CODE}\x1b[201~', f'"""Halves."""\n\n{CODE}'),
+        (f"thrown away{CTRL_C}kept", "kept"),
+        (f'"""{ENTER}thrown away{CTRL_C}kept', "kept"),
+        (f'"""{ENTER}one{CTRL_D}{ENTER}two{ENTER}{CTRL_D}', "one\ntwo"),
+        (f"one{ALT_ENTER}two{ALT_ENTER}{CTRL_D}", "one\ntwo"),
+    ],
+)
+def test_a_message_is_what_was_typed_or_pasted(says: Callable[[str], str], typed: str, message: str) -> None:
+    assert says(typed) == message
+
+
+def test_ctrl_c_interrupts_at_an_empty_line_and_ctrl_d_ends(keys: PipeInput) -> None:
+    lines = TerminalLines(Editing(pytest.fail))
+    for typed, error in ((CTRL_C, KeyboardInterrupt), (CTRL_D, EOFError), (f'"""{ENTER}{CTRL_D}{CTRL_D}', EOFError)):
+        keys.send_text(typed)
+        with pytest.raises(error):
+            lines.read()
+
+
+def test_a_line_can_be_offered_for_editing_and_earlier_ones_come_back(keys: PipeInput) -> None:
+    lines = TerminalLines(Editing(pytest.fail))
+    lines.edit("two\nlines")
+    for typed, read in ((" more", "two\nlines more"), ("fresh", "fresh"), (UP, "fresh")):
+        keys.send_text(typed + ENTER)
+        assert lines.read() == read
+
+
+def test_a_line_in_another_encoding_is_refused(keys: PipeInput) -> None:
+    keys.send_bytes(b"\xff\r")
+    with pytest.raises(LacliError, match="the line is not UTF-8 text"):
+        TerminalLines(Editing(pytest.fail)).read()
+
+
+def test_a_status_line_is_asked_for_with_the_terminals_width(keys: PipeInput) -> None:
+    widths: set[int] = set()
+
+    def status(width: int) -> str:
+        widths.add(width)
+        return "context 0%"
+
+    lines = TerminalLines(Editing(pytest.fail, status=status))
+    keys.send_text("hello" + ENTER)
+    lines.read()
+    assert widths == {DummyOutput().get_size().columns}
+
+
+@pytest.mark.parametrize(
+    ("body", "read"),
+    [
+        ('printf " and\\nmore\\n" >> "$1"', "text and\nmore"),
+        ("exit 3", "text"),
+        ("printf '\\377' > \"$1\"", "text"),
+    ],
+    ids=["edits", "fails", "writes no text"],
+)
+def test_an_editor_gives_the_line_back(
+    keys: PipeInput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, read: str
+) -> None:
+    program, said = tmp_path / "my editor", list[str]()
+    program.write_text(f'#!/bin/sh\nshift\n{body}\ntouch "{tmp_path}/edited"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("VISUAL", f"'{program}' -flag")
+    lines = TerminalLines(Editing(said.append))
+    keys.send_text(f"text{EDITOR}")
+
+    app = lines._session.app
+
+    async def send() -> None:
+        """Press Enter once the editor is over and its text is there."""
+        while lines._in_editor or not app.current_buffer.text:
+            await asyncio.sleep(0)
+        keys.send_text(ENTER)
+
+    def begin() -> None:
+        app.create_background_task(send())
+
+    app.pre_run_callables.append(begin)
+    assert lines.read().startswith(read)
+    assert bool(said) == ("377" in body)
+    assert all("the line was not edited" in sentence for sentence in said)
+
+
+def completed(text: str) -> list[str]:
+    """The whole lines that the offers make of a text."""
+    found = CommandCompleter().get_completions(Document(text), CompleteEvent())
+    return [text[: len(text) + offer.start_position] + offer.text for offer in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("/s", ["/system", "/set", "/show", "/stats", "/save", "/status"]),
+        ("/help", []),
+        ("/help ", []),
+        ("/unknown ", []),
+        ("/system pla", []),
+        ("/set lookup-m", ["/set lookup-match"]),
+        ("/set mode l", ["/set mode lookup", "/set mode lookahead"]),
+        ("/set preset 7", ["/set preset 7b"]),
+        ("/set ignore-eos o", ["/set ignore-eos on", "/set ignore-eos off"]),
+        ("/set temp 0", []),
+        ("/mode look", ["/mode lookup", "/mode lookahead"]),
+        ("/color o", ["/color on", "/color off"]),
+        *(
+            (text, [])
+            for text in ("", "h", "set", " /s", "a /s", "/set\n/s", "/set \nt", "/usr/bin", "/usr/bin ", "//")
+        ),
+    ],
+)
+def test_a_command_is_completed_by_its_kind_and_ordinary_text_never(text: str, lines: list[str]) -> None:
+    assert completed(text) == lines
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("/save no", ["/save notes/", "/save notes.md"]),
+        ("/save notes/", ["/save notes/in.txt"]),
+        ("/save ./notes.", ["/save ./notes.md"]),
+        ("/save ~/notes/", ["/save ~/notes/in.txt"]),
+        ("/save .h", ["/save .hidden"]),
+        ("/save t", ["/save two\\ words.md"]),
+        ("/save two\\ w", ["/save two\\ words.md"]),
+        *((f"/save {text}", []) for text in ("notes.md ", "notes.md", "nowhere/", "notes.md/", "\0/", "a")),
+    ],
+)
+def test_files_are_offered_where_a_file_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, lines: list[str]
+) -> None:
+    (tmp_path / "notes").mkdir()
+    for name in ("notes/in.txt", "notes.md", "two words.md", ".hidden", "a\x1b[31m", "a\udcff"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert completed(text) == lines
+
+
+def test_history_is_kept_for_the_next_chat_and_for_its_owner_alone(keys: PipeInput, tmp_path: Path) -> None:
+    history = tmp_path / "new" / "history"
+    for typed, read in (("first", "first"), (f"one{ALT_ENTER}two", "one\ntwo"), (UP, "one\ntwo"), (UP * 5, "first")):
+        lines = TerminalLines(Editing(pytest.fail, history))
+        keys.send_text(typed + ENTER)
+        assert lines.read() == read
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+
+
+TRUNCATED = b"\n# 2026-11-21 10:00:00\n+first\n\n# 2026-11-21 10:01:00\n+sec\xc3"
+
+
+@pytest.mark.parametrize("kind", ["truncated", "nowhere"])
+def test_a_history_that_was_cut_off_or_goes_nowhere_is_no_trouble(keys: PipeInput, tmp_path: Path, kind: str) -> None:
+    history = tmp_path / "history"
+    if kind == "truncated":
+        history.write_bytes(TRUNCATED)
+    else:
+        history.symlink_to(os.devnull)
+    lines = TerminalLines(Editing(pytest.fail, history))
+    keys.send_text((UP * 2 if kind == "truncated" else "first") + ENTER)
+    assert lines.read() == "first"
+    assert kind == "nowhere" or history.read_bytes().startswith(TRUNCATED + b"\n# ")
+
+
+@pytest.mark.parametrize("kind", ["folder", "binary", "loop", "under a file", "device", "pipe", "later"])
+def test_a_broken_history_is_said_once_and_left_alone(keys: PipeInput, tmp_path: Path, kind: str) -> None:
+    history, raw = tmp_path / "history", bytes(range(256))
+    match kind:
+        case "folder":
+            history.mkdir()
+        case "binary" | "under a file":
+            history.write_bytes(raw)
+        case "loop":
+            history.symlink_to(history)
+        case "device":
+            history.symlink_to("/dev/full")
+        case "pipe":
+            os.mkfifo(history)
+    said: list[str] = []
+    path = history / "inner" if kind == "under a file" else history
+    lines = TerminalLines(Editing(said.append, path))
+    if kind == "later":
+        history.mkdir()
+    for typed in ("first", UP):
+        keys.send_text(typed + ENTER)
+        assert lines.read() == "first"
+    assert len(said) == 1 and said[0].startswith(f"lines are not kept after this chat: {path}: ")
+    assert kind not in ("binary", "under a file") or history.read_bytes() == raw

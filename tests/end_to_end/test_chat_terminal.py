@@ -1,0 +1,349 @@
+"""`lacli chat` on a real terminal: what is seen of it, Ctrl-C, signals, an editor, narrow and plain terminals."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import signal
+import sys
+import termios
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyte
+import pytest
+
+from lacli.chat.input import COMMANDS
+from lacli.chat.transcript import read_chat
+from tests.fakes.chat_terminal import (
+    CTRL_C,
+    CTRL_D,
+    ENTER,
+    UP,
+    ChatTerminal,
+    plain,
+)
+from tests.program import (
+    PROGRAM,
+    SECONDS,
+    call,
+    on_terminal,
+    start,
+)
+
+QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
+"""No choice between two tokens of its answer is close, so every mode gives the same one."""
+
+SIZE = 12
+QUICK = ("-n", str(SIZE), "--mode", "lookup")
+NOTHING = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "PATH": ""}
+"""No clipboard but the terminal's."""
+
+
+@cache
+def answer(*flags: str) -> str:
+    """The answer of a run of its own."""
+    done = call("run", "--json", "-n", str(SIZE), *flags)
+    assert done.code == 0, done.err
+    text: str = json.loads(done.out)["text"]
+    return text
+
+
+def shown(text: str) -> str:
+    """An answer as the chat shows it: its last line ended, and an empty one behind it."""
+    return text.removesuffix("\n") + "\n\n"
+
+
+Start = Callable[..., ChatTerminal]
+
+
+@pytest.fixture
+def start_chat(tmp_path: Path) -> Iterator[Start]:
+    """Starts a chat with a history of its own; one that a test leaves running is ended."""
+    started: list[ChatTerminal] = []
+
+    def start_one(*arguments: str, columns: int = 400, program: Sequence[str] = PROGRAM, **env: str) -> ChatTerminal:
+        changes = {**NOTHING, "XDG_STATE_HOME": str(tmp_path / "state"), **env}
+        started.append(ChatTerminal("chat", *QUICK, *arguments, env=changes, columns=columns, program=program))
+        return started[-1]
+
+    yield start_one
+    for terminal in started:
+        terminal.process.close(force=True)
+
+
+@pytest.fixture
+def chat(start_chat: Start) -> ChatTerminal:
+    return start_chat("--no-history")
+
+
+def test_a_conversation_is_seen_as_it_was_typed_and_answered(chat: ChatTerminal, tmp_path: Path) -> None:
+    """One chat through what only a terminal shows."""
+    expected = answer("-p", QUESTION)
+    assert chat.says(QUESTION) == shown(expected)
+    chat.says("/mode")
+    assert re.search(r"lookup · [\d.,]+ tokens/s · S [\d.]+ · context \d+ of 2,048 \(\d%\)", plain(chat.drawn))
+    assert "clipboard" in chat.says("/copy")
+    sent = re.search(r"\x1b\]52;c;([^\a]*)\a", chat.raw)
+    assert sent and base64.b64decode(sent[1]).decode() == expected
+    assert "took the last question back" in chat.says("/undo")
+    assert chat.press(ENTER) == shown(expected)
+    assert QUESTION in plain(chat.drawn)
+    for switch, there in (("off", False), ("on", True)):
+        chat.says(f"/status {switch}")
+        chat.says("/mode")
+        assert ("· context" in chat.drawn) == there
+    assert chat.says(f"/nothing{CTRL_C}/mode").startswith("lookup")
+    assert re.fullmatch(r"lacli: [^\n]{10,}\n", chat.says("/nothing"))
+    assert "\x1b[6n" not in chat.drawn, "the terminal is never asked where its cursor is"
+    hint = "Ctrl-C again leaves, and so does Ctrl-D\n"
+    assert chat.press(CTRL_C) == hint
+    assert chat.says("/mode").startswith("lookup") and chat.press(CTRL_C) == hint
+    assert chat.ends(CTRL_C) == 130
+
+
+def rows(chat: ChatTerminal, columns: int, lines: int, *wanted: str) -> None:
+    """Wait until these are the rows of the screen since the last prompt; what is drawn may come in any pieces."""
+    screen = pyte.Screen(columns, lines)
+    stream = pyte.Stream(screen)
+    stream.feed(chat.process.buffer)
+    while [row.rstrip() for row in screen.display if row.strip()] != [*wanted]:
+        stream.feed(chat.process.read_nonblocking(1000, SECONDS))
+
+
+def test_the_status_line_and_the_offers_stand_below_the_line(start_chat: Start) -> None:
+    chat = start_chat("--no-history", columns=40)
+    chat.process.send("/re")
+    rows(chat, 40, 24, "> /re", "      /regen", "      /read", "lookup · context 0 of 2,048 (0%)")
+    chat.process.send("\t\r")
+    assert "no question to answer anew" in chat.shown().replace("\n", " ")
+    assert chat.ends() == 0
+
+
+def test_the_only_offer_is_taken_by_tab_and_what_follows_it_is_offered(start_chat: Start, tmp_path: Path) -> None:
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "a folder" / "inside.txt").write_text("some words")
+    chat = start_chat()
+    chat.process.send(f"/read {tmp_path}/a")
+    chat.sees("a folder/")
+    chat.process.send("\t")
+    chat.sees("inside.txt")
+    assert f"{tmp_path}/a folder/inside.txt: 10 characters" in chat.press("\t" + ENTER)
+
+
+def editor(folder: Path, body: str) -> str:
+    """A program that edits the file it is given."""
+    program = folder / "editor"
+    program.write_text(f"#!/bin/sh\nPATH=/bin:/usr/bin\n{body}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_an_editor_has_the_terminal_and_ctrl_c_for_itself(start_chat: Start, tmp_path: Path) -> None:
+    body = """stty -a | grep -wo -e -echo -e echo -e icanon | tr '\\n' ' ' > "$1"
+trap 'printf done >> "$1"; exit 0' INT; echo READY; read line"""
+    chat = start_chat(EDITOR=editor(tmp_path, body))
+    chat.process.send("text\x18\x05")
+    chat.sees("READY")
+    chat.process.send(CTRL_C)
+    assert " echo" in chat.sees("done"), "what is typed in it is shown"
+    chat.process.send("\x01/nothing ")
+    assert "unknown command /nothing" in chat.press(ENTER)
+
+
+def attributes(chat: ChatTerminal) -> list[Any]:
+    return termios.tcgetattr(chat.process.child_fd)
+
+
+def usual_attributes() -> list[Any]:
+    """What a terminal is like before and after a program."""
+    terminal = on_terminal("--version")
+    terminal.read()
+    return termios.tcgetattr(terminal.child_fd)
+
+
+def until_ctrl_c(rows: str) -> tuple[str, ...]:
+    """The program, which says that it waits at its first batch with such rows, until Ctrl-C comes, however late."""
+    return waiting(rows, "False")
+
+
+def waiting(rows: str, over: str) -> tuple[str, ...]:
+    """The program, which says that it waits at its first batch with such rows, until something is true."""
+    text = f"""
+import os, time
+from lacli.__main__ import main
+from lacli.context import LlamaEngine
+
+decode = LlamaEngine.decode
+
+def waiting(engine, batch):
+    if {rows}:
+        LlamaEngine.decode = decode
+        print("WAITING", flush=True)
+        while not {over}:
+            time.sleep(0.01)
+    return decode(engine, batch)
+
+LlamaEngine.decode = waiting
+main()
+"""
+    return (sys.executable, "-c", text)
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_what_came(start_chat: Start, tmp_path: Path) -> None:
+    program = until_ctrl_c("batch.wanted and batch.positions[0] > 60")
+    chat = start_chat("-n", "-1", "--ignore-eos", "--mode", "plain", program=program)
+    chat.send(QUESTION + ENTER)
+    begun = chat.sees("WAITING\r\n").removesuffix("WAITING\n")
+    assert "def is_empty" in begun
+    chat.process.send(CTRL_C)
+    partial, note, gap = (begun + chat.shown()).rsplit("\n", 2)
+    assert note == "" and gap == ""
+    assert partial.endswith("\nlacli: stopped")
+    partial = partial.removesuffix("\nlacli: stopped")
+    chat.says(f"/save {tmp_path}/chat.json")
+    kept = read_chat(tmp_path / "chat.json").messages[1].content
+    # The rest of a step that was not on the screen yet is kept too.
+    assert kept.startswith(partial)
+    for line in ("/clear", "/set default", f"/set predict {SIZE}"):
+        chat.says(line)
+    assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
+
+
+def test_ctrl_c_while_a_message_is_read_in_leaves_the_question_open(start_chat: Start, tmp_path: Path) -> None:
+    file = tmp_path / "long.txt"
+    file.write_text("".join(f"self.x{number} = {number}\n" for number in range(200)))
+    chat = start_chat(program=until_ctrl_c("batch.positions[0] > 200"))
+    chat.send(f"/read {file} {QUESTION}{ENTER}")
+    # Between the words about the file and its first token Ctrl-C is not heard.
+    assert " tokens\n" in chat.sees("WAITING\r\n")
+    chat.process.send(CTRL_C)
+    assert "stopped before the answer began; /regen gives it" in chat.shown()
+    assert shown(answer("-f", str(file), "-p", QUESTION))[:-1] in chat.says("/regen")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was(start_chat: Start, number: signal.Signals) -> None:
+    chat = start_chat()
+    at_prompt = attributes(chat)
+    chat.process.send("typed")
+    chat.process.expect_exact("typed")
+    chat.process.kill(number)
+    shown = chat.process.read()
+    chat.process.wait()
+    assert chat.process.exitstatus == 128 + number
+    # What a shell of one's own would look at: echo, lines, signals, and no mode of the prompt's.
+    assert attributes(chat) == usual_attributes() != at_prompt
+    assert shown.endswith("\x1b[?2004l\x1b[?25h\r\n")
+
+
+def test_keys_typed_while_an_answer_comes_wait_for_the_next_line(start_chat: Start, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+    program = waiting("batch.wanted and batch.positions[0] > 30", f"os.path.exists({str(go_on)!r})")
+    chat = start_chat(program=program)
+    chat.send(QUESTION + ENTER)
+    chat.sees("WAITING\r\n")
+    chat.process.send("/modf\x7fe")
+    go_on.touch()
+    assert "/mod" not in chat.shown()
+    assert chat.press(ENTER).startswith("lookup")
+    assert "/mode" in plain(chat.drawn)
+
+
+@pytest.mark.parametrize("question", ["", QUESTION])
+def test_a_terminal_that_goes_away_ends_it_without_a_word(question: str, tmp_path: Path) -> None:
+    terminal, inside = os.openpty()
+    process = start(
+        "chat", "-q", "--ignore-eos", "--mode", "plain", stdin=inside, stdout=inside,
+        env={"XDG_STATE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    os.close(inside)
+    _read_until(terminal, b"\x1b[?2004h")
+    if question:
+        os.write(terminal, question.encode() + b"\r")
+        _read_until(terminal, b"def")
+    os.close(terminal)
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode in (0, 1, -signal.SIGHUP)
+    assert b"Traceback" not in err and err.count(b"\n") <= 1
+
+
+def _read_until(terminal: int, wanted: bytes) -> None:
+    read = b""
+    while wanted not in read:
+        read += os.read(terminal, 4096)
+
+
+def test_lines_are_known_in_the_next_chat_unless_history_is_off(start_chat: Start, tmp_path: Path) -> None:
+    file = tmp_path / "state" / "lacli" / "history"
+    chat = start_chat("--no-history")
+    chat.says("/mode plain")
+    assert chat.ends() == 0 and not file.exists()
+    chat = start_chat()
+    chat.says("/mode plain")
+    assert chat.ends() == 0
+    chat = start_chat()
+    assert chat.says(UP) == "mode: lookup -> plain\n"
+    assert chat.ends() == 0
+    file.write_bytes(bytes(range(256)))
+    assert start_chat().greeting.count(f"lines are not kept after this chat: {file}") == 1
+
+
+def test_twenty_columns_lose_nothing(start_chat: Start) -> None:
+    chat = start_chat(columns=20)
+    assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
+    for line in ("/set", "/show", "/nothing"):
+        reply = chat.says(line)
+        assert all(len(row) <= 20 or " " not in row.strip() for row in reply.splitlines())
+    words = chat.says("/help").split()
+    assert all(word in words for entry in COMMANDS for word in f"{entry.shown} {entry.help}".split())
+    assert re.search(r"S [\d.]+ · context \d%\x1b", chat.drawn)
+    assert chat.ends() == 0
+
+
+def test_no_color_leaves_no_colours_and_suggests_nothing(start_chat: Start) -> None:
+    chat = start_chat("--show-accepted", "--mode", "lookahead", NO_COLOR="1")
+    assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
+    assert "\x1b[" not in chat.raw
+    chat.says("/nothing")
+    assert "\x1b[" not in chat.raw
+    chat.says("Wri\x1b[Cx /\t")
+    # What is chosen in a list is reversed, which is no colour.
+    assert set(re.findall(r"\x1b\[([\d;]*)m", chat.drawn)) <= {"0", "0;7"}
+    assert "Wrix" in plain(chat.drawn)
+
+
+def test_a_dumb_terminal_gets_a_prompt_and_no_codes() -> None:
+    terminal = on_terminal("chat", *QUICK, "--show-accepted", env={**NOTHING, "TERM": "dumb"})
+    for line in (QUESTION, "/mode"):
+        terminal.expect_exact("> ")
+        terminal.send(line + ENTER)
+        terminal.expect_exact(line)
+    terminal.expect_exact("lookup, match up to 2")
+    terminal.send(CTRL_D)
+    rest = terminal.read()
+    terminal.close()
+    assert terminal.exitstatus == 0 and "\x1b" not in rest
+
+
+def test_a_file_for_the_answers_gets_nothing_else(tmp_path: Path) -> None:
+    program = ("/bin/sh", "-c", f'exec "{sys.executable}" -m lacli chat -q {" ".join(QUICK)} > "{tmp_path}/answers"')
+    terminal = on_terminal(env=NOTHING, program=program)
+    for keys in (QUESTION + ENTER, CTRL_D):
+        terminal.expect_exact("> ")
+        terminal.send(keys)
+    assert "\x1b" not in terminal.read()
+    assert (tmp_path / "answers").read_text() == shown(answer("-p", QUESTION))[:-1]
+
+
+def test_run_without_a_prompt_is_a_chat_and_with_one_is_none(tmp_path: Path) -> None:
+    chat = ChatTerminal("run", *QUICK, env={**NOTHING, "XDG_STATE_HOME": str(tmp_path)})
+    assert "/help for help" in chat.greeting
+    assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
+    assert chat.ends() == 0
+    terminal = on_terminal("run", "-q", *QUICK, "-p", QUESTION)
+    assert terminal.read().replace("\r\n", "\n") == shown(answer("-p", QUESTION))[:-1]

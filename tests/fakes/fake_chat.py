@@ -1,0 +1,140 @@
+"""A chat without a model, for what commands do to one. No test lives here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import cast
+
+from lacli.chat.conversation import Chat, Conversation
+from lacli.chat.settings import ChatSettings
+from lacli.errors import UsageError
+from lacli.llamacpp.settings import ModelSettings
+from lacli.pool import NgramPool
+from lacli.replicas.replica import Work
+from lacli.session.generation import Answer
+from lacli.session.session import Session
+from lacli.stats import RunStatistics, Step
+from lacli.text.stream import Piece
+from lacli.tree import Origin
+
+
+def _words(text: str, *, add_special: bool, special: bool) -> list[str]:
+    return text.split()
+
+
+MODEL = SimpleNamespace(description="toy 1M F32", devices="CPU", tokenize=_words)
+
+
+@dataclass
+class FakeChat:
+    """Its tokens are words, and its answers `pieces`; what is no piece is raised among them, and what came is kept.
+
+    refuses: settings that it does not take; anew: what it says of those that it takes; losses: of replicas.
+    """
+
+    conversation: Conversation = field(default_factory=Conversation)
+    settings: ChatSettings = ChatSettings()
+    turns: list[Answer] = field(default_factory=list)
+    refuses: ChatSettings | None = None
+    anew: str = ""
+    used: int = 10
+    cells: int = 100
+    pieces: list[str | type[BaseException] | BaseException] = field(default_factory=lambda: ["ye", "s"])
+    notes: list[str] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
+    dropped: int = 0
+    watch: Callable[[Step, str], None] | None = None
+
+    @property
+    def as_chat(self) -> Chat:
+        return cast(Chat, self)
+
+    @property
+    def session(self) -> Session:
+        session = SimpleNamespace(
+            model=MODEL,
+            engine=SimpleNamespace(cells=self.cells),
+            template=SimpleNamespace(name="chatml"),
+            settings=self.settings.decode_settings,
+            sources=self.settings.decode_settings.sources,
+            sampling=self.settings.sampling,
+            model_settings=ModelSettings(),
+            decoder=SimpleNamespace(replicas=SimpleNamespace(work={"": Work()}, lost={})),
+            copies=SimpleNamespace(names=["CPU (1)", "CPU (2)"]),
+            losses=lambda: [self.losses.pop()] if self.losses else [],
+        )
+        return cast(Session, session)
+
+    @property
+    def seed(self) -> int:
+        return 11 if self.settings.sampling.seed < 0 else -1
+
+    @property
+    def last(self) -> Answer | None:
+        return self.turns[-1] if self.turns else None
+
+    def ask(self, question: str) -> Generator[Piece]:
+        self.conversation.ask(question)
+        return self._answer()
+
+    def again(self) -> Generator[Piece]:
+        self.conversation.take_back_answer()
+        return self._answer()
+
+    def _answer(self) -> Generator[Piece]:
+        text = ""
+        try:
+            for piece in self.pieces:
+                if not isinstance(piece, str):
+                    raise piece
+                text += piece
+                if self.watch:
+                    self.watch(Step((0,), (Origin.MODEL,), 1, 0, 0.1, 0, 0, 0), piece)
+                yield Piece(piece, Origin.POOL if len(text) > 2 else Origin.MODEL)
+        finally:
+            if text:
+                self.conversation.answer(text)
+                whole = text == "".join(piece for piece in self.pieces if isinstance(piece, str))
+                self.turns.append(replace(an_answer(text), finish_reason="eog" if whole else "interrupt"))
+                self.turns[-1].statistics.accepted_from[Origin.POOL] = 1
+
+    def undo(self) -> str | None:
+        return self.conversation.undo()
+
+    def clear(self) -> None:
+        self.conversation.clear()
+
+    def compact(self) -> int:
+        dropped = 0
+        while self.conversation.drop_oldest():
+            dropped += 1
+        return dropped
+
+    def recall(self) -> None:
+        pass
+
+    def resume(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+
+    def change(self, settings: ChatSettings, seed: int = -1) -> str:
+        if settings == self.refuses:
+            raise UsageError("no memory for these settings")
+        self.settings = settings
+        return self.anew
+
+
+def talked(turns: Sequence[tuple[str, str]], system: str = "") -> Conversation:
+    """A conversation of questions with their answers."""
+    conversation = Conversation(system)
+    for question, answer in turns:
+        conversation.ask(question)
+        conversation.answer(answer)
+    return conversation
+
+
+def an_answer(text: str = "yes", tokens: int = 6, steps: int = 2, seconds: float = 1.5) -> Answer:
+    run = RunStatistics(steps=steps, tokens=tokens, decode_s=seconds, lengths=Counter({tokens // steps: steps}))
+    return Answer(text, tuple(range(tokens)), "eog", run, NgramPool(3, 2).statistics())
