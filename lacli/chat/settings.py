@@ -28,7 +28,7 @@ from lacli.settings import (
     PRESETS,
     REPLICAS,
     DecodeSettings,
-    Mode,
+    ModeName,
     names_in,
     spellings,
 )
@@ -52,7 +52,7 @@ EXCLUSIVE = {"grammar": "json_schema", "json_schema": "grammar"}
 
 WINDOW = ("window", "ngram", "guesses", "window_init", "window_shift", "pool_prompt", "pool_text", "pool_keys")
 LOOKUP, AUTO = ("lookup_match", "lookup_draft"), ("sources", "auto_rows")
-UNUSED: dict[Mode, tuple[str, ...]] = {
+UNUSED: dict[ModeName, tuple[str, ...]] = {
     "plain": (*WINDOW, *LOOKUP, *AUTO, "jacobi_iterations"),
     "jacobi": (*WINDOW[1:], *LOOKUP, *AUTO),
     "lookup": (*WINDOW, *AUTO, "jacobi_iterations"),

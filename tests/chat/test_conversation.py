@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lacli.resolve import demo_model
 
 from lacli.chat.conversation import (
     Chat,
@@ -32,6 +31,7 @@ from lacli.errors import (
     ReplicaLost,
     UsageError,
 )
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import Context, LlamaEngine
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
