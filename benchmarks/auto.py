@@ -25,10 +25,8 @@ from unittest.mock import patch
 from benchmarks.simulated import SHAPES, SimulatedEngine, Stairs
 from lacli.auto import pooled, recycling, suffix
 from lacli.auto.belief import Belief
-from lacli.bench.ceiling import best_rows, chain
-from lacli.bench.oracle import oracle_in
-from lacli.bench.task_files import read_tasks
-from lacli.bench.tasks import Task, built_in
+from lacli.bench.oracle import best_rows, chain, oracle_in
+from lacli.bench.tasks import Task, built_in, read_tasks
 from lacli.decode import Decoder
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine

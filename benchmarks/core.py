@@ -26,8 +26,8 @@ from time import perf_counter
 import llama_cpp as lib
 import numpy as np
 
+from benchmarks.rivals.programs import Program
 from lacli import batch
-from lacli.bench.rivals import Program
 from lacli.decode import Decoder
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine

@@ -22,11 +22,12 @@ from benchmarks.parallel.machine import A100, MACHINES, Network, machine_of
 from benchmarks.parallel.panels import by_latency, by_number
 from benchmarks.parallel.study import Study, auto_by_devices, best, by_devices, layers, over_network, paying, speeds_of
 from benchmarks.parallel.tables import THE_PAPERS, as_json, tables
+from benchmarks.pictures.figure import save
 from benchmarks.shapes import SHAPES as MODELS
-from lacli.bench.task_files import read_tasks
+from lacli.bench.plot import check_plot_path
+from lacli.bench.tasks import read_tasks
 from lacli.errors import LacliError
 from lacli.hub.names import demo_model
-from lacli.plots import check_plot_path, save
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 MOST_DEVICES = 64

@@ -1,4 +1,4 @@
-"""Mode auto where it is to be checked: as on a machine whose rows are nearly free, whatever they cost here.
+"""Mode auto on a fixed clock, for checks: as on a machine whose rows are nearly free, whatever they cost here.
 
 It takes its largest steps then, and the same ones each time. Where guessing does not pay it would take plain steps, and
 a check of those would say nothing.
@@ -20,16 +20,16 @@ PLAIN_S, ROW_S = 1e-2, 5e-5
 """Seconds of a step of one row, and of each further one."""
 
 
-def pretended(rows: int) -> float:
-    """Seconds of a step of so many rows."""
+def fixed_seconds(rows: int) -> float:
+    """Seconds of a step of `rows` rows on the fixed clock."""
     return PLAIN_S + ROW_S * (rows - 1)
 
 
-COST = Cost((Staircase(0, tuple(Point(rows, pretended(rows), pretended(rows)) for rows in (1, 64))),))
+COST = Cost((Staircase(0, tuple(Point(rows, fixed_seconds(rows), fixed_seconds(rows)) for rows in (1, 64))),))
 
 
-class PretendingDecoder(Decoder):
-    """A decoder whose mode is told other times than its steps took."""
+class FixedClockDecoder(Decoder):
+    """A decoder whose mode is told the times of a fixed clock."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class PretendingDecoder(Decoder):
         super().__init__(engine, settings, verifier, cost=COST, others=others)
 
     def _new_mode(self) -> Mode:
-        return Pretended(super()._new_mode())
+        return FixedClockMode(super()._new_mode())
 
 
-class Pretended(Mode):
-    """Another mode, which hears nothing of the clock."""
+class FixedClockMode(Mode):
+    """Another mode, which is told the times of a fixed clock."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
@@ -61,4 +61,4 @@ class Pretended(Mode):
         return self._mode.grow(text, room)
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
-        self._mode.observe(tree, outcome._replace(seconds=pretended(outcome.rows), clock=float))
+        self._mode.observe(tree, outcome._replace(seconds=fixed_seconds(outcome.rows), clock=float))

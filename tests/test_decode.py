@@ -16,7 +16,7 @@ from lacli.batch import Batch, Ints
 from lacli.errors import PromptError
 
 # Where rows cost next to nothing mode auto guesses all it can.
-from lacli.pretended import PretendingDecoder as Decoder
+from lacli.pretended import FixedClockDecoder as Decoder
 from lacli.settings import (
     MODES,
     SOURCES,

@@ -13,7 +13,7 @@ from lacli.check.judge import PLAIN
 from lacli.decode import Decoder
 from lacli.llamacpp.settings import Capacity
 from lacli.modes import Mode
-from lacli.pretended import PretendingDecoder
+from lacli.pretended import FixedClockDecoder
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.fakes.engine import FakeEngine
@@ -72,7 +72,7 @@ def test_every_turn_of_a_chain_that_can_be_taken_back_is_a_fresh_plain_run(
     chosen: DecodeSettings, prompt: list[int], rest: list[tuple[int, list[int], int, bool]], ends: frozenset[int]
 ) -> None:
     engine = toy(chosen.back, ends)
-    decoder = (PretendingDecoder if chosen.mode == "auto" else Decoder)(engine, chosen)
+    decoder = (FixedClockDecoder if chosen.mode == "auto" else Decoder)(engine, chosen)
     steps = list(decoder.generate(prompt, 40))
     assert tokens_of(steps) == plain_tokens(prompt, 40, 400, ends)
     for keep, more, limit, truncate in rest:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.engine import Distribution, Floats
-from lacli.pretended import PretendingDecoder as Decoder
+from lacli.pretended import FixedClockDecoder as Decoder
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.tree import Origin, Tree
 from lacli.verify import (

@@ -1,6 +1,6 @@
 """The pictures of several devices: speed by their number, and by the latency between them.
 
-Plain numbers in, axes drawn; `simulate_lp.py` has the numbers, `lacli/plots` makes the file.
+Plain numbers in, axes drawn; `simulate_lp.py` has the numbers, `pictures/figure.py` makes the file.
 """
 
 from __future__ import annotations
@@ -8,13 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lacli.plots.panels import (
-    COLORS,
-    HEIGHT,
-    LEGEND_LINE,
-    MARKERS,
-    QUIET,
-)
+from benchmarks.pictures.panels import HEIGHT, MARKERS
+from lacli.bench.plot import COLORS, LEGEND_LINE, QUIET
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,26 +1,145 @@
-"""Who takes part in a benchmark: the points of a sweep in this process, and other programs beside it.
-
-Each gets the function that makes it answer; when it is called is `rounds.py`.
-"""
+"""The points of a sweep as contenders: the contexts they decode in, and verdicts on answers that are not plain's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
+from functools import partial
 
-from lacli.bench.contexts import Contexts
-from lacli.bench.rivals import Program, Rival, Server
+from lacli.bench.results import Answered, Result
 from lacli.bench.rounds import (
     Contender,
     Exchange,
+    NotingDecoder,
     Trial,
     timed,
 )
-from lacli.bench.sweep import Point
-from lacli.errors import LacliError
+from lacli.bench.sweep import Axes, Point, points
+from lacli.bench.tasks import ALL
+from lacli.check.compare import Comparison, OpenEngine, Run
+from lacli.check.judge import Seer
+from lacli.decode import Decoder
+from lacli.engine import Engine
+from lacli.errors import LacliError, UsageError
+from lacli.llamacpp.context import Context
+from lacli.llamacpp.settings import Capacity
+from lacli.modes import ModeName
 from lacli.session.session import Session
-from lacli.text.template import with_one_bos
+from lacli.settings import DecodeSettings, Switch
+from lacli.settings import ModeName as ModeName
+from lacli.terminal.screen import Screen
+from lacli.text.files import Closing
+from lacli.tree import Tree
+
+FAMILY: dict[ModeName, str] = {
+    "plain": "plain",
+    "jacobi": "chain",
+    "lookup": "chain",
+    "lookahead": "tree",
+    "auto": "auto",
+}
+"""The modes that share a context; plain and auto have their own, so that what other modes need cannot slow them."""
+
+Key = tuple[Switch | None, str]
+
+Judged = dict[tuple[int, int], Run]
+"""By contender and exchange."""
+
+
+def points_of(session: Session, axes: Axes, screen: Screen) -> list[Point]:
+    """The points that `session` can run, plain decoding first; the screen tells what is left out and why."""
+    modes: Sequence[ModeName] = axes.modes
+    base = session.settings
+    if why := session.model.chain_only:
+        back = 0 if base.strict else session.most_back
+        only = f"chains of at most {back} guesses are" if back else "plain decoding is"
+        screen.note(f"only {only} measured: {why}")
+        modes = [mode for mode in modes if mode != "lookahead"] if back else ["plain"]
+        base = replace(base, back=back)
+    found, skipped = points(replace(axes, modes=tuple(modes)), base=base, loading=session.model_settings)
+    if skipped and len({point.settings.mode for point in found}) < len(modes):
+        raise UsageError(f"{skipped[0].label} cannot run: {skipped[0].reason}", "lacli mask shows what a setting takes")
+    for each in skipped:
+        screen.note(f"left out: {each.label}: {each.reason}")
+    return with_plain(found or [Point(replace(base, mode="plain"))])
+
+
+def with_plain(points: Sequence[Point]) -> list[Point]:
+    """The points with plain decoding in front for each choice of flash attention, as the baseline of the others."""
+    switches = dict.fromkeys(point.flash_attention for point in points)
+    plain = {point.flash_attention: point for point in points if point.settings.mode == "plain"}
+    ahead = [plain.get(switch) or Point(points[0].settings, switch) for switch in switches]
+    return [
+        # Plain decoding rolls nothing back, and being able to would cost it something.
+        *(replace(point, settings=replace(point.settings, mode="plain", back=-1)) for point in ahead),
+        *(point for point in points if point.settings.mode != "plain"),
+    ]
+
+
+class Contexts(Closing):
+    """Open contexts by point, as few as there can be; close them before the session, or use them in `with`.
+
+    The session's own context is plain decoding's. Raises ModelLoadError when one does not fit into memory.
+    """
+
+    def __init__(self, session: Session, points: Sequence[Point]) -> None:
+        self._session = session
+        # Only a child process knows where its copy computes.
+        chooses = session.model.chooses if session.copies.here else None
+        self._on_backend = False if session.sampler else chooses
+        self._closing = ExitStack()
+        self._engines: dict[Key, Mapping[str, Context]] = {(None, "plain"): session.copies.contexts}
+        families: dict[Key, list[DecodeSettings]] = {}
+        for point in points:
+            families.setdefault(_key(point), []).append(point.settings)
+        with ExitStack() as stack:
+            for key, settings in families.items():
+                if key not in self._engines:
+                    opened = session.copies.more(
+                        Capacity.of(settings), backend_greedy=self._on_backend, flash_attention=key[0]
+                    )
+                    self._engines[key] = opened
+                    for context in opened.values():
+                        stack.callback(context.close)
+            self._closing = stack.pop_all()
+
+    def engine(self, point: Point) -> Context:
+        """The context that a point decodes in, of several copies of the model the first one's."""
+        return _first(self._engines[_key(point)])
+
+    def of(self, contender: Contender) -> Context:
+        """The context of a contender that is a point."""
+        assert contender.point, "another program has no context here"
+        return self.engine(contender.point)
+
+    def decoder(self, point: Point) -> Decoder:
+        """A new decoder of a point."""
+        kind = NotingDecoder if point.settings.mode == "auto" else Decoder
+        return self._session.decoder_in(self._engines[_key(point)], point.settings, kind)
+
+    def open(self, point: Point) -> AbstractContextManager[Engine]:
+        """One more context, made for a point; it is the caller's to close."""
+        return self._alone(point, point.settings, on_backend=self._on_backend)
+
+    def readable(self, point: Point) -> OpenEngine:
+        """Contexts like a point's whose logits can be read: the point's own where it is one, and plain decoding's."""
+
+        def open_engine(settings: DecodeSettings) -> AbstractContextManager[Engine]:
+            if self._on_backend is not False:
+                return self._alone(point, settings, on_backend=False)
+            return nullcontext(_first(self._engines[point.flash_attention, FAMILY[settings.mode]]))
+
+        return open_engine
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def _alone(
+        self, point: Point, settings: DecodeSettings, *, on_backend: bool | None
+    ) -> AbstractContextManager[Engine]:
+        copies, capacity = self._session.copies, Capacity.of([settings])
+        return closing(copies.another(capacity, backend_greedy=on_backend, flash_attention=point.flash_attention))
 
 
 def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) -> list[Contender]:
@@ -38,28 +157,38 @@ def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) ->
     ]
 
 
-def with_plain(points: Sequence[Point]) -> list[Point]:
-    """The points with plain decoding in front for each choice of flash attention: what all others are measured by."""
-    switches = dict.fromkeys(point.flash_attention for point in points)
-    plain = {point.flash_attention: point for point in points if point.settings.mode == "plain"}
-    ahead = [_plainly(plain.get(switch) or Point(points[0].settings, switch)) for switch in switches]
-    return [*ahead, *(point for point in points if point.settings.mode != "plain")]
+def judge(
+    readable: Callable[[Point], OpenEngine],
+    found: Iterable[Result],
+    sampler: Seer | None,
+    *,
+    every: bool,
+) -> Judged:
+    """Decode answers that are not plain's once more, plainly and in their mode's steps, and give each a verdict.
+
+    readable: opens contexts for a point whose logits can be read. every: judge all of them, or the first of each
+    result. Answers of other programs cannot be judged.
+    """
+    judged: Judged = {}
+    for result in found:
+        point = result.by.point
+        if result.kind == ALL or point is None:
+            continue
+        for each in result.parted if every else result.parted[:1]:
+            judged[result.number, each.number] = _judged(readable(point), point, each, sampler)
+    return judged
 
 
-def _plainly(point: Point) -> Point:
-    """Plain decoding needs no way back, which would cost it something."""
-    return replace(point, settings=replace(point.settings, mode="plain", back=-1))
+class RepeatedTrees(ModeName):
+    """Drafts the trees of an answer that was noted before, step by step."""
 
+    def __init__(self, trees: Sequence[Tree]) -> None:
+        self._trees = iter(trees)
 
-def rivals(session: Session, found: Sequence[Rival], stack: ExitStack) -> list[Contender]:
-    """Other programs with the session's model, started now and ended with the stack."""
-    loading = replace(session.model_settings, context=session.engine.cells)
-    entered = []
-    for rival in found:
-        program = rival.open(session.model.path, loading, offloaded=session.model.offloaded)
-        stack.enter_context(program)
-        entered.append(Contender(rival.name, None, 0, _asking(session, program)))
-    return entered
+    def grow(self, text: Sequence[int], room: int) -> Tree:
+        tree = next(self._trees, None)
+        # Where the same steps give another text, the rest of it was not guessed before.
+        return tree if tree and tree.tokens[0] == text[-1] and len(tree) <= room else Tree(text[-1])
 
 
 def _answering(session: Session, contexts: Contexts, point: Point) -> Callable[[Exchange], Trial]:
@@ -73,23 +202,17 @@ def _answering(session: Session, contexts: Contexts, point: Point) -> Callable[[
     return answer
 
 
-def _asking(session: Session, program: Program | Server) -> Callable[[Exchange], Trial]:
-    def answer(exchange: Exchange) -> Trial:
-        text = session.text(exchange.prompt, special=True)
-        text = with_one_bos(text, session.model.bos(), adds_bos=session.model.adds_bos)
-        run = program.answer(text, exchange.prompt, exchange.limit)
-        return Trial(
-            ids=run.ids,
-            text=run.text,
-            tokens=run.tokens,
-            step_count=run.steps,
-            rows=None,
-            drafted=run.drafted,
-            accepted=run.accepted,
-            seconds=run.seconds,
-            prompt_s=run.prompt_s,
-            first_token_s=run.prompt_s,
-            rival=run,
-        )
+def _judged(open_engine: OpenEngine, point: Point, answered: Answered, sampler: Seer | None) -> Run:
+    plain, exchange = replace(point.settings, mode="plain"), answered.exchange
+    trees = answered.other.trees if answered.other else ()
+    mode = partial(RepeatedTrees, trees) if trees else None
+    with Comparison(open_engine, exchange.limit, plain, sampler) as comparison:
+        return comparison.run(point.settings, [exchange.prompt], mode)[0]
 
-    return answer
+
+def _key(point: Point) -> Key:
+    return point.flash_attention, FAMILY[point.settings.mode]
+
+
+def _first(contexts: Mapping[str, Context]) -> Context:
+    return next(iter(contexts.values()))

@@ -1,26 +1,43 @@
-"""An oracle: it drafts plain decoding's own text, so every guess comes true. What it reaches is the ceiling.
+"""The ceiling: how much faster than plain decoding an oracle is that drafts plain's own text.
 
-The mode, and how it is made to agree with plain's text to the last token; when it answers is `ceiling.py`.
+Every guess of it comes true. It answers beside plain decoding, in turns, as all contenders do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from statistics import mode
 
 import numpy as np
 
 from lacli.batch import Batch, Ints
+from lacli.bench.results import results
+from lacli.bench.rounds import (
+    Contender,
+    Exchange,
+    Rounds,
+    Trial,
+    timed,
+)
+from lacli.bench.statistics import Ratio
+from lacli.bench.sweep import Point
 from lacli.check.replay import Recorder
 from lacli.decode import Decoder
 from lacli.engine import Engine, Floats, Sampler
 from lacli.modes import Mode
 from lacli.settings import DecodeSettings
+from lacli.staircase import Cost, Staircase
 from lacli.tree import Origin, Tree
 from lacli.verify import SampleAndMatch, Verifier
 
+MANY = 4
+"""Repetitions of a benchmark from which on the oracle answers twice: it should not take as long as the modes do."""
 
-class Oracle(Mode):
-    """Drafts the next tokens of a known answer as one chain in sequence 0, in steps of so many rows."""
+
+class OracleMode(Mode):
+    """Drafts the next tokens of a known answer as one chain in sequence 0, in steps of `rows` rows."""
 
     def __init__(self, answer: Sequence[int], rows: int) -> None:
         self._answer = answer
@@ -38,7 +55,7 @@ class Oracle(Mode):
         return tree
 
 
-class Knowing(Recorder):
+class OracleEngine(Recorder):
     """An engine that computes as another one does, and then chooses what plain decoding chose.
 
     Rounding may turn a near tie, and what plain said behind it would be no guess at what comes then.
@@ -60,7 +77,7 @@ class Knowing(Recorder):
         return chosen
 
 
-class Agreeing:
+class OracleVerifier:
     """A verifier that draws as another one does, and then chooses what plain decoding chose."""
 
     def __init__(self, verifier: Verifier, answer: Sequence[int]) -> None:
@@ -89,10 +106,115 @@ def oracle_in(
     rows: int,
     sampler: Sampler | None = None,
 ) -> Decoder:
-    """A decoder that gives plain decoding's answer to a prompt in steps of so many rows.
+    """A decoder that gives plain decoding's `answer` to a prompt in steps of `rows` rows.
 
     settings: what the engine was made for. sampler: what the answer was drawn with, or None when greedy.
     """
-    verifier = Agreeing(SampleAndMatch(sampler), answer) if sampler else None
-    knowing = engine if verifier else Knowing(engine, [*prompt, *answer])
-    return Decoder(knowing, settings, verifier, mode=lambda: Oracle(answer, rows))
+    verifier = OracleVerifier(SampleAndMatch(sampler), answer) if sampler else None
+    asked = engine if verifier else OracleEngine(engine, [*prompt, *answer])
+    return Decoder(asked, settings, verifier, mode=lambda: OracleMode(answer, rows))
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The most that guesses could reach in one class. rows: of the oracle's steps. ratio: over plain decoding's speed.
+
+    It is what an oracle reached, and at least 1: plain steps are always possible.
+    """
+
+    rows: int
+    ratio: Ratio
+
+    def share(self, speedup: float) -> float | None:
+        """The part of the possible gain that `speedup` is: 0 for plain's speed or less, 1 for the ceiling.
+
+        None where nothing can be won.
+        """
+        above = self.ratio.value - 1
+        return max(speedup - 1, 0.0) / above if above > 0 else None
+
+
+PLAIN = Ceiling(1, Ratio(1.0))
+"""Where not even guesses that all come true are worth their rows."""
+
+Ceilings = Mapping[tuple[int, str], Ceiling]
+"""By contender and class."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What an oracle needs of a session: contexts for a point, the sampler, and the detokenizer."""
+
+    open_engine: Callable[[Point], AbstractContextManager[Engine]]
+    sampler: Sampler | None
+    text: Callable[[Sequence[int]], str]
+
+
+@dataclass
+class Oracles:
+    """The oracle's answers beside plain decoding's; iterate `rounds` to go on by one.
+
+    rows: of its steps, by exchange, as far as it has got.
+    """
+
+    rounds: Rounds
+    rows: Mapping[Exchange, int]
+
+    @property
+    def ceilings(self) -> dict[str, Ceiling]:
+        """By class, of what has been answered."""
+        return {
+            result.kind: Ceiling(mode(self.rows[each.exchange] for each in result.answered), result.speedup)
+            if result.speedup.value > 1
+            else PLAIN
+            for result in results(self.rounds)
+            if result.number
+        }
+
+
+@contextmanager
+def oracles(asking: Asking, rounds: Rounds, number: int, cost: Cost) -> Iterator[Oracles]:
+    """An oracle for the exchanges of contender `number`, in a context that is closed in the end.
+
+    cost: the measured step costs that choose the rows of its steps.
+    """
+    contender = rounds.contenders[number]
+    assert contender.point and cost.staircases, "another program has no oracle, and neither has an unknown machine"
+    settings, plain = contender.point.settings, rounds.contenders[contender.baseline]
+    most = max(best_rows(staircase, settings.back) for staircase in cost.staircases)
+    point = replace(contender.point, settings=chain(settings, most))
+    rows: dict[Exchange, int] = {}
+    known: dict[Exchange, tuple[int, ...]] = {}
+    with asking.open_engine(point) as engine:
+
+        def plainly(exchange: Exchange) -> Trial:
+            trial = plain.answer(exchange)
+            known[exchange] = trial.ids or ()
+            return trial
+
+        def foretold(exchange: Exchange) -> Trial:
+            rows[exchange] = min(best_rows(cost.at(len(exchange.prompt)), settings.back), most)
+            decoder = oracle_in(
+                engine, point.settings, exchange.prompt, known[exchange], rows[exchange], asking.sampler
+            )
+            return timed(decoder, exchange, asking.text)
+
+        both = [replace(plain, baseline=0, answer=plainly), Contender("oracle", point, 0, foretold)]
+        repetitions = 2 if rounds.repetitions >= MANY else 1
+        yield Oracles(Rounds(both, rounds.tasks, repetitions, rounds.asker), rows)
+
+
+def best_rows(staircase: Staircase, back: int = -1) -> int:
+    """The rows of a step that bring most tokens a second where all guesses come true. back: as in DecodeSettings."""
+    possible = [point for point in staircase.points if back < 0 or point.rows <= 1 + back]
+    return max(possible, key=lambda point: point.rows / point.every).rows
+
+
+def chain(settings: DecodeSettings, rows: int) -> DecodeSettings:
+    """The settings for steps of one linear draft with `rows` rows."""
+    return replace(settings, mode="lookup", lookup_draft=rows - 1) if rows > 1 else replace(settings, mode="plain")
+
+
+def of_results(found: Mapping[int, Oracles]) -> Ceilings:
+    """The ceilings of several contenders, as far as their oracles have got."""
+    return {(number, kind): each for number, oracle in found.items() for kind, each in oracle.ceilings.items()}

@@ -1,32 +1,39 @@
-"""How much of a benchmark fits into the time there is: prompts a class, repetitions and tokens of an answer.
-
-Arithmetic on speeds measured before; nothing is decoded here.
-"""
+"""How much of a benchmark fits into its time: prompts a class, repetitions, tokens of an answer, and who takes part."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from time import perf_counter
 
+from lacli.bench.rounds import Asker, Contender, Exchange
 from lacli.bench.tasks import Task
+from lacli.errors import LacliError
+from lacli.terminal.screen import Screen
 
 FULL = (8, 5, 128)
 LADDER = (
     *(FULL, (8, 3, 128), (8, 2, 128), (8, 2, 96), (6, 2, 96), (6, 2, 64), (5, 2, 64), (4, 2, 64), (3, 2, 64)),
     *((3, 2, 48), (2, 2, 48), (2, 2, 32), (1, 2, 32), (1, 1, 32), (1, 1, 16)),
 )
-"""(prompts a class, repetitions, tokens of an answer), from what is wanted down to what is the least.
+"""(prompts a class, repetitions, tokens of an answer), from the most to the least.
 
-Prompts differ more than repetitions, so they are what is kept longest.
+Prompts differ more than repetitions, so their number is reduced last.
 """
 
 FEWER_CLASSES = (6, 4, 3, 2, 1)
+"""Numbers of classes below the last step of LADDER."""
+
+QUICK_S = 0.1
+"""A warm-up step slower than this is timed alone; after a quicker one WARM_UP_TOKENS are timed."""
+
+WARM_UP_TOKENS = 24
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user has fixed; None is ours to choose. seconds: the time there is, None: as long as it takes."""
+    """What the user has fixed; None leaves it to the plan. limit: tokens of an answer. seconds: None for no limit."""
 
     each: int | None = None
     repetitions: int | None = None
@@ -41,9 +48,9 @@ class Wish:
 
 @dataclass(frozen=True)
 class Speed:
-    """What was seen of a contender at the start, in seconds.
+    """A contender's warm-up, in seconds: a token, a step, a token of a prompt, and an answer's fixed part.
 
-    A token, a step, a token of a prompt, and what an answer takes beside these (a program's start).
+    start_s: what an answer takes beside prefill and steps (a program's start).
     """
 
     token_s: float
@@ -53,10 +60,10 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is run; each task says how many tokens its answers may have.
+class BenchPlan:
+    """What is run: tasks with the limits of their answers, and how often.
 
-    seconds: how long it takes if no answer ends early and all go at the pace that was seen.
+    seconds: how long it takes at the speed of the warm-up if no answer ends early.
     """
 
     tasks: tuple[Task, ...]
@@ -69,7 +76,78 @@ class Plan:
         return max(task.limit for task in self.tasks)
 
 
-def choose(tasks: Sequence[Task], wish: Wish, speeds: Sequence[Speed], sizes: Mapping[Task, int], cells: int) -> Plan:
+@dataclass(frozen=True)
+class BenchPrompts:
+    """The tasks in tokens. sizes: tokens of each task's first prompt. shortest: the exchange that warms up."""
+
+    sizes: Mapping[Task, int]
+    shortest: Exchange
+
+
+def prompts_of(asker: Asker, tasks: Sequence[Task], wish: Wish) -> BenchPrompts:
+    """Tokenize the first turn of each task; raises LacliError where none fits into the context."""
+    sizes = {task: len(asker.prompt(task, [])) for task in tasks}
+    shortest = asker.exchange(replace(min(sizes, key=sizes.__getitem__), limit=wish.limit or WARM_UP_TOKENS), [])
+    if shortest is None:
+        raise LacliError("no prompt fits into the context", f"-c {min(sizes.values()) + 512} for example")
+    return BenchPrompts(sizes, shortest)
+
+
+def planned(
+    competing: list[Contender], prompts: BenchPrompts, cells: int, tasks: Sequence[Task], wish: Wish, screen: Screen
+) -> tuple[list[Contender], BenchPlan]:
+    """Warm up, and choose the contenders and the plan that fit into the time.
+
+    cells: of the context. Contenders that cannot win at the speed they have shown are left out where time is short.
+    """
+    screen.note("warming up")
+    competing, speeds = _warm(competing, prompts.shortest, screen)
+
+    def plan_for(kept: Sequence[int]) -> BenchPlan:
+        timed = [speeds[number] for number in kept]
+        # The oracle beside mode auto takes hardly longer than another plain decoding would.
+        oracle = [speeds[competing[number].baseline] for number in kept if competing[number].mode == "auto"]
+        return choose(tasks, wish, [*timed, *oracle], prompts.sizes, cells)
+
+    kept = list(range(len(competing)))
+    plan = plan_for(kept)
+    for number in hopeless(competing, speeds):
+        if wish.seconds is None or plan.seconds <= wish.seconds:
+            break
+        dearer = speeds[number].step_s / speeds[competing[number].baseline].step_s
+        screen.note(f"left out: {competing[number].label}: a step costs {dearer:.0f} times plain's and cannot pay")
+        kept.remove(number)
+        plan = plan_for(kept)
+    screen.note(_described(plan, len(tasks), wish))
+    return [competing[number] for number in kept], plan
+
+
+def speed_of(contender: Contender, exchange: Exchange) -> Speed:
+    """Time the beginning of an answer. The first step of all is not timed: it may load kernels and make buffers.
+
+    A step that is timed alone counts as one token, so at its dearest. Raises what the contender raises.
+    """
+    contender.answer(replace(exchange, limit=1))
+    speed = _timed(contender, replace(exchange, limit=1))
+    if speed.step_s > QUICK_S:
+        return speed
+    return _timed(contender, replace(exchange, limit=min(WARM_UP_TOKENS, exchange.limit)))
+
+
+def hopeless(contenders: Sequence[Contender], speeds: Sequence[Speed]) -> list[int]:
+    """Contenders slower than plain even if every step brought as many tokens as it can, dearest first."""
+    lost = []
+    for number, contender in enumerate(contenders):
+        if contender.point and contender.mode != "plain":
+            most = contender.point.settings.most_tokens
+            if speeds[number].step_s > most * speeds[contender.baseline].step_s:
+                lost.append(number)
+    return sorted(lost, key=lambda number: speeds[number].step_s, reverse=True)
+
+
+def choose(
+    tasks: Sequence[Task], wish: Wish, speeds: Sequence[Speed], sizes: Mapping[Task, int], cells: int
+) -> BenchPlan:
     """The largest plan that fits, or the smallest one there is. sizes: tokens of the first prompts; cells: context."""
     plan = None
     for plan in _plans(tasks, wish, speeds, sizes, cells):
@@ -89,8 +167,8 @@ def by_class(tasks: Sequence[Task]) -> dict[str, list[Task]]:
 
 def _plans(
     tasks: Sequence[Task], wish: Wish, speeds: Sequence[Speed], sizes: Mapping[Task, int], cells: int
-) -> Iterator[Plan]:
-    """Ever smaller ones; with no end to the time the first is everything."""
+) -> Iterator[BenchPlan]:
+    """Ever smaller ones; without a time limit the first is everything."""
     classes = by_class(tasks)
     ladder = LADDER if wish.seconds is not None else ((len(tasks), *FULL[1:]),)
     fewer = [] if wish.fixed else [count for count in FEWER_CLASSES if count < len(classes)]
@@ -106,7 +184,7 @@ def _plans(
             room = max(cells - sizes[task], 1)
             limited.append(replace(task, limit=min(_limit(task, limit, wish), room)))
             seconds += repeats * _cost(limited[-1], speeds, sizes[task])
-        yield Plan(tuple(limited), repeats, seconds)
+        yield BenchPlan(tuple(limited), repeats, seconds)
 
 
 def _limit(task: Task, limit: int, wish: Wish) -> int:
@@ -121,3 +199,40 @@ def _cost(task: Task, speeds: Sequence[Speed], size: int) -> float:
     read = sum((turn + 1) * size + turn * task.limit for turn in range(turns))
     answers = sum(speed.start_s + speed.token_s * task.limit for speed in speeds)
     return sum(speed.prompt_s for speed in speeds) * read + turns * answers
+
+
+def _warm(competing: Sequence[Contender], exchange: Exchange, screen: Screen) -> tuple[list[Contender], list[Speed]]:
+    """Everyone's speed; another program that cannot answer is left out with its reason."""
+    able, speeds = [], []
+    for each in competing:
+        try:
+            speeds.append(speed_of(each, exchange))
+            able.append(each)
+        except LacliError as error:
+            if each.point:
+                raise
+            screen.note(f"left out: {each.label}: {error}")
+    return able, speeds
+
+
+def _timed(contender: Contender, exchange: Exchange) -> Speed:
+    begin = perf_counter()
+    trial = contender.answer(exchange)
+    start = perf_counter() - begin - trial.seconds - trial.prompt_s
+    return Speed(
+        token_s=trial.seconds / max(trial.tokens, 1),
+        step_s=trial.seconds / max(trial.step_count, 1),
+        prompt_s=trial.prompt_s / len(exchange.prompt),
+        start_s=max(start, 0.0),
+    )
+
+
+def _described(plan: BenchPlan, every: int, wish: Wish) -> str:
+    """What will be done of `every` prompts, and what the time leaves out."""
+    count = len(plan.tasks)
+    prompts = f"{count} of {every} prompts" if count < every else "1 prompt" if every == 1 else f"{every} prompts"
+    classes = f" in {len(by_class(plan.tasks))} classes" if len(by_class(plan.tasks)) > 1 else ""
+    times = "once" if plan.repetitions == 1 else f"{plan.repetitions} times"
+    longer = ", more than there should be" if wish.seconds is not None and plan.seconds > wish.seconds else ""
+    minutes = f"about {max(plan.seconds / 60, 0.1):.1f} minutes{longer}"
+    return f"{prompts}{classes}, answers of up to {plan.limit} tokens, each {times}: {minutes}"

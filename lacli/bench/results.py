@@ -1,30 +1,52 @@
-"""What the trials of a benchmark add up to: a result for each contender in each class, and in all.
-
-Arithmetic on finished trials; how a result is shown is `rows.py` and `report.py`.
-"""
+"""What the trials of a benchmark add up to: a result for each contender in each class, and over all classes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from lacli.bench.acceptance import Acceptance
-from lacli.bench.rounds import Exchange, Rounds, Trial
+from lacli.bench.rounds import (
+    Contender,
+    Exchange,
+    Rounds,
+    Trial,
+)
 from lacli.bench.statistics import Ratio, median, paired_ratio
+from lacli.bench.tasks import ALL
 from lacli.check.judge import parting
+from lacli.stats import Step
 
-ALL = "all"
-"""The class of a result over all classes."""
+Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Parting:
-    """An answer that is not plain's: of which exchange, and which of its tokens differs first (None: not known)."""
+class Acceptance:
+    """How far the guesses of some steps were accepted.
 
-    exchange: int
-    at: int | None
+    histogram[k]: steps that brought k+1 tokens. guessed[k]: those among them that had guesses which could be accepted.
+    """
+
+    histogram: Counts = ()
+    guessed: Counts = ()
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> Acceptance:
+        """The acceptance of the steps of one run or of several."""
+        return cls(_counts(steps), _counts([step for step in steps if step.drafted]))
+
+    @property
+    def position_rates(self) -> list[float]:
+        """The share of the steps with guesses that accepted at least one, at least two and so on, while any did."""
+        steps = sum(self.guessed)
+        return [sum(self.guessed[depth:]) / steps for depth in range(1, len(self.guessed))]
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of the steps with guesses that accepted at least one."""
+        return self.position_rates[0] if len(self.guessed) > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -42,12 +64,11 @@ class Answered:
         return next((trial for trial in self.trials if trial.same(self.plain[0]) is False), None)
 
     @cached_property
-    def parting(self) -> Parting | None:
-        """Where that answer leaves plain's."""
-        if self.other is None:
+    def parts_at(self) -> int | None:
+        """The first token of that answer that differs from plain's; None where its tokens are not known."""
+        if self.other is None or self.other.ids is None:
             return None
-        at = parting(self.plain[0].ids or (), self.other.ids) if self.other.ids is not None else None
-        return Parting(self.number, at)
+        return parting(self.plain[0].ids or (), self.other.ids)
 
     @property
     def known(self) -> bool:
@@ -57,13 +78,14 @@ class Answered:
 
 @dataclass(frozen=True)
 class Result:
-    """What one contender did in one class. answered: exchanges, each with as many trials of both sides.
+    """What one contender did in one class. by: the contender, `number` of the rounds. answered: its exchanges.
 
-    A repetition counts as a sample where it has all of them, which the first one always has.
+    Only complete repetitions count as samples; the first one always is.
     """
 
     kind: str
-    contender: int
+    number: int
+    by: Contender
     answered: tuple[Answered, ...]
 
     @cached_property
@@ -164,16 +186,12 @@ class Result:
 
     @cached_property
     def acceptance(self) -> Acceptance:
-        return Acceptance.of(chain.from_iterable(trial.steps for trial in self.trials))
+        return Acceptance.of([step for trial in self.trials for step in trial.steps])
 
     @cached_property
     def parted(self) -> list[Answered]:
         """The exchanges with an answer that is not plain's."""
-        return [each for each in self.answered if each.parting]
-
-    @property
-    def partings(self) -> list[Parting]:
-        return [each.parting for each in self.parted if each.parting]
+        return [each for each in self.answered if each.other]
 
     @property
     def identical(self) -> int | None:
@@ -189,7 +207,7 @@ def results(rounds: Rounds) -> list[Result]:
     kinds = list(dict.fromkeys(exchange.task.kind for exchange in rounds.exchanges))
     shown = [*kinds, ALL] if len(kinds) > 1 else kinds
     found = [_result(rounds, kind, number) for kind in shown for number in range(len(rounds.contenders))]
-    return [each for each in found if each.answered and not (each.kind == ALL and each.contender in rounds.failures)]
+    return [each for each in found if each.answered and not (each.kind == ALL and each.number in rounds.failures)]
 
 
 def overall(found: Sequence[Result]) -> list[Result]:
@@ -203,15 +221,14 @@ def speed(trials: Sequence[Trial]) -> float:
 
 
 def _result(rounds: Rounds, kind: str, contender: int) -> Result:
-    baseline = rounds.contenders[contender].baseline
-    answered = []
+    by, answered = rounds.contenders[contender], []
     for number, exchange in enumerate(rounds.exchanges):
         if kind in (ALL, exchange.task.kind):
-            trials, plain = rounds.of(contender, number), rounds.of(baseline, number)
+            trials, plain = rounds.of(contender, number), rounds.of(by.baseline, number)
             # An interrupt may have come between the two, and another program may count no token after the first.
             if trials and plain and all(trial.tokens for trial in trials):
                 answered.append(_paired(Answered(number, exchange, tuple(trials), ()), plain))
-    return Result(kind, contender, tuple(answered))
+    return Result(kind, contender, by, tuple(answered))
 
 
 def _paired(answered: Answered, plain: Sequence[Trial]) -> Answered:
@@ -222,6 +239,11 @@ def _paired(answered: Answered, plain: Sequence[Trial]) -> Answered:
 def _paces(conversations: Iterable[Sequence[Sequence[Trial]]]) -> list[list[float]]:
     """Seconds a token of each conversation and repetition, its turns taken together."""
     return [[1 / speed(turn) for turn in zip(*turns, strict=False)] for turns in conversations]
+
+
+def _counts(steps: Sequence[Step]) -> Counts:
+    counted = Counter(len(step.tokens) for step in steps)
+    return tuple(counted[length] for length in range(1, max(counted, default=0) + 1))
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:

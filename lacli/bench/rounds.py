@@ -1,7 +1,6 @@
-"""The timed answers of a benchmark: every prompt answered by every point, in turns, one repetition after another.
+"""The timed answers of a benchmark: every prompt answered by every contender, in turns, one repetition after another.
 
-Turns are taken answer by answer, so what slows the machine down for a while slows all points alike. Knows decoders,
-no model file and no screen; what the answers add up to is `results.py`.
+Turns are taken answer by answer, so what slows the machine down for a while slows all contenders alike.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from lacli.bench.again import Noting
-from lacli.bench.rival_run import RivalRun
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
 from lacli.decode import Decoder
@@ -27,13 +24,13 @@ LEAST_ROOM = 8
 
 @dataclass(frozen=True)
 class Trial:
-    """One answer by the clock, in seconds.
+    """One timed answer.
 
-    ids, text: all that was generated, None where another program does not say. tokens: how many came in `seconds`,
-    which is the time from the end of the prefill to the last step. step_count, rows: llama_decode calls after the
-    prefill, and rows in all of them (None: not known). steps: each of them, where the answer is ours; rival: the answer
-    where it is not. trees: of each step, where another answer would have others. first_token_s: from the beginning to
-    the first token.
+    ids, text: all generated tokens and their text, None where another program does not tell. tokens: generated in
+    `seconds`, the wall time from the end of the prefill to the last step. step_count, rows: llama_decode calls after
+    the prefill, and rows in all of them (None: unknown). first_token_s: seconds from the start to the first token.
+    steps: each step, where lacli decoded. trees: the draft of each step, where a second answer would draft otherwise.
+    own_limit: True for a program that stops at a limit of its own, so that its answer may be shorter or longer.
     """
 
     ids: tuple[int, ...] | None
@@ -47,19 +44,27 @@ class Trial:
     prompt_s: float
     first_token_s: float
     steps: tuple[Step, ...] = ()
-    rival: RivalRun | None = None
     trees: tuple[Tree, ...] = ()
+    own_limit: bool = False
 
     def same(self, plain: Trial) -> bool | None:
-        """Whether this is plain decoding's answer; None where another program does not tell what it said."""
-        if self.rival:
-            return self.rival.identical(plain.ids or (), plain.text or "")
-        return self.ids == plain.ids
+        """Whether this is plain decoding's answer; None where another program does not tell what it said.
+
+        An answer with a limit of its own counts as far as both go.
+        """
+        if not self.own_limit:
+            return self.ids == plain.ids
+        if self.ids is not None:
+            return all(theirs == ours for theirs, ours in zip(self.ids, plain.ids or (), strict=False))
+        if not self.text:
+            return None
+        ours = plain.text or ""
+        return self.text.startswith(ours) or ours.startswith(self.text)
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One turn of a task as a model gets it. limit: tokens that its answer may have."""
+    """One turn of a task as a model gets it. prompt: token ids. limit: most tokens of the answer."""
 
     task: Task
     turn: int
@@ -75,16 +80,16 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Asker:
-    """Turns a task into prompts for a context of so many cells; the task says how many tokens an answer may have.
+    """Turns a task into prompts for a context of `cells` cells.
 
-    prompt: the tokens of a task's next turn, behind the answers to the turns before.
+    prompt: makes the token ids of a task's next turn, behind the answers to the turns before.
     """
 
     prompt: Callable[[Task, Sequence[str]], list[int]]
     cells: int
 
     def exchange(self, task: Task, answers: Sequence[str]) -> Exchange | None:
-        """The turn that follows so many answers; None where prompt and answer do not fit into the context."""
+        """The turn that follows `answers`; None where its prompt and an answer do not fit into the context."""
         prompt = self.prompt(task, answers)
         room = self.cells - len(prompt)
         if room < LEAST_ROOM:
@@ -94,9 +99,10 @@ class Asker:
 
 @dataclass(frozen=True)
 class Contender:
-    """Who answers. point: what of a sweep it is, None for another program. baseline: the number of its plain decoding.
+    """A point of the sweep, or another program, that answers prompts.
 
-    memory: MiB of its context, 0 where it is not ours.
+    point: None for another program. baseline: the number of the plain decoding it is compared with. answer: decodes and
+    times one answer. memory: MiB of its context, 0 for another program.
     """
 
     label: str
@@ -111,8 +117,25 @@ class Contender:
         return self.point.settings.mode if self.point else self.label
 
 
+class NotingDecoder(Decoder):
+    """A decoder for one answer that notes the tree of each step, so that the same steps can be taken again.
+
+    Mode auto goes by the clock: it drafts otherwise the next time, and where it parts from plain depends on its steps.
+    """
+
+    def _learn_anew(self) -> None:
+        self.trees: list[Tree] = []
+        super()._learn_anew()
+
+    def _decode(self) -> Tree | None:
+        tree = super()._decode()
+        if tree:
+            self.trees.append(tree)
+        return tree
+
+
 def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], str]) -> Trial:
-    """Decode one answer to its end. text: what tokens say; it is asked when the clock has stopped."""
+    """Decode one answer to its end. text: detokenizes; called after the clock has stopped."""
     begin = perf_counter()
     first_token_s = 0.0
     statistics = RunStatistics()
@@ -136,7 +159,7 @@ def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], 
         prompt_s=decoder.prompt_s,
         first_token_s=first_token_s,
         steps=tuple(steps),
-        trees=tuple(decoder.trees) if isinstance(decoder, Noting) else (),
+        trees=tuple(decoder.trees) if isinstance(decoder, NotingDecoder) else (),
     )
 
 
@@ -144,8 +167,8 @@ def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], 
 class Rounds:
     """Trials by contender and exchange, as far as they have got; iterate it to go on by one trial.
 
-    contenders: the first is plain decoding. left_out: tasks whose prompts are too long for the context. failures: why
-    another program answers no more; ours must not fail.
+    contenders: the first is plain decoding. left_out: tasks whose prompts are too long for the context. failures: the
+    error after which another program was given up; an error of a mode ends the benchmark.
     """
 
     contenders: Sequence[Contender]
@@ -207,7 +230,7 @@ class Rounds:
             self.trials.setdefault((contender, number), []).append(trial)
 
     def _forget_trees(self, number: int) -> None:
-        """Those of an answer that is plain's are of no use any more, and there are many."""
+        """Drop the trees of answers that are plain's: they take memory and will not be decoded again."""
         for place, contender in enumerate(self.contenders):
             trials, plain = self.of(place, number), self.of(contender.baseline, number)
             if trials and plain and trials[-1].trees and trials[-1].same(plain[0]):

@@ -1,6 +1,6 @@
-"""A benchmark as flat rows, one for each class and contender, and their formats for programs: JSON, JSON lines, CSV.
+"""Results for programs: a flat row for each class and contender, as JSON, JSON lines or CSV.
 
-Names are llama-bench's where it has one; docs/benchmarks.md explains each. Tables for people are `report.py`.
+Names are llama-bench's where it has one; docs/benchmarks.md explains each.
 """
 
 from __future__ import annotations
@@ -8,22 +8,21 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import StringIO
 from math import isfinite
 from typing import Any, Literal
 
-from lacli.bench.ceiling import Ceiling, Ceilings
-from lacli.bench.judging import Judged
+from lacli.bench.contenders import Judged
+from lacli.bench.oracle import Ceiling, Ceilings
 from lacli.bench.results import Result, overall
 from lacli.bench.rounds import Contender
 from lacli.bench.statistics import stddev
 from lacli.check.compare import Run
 from lacli.check.judge import Difference
-from lacli.llamacpp.settings import ModelSettings
 
 Format = Literal["md", "json", "jsonl", "csv"]
-Row = dict[str, Any]
+ResultRow = dict[str, Any]
 
 NANO = 1e9
 
@@ -36,58 +35,71 @@ TEXT = (
 
 @dataclass(frozen=True)
 class Machine:
-    """What the numbers were measured on and with.
+    """What the numbers were measured on and with; all but the last two are columns of a row, under their names.
 
-    time: UTC, ISO 8601. comparable: whether all modes draw the same numbers, so that texts should agree. model_memory,
-    peak_memory: MiB, of the weights and of the process. flash_attention: as asked for, several values with commas.
-    replicas: names of the copies that answer together, where there are several.
+    replicas: names of the copies that decode one answer together, where there are several. *_mib: of the weights, of a
+    contender's context, and the most that the process had. comparable: whether all modes draw the same random numbers,
+    so that texts should agree.
     """
 
-    time: str
-    version: str
+    build_number: str
+    test_time: str
     backends: str
-    cpu: str
-    gpu: str
-    model: str
-    description: str
+    cpu_info: str
+    gpu_info: str
+    replicas: list[str]
+    model_filename: str
+    model_type: str
     model_size: int
-    parameters: int
-    loading: ModelSettings
-    flash_attention: str
-    context: int
+    model_n_params: int
+    n_ctx: int
+    n_batch: int
+    n_threads: int
+    n_threads_batch: int
+    n_gpu_layers: int
+    flash_attn: str
+    type_k: str
+    type_v: str
     sampling: str
+    model_memory_mib: float
+    context_memory_mib: float | None
+    peak_memory_mib: float
     comparable: bool
-    model_memory: float
-    peak_memory: float
-    replicas: tuple[str, ...] = ()
+    thread_words: str
 
     @property
     def where(self) -> str:
         """The devices that compute, the GPU first."""
-        return ", ".join(part for part in (self.gpu, self.cpu) if part)
+        return ", ".join(part for part in (self.gpu_info, self.cpu_info) if part)
+
+    def columns(self, contender: Contender) -> ResultRow:
+        """The columns for one contender."""
+        row, point = asdict(self), contender.point
+        row["flash_attn"] = (point and point.flash_attention) or self.flash_attn
+        row["context_memory_mib"] = round(contender.memory, 1) if point else None
+        del row["comparable"], row["thread_words"]
+        return row
 
 
 def as_rows(
     found: Sequence[Result],
-    contenders: Sequence[Contender],
     machine: Machine,
     judged: Judged,
     ceilings: Ceilings | None = None,
     extras: Mapping[int, Mapping[str, Any]] | None = None,
-) -> list[Row]:
+) -> list[ResultRow]:
     """A row a result. extras: more columns by contender, for its row over all classes."""
     rows, whole = [], overall(found)
     for result in found:
-        contender = contenders[result.contender]
-        row = _machine(machine, contender) | _speed(result) | _contender(contender, result) | _guesses(result)
-        row |= _ceiling(result, (ceilings or {}).get((result.contender, result.kind)))
-        more = (extras or {}).get(result.contender, {}) if result in whole else {}
+        row = machine.columns(result.by) | _speed(result) | _contender(result) | _guesses(result)
+        row |= _ceiling(result, (ceilings or {}).get((result.number, result.kind)))
+        more = (extras or {}).get(result.number, {}) if result in whole else {}
         text = _text(result, judged) if machine.comparable else dict.fromkeys(TEXT)
         rows.append(row | text | dict(more))
     return rows
 
 
-def as_text(rows: Sequence[Row], form: Format) -> str:
+def as_text(rows: Sequence[ResultRow], form: Format) -> str:
     """The rows in a format for programs, without a last newline."""
     if form == "jsonl":
         return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
@@ -103,35 +115,7 @@ def as_text(rows: Sequence[Row], form: Format) -> str:
     return out.getvalue().removesuffix("\n")
 
 
-def _machine(machine: Machine, contender: Contender) -> Row:
-    loading, point = machine.loading, contender.point
-    return {
-        "build_number": machine.version,
-        "test_time": machine.time,
-        "backends": machine.backends,
-        "cpu_info": machine.cpu,
-        "gpu_info": machine.gpu,
-        "replicas": list(machine.replicas),
-        "model_filename": machine.model,
-        "model_type": machine.description,
-        "model_size": machine.model_size,
-        "model_n_params": machine.parameters,
-        "n_ctx": machine.context,
-        "n_batch": loading.batch,
-        "n_threads": loading.threads,
-        "n_threads_batch": loading.threads_batch,
-        "n_gpu_layers": loading.gpu_layers,
-        "flash_attn": (point and point.flash_attention) or loading.flash_attention,
-        "type_k": loading.cache_type_k,
-        "type_v": loading.cache_type_v,
-        "sampling": machine.sampling,
-        "model_memory_mib": round(machine.model_memory, 1),
-        "context_memory_mib": round(contender.memory, 1) if point else None,
-        "peak_memory_mib": round(machine.peak_memory, 1),
-    }
-
-
-def _speed(result: Result) -> Row:
+def _speed(result: Result) -> ResultRow:
     """llama-bench's columns: a sample is one repetition, all prompts of the class taken together."""
     repetition = [trials for each in result.answered for trials in each.trials[:1]]
     tokens = sum(trial.tokens for trial in repetition)
@@ -154,7 +138,8 @@ def _speed(result: Result) -> Row:
     }
 
 
-def _contender(contender: Contender, result: Result) -> Row:
+def _contender(result: Result) -> ResultRow:
+    contender = result.by
     settings = contender.point.settings if contender.point else None
     mode = settings.mode if settings else ""
     return {
@@ -175,7 +160,7 @@ def _contender(contender: Contender, result: Result) -> Row:
     }
 
 
-def _guesses(result: Result) -> Row:
+def _guesses(result: Result) -> ResultRow:
     accepted = result.acceptance
     if not accepted.histogram:
         # Another program's steps are not known one by one.
@@ -190,7 +175,7 @@ def _guesses(result: Result) -> Row:
     }
 
 
-def _ceiling(result: Result, ceiling: Ceiling | None) -> Row:
+def _ceiling(result: Result, ceiling: Ceiling | None) -> ResultRow:
     """What an oracle reached, and how much of it this is."""
     return {
         "ceiling": _rounded(ceiling.ratio.value) if ceiling else None,
@@ -199,15 +184,15 @@ def _ceiling(result: Result, ceiling: Ceiling | None) -> Row:
     }
 
 
-def _text(result: Result, judged: Judged) -> Row:
+def _text(result: Result, judged: Judged) -> ResultRow:
     """Whether the texts are plain's; of the first that is not where it parts, and what the judge says about it."""
     first = next(iter(result.parted), None)
-    run = judged.get((result.contender, first.number)) if first else None
+    run = judged.get((result.number, first.number)) if first else None
     margin, rounding = distances(run.difference if run else None)
     return {
         "identical": None if result.identical is None else not result.parted,
         "identical_n": result.identical,
-        "first_diff": first.parting.at if first and first.parting else None,
+        "first_diff": first.parts_at if first else None,
         "first_diff_prompt": first.exchange.name if first else None,
         "first_diff_margin": _rounded(margin),
         "first_diff_rounding": _rounded(rounding),

@@ -1,7 +1,4 @@
-"""What a benchmark compares: ranges of W, N, G and flash attention as points, and the nine rows of the paper's Table 3.
-
-Settings only; nothing is decoded and no model is known here.
-"""
+"""What a benchmark compares: modes and ranges of W, N, G and flash attention, as the points of their product."""
 
 from __future__ import annotations
 
@@ -13,7 +10,12 @@ from typing import Any, Literal, TypeVar
 
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
-from lacli.settings import DecodeSettings, ModeName, Switch
+from lacli.settings import (
+    MODES,
+    DecodeSettings,
+    ModeName,
+    Switch,
+)
 
 Value = TypeVar("Value")
 
@@ -24,28 +26,37 @@ Guesses = int | Literal["W"]
 
 RANGE = re.compile(r"(?P<first>\d{1,9})(-(?P<last>\d{1,9})((?P<sign>[+*])(?P<by>\d{1,9}))?)?")
 MOST_VALUES = 256
+"""Values of one flag; a longer list is a typing mistake."""
+
 LETTERS = {"window": "W", "ngram": "N", "guesses": "G"}
 SWITCHES: dict[str, Switch] = {"on": "on", "1": "on", "off": "off", "0": "off", "auto": "auto"}
 
 
 @dataclass(frozen=True)
+class Axes:
+    """What is compared: modes, and the values of W, N, G and -fa where they are swept."""
+
+    modes: tuple[ModeName, ...] = MODES
+    windows: tuple[int, ...] = ()
+    ngrams: tuple[int, ...] = ()
+    guesses: tuple[Guesses, ...] = ()
+    flash_attentions: tuple[Switch, ...] = ()
+
+
+@dataclass(frozen=True)
 class Point:
-    """One competitor: how it decodes, and flash attention where that is an axis. tag: its row in Table 3."""
+    """One setting of a sweep. flash_attention: None where it is no axis. name: its label, where it needs its own."""
 
     settings: DecodeSettings
     flash_attention: Switch | None = None
-    tag: int | None = None
+    name: str = ""
 
     @property
     def label(self) -> str:
-        """A few words that tell it from the other points of its sweep."""
+        """Mode and sizes in words that no other point of the sweep has."""
         chosen = self.settings
         sizes = _sizes(chosen.mode, chosen.window, chosen.ngram, chosen.guesses)
-        words = _label(chosen.mode, sizes, self.flash_attention)
-        if self.tag is None:
-            return words
-        reference = ", prompt as reference" if chosen.mode == "lookahead" and chosen.pool_prompt else ""
-        return f"{self.tag}: {words}{reference}"
+        return self.name or _label(chosen.mode, sizes, self.flash_attention)
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,14 @@ class Skipped:
 
     label: str
     reason: str
+
+
+def parse_modes(text: str) -> tuple[ModeName, ...]:
+    """The modes named in `text`, with commas between them, in the order of MODES. Raises UsageError."""
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in MODES]:
+        raise UsageError(f"there is no mode {unknown[0]!r}", f"the modes are {', '.join(MODES)}")
+    return tuple(mode for mode in MODES if mode in names)
 
 
 def parse_numbers(text: str, flag: str) -> list[int]:
@@ -81,26 +100,20 @@ def parse_switches(text: str, flag: str = "-fa") -> list[Switch]:
 
 
 def points(
-    modes: Sequence[ModeName],
-    windows: Sequence[int] = (),
-    ngrams: Sequence[int] = (),
-    guesses: Sequence[Guesses] = (),
-    flash_attentions: Sequence[Switch] = (),
-    base: DecodeSettings | None = None,
-    loading: ModelSettings | None = None,
+    axes: Axes, base: DecodeSettings | None = None, loading: ModelSettings | None = None
 ) -> tuple[list[Point], list[Skipped]]:
     """Every combination that a mode can tell apart, in order, and those that cannot run.
 
     Lookahead has W, N and G, jacobi W, plain and lookup none of them. An axis without values keeps what `base` has,
-    but for G, which follows W where W has several values. `loading` says how many rows a batch may have.
+    but for G, which follows W where W has several values. loading: says how many rows a batch may have.
     """
     base, loading = base or DecodeSettings(), loading or ModelSettings()
-    windows, ngrams = windows or [base.window], ngrams or [base.ngram]
-    guesses = guesses or [TIED if len(windows) > 1 else base.guesses]
-    switches: Sequence[Switch | None] = flash_attentions or [None]
+    windows, ngrams = axes.windows or (base.window,), axes.ngrams or (base.ngram,)
+    guesses = axes.guesses or (TIED if len(windows) > 1 else base.guesses,)
+    switches: Sequence[Switch | None] = axes.flash_attentions or (None,)
     found: dict[Point, None] = {}
     skipped: dict[Skipped, None] = {}
-    for mode in modes:
+    for mode in axes.modes:
         for window, ngram, tied, switch in product(windows, ngrams, guesses, switches):
             sizes = _sizes(mode, window, ngram, window if tied == TIED else tied)
             try:
@@ -110,38 +123,6 @@ def points(
             except UsageError as error:
                 skipped[Skipped(_label(mode, sizes, switch), error.what)] = None
     return list(found), list(skipped)
-
-
-def ablation(
-    base: DecodeSettings | None = None, loading: ModelSettings | None = None
-) -> tuple[list[Point], list[Skipped]]:
-    """The nine rows of the paper's Table 3 (section 5.4), tagged 1 to 9, and those that do not fit into a batch.
-
-    Row 2 is prompt lookup as in transformers 4.37: 10 tokens drafted after a match of at most 2. In the others the
-    window starts from prompt tokens drawn at random, and with "prompt as reference" the n-grams of the prompt enter
-    the pool, and those of the text as it grows, both as in the authors' program; without it the pool holds what the
-    window found. What differs: the authors verify nothing in the first N-2 steps, while their window fills, and their
-    greedy loop repeats an accepted run's last token in the n-grams that it takes from the text. Ours starts with a full
-    window and takes the text as it is, which is worth most where the window is small, at W = 1.
-    """
-    base = base or DecodeSettings()
-    rows = ((10, 1, 3, True), (5, 1, 10, True), (5, 1, 30, False), (5, 1, 30, True), (5, 30, 1, False),
-            (5, 15, 15, False), (5, 15, 15, True))  # fmt: skip
-    branches = [
-        replace(base, mode="lookahead", ngram=ngram, window=window, guesses=guesses, window_init="prompt",
-                pool_prompt=reference, pool_text=reference)
-        for ngram, window, guesses, reference in rows
-    ]  # fmt: skip
-    others = [replace(base, mode="plain"), replace(base, mode="lookup", lookup_draft=10, lookup_match=2)]
-    found, skipped = [], []
-    for tag, settings in enumerate([*others, *branches], start=1):
-        point = Point(settings, tag=tag)
-        try:
-            check_rows(settings, loading or ModelSettings())
-            found.append(point)
-        except UsageError as error:
-            skipped.append(Skipped(point.label, error.what))
-    return found, skipped
 
 
 def _values(text: str, flag: str, parse: Callable[[str], Sequence[Value]]) -> list[Value]:

@@ -1,16 +1,18 @@
-"""What a benchmark asks: the task, its classes, and the prompts that ship with lacli.
-
-Files of a user's own are read in `task_files.py`, published suites in `suites.py`; nothing here decodes anything.
-"""
+"""What a benchmark asks: tasks, the prompts that ship with lacli, and prompt files of a user's own."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from gzip import GzipFile
 from importlib.resources import files
+from io import BufferedReader
+from itertools import islice
 
-from lacli.errors import UsageError
+from lacli.errors import LacliError, UsageError
+from lacli.text.files import MOST_TEXT
 
 CLASSES = {
     "code": "code completion",
@@ -27,7 +29,25 @@ CLASSES = {
 """The classes that ship with lacli, in the order of its tables: a short name -> what it is."""
 
 OWN = "own"
+"""The class of a row that names none."""
+
+ALL = "all"
+"""The class of a result over all classes."""
+
 PROMPTS = "bench_prompts.jsonl"
+
+MOST_LINES = 8 * MOST_TEXT
+"""Bytes read of one file: the published suites have some MB, and a pipe may never end."""
+
+BOM = b"\xef\xbb\xbf"
+EXAMPLE = 'a row is a JSON object, for example {"prompt": "..."}'
+BREAK = b"\n"
+
+Row = Mapping[str, object]
+Rows = Iterator[tuple[str, object]]
+"""Parsed rows, each with its file and line in words."""
+
+Stream = BufferedReader | GzipFile
 
 
 @dataclass(frozen=True)
@@ -36,8 +56,8 @@ class Task:
 
     turns: the user's messages in order, at least one; each is asked after the answer to the one before it. kind: its
     class. name: its id in its source, HumanEval/0 for example. raw: continue the text as it stands, without a chat
-    template. limit: tokens that an answer may have; 0 is what the user asks for. reference: the right answer, where
-    the source has one.
+    template. limit: most tokens of an answer; 0 leaves that to the benchmark. reference: the right answer, where the
+    source has one.
     """
 
     turns: tuple[str, ...]
@@ -50,23 +70,176 @@ class Task:
 
 
 def built_in(classes: Sequence[str] = ()) -> list[Task]:
-    """The prompts that ship with lacli, class by class in the order of CLASSES, or those of the classes named.
+    """The prompts that ship with lacli, class by class in the order of CLASSES, or those of the `classes` named.
 
     Raises UsageError for a class that does not exist.
     """
     for name in classes:
         if name not in CLASSES:
             raise UsageError(f"there is no prompt class {name}", f"the classes are {', '.join(CLASSES)}")
-    wanted = [name for name in CLASSES if name in classes or not classes]
-    tasks = _shipped()
-    return [task for name in wanted for task in tasks if task.kind == name]
-
-
-def _shipped() -> list[Task]:
     tasks: list[Task] = []
     for line in (files("lacli") / "data" / PROMPTS).read_text("utf-8").splitlines():
         row = json.loads(line)
         kind, turns = row["class"], row.get("turns") or [row["prompt"]]
         number = sum(task.kind == kind for task in tasks)
         tasks.append(Task(tuple(turns), kind, f"{kind}/{number}"))
+    wanted = [name for name in CLASSES if name in classes or not classes]
+    return [task for name in wanted for task in tasks if task.kind == name]
+
+
+def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
+    """The tasks of the file `prompts`, or the built-in ones; of `classes`, with commas between them, or of all."""
+    return of_classes(read_tasks(prompts), classes) if prompts else built_in(_names(classes))
+
+
+def of_classes(tasks: Sequence[Task], classes: str | None) -> list[Task]:
+    """The tasks of the `classes` named, or all for None. Raises UsageError for a class that has no task."""
+    names = _names(classes)
+    known = dict.fromkeys(task.kind for task in tasks)
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(f"there is no class {unknown[0]} among these prompts", f"there are {', '.join(known)}")
+    return [
+        # A class of that name would be taken for the total of all classes.
+        replace(task, kind=f"class {ALL}") if task.kind == ALL else task
+        for task in tasks
+        if not names or task.kind in names
+    ]
+
+
+def read_tasks(path: str, *, kind: str = OWN) -> list[Task]:
+    """The tasks of a file of JSON lines, in its order; blank lines are skipped.
+
+    kind: the class of rows that name none. Raises LacliError with the file and the line for what is no prompt, and for
+    a file that cannot be read.
+    """
+    return tasks_in(path, json_lines, task_from_row, kind)
+
+
+def tasks_in(
+    path: str,
+    rows: Callable[[Stream, str], Rows],
+    form: Callable[[Row, str], Task],
+    kind: str,
+    first: int = 0,
+) -> list[Task]:
+    """The tasks of a file whose format is read by `rows` and whose rows are understood by `form`.
+
+    first: read only the first `first` tasks, 0 for all.
+    """
+    try:
+        with open(os.path.expanduser(path), "rb") as file:
+            tasks = [_task(row, place, kind, form) for place, row in islice(rows(file, path), first or None)]
+    except OSError as error:
+        raise LacliError(f"cannot read {path}: {error.strerror or error}", "check the file's name") from error
+    if not tasks:
+        raise LacliError(f"{path} holds no prompts", EXAMPLE)
     return tasks
+
+
+def json_lines(file: Stream, path: str) -> Rows:
+    """The JSON value of each line that is not blank."""
+    if file.peek(len(BOM)).startswith(BOM):
+        file.read(len(BOM))
+    number, room = 0, MOST_LINES
+    while line := file.readline(MOST_TEXT + 1):
+        number += 1
+        room -= len(line)
+        if len(line) > MOST_TEXT:
+            raise LacliError(f"{path}:{number}: a line of more than {MOST_TEXT >> 20} MiB", EXAMPLE)
+        if room < 0:
+            raise LacliError(f"{path}:{number}: more than {MOST_LINES >> 20} MiB of prompts", "take fewer")
+        if line.strip():
+            yield f"{path}:{number}", parsed(line.rstrip(), path, number)
+
+
+def parsed(raw: bytes, path: str, line: int) -> object:
+    """The JSON value of what begins on line `line` of a file. Raises LacliError with the place of what is wrong."""
+    try:
+        found: object = json.loads(raw.decode())
+    except UnicodeDecodeError as error:
+        place = f"{path}:{line + raw.count(BREAK, 0, error.start)}"
+        raise LacliError(f"{place}: not UTF-8 text, byte {raw[error.start]:#04x}", "convert it with iconv") from error
+    except json.JSONDecodeError as error:
+        place = f"{path}:{line + error.lineno - 1}"
+        raise LacliError(f"{place}: not JSON, {error.msg} at column {error.colno}", EXAMPLE) from error
+    except (ValueError, RecursionError) as error:
+        raise LacliError(f"{path}:{line}: JSON too deep, or with too long a number, to be read", EXAMPLE) from error
+    return found
+
+
+def task_from_row(row: Row, kind: str = OWN) -> Task:
+    """The task of a row with `turns`, as Spec-Bench and MT-Bench have them, or with one `prompt`.
+
+    kind: the class of a row that names none. Raises LacliError for another row, or a field of the wrong type.
+    """
+    turns = row.get("turns")
+    if turns is None:
+        if row.get("prompt") is None:
+            raise LacliError("no prompt", 'a row has "prompt", or "turns" with a list of messages')
+        turns = [text_of(row, "prompt")]
+    elif not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+        raise LacliError("turns is not a list of messages", 'write "turns": ["first question", "second question"]')
+    return Task(
+        turns=tuple(checked(turn, "turns") for turn in turns),
+        kind=_optional(row, "class") or _optional(row, "category") or kind,
+        name=name_of(row),
+        system=_optional(row, "system"),
+        limit=_limit(row),
+        reference=_reference(row),
+    )
+
+
+def name_of(row: Row) -> str:
+    """The id of a row, "" where it has none."""
+    names = (row.get(field) for field in ("task_id", "question_id", "id"))
+    return next((str(name) for name in names if isinstance(name, str | int)), "")
+
+
+def text_of(row: Row, field: str) -> str:
+    """A field that must be a text. Raises LacliError."""
+    text = row[field]
+    if not isinstance(text, str):
+        raise LacliError(f"{field} is not a text", "put it into quotes")
+    return checked(text, field)
+
+
+def checked(text: str, field: str) -> str:
+    """Raises LacliError for a blank text, and for half a surrogate pair, which JSON can write and UTF-8 cannot."""
+    if not text.strip():
+        raise LacliError(f"{field} is empty", "leave the row out")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise LacliError(f"{field} holds half a surrogate pair", "write the whole character") from error
+    return text
+
+
+def _names(classes: str | None) -> list[str]:
+    return [name.strip() for name in classes.split(",")] if classes is not None else []
+
+
+def _task(row: object, place: str, kind: str, form: Callable[[Row, str], Task]) -> Task:
+    if not isinstance(row, dict):
+        raise LacliError(f"{place}: not a JSON object", EXAMPLE)
+    try:
+        return form(row, kind)
+    except LacliError as error:
+        raise LacliError(f"{place}: {error.what}", error.hint) from error
+
+
+def _limit(row: Row) -> int:
+    limit = next((row[field] for field in ("limit", "max_tokens") if row.get(field) is not None), 0)
+    if type(limit) is not int or limit < 0:
+        raise LacliError("limit is not a number of tokens", 'write "limit": 256, or leave it out')
+    return limit
+
+
+def _reference(row: Row) -> str:
+    """The right answer: a text, or a list with one for each turn; lists of anything else are of no use here."""
+    reference = row.get("reference")
+    texts = reference if isinstance(reference, list) else [reference]
+    return "\n\n".join(text for text in texts if isinstance(text, str))
+
+
+def _optional(row: Row, field: str) -> str:
+    return "" if row.get(field) in (None, "") else text_of(row, field)

@@ -21,7 +21,7 @@ from lacli.errors import BatchRefused, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import EXACT_CELLS, ModelSettings
 from lacli.modes import Mode
-from lacli.pretended import PretendingDecoder
+from lacli.pretended import FixedClockDecoder
 from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.text.files import Closing
@@ -89,7 +89,7 @@ class Comparison(Closing):
         """A decoder that draws as this comparison does. mode: makes a mode that is none of the settings'."""
         verifier = SampleAndMatch(self._sampler) if self._sampler else None
         if settings.mode == "auto" and mode is None:
-            return PretendingDecoder(engine, settings, verifier)
+            return FixedClockDecoder(engine, settings, verifier)
         return Decoder(engine, settings, verifier, mode=mode)
 
     def plain(self, prompt: Sequence[int]) -> list[int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,17 +24,11 @@ from lacli.cli.sampling_options import sampling_group
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.settings import (
-    MODES,
-    DecodeSettings,
-    ModeName,
-    Switch,
-    spellings,
-)
+from lacli.settings import MODES, DecodeSettings, spellings
 
 if TYPE_CHECKING:
-    from lacli.bench.staging import Axes
-    from lacli.bench.tasks import Task
+    from lacli.bench.plan import Wish
+    from lacli.bench.sweep import Axes
     from lacli.terminal.screen import Screen
 
 BENCH = "Benchmark"
@@ -69,10 +62,6 @@ FlashAttention = Annotated[
     setting("-fa", "--flash-attn", metavar="auto|on|off,...", show_default=False, rich_help_panel=MODEL,
             help=f"Flash attention; several values are compared. (default: {LOADING.flash_attention})"),
 ]  # fmt: skip
-Ablation = Annotated[
-    bool,
-    typer.Option("--ablation", help="Compare the nine settings of the paper's Table 3 instead.", rich_help_panel=BENCH),
-]
 Classes = Annotated[
     str | None,
     typer.Option("--classes", metavar="CLASS,...", show_default=False, rich_help_panel=BENCH,
@@ -82,14 +71,8 @@ Classes = Annotated[
 Prompts = Annotated[
     str | None,
     typer.Option("--prompts", metavar="FILE", show_default=False, rich_help_panel=BENCH,
-                 help='Prompts of your own as JSON lines: {"prompt": ..., "class": ...}, or the files of Spec-Bench, '
-                 "MT-bench or HumanEval."),
-]  # fmt: skip
-Suite = Annotated[
-    str | None,
-    typer.Option("--suite", metavar="NAME", show_default=False, rich_help_panel=BENCH,
-                 help="A public set, fetched once: spec-bench, humaneval, mt-bench, gsm8k, mbpp, classeval, xsum or "
-                 "cnn-dm."),
+                 help='Prompts of your own as JSON lines: {"prompt": ..., "class": ...} or {"turns": [...]}, as '
+                 "MT-bench and Spec-Bench have them."),
 ]  # fmt: skip
 Each = Annotated[
     int | None,
@@ -109,7 +92,7 @@ Predict = Annotated[
 Minutes = Annotated[
     float,
     typer.Option("--minutes", min=0.1, rich_help_panel=BENCH,
-                 help="Time for all of it but --details and --plot; decides what the flags above leave open."),
+                 help="Time for all of it; decides what the flags above leave open."),
 ]  # fmt: skip
 Full = Annotated[
     bool, typer.Option("--full", help="All prompts, 5 times, however long it takes.", rich_help_panel=BENCH)
@@ -119,54 +102,49 @@ Check = Annotated[
     typer.Option("--check", help="Judge every text that is not plain decoding's; exit with 3 for a bug.",
                  rich_help_panel=BENCH),
 ]  # fmt: skip
-Versus = Annotated[
-    str | None,
-    typer.Option("--vs", metavar="PROGRAM,...", show_default=False, rich_help_panel=BENCH,
-                 help="The same prompts through llama.cpp's programs on PATH too: llama-lookahead, llama-lookup, "
-                 "llama-server."),
-]  # fmt: skip
-Details = Annotated[
-    bool,
-    typer.Option("--details", help="Show the pool's growth, what a match brings, how Jacobi blocks converge, memory.",
-                 rich_help_panel=BENCH),
-]  # fmt: skip
 Plot = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", show_default=False, rich_help_panel=OUTPUT,
-                 help="Draw speed-ups, S against rows and the cost of rows into a .png, .svg or .pdf file."),
+                 help="Draw the speed-ups into a .png, .svg or .pdf file."),
 ]  # fmt: skip
 Chart = Annotated[bool, typer.Option("--chart", help="Draw the same in the terminal.", rich_help_panel=OUTPUT)]
 Rpc = Annotated[str, setting(*spellings("rpc"), hidden=True)]
 """Taken only to be refused with the reason: `lacli run` and `chat` have it."""
-Samples = Annotated[
-    str | None,
-    typer.Option("--samples", metavar="FILE", show_default=False, rich_help_panel=OUTPUT,
-                 help="Write HumanEval's completions for its evaluator, a file a mode."),
-]  # fmt: skip
 OutputFormat = Annotated[
     Literal["md", "json", "jsonl", "csv"],
     typer.Option("-o", "--output", help="Tables for people, or rows for programs.", rich_help_panel=OUTPUT),
 ]
 
 
-@with_groups(sampling=sampling_group, decoding=lookahead_group, loading=model_group, copies=replica_group)
+@dataclass(frozen=True)
+class Amount:
+    """How much is asked, as it was typed."""
+
+    each: Each = None
+    repetitions: Repetitions = None
+    predict: Predict = None
+    minutes: Minutes = 3.0
+    full: Full = False
+
+    @property
+    def wish(self) -> Wish:
+        from lacli.bench.plan import Wish
+
+        return Wish(self.each, self.repetitions, self.predict, None if self.full else self.minutes * 60 * ANSWERS)
+
+
+@with_groups(
+    amount=Amount, sampling=sampling_group, decoding=lookahead_group, loading=model_group, copies=replica_group
+)
 def bench(
     model: options.Model = None,
     mode: Modes = EVERY_MODE,
-    ablation: Ablation = False,
     classes: Classes = None,
     prompts: Prompts = None,
-    suite: Suite = None,
-    each: Each = None,
-    repetitions: Repetitions = None,
-    predict: Predict = None,
-    minutes: Minutes = 3.0,
-    full: Full = False,
-    check: Check = False,
-    versus: Versus = None,
-    details: Details = False,
-    chat_template_kwargs: options.ChatTemplateKwargs = "",
     *,
+    amount: Amount,
+    check: Check = False,
+    chat_template_kwargs: options.ChatTemplateKwargs = "",
     window: Window = None,
     ngram: Ngram = None,
     guesses: Guesses = None,
@@ -180,7 +158,6 @@ def bench(
     output: OutputFormat = "md",
     plot: Plot = None,
     chart: Chart = False,
-    samples: Samples = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
@@ -189,13 +166,8 @@ def bench(
 
     By default it takes as many prompts, repetitions and tokens as fit into three minutes.
     """
-    from lacli.bench.plan import Wish
-    from lacli.bench.product import benchmark
-    from lacli.bench.quality import check_scorer
-    from lacli.bench.rivals import find_rivals
-    from lacli.bench.scores import check_samples
-    from lacli.bench.staging import Request
-    from lacli.bench.sweep import parse_switches
+    from lacli.bench.run import Request, benchmark
+    from lacli.bench.tasks import tasks_of
     from lacli.terminal.screen import Screen
     from lacli.text.template import read_variables
 
@@ -205,27 +177,19 @@ def bench(
             "lacli run --rpc --stats says what one answer took",
         )
     screen = Screen(color=color, quiet=quiet)
-    switches = parse_switches(flash_attention) if flash_attention is not None else []
-    if suite:
-        check_scorer(suite)
-    tasks = _tasks(classes, prompts, suite, offline, screen)
-    if samples is not None:
-        check_samples(samples, tasks)
+    axes = _axes(mode, window, ngram, guesses, flash_attention)
+    if len(axes.flash_attentions) == 1:
+        loading, axes = replace(loading, flash_attention=axes.flash_attentions[0]), replace(axes, flash_attentions=())
+    tasks = tuple(tasks_of(prompts, classes))
     plot, chart = _pictures(plot, chart, output, screen)
-    if len(switches) == 1:
-        loading = replace(loading, flash_attention=switches[0])
     request = Request(
         tasks=tasks,
-        axes=_axes(mode, window, ngram, guesses, switches if len(switches) > 1 else [], ablation),
-        rivals=tuple(find_rivals(versus.split(","), sampling) if versus is not None else ()),
-        wish=Wish(each, repetitions, predict, None if full else minutes * 60 * ANSWERS),
+        axes=axes,
+        wish=amount.wish,
         form=output,
-        suite=suite or "",
         check=check,
-        details=details,
         plot=plot,
-        charts=chart,
-        samples=samples or "",
+        chart=chart,
         costs=cost_folder(),
         replicas=copies,
         template_variables=read_variables(chat_template_kwargs),
@@ -237,70 +201,34 @@ def bench(
         raise typer.Exit(code)
 
 
-def _axes(
-    mode: str, window: str | None, ngram: str | None, guesses: str | None, switches: Sequence[Switch], ablation: bool
-) -> Axes:
+def _axes(mode: str, window: str | None, ngram: str | None, guesses: str | None, flash_attention: str | None) -> Axes:
     """What is compared, from the flags as they were typed."""
-    from lacli.bench.staging import Axes
-    from lacli.bench.sweep import parse_guesses, parse_numbers
+    from lacli.bench.sweep import (
+        Axes,
+        parse_guesses,
+        parse_modes,
+        parse_numbers,
+        parse_switches,
+    )
 
-    sizes = (window, ngram, guesses)
-    if ablation and (mode != EVERY_MODE or switches or any(size is not None for size in sizes)):
-        raise UsageError("--ablation has settings of its own", "leave --modes, -W, -N, -G and several -fa out")
     return Axes(
-        modes=_modes(mode),
+        modes=parse_modes(mode),
         windows=tuple(parse_numbers(window, "-W")) if window is not None else (),
         ngrams=tuple(parse_numbers(ngram, "-N")) if ngram is not None else (),
         guesses=tuple(parse_guesses(guesses)) if guesses is not None else (),
-        flash_attentions=tuple(switches),
-        ablation=ablation,
+        flash_attentions=tuple(parse_switches(flash_attention)) if flash_attention is not None else (),
     )
 
 
 def _pictures(plot: Path | None, chart: bool, output: str, screen: Screen) -> tuple[Path | None, bool]:
     """Where to draw; without matplotlib in the terminal. Raises what would keep a file from being written."""
-    from lacli.plots import check_plot_path, has_matplotlib
+    from lacli.bench.plot import check_plot_path, has_matplotlib
 
     if chart and output != "md":
         raise UsageError(f"--chart is for people and -o {output} for programs", "leave one of them out")
     if plot and output == "md" and not has_matplotlib():
-        screen.note("--plot needs matplotlib (pip install 'lacli[plot]'): here are charts in the terminal instead")
+        screen.note("--plot needs matplotlib (pip install 'lacli[plot]'): here is a chart in the terminal instead")
         return None, True
     if plot:
         check_plot_path(plot)
     return plot, chart
-
-
-def _modes(text: str) -> tuple[ModeName, ...]:
-    names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in MODES]:
-        raise UsageError(f"there is no mode {unknown[0]!r}", f"the modes are {', '.join(MODES)}")
-    return tuple(mode for mode in MODES if mode in names)
-
-
-def _tasks(
-    classes: str | None, prompts: str | None, suite: str | None, offline: bool, screen: Screen
-) -> tuple[Task, ...]:
-    """What is asked: a file's prompts, a suite's, or the built-in ones; --classes chooses among them."""
-    from lacli.bench.results import ALL
-    from lacli.bench.suites import SUITES, load_suite
-    from lacli.bench.task_files import read_tasks
-    from lacli.bench.tasks import built_in
-
-    if prompts and suite:
-        raise UsageError("--prompts and --suite are both given", "give one of them")
-    names = [name.strip() for name in classes.split(",")] if classes is not None else []
-    if not prompts and not suite:
-        return tuple(built_in(names))
-    if suite in SUITES and not offline:
-        screen.note(f"fetching {suite}, or finding it in the cache")
-    found = read_tasks(prompts) if prompts else load_suite(suite or "", offline=offline)
-    known = dict.fromkeys(task.kind for task in found)
-    if unknown := [name for name in names if name not in known]:
-        raise UsageError(f"there is no class {unknown[0]} among these prompts", f"there are {', '.join(known)}")
-    # A class of that name would be taken for the total of all classes.
-    return tuple(
-        replace(task, kind=f"class {ALL}") if task.kind == ALL else task
-        for task in found
-        if not names or task.kind in names
-    )

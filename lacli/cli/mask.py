@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -15,7 +14,6 @@ from lacli.cli.lookahead_options import (
     Preset,
     Window,
 )
-from lacli.errors import UsageError
 from lacli.settings import decode_settings
 
 PICTURE = "Picture"
@@ -33,11 +31,6 @@ Shared = Annotated[
     bool,
     typer.Option("--shared", help="Let candidates begin alike two by two: they share a row.", rich_help_panel=PICTURE),
 ]
-Plot = Annotated[
-    Path | None,
-    typer.Option("--plot", metavar="FILE", help="Draw the mask into this file too: .png, .svg or .pdf.",
-                 rich_help_panel=PICTURE, show_default=False),
-]  # fmt: skip
 
 
 @with_groups()
@@ -48,19 +41,16 @@ def mask(
     guesses: Guesses = None,
     order: Order = "batch",
     shared: Shared = False,
-    plot: Plot = None,
     json: options.Json = False,
 ) -> None:
     """Draw the batch of one full lookahead step: what each row is, and which rows it sees.
 
     It comes from the code that decodes, and needs no model.
     """
-    from functools import partial
     from json import dumps
     from shutil import get_terminal_size
 
-    from lacli.cli.mask_step import MOST_DRAWN, as_json, as_lines, mask_of, sizes
-    from lacli.plots import check_plot_path, mask_picture, save
+    from lacli.cli.mask_step import as_json, as_lines, mask_of
     from lacli.terminal.screen import Screen
 
     screen = Screen()
@@ -69,9 +59,4 @@ def mask(
     )
     if order == "paper":
         drawn = drawn.as_in_paper()
-    if plot is not None:
-        if len(drawn.rows) > MOST_DRAWN:
-            raise UsageError(f"nobody can read a picture of {len(drawn.rows)} rows", f"--plot draws up to {MOST_DRAWN}")
-        check_plot_path(plot)
-        save(plot, [partial(mask_picture, mask=drawn)], caption=sizes(drawn))
     screen.line(dumps(as_json(drawn)) if json else as_lines(drawn, get_terminal_size().columns))

@@ -31,9 +31,6 @@ Visible = npt.NDArray[np.bool_]
 MOST_ROWS = ModelSettings().batch
 """Rows that a batch has where -b is not given."""
 
-MOST_DRAWN = 300
-"""Rows of a picture whose cells are still told apart."""
-
 VOCABULARY = 2**30
 """Window guesses are drawn from so many tokens that no two of them begin a path alike."""
 
@@ -283,8 +280,7 @@ def _matrix(mask: Mask, width: int) -> list[str]:
     if LABEL + -(-rows // 2) <= width:
         return ["each character is two columns of four rows", *_dotted(mask)]
     needed = LABEL + -(-rows // 2)
-    instead = "; --plot FILE.svg draws it" if rows <= MOST_DRAWN else ""
-    return [f"The mask needs a terminal of {needed} columns{instead}."]
+    return [f"The mask needs a terminal of {needed} columns."]
 
 
 def _whole(mask: Mask) -> list[str]:

@@ -132,19 +132,25 @@ def columns(
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """A table; its first `left` columns are aligned to the left, numbers to the right."""
-    cells = [[_escaped(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    rule = [f"{'-' * (width + 1)}{'-' if column < left else ':'}" for column, width in enumerate(widths)]
-    lines = [_line(row, widths, left) for row in cells]
-    return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:]])
+    # rich takes 100 ms to import, which commands without a table need not wait for.
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-
-def _line(row: Sequence[str], widths: Sequence[int], left: int) -> str:
-    padded = [
-        cell.ljust(width) if column < left else cell.rjust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
-    return f"| {' | '.join(padded)} |"
+    table = Table(box=box.MARKDOWN)
+    for column, name in enumerate(header):
+        table.add_column(Text(_escaped(name)), justify="left" if column < left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(_escaped(cell)) for cell in row))
+    # A terminal wraps a wide table, a file keeps its lines whole.
+    console = Console(width=10_000, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(table)
+    head, rule, *body = captured.get().strip().splitlines()
+    dashes = rule.split("|")
+    dashes[left + 1 : -1] = [f"{dash[:-1]}:" for dash in dashes[left + 1 : -1]]
+    return "\n".join([head, "|".join(dashes), *body])
 
 
 def _escaped(cell: str) -> str:

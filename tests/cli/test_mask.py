@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -220,7 +219,6 @@ def test_no_window_and_no_guesses_leave_the_input() -> None:
         (("-N", "1"), "-N must be at least 2"),
         (("-W", "-1"), "-W must be at least 0"),
         (("-W", "100", "-N", "30"), "a smaller -W, -N or -G"),
-        (("--plot", "mask.jpg"), ".png, .svg, .pdf"),
     ],
 )
 def test_bad_values_are_one_line_and_exit_2(flags: tuple[str, ...], said: str) -> None:
@@ -230,23 +228,9 @@ def test_bad_values_are_one_line_and_exit_2(flags: tuple[str, ...], said: str) -
     assert said in done.err and len(done.err.splitlines()) == 1
 
 
-def test_plot_writes_the_picture_and_the_terminal_still_shows_the_mask(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    file = tmp_path / "mask.svg"
-    done = call("mask", "-W", "5", "-N", "4", "-G", "2", "--plot", str(file))
-    assert done.code == 0
-    assert "21 rows" in done.out
-    assert "<svg" in file.read_text()
-
-
 def test_no_model_library_is_loaded() -> None:
     code = (
         "import sys; from lacli.cli.mask import mask; mask(window=5, ngram=4, guesses=2); "
         "sys.exit('llama_cpp' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
-
-
-def test_a_picture_that_nobody_could_read_is_refused(tmp_path: Path) -> None:
-    done = call("mask", "-W", "60", "-N", "7", "-G", "60", "--plot", str(tmp_path / "mask.png"))
-    assert done.code == 2 and "nobody can read a picture of 720 rows" in done.err

@@ -21,7 +21,7 @@ from lacli import decode
 from lacli.batch import Batch, Ints
 from lacli.engine import Floats, Successors
 from lacli.errors import BatchRefused, LacliError, ReplicaLost
-from lacli.pretended import PretendingDecoder as Decoder
+from lacli.pretended import FixedClockDecoder as Decoder
 from lacli.replicas import group as crew
 from lacli.replicas.replica import Replica, Speed
 from lacli.settings import MODES, DecodeSettings, ModeName

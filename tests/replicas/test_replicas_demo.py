@@ -18,7 +18,7 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, strict_settings
-from lacli.pretended import PretendingDecoder
+from lacli.pretended import FixedClockDecoder
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.verify import SampleAndMatch
@@ -81,7 +81,7 @@ class Group:
         self._stack.close()
 
     def decoder(self, sampler: LlamaSampler | None = None) -> Decoder:
-        kind = PretendingDecoder if self._chosen.mode == "auto" else Decoder
+        kind = FixedClockDecoder if self._chosen.mode == "auto" else Decoder
         others = {f"{place}": engine for place, engine in enumerate(self.engines[1:], start=2)}
         return kind(self.engines[0], self._chosen, SampleAndMatch(sampler) if sampler else None, others=others)
 

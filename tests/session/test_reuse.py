@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import lacli
 from lacli.batch import Batch
 from lacli.check.judge import PLAIN
-from lacli.pretended import PretendingDecoder as Decoder
+from lacli.pretended import FixedClockDecoder as Decoder
 from lacli.settings import DecodeSettings
 from lacli.verify import SampleAndMatch
 from tests.fakes.engine import FakeEngine

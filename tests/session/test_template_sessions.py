@@ -158,7 +158,7 @@ def test_a_benchmark_gives_its_template_the_variables(path: Path, monkeypatch: p
         given.update(named)
         raise LacliError("seen")
 
-    monkeypatch.setattr("lacli.bench.product.Session", opened)
+    monkeypatch.setattr("lacli.bench.run.Session", opened)
     assert call("bench", str(path), "--chat-template-kwargs", '{"enable_thinking": false}').code == 1
     assert given["template_variables"] == {"enable_thinking": False}
 

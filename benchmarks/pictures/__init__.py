@@ -1,0 +1,1 @@
+"""Pictures of sweeps, of the cost of rows and of the attention mask, drawn with matplotlib."""

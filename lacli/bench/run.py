@@ -1,0 +1,353 @@
+"""A benchmark from its request to its report: open a model, let all contenders answer, judge, print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lacli.bench import plot
+from lacli.bench.contenders import (
+    Contexts,
+    Judged,
+    contenders,
+    judge,
+    points_of,
+)
+from lacli.bench.oracle import (
+    Asking,
+    Ceilings,
+    Oracles,
+    of_results,
+    oracles,
+)
+from lacli.bench.plan import Wish, planned, prompts_of
+from lacli.bench.report import as_lines, conclusion
+from lacli.bench.results import Result, results
+from lacli.bench.rounds import Asker, Contender, Rounds
+from lacli.bench.rows import (
+    Format,
+    Machine,
+    ResultRow,
+    as_rows,
+    as_text,
+)
+from lacli.bench.sweep import Axes, Point
+from lacli.bench.tasks import Task
+from lacli.check.compare import fixed_seed, refuse_other_draws
+from lacli.cost.known import cost_beside
+from lacli.cost.store import CostStore
+from lacli.errors import Interrupted, LacliError
+from lacli.llamacpp.devices import peak_memory
+from lacli.llamacpp.library import devices, version
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.replicas.copies import ALONE
+from lacli.session.report import describe_sampling
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
+from lacli.staircase import Cost
+from lacli.terminal.ending import ctrl_c_ends_at_once, loading_model
+from lacli.terminal.screen import Screen
+
+COST_S = 6.0
+"""Seconds for the cost of rows, where mode auto needs it and nothing is known; a tenth of a short benchmark at most."""
+
+BUG_FOUND = 3
+"""The exit code of --check, as of lacli check."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked, what is compared, how much of it, and how it is shown.
+
+    check: judge every text that is not plain's. plot: a picture's file. chart: the same in the terminal. costs: the
+    folder of measured step costs. replicas: copies of the model that decode one answer together. template_variables:
+    what the model's chat template gets beside a prompt.
+    """
+
+    tasks: tuple[Task, ...]
+    axes: Axes = Axes()
+    wish: Wish = Wish()
+    form: Format = "md"
+    check: bool = False
+    plot: Path | None = None
+    chart: bool = False
+    costs: Path = Path()
+    replicas: ReplicaSettings | None = None
+    template_variables: Mapping[str, object] = field(default_factory=dict)
+    verbose: bool = False
+
+
+@dataclass
+class BenchOutcome:
+    """A finished benchmark, or as much of it as there was time for.
+
+    cost: of steps, where mode auto takes part. tables, columns: added by the programs of benchmarks/: tables for
+    people, and columns by contender.
+    """
+
+    rounds: Rounds
+    machine: Machine
+    interrupted: bool = False
+    judged: Judged = field(default_factory=dict)
+    cost: Cost | None = None
+    oracles: dict[int, Oracles] = field(default_factory=dict)
+    tables: list[str] = field(default_factory=list)
+    columns: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def contenders(self) -> Sequence[Contender]:
+        return self.rounds.contenders
+
+    @cached_property
+    def found(self) -> list[Result]:
+        return results(self.rounds)
+
+    @cached_property
+    def ceilings(self) -> Ceilings:
+        return of_results(self.oracles)
+
+    @property
+    def rows(self) -> list[ResultRow]:
+        return as_rows(self.found, self.machine, self.judged, self.ceilings, self.columns)
+
+    @property
+    def conclusion(self) -> str:
+        return conclusion(self.found, self.ceilings)
+
+    @property
+    def bugs(self) -> int:
+        """Texts that rounding does not explain."""
+        return sum(run.bug for run in self.judged.values())
+
+
+def benchmark(
+    path: Path,
+    model_settings: ModelSettings,
+    decode_settings: DecodeSettings,
+    sampling: SamplingSettings,
+    request: Request,
+    screen: Screen,
+) -> int:
+    """Run a benchmark and print it; returns the exit code. Raises what `finish` raises."""
+    with opened(path, model_settings, decode_settings, sampling, request, screen) as session:
+        outcome = compared(session, request, screen)
+    return finish(outcome, request, screen)
+
+
+@contextmanager
+def opened(
+    path: Path,
+    model_settings: ModelSettings,
+    decode_settings: DecodeSettings,
+    sampling: SamplingSettings,
+    request: Request,
+    screen: Screen,
+) -> Iterator[Session]:
+    """A session for plain decoding, the baseline of all modes."""
+    if request.check:
+        refuse_other_draws(sampling)
+    with loading_model(screen):
+        session = Session(
+            path,
+            model_settings,
+            replace(decode_settings, mode="plain"),
+            fixed_seed(sampling),
+            template_variables=request.template_variables,
+            replicas=request.replicas,
+            verbose=request.verbose,
+        )
+    with session:
+        # Some are about plain, which is only the first of the modes here.
+        screen.notes([note for note in session.notes if ALONE not in note], session.warnings)
+        if not session.sampling.greedy:
+            screen.note(f"sampling with seed {session.sampling.seed}")
+        yield session
+
+
+@contextmanager
+def contexts_of(session: Session, points: Sequence[Point]) -> Iterator[tuple[Contexts, list[Contender]]]:
+    """Contexts for points, and the points as contenders that answer in them."""
+    with ExitStack() as stack:
+        with ctrl_c_ends_at_once():
+            contexts = stack.enter_context(Contexts(session, points))
+        yield contexts, contenders(session, contexts, points)
+
+
+def compared(
+    session: Session,
+    request: Request,
+    screen: Screen,
+    *,
+    points: Sequence[Point] = (),
+    beside: Sequence[Contender] = (),
+) -> BenchOutcome:
+    """Let all contenders answer and look into what they said.
+
+    points: what is compared, by default the points of the request's axes. beside: other programs.
+    """
+    with contexts_of(session, points or points_of(session, request.axes, screen)) as (contexts, competing):
+        outcome = measured(session, [*competing, *beside], request, screen)
+        if not outcome.interrupted:
+            look_into(outcome, contexts, session, request, screen)
+    return outcome
+
+
+def measured(session: Session, competing: list[Contender], request: Request, screen: Screen) -> BenchOutcome:
+    """Let all contenders answer as much as fits into the time; Ctrl-C keeps what was finished."""
+    asker = asker_of(session)
+    prompts = prompts_of(asker, request.tasks, request.wish)
+    cost = None
+    try:
+        if any(each.mode == "auto" for each in competing):
+            cost = _learned_cost(session, request, screen)
+        competing, plan = planned(competing, prompts, asker.cells, request.tasks, request.wish, screen)
+    except KeyboardInterrupt:
+        raise Interrupted("") from None
+    rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
+    interrupted = False
+    try:
+        _go_through(rounds, screen)
+    except KeyboardInterrupt:
+        done = sum(map(len, rounds.trials.values()))
+        screen.note(f"stopped after {done} of {rounds.most} answers; what follows is about these")
+        interrupted = True
+    for task in rounds.left_out:
+        screen.note(f"left out: {task.kind} prompt of more tokens than the context of {asker.cells} holds")
+    for number, error in rounds.failures.items():
+        screen.note(f"{competing[number].label} was given up: {error}")
+    return BenchOutcome(rounds, machine_of(session, request), interrupted, cost=cost)
+
+
+def look_into(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
+    """Find the ceiling and judge the texts. A part that fails is said; Ctrl-C leaves the rest out.
+
+    Random numbers that a verifier draws otherwise leave nothing to compare.
+    """
+    if session.sampling.draws_otherwise:
+        return
+    try:
+        for part in (_reach, _judge):
+            try:
+                part(outcome, contexts, session, request, screen)
+            except LacliError as error:
+                screen.error(error)
+    except KeyboardInterrupt:
+        screen.note("stopped; what follows is what was finished")
+        outcome.interrupted = True
+
+
+def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> int:
+    """Print a benchmark; returns the exit code. Raises Interrupted after Ctrl-C, when what was finished is printed."""
+    show(outcome, request, screen)
+    if outcome.interrupted:
+        raise Interrupted("")
+    return BUG_FOUND if request.check and outcome.bugs else 0
+
+
+def show(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
+    """Print tables and conclusion, or rows for programs; write the picture."""
+    if not outcome.found:
+        screen.note("nothing was finished")
+        return
+    machine, bars = outcome.machine, plot.speedups(outcome.found, outcome.ceilings)
+    if request.form == "md":
+        parts = [as_lines(outcome.found, machine, outcome.judged, outcome.ceilings)]
+        chart = plot.as_chart(bars) if request.chart else ""
+        screen.line("\n\n".join(part for part in (*parts, *outcome.tables, chart, outcome.conclusion) if part))
+    else:
+        screen.line(as_text(outcome.rows, request.form))
+        screen.note(outcome.conclusion)
+    if request.plot and bars:
+        caption = f"{machine.where}; {machine.backends}, {machine.thread_words}"
+        plot.save(request.plot, bars, f"lacli bench: {machine.model_type}", caption)
+        screen.note(f"the picture is in {request.plot}")
+    elif request.plot:
+        screen.note("there is nothing to draw a picture of")
+
+
+def asker_of(session: Session) -> Asker:
+    """Prompts through the model's chat template, for the session's context."""
+
+    def prompt(task: Task, answers: Sequence[str]) -> list[int]:
+        history = list(zip(task.turns, answers, strict=False))
+        return session.prompt(task.turns[len(answers)], task.system, raw=task.raw, history=history)
+
+    return Asker(prompt, session.engine.cells)
+
+
+def machine_of(session: Session, request: Request) -> Machine:
+    """What is measured on and with, as of now."""
+    model, loading, found = session.model, session.model_settings, devices()
+    return Machine(
+        build_number=version(),
+        test_time=datetime.now(UTC).isoformat(timespec="seconds"),
+        backends=",".join(dict.fromkeys(device.name.rstrip("0123456789") for device in found)),
+        cpu_info=", ".join(device.description for device in found if device.name == "CPU"),
+        gpu_info=", ".join(device.description for device in found if device.is_gpu),
+        replicas=list(session.copies.names) if len(session.copies.names) > 1 else [],
+        model_filename=str(model.path),
+        model_type=model.description,
+        model_size=model.size,
+        model_n_params=model.parameters,
+        n_ctx=session.engine.cells,
+        n_batch=loading.batch,
+        n_threads=loading.threads,
+        n_threads_batch=loading.threads_batch,
+        n_gpu_layers=loading.gpu_layers,
+        flash_attn=",".join(request.axes.flash_attentions) or loading.flash_attention,
+        type_k=loading.cache_type_k,
+        type_v=loading.cache_type_v,
+        sampling=describe_sampling(session.sampling),
+        model_memory_mib=round(model.memory, 1),
+        context_memory_mib=None,
+        peak_memory_mib=round(peak_memory(), 1),
+        comparable=not session.sampling.draws_otherwise,
+        thread_words=loading.thread_words,
+    )
+
+
+def _learned_cost(session: Session, request: Request, screen: Screen) -> Cost | None:
+    """What rows cost, kept or measured now, which mode auto is told too.
+
+    Nothing is measured where the model is in another process: mode auto learns it then.
+    """
+    if not session.copies.here:
+        return None
+    seconds = COST_S if request.wish.seconds is None else min(COST_S, request.wish.seconds / 10)
+    cost = cost_beside(session, seconds, CostStore(request.costs), screen.note)
+    if cost.staircases:
+        session.use_cost(cost)
+    return cost
+
+
+def _go_through(rounds: Rounds, screen: Screen) -> None:
+    with screen.progress(rounds.most, "answers") as advance:
+        for _ in rounds:
+            advance()
+
+
+def _reach(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
+    """Let an oracle answer for each contender of mode auto."""
+    cost = outcome.cost
+    if cost is None or not cost.staircases:
+        return
+    asking = Asking(contexts.open, session.sampler, session.text)
+    for number, contender in enumerate(outcome.contenders):
+        if contender.mode == "auto":
+            screen.note("looking for the ceiling: an oracle that drafts plain decoding's own text")
+            with oracles(asking, outcome.rounds, number, cost) as found:
+                outcome.oracles[number] = found
+                _go_through(found.rounds, screen)
+
+
+def _judge(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
+    """Give verdicts on texts that are not plain's."""
+    if any(result.parted for result in outcome.found):
+        screen.note("judging texts that are not plain decoding's")
+    outcome.judged = judge(contexts.readable, outcome.found, session.sampler, every=request.check)

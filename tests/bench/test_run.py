@@ -1,0 +1,346 @@
+"""`lacli bench` as a user meets it, on the demo model: what it prints, what it refuses, what Ctrl-C leaves."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lacli.bench.rounds import Rounds
+from lacli.bench.tasks import CLASSES
+from lacli.cost.known import cost_key
+from lacli.cost.measure import MeasurePlan
+from lacli.cost.store import CostStore
+from lacli.errors import LacliError
+from lacli.hub.names import demo_model
+from lacli.llamacpp.settings import ModelSettings
+from lacli.staircase import Cost, Point, Staircase
+from tests.fakes.tiny_models import write_lfm2, write_mamba
+from tests.program import (
+    Done,
+    call,
+    finish,
+    on_terminal,
+    start,
+)
+
+MODES = ["plain", "jacobi", "lookup", "lookahead", "auto"]
+QUICK = ("bench", "-q", "--classes", "edit", "--each", "1", "-r", "1", "-n", "24")
+NAMES = {
+    "class", "mode", "window", "ngram", "guesses", "steps", "tokens_per_step", "speedup", "identical", "first_diff",
+    "model_filename", "model_type", "model_size", "model_n_params", "n_threads", "n_batch", "type_k", "type_v",
+    "n_gpu_layers", "flash_attn", "backends", "cpu_info", "gpu_info", "n_prompt", "n_gen", "test_time", "avg_ns",
+    "stddev_ns", "avg_ts", "stddev_ts", "samples_ns", "samples_ts", "ms_per_step", "rows_per_step", "accept_hist",
+    "accept_rates", "draft_n", "draft_n_accepted", "draft_hit_rate", "first_token_ms", "peak_memory_mib",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What steps of the demo model cost is known, so that nothing has to be measured for mode auto."""
+    cache = tmp_path_factory.mktemp("cache")
+    key = cost_key(demo_model(), ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
+    CostStore(cache / "lacli" / "cost").save(key, COST)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(cache))
+        yield
+
+
+@pytest.fixture(scope="module")
+def everything(known: None) -> list[dict[str, Any]]:
+    """The rows of one quick benchmark of all modes."""
+    return rows(*QUICK)
+
+
+def rows(*arguments: str) -> list[dict[str, Any]]:
+    done = call(*arguments, "-o", "json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert isinstance(found, list)
+    return found
+
+
+COST = Cost(
+    (Staircase(64, tuple(Point(rows, rows**0.6, rows**0.6) for rows in (1, 2, 4, 8, 16, 32))),),
+    measured_at=1e9,
+    budget=1e3,
+)
+
+
+def test_json_is_a_list_of_flat_rows_with_the_promised_names(everything: list[dict[str, Any]]) -> None:
+    assert [row["mode"] for row in everything] == MODES
+    for row in everything:
+        assert row.keys() >= NAMES
+        assert not any(isinstance(value, dict) for value in row.values())
+        assert row["tokens"] == row["n_gen"] <= 24 and row["class"] == "edit"
+    plain = everything[0]
+    assert (plain["speedup"], plain["tokens_per_step"], plain["steps"]) == (1.0, 1.0, plain["tokens"])
+
+
+def test_the_columns_of_every_format_are_documented(everything: list[dict[str, Any]]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    assert not {name for row in everything for name in row if f"`{name}`" not in page}
+
+
+def test_other_formats_have_the_same_rows(everything: list[dict[str, Any]]) -> None:
+    lines = [json.loads(line) for line in call(*QUICK, "--modes", "plain", "-o", "jsonl").out.splitlines()]
+    table = list(csv.DictReader(StringIO(call(*QUICK, "--modes", "plain", "-o", "csv").out)))
+    for name in ("class", "mode", "tokens", "steps", "draft_n"):
+        assert [str(row[name]) for row in lines] == [row[name] for row in table] == [str(everything[0][name])]
+
+
+def test_tables_and_a_chart_end_with_a_sentence_on_what_pays() -> None:
+    done = call(*QUICK, "--modes", "lookup", "--chart")
+    assert done.code == 0
+    *_, chart, last = done.out.split("\n\n")
+    assert chart.startswith("lookup") and "█" in chart
+    assert any(words in last for words in ("pays on this machine", "may pay on this machine", "does not pay"))
+
+
+def test_a_sweep_is_the_product_of_its_ranges_with_g_tied_to_w() -> None:
+    found = rows(*QUICK, "--modes", "lookahead", "-W", "1,4", "-N", "3-4")
+    assert [(row["window"], row["ngram"], row["guesses"]) for row in found if row["mode"] == "lookahead"] == [
+        (1, 3, 1), (1, 4, 1), (4, 3, 4), (4, 4, 4),
+    ]  # fmt: skip
+
+
+def test_flash_attention_is_an_axis_with_a_plain_decoding_of_its_own() -> None:
+    found = rows(*QUICK, "--modes", "lookup", "-fa", "on,off")
+    assert [(row["mode"], row["flash_attn"]) for row in found] == [
+        ("plain", "on"), ("plain", "off"), ("lookup", "on"), ("lookup", "off"),
+    ]  # fmt: skip
+    assert [row["speedup"] for row in found[:2]] == [1.0, 1.0]
+
+
+def test_a_point_beyond_the_sequence_limit_is_left_out_with_its_reason() -> None:
+    arguments = [part for part in QUICK if part != "-q"]
+    done = call(*arguments, "--modes", "lookahead", "-W", "3,200", "-o", "json")
+    assert done.code == 0
+    assert [row["window"] for row in json.loads(done.out)] == [None, 3]
+    assert "left out: lookahead W=200" in done.err and "401 sequences" in done.err
+
+
+def of_file(tmp_path: Path, prompts: Sequence[Mapping[str, object]], *arguments: str) -> Done:
+    """A quick benchmark of prompts of one's own, plain only."""
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in prompts))
+    quick = ("-n", "8", "-r", "1", "--modes", "plain", "-o", "json")
+    return call("bench", "--prompts", str(file), *quick, *arguments)
+
+
+def test_prompts_of_ones_own_keep_their_classes_and_their_turns(tmp_path: Path) -> None:
+    """A class named all is not taken for the total; a second turn comes behind the first answer."""
+    talk = {"question_id": 1, "category": "talk", "turns": ["Say yes.", "Why?"]}
+    done = of_file(tmp_path, [{"prompt": "Say yes.", "class": "all"}, {"prompt": "Count to three."}, talk])
+    found = {row["class"]: row for row in json.loads(done.out)}
+    assert {name: row["prompts"] for name, row in found.items()} == {"class all": 1, "own": 1, "talk": 2, "all": 4}
+    assert found["talk"]["n_prompt"] > 2 * found["class all"]["n_prompt"] + 8
+    chosen = json.loads(of_file(tmp_path, [{"prompt": "Say yes.", "class": "a"}, talk], "--classes", "a").out)
+    assert [(row["class"], row["prompts"]) for row in chosen] == [("a", 1)]
+
+
+def test_what_is_longer_than_the_context_is_left_out_and_said(tmp_path: Path) -> None:
+    """Of a system text too: summaries ask the same of every text, which stands there."""
+    words = "word " * 600
+    prompts = [{"prompt": words}, {"prompt": "Sum up.", "system": words}, {"prompt": "Sum up.", "system": "short"}]
+    done = of_file(tmp_path, prompts, "-c", "256")
+    assert done.code == 0 and done.err.count("left out") == 2
+    assert json.loads(done.out)[0]["prompts"] == 1
+    refused = of_file(tmp_path, prompts[:2], "-c", "256")
+    assert refused.code == 1 and "no prompt fits into the context" in refused.err
+
+
+def test_what_fails_after_the_answers_does_not_lose_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LacliError("no memory for a context")
+
+    monkeypatch.setattr("lacli.bench.run.judge", fail)
+    done = call(*QUICK, "--modes", "plain", "-o", "json")
+    assert done.code == 0 and len(json.loads(done.out)) == 1
+    assert "no memory for a context" in done.err
+
+
+def test_sampling_gives_every_mode_the_same_text_too() -> None:
+    found = rows(*QUICK, "--temp", "1", "-s", "3", "--modes", "lookahead,auto")
+    assert all(row["identical"] or row["verdict"] in ("rounding", "unclear") for row in found)
+    assert "--temp 1.0" in found[0]["sampling"] and "--seed 3" in found[0]["sampling"]
+    auto = found[-1]
+    assert auto["ceiling"] >= 1 and auto["ceiling_rows"] == (32 if auto["ceiling"] > 1 else 1)
+
+
+def test_rejection_draws_other_texts_so_none_is_called_different() -> None:
+    found = rows(*QUICK, "--temp", "1", "--verify", "rejection", "--modes", "lookahead")
+    assert {row["identical"] for row in found} == {row["verdict"] for row in found} == {None}
+
+
+def test_a_recurrent_model_is_measured_plainly_and_leaves_nothing_to_draw(tmp_path: Path) -> None:
+    write_mamba(tmp_path / "mamba.gguf")
+    arguments = ("--classes", "chat", "--each", "1", "-r", "1", "-n", "8", "-o", "json")
+    done = call("bench", str(tmp_path / "mamba.gguf"), *arguments, "--plot", str(tmp_path / "bench.svg"))
+    assert done.code == 0 and "only plain decoding is measured: a recurrent model" in done.err
+    assert [row["mode"] for row in json.loads(done.out)] == ["plain"]
+    assert "nothing to draw" in done.err and not (tmp_path / "bench.svg").exists()
+
+
+def test_the_ceiling_and_its_share_are_modes_autos(tmp_path: Path) -> None:
+    found = rows(*QUICK, "--modes", "lookup,auto", "--classes", "edit,code")
+    for row in found:
+        assert (row["ceiling_rows"] is not None) is (row["ceiling"] is not None) is (row["mode"] == "auto")
+        if row["mode"] == "auto" and row["ceiling"] > 1:
+            assert row["ceiling_rows"] == 32
+            share = max(row["speedup"] - 1, 0) / (row["ceiling"] - 1)
+            assert row["ceiling_share"] == pytest.approx(share, abs=2e-2)
+    done = call(*QUICK, "--modes", "lookup,auto")
+    (table,) = (part for part in done.out.split("\n\n") if "| ceiling |" in part)
+    assert [line.split("|")[1:3] for line in table.splitlines()[2:]] == [[" edit  ", " auto "]]
+    assert "an oracle that drafts plain decoding's own text" in done.out
+
+
+def test_without_mode_auto_or_with_other_draws_no_ceiling_is_looked_for() -> None:
+    loud = [part for part in QUICK if part != "-q"]
+    for arguments in (("--modes", "lookup"), ("--modes", "auto", "--temp", "1", "--verify", "rejection")):
+        done = call(*loud, *arguments, "-o", "json")
+        assert done.code == 0 and "ceiling:" not in done.err
+        assert {row["ceiling"] for row in json.loads(done.out)} == {None}
+
+
+def test_an_unknown_cost_is_measured_before_the_answers(tmp_path: Path) -> None:
+    loud = [part for part in QUICK if part != "-q"]
+    arguments = (*loud, "--modes", "auto", "--minutes", "0.1", "-o", "json")
+    done = call(*arguments, env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert done.code == 0
+    assert 0 <= done.err.find("timing steps of") < done.err.find("warming up")
+
+
+def test_a_hybrid_models_chains_are_measured_and_what_is_not_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.bench.run.COST_S", 0.6)
+    write_lfm2(tmp_path / "hybrid.gguf")
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "one two one two one two"}\n')
+    # With no limit of time none is left out that was held up as it warmed up.
+    arguments = ("--prompts", str(file), "-n", "24", "-r", "1", "-o", "json", "--check", "--full")
+    done = call("bench", str(tmp_path / "hybrid.gguf"), *arguments)
+    assert done.code == 0 and "guesses are measured: a hybrid model" in done.err
+    found = json.loads(done.out)
+    assert [row["mode"] for row in found] == ["plain", "jacobi", "lookup", "auto"]
+    assert all(row["identical"] or row["verdict"] == "rounding" for row in found)
+
+
+def test_check_judges_every_difference_and_finds_no_bug() -> None:
+    done = call("bench", "-q", "--classes", "code,edit", "--each", "1", "-r", "1", "-n", "48", "--check", "-o", "json")
+    assert done.code == 0, done.out
+    assert {row["verdict"] for row in json.loads(done.out)} <= {"identical", "rounding"}
+
+
+def test_a_bug_makes_check_exit_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lacli.cache import Cache
+
+    keep = Cache.keep
+
+    def forgetful(self: Cache, tree: Any, nodes: Any, again: int = 0) -> None:
+        """Keeps one accepted token too few whenever there are two, and says otherwise."""
+        keep(self, tree, nodes, again)
+        if len(nodes) > 1:
+            self._engine.remove(0, self.past - 2, self.past - 1)
+
+    monkeypatch.setattr(Cache, "keep", forgetful)
+    done = call(
+        "bench", "-q", "--classes", "edit", "--each", "2", "-r", "1", "-n", "64", "--modes", "lookup", "--check"
+    )
+    assert done.code == 3
+    assert "bug" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--modes", "plain,fast"), "there is no mode 'fast' (the modes are plain, jacobi, lookup, lookahead, auto)"),
+        (("--classes", "poems"), "there is no prompt class poems (the classes are " + ", ".join(CLASSES)),
+        (("-W", "1-"), "-W '1-' is neither a number nor a range"),
+        (("-G", "V"), "-G 'V'"),
+        (("-fa", "maybe"), "-fa 'maybe'"),
+        (("--plot", "picture.doc"), "picture.doc"),
+        (("--chart", "-o", "json"), "--chart is for people"),
+        (("-W", ""), "-W ''"),
+        (("-N", "1", "--modes", "lookahead"), "-N is 1"),
+        (("-W", "1000", "--modes", "lookahead"), "1016 sequences"),
+        (("--check", "--temp", "1", "--verify", "rejection"), "--verify rejection"),
+        (("--suite", "gsm8k"), "no such option: --suite"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments: tuple[str, ...], words: str) -> None:
+    done = call("bench", *arguments)
+    assert (done.code, done.out) == (2, "")
+    lines = [line for line in done.err.splitlines() if "no MODEL given" not in line]
+    assert len(lines) == 1 and words in lines[0]
+
+
+def test_a_malformed_prompt_file_is_named_with_its_line(tmp_path: Path) -> None:
+    done = of_file(tmp_path, [{"prompt": "fine"}, {"prompt": 7}], "-q")
+    assert done.code == 1 and done.out == ""
+    assert "mine.jsonl:2" in done.err and len(done.err.splitlines()) == 1
+
+
+def test_ctrl_c_prints_what_was_finished() -> None:
+    terminal = on_terminal("bench", "--classes", "edit,code", "--full", "-n", "64", "--modes", "lookup", "-o", "md")
+    terminal.expect("prompts in 2 classes")
+    terminal.expect(r" [2-9]\d*/\d+")
+    terminal.sendintr()
+    done = finish(terminal)
+    assert done.code == 130
+    assert "| edit" in done.out or "| code" in done.out
+    assert "stopped" in done.out
+
+
+def test_ctrl_c_while_warming_up_is_no_traceback() -> None:
+    with start("bench", "--classes", "edit", "--modes", "plain", "-n", "20000", "-c", "20000", "--full") as process:
+        assert process.stderr
+        while b"warming up" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+
+
+def test_ctrl_c_while_the_oracle_answers_keeps_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = Rounds.__iter__
+
+    def pressed(rounds: Rounds) -> Iterator[None]:
+        for number, _ in enumerate(go_on(rounds), start=1):
+            yield
+            if number == 2 and rounds.contenders[-1].label == "oracle":
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Rounds, "__iter__", pressed)
+    done = call("bench", "--classes", "edit", "--each", "2", "-r", "1", "-n", "24", "--modes", "auto")
+    assert done.code == 130
+    assert "| edit" in done.out and "stopped" in done.err and "| ceiling |" in done.out
+
+
+def test_ctrl_c_while_the_cost_of_rows_is_measured_is_no_traceback(tmp_path: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    with start("bench", "--classes", "edit", "--modes", "auto", env=cache) as process:
+        assert process.stderr
+        while b"timing steps" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 130 and out == b""
+    assert b"Traceback" not in err and not list(tmp_path.rglob("cost/*.json"))
+
+
+def test_the_picture_is_written_and_what_cannot_be_is_said_before(tmp_path: Path) -> None:
+    picture = tmp_path / "bench.svg"
+    done = call(*QUICK, "--modes", "lookup", "--plot", str(picture))
+    assert done.code == 0 and picture.read_bytes().startswith(b"<?xml")
+    refused = call(*QUICK, "--plot", str(tmp_path / "missing" / "bench.svg"))
+    assert refused.code == 1 and refused.out == "" and "missing" in refused.err

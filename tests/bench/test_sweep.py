@@ -1,0 +1,176 @@
+"""Sweeps: the range syntax, the points of a product, and those that cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lacli.bench.sweep import (
+    Axes,
+    Guesses,
+    Point,
+    Skipped,
+    parse_guesses,
+    parse_modes,
+    parse_numbers,
+    parse_switches,
+    points,
+)
+from lacli.errors import UsageError
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings, ModeName, Switch
+
+BASE = DecodeSettings()
+
+
+def swept(
+    modes: Sequence[ModeName],
+    windows: Sequence[int] = (),
+    ngrams: Sequence[int] = (),
+    guesses: Sequence[Guesses] = (),
+    switches: Sequence[Switch] = (),
+    **others: Any,
+) -> tuple[list[Point], list[Skipped]]:
+    return points(Axes(tuple(modes), tuple(windows), tuple(ngrams), tuple(guesses), tuple(switches)), **others)
+
+
+def sizes(found: list[Point]) -> list[tuple[str, int, int, int]]:
+    return [
+        (point.settings.mode, point.settings.window, point.settings.ngram, point.settings.guesses) for point in found
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("5", [5]),
+        ("1,5,10,15,30", [1, 5, 10, 15, 30]),
+        ("3-6", [3, 4, 5, 6]),
+        ("10-30+10", [10, 20, 30]),
+        ("1,5,10-30+10", [1, 5, 10, 20, 30]),
+        ("10-35+10", [10, 20, 30]),
+        ("4-64*2", [4, 8, 16, 32, 64]),
+        ("4-60*2", [4, 8, 16, 32]),
+        ("7-7", [7]),
+        ("0-2", [0, 1, 2]),
+        ("5, 1 ,5,1-3", [5, 1, 2, 3]),
+    ],
+)
+def test_numbers_and_ranges_are_read_as_llama_bench_reads_them(text: str, numbers: list[int]) -> None:
+    assert parse_numbers(text, "-W") == numbers
+
+
+@given(st.integers(0, 400), st.integers(0, 400), st.integers(1, 50))
+def test_a_range_with_a_step_is_pythons_range_with_its_last_number(first: int, more: int, step: int) -> None:
+    expected = list(range(first, first + more + 1, step))
+    if len(expected) <= 256:
+        assert parse_numbers(f"{first}-{first + more}+{step}", "-N") == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "1,,2", "-5", "5-", "1-5-9", "1.5", "10-5", "1-9+0", "1-9*1", "0-9*2", "1-9+", "1-9/2", "W", "9" * 5000],
+)
+def test_what_is_no_range_is_an_error_that_names_the_flag_and_gives_an_example(text: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_numbers(text, "-W")
+    assert "-W" in raised.value.what
+    assert "-W 1,5,10" in raised.value.hint
+
+
+def test_a_range_of_too_many_numbers_is_an_error_and_takes_no_time() -> None:
+    with pytest.raises(UsageError, match="-N 1-999999999 has more than 256 values"):
+        parse_numbers("1-999999999", "-N")
+
+
+def test_guesses_may_be_tied_to_the_window() -> None:
+    assert parse_guesses("W") == ["W"]
+    assert parse_guesses("w,1,10-30+10") == ["W", 1, 10, 20, 30]
+
+
+def test_switches_are_on_off_and_auto() -> None:
+    assert parse_switches("on,off") == ["on", "off"]
+    assert parse_switches("0,1,off,auto") == ["off", "on", "auto"]
+
+
+def test_modes_come_in_their_own_order() -> None:
+    assert parse_modes("auto, plain,lookup") == ("plain", "lookup", "auto")
+
+
+@pytest.mark.parametrize(("parse", "flag"), [(parse_guesses, "-G"), (parse_switches, "-fa"), (parse_modes, "mode")])
+def test_other_words_are_errors_that_name_their_flag(parse: Callable[[str], Any], flag: str) -> None:
+    with pytest.raises(UsageError, match=f"{flag} 'some'"):
+        parse("some")
+
+
+def test_a_sweep_is_every_combination_of_what_a_mode_has() -> None:
+    found, skipped = swept(["plain", "jacobi", "lookup", "lookahead"], [1, 5], [3, 5], [2, 4])
+    assert not skipped
+    assert sizes(found) == [
+        ("plain", BASE.window, BASE.ngram, BASE.guesses),
+        ("jacobi", 1, BASE.ngram, BASE.guesses),
+        ("jacobi", 5, BASE.ngram, BASE.guesses),
+        ("lookup", BASE.window, BASE.ngram, BASE.guesses),
+        *(("lookahead", window, ngram, guesses) for window in (1, 5) for ngram in (3, 5) for guesses in (2, 4)),
+    ]
+
+
+def test_without_axes_there_is_one_point_a_mode() -> None:
+    base = DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=2, pool_text=False)
+    found, _ = swept(["plain", "lookahead"], base=base)
+    assert [point.settings.mode for point in found] == ["plain", "lookahead"]
+    assert found[1].settings == base
+
+
+def test_the_guesses_follow_several_windows_unless_they_are_given() -> None:
+    tied = [("lookahead", window, 5, window) for window in (1, 5, 30)]
+    assert sizes(swept(["lookahead"], [1, 5, 30])[0]) == tied
+    assert sizes(swept(["lookahead"], [1, 5, 30], guesses=["W"])[0]) == tied
+    assert sizes(swept(["lookahead"], [1, 5], guesses=[15])[0]) == [("lookahead", 1, 5, 15), ("lookahead", 5, 5, 15)]
+    assert sizes(swept(["lookahead"], [7])[0]) == [("lookahead", 7, 5, BASE.guesses)]
+
+
+def test_a_tied_and_an_equal_number_of_guesses_are_one_point() -> None:
+    assert len(swept(["lookahead"], [5, 7], guesses=["W", 5])[0]) == 3
+
+
+def test_flash_attention_is_an_axis_of_every_mode() -> None:
+    found, _ = swept(["plain", "jacobi"], [4], switches=["on", "off"])
+    assert [(point.settings.mode, point.flash_attention) for point in found] == [
+        ("plain", "on"), ("plain", "off"), ("jacobi", "on"), ("jacobi", "off"),
+    ]  # fmt: skip
+
+
+def test_labels_say_what_is_swept_and_are_distinct() -> None:
+    found, _ = swept(["plain", "jacobi", "lookahead"], [4], [3], [2], ["on"])
+    assert [point.label for point in found] == ["plain, -fa on", "jacobi W=4, -fa on", "lookahead W=4 N=3 G=2, -fa on"]
+    found, _ = swept(["plain", "jacobi", "lookahead"], [1, 2], [3, 4], ["W", 7], ["on", "off"])
+    assert len({point.label for point in found}) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("axes", "batch", "left", "skipped"),
+    [
+        ((["jacobi", "lookahead"], [15, 200], [5], ["W"]), 2048,
+         [("jacobi", 15, 5, 15), ("jacobi", 200, 5, 15), ("lookahead", 15, 5, 15)],
+         Skipped("lookahead W=200 N=5 G=200", "W + G + 1 = 401 sequences, and llama.cpp has 256")),
+        ((["lookahead"], [5, 15], [5]), 64, [("lookahead", 5, 5, 5)],
+         Skipped("lookahead W=15 N=5 G=15", "a step has up to 120 rows and -b is 64")),
+        ((["lookahead"], [5], [1, 5]), 2048, [("lookahead", 5, 5, 15)], Skipped("lookahead W=5 N=1 G=15", "-N is 1")),
+    ],
+)  # fmt: skip
+def test_a_point_that_cannot_run_is_skipped_with_the_reason(
+    axes: tuple[Any, ...], batch: int, left: list[tuple[str, int, int, int]], skipped: Skipped
+) -> None:
+    found, reasons = swept(*axes, loading=ModelSettings(batch=batch))
+    assert (sizes(found), reasons) == (left, [skipped])
+
+
+def test_auto_takes_what_a_small_batch_has_and_lookahead_is_skipped() -> None:
+    found, skipped = swept(["lookahead", "auto"], loading=ModelSettings(batch=8))
+    assert [(point.settings.mode, point.settings.auto_rows) for point in found] == [("auto", 8)]
+    assert len(skipped) == 1 and "and -b is 8" in skipped[0].reason

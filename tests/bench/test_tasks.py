@@ -1,0 +1,228 @@
+"""The prompts that ship with lacli, and prompt files: what is read, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from lacli.bench import tasks as bench_tasks
+from lacli.bench.tasks import (
+    CLASSES,
+    OWN,
+    Task,
+    built_in,
+    of_classes,
+    read_tasks,
+    task_from_row,
+)
+from lacli.errors import LacliError, UsageError
+
+GOOD = b'{"prompt": "one"}\n{"prompt": "two"}\n'
+TWO = [Task(("one",)), Task(("two",))]
+BAD_LINES: list[tuple[bytes, str]] = [
+    (b'{"prompt": "x"', "not JSON, Expecting ',' delimiter at column 15"),
+    (b"hello", "not JSON, Expecting value at column 1"),
+    (b'"hello"', "not a JSON object"),
+    (b"[1]", "not a JSON object"),
+    (b"null", "not a JSON object"),
+    (b'{"text": "x"}', "no prompt"),
+    (b'{"prompt": 5}', "prompt is not a text"),
+    (b'{"turns": []}', "turns is not a list of messages"),
+    (b'{"prompt": "\xff"}', "not UTF-8 text, byte 0xff"),
+    (b'{"prompt": ' + b"[" * 200000, "JSON too deep, or with too long a number, to be read"),
+    (b'{"limit": ' + b"9" * 5000 + b"}", "JSON too deep, or with too long a number, to be read"),
+]
+
+
+def write(folder: Path, raw: bytes, name: str = "prompts.jsonl") -> str:
+    path = folder / name
+    path.write_bytes(raw)
+    return str(path)
+
+
+def complaint(path: str) -> str:
+    with pytest.raises(LacliError) as caught:
+        read_tasks(path)
+    assert caught.value.hint and "\n" not in str(caught.value)
+    return caught.value.what
+
+
+def test_every_class_has_at_least_eight_prompts_in_the_order_of_the_table() -> None:
+    kinds = [task.kind for task in built_in()]
+    assert list(dict.fromkeys(kinds)) == list(CLASSES)
+    assert min(Counter(kinds).values()) >= 8
+
+
+def test_no_prompt_and_no_name_comes_twice() -> None:
+    tasks = built_in()
+    assert len({task.turns for task in tasks}) == len({task.name for task in tasks}) == len(tasks)
+
+
+def test_some_conversations_have_a_second_turn_and_no_turn_is_blank() -> None:
+    tasks = built_in()
+    assert {len(task.turns) for task in tasks} == {1, 2}
+    assert all(turn.strip() for task in tasks for turn in task.turns)
+
+
+def test_built_in_prompts_are_questions_to_a_chat_model_with_the_users_own_limit() -> None:
+    assert not any(task.raw or task.limit or task.system for task in built_in())
+
+
+def test_edits_give_code_or_text_of_fifteen_lines_or_more_to_copy() -> None:
+    assert min(task.turns[0].count("\n") for task in built_in(["edit"])) >= 15
+
+
+def test_classes_can_be_chosen_and_keep_the_tables_order() -> None:
+    tasks = built_in(["forms", "code"])
+    assert list(dict.fromkeys(task.kind for task in tasks)) == ["code", "forms"]
+    assert tasks == built_in(["code"]) + built_in(["forms"])
+
+
+def test_an_unknown_class_is_named_with_those_that_exist() -> None:
+    with pytest.raises(UsageError) as caught:
+        built_in(["code", "poems"])
+    assert caught.value.what == "there is no prompt class poems"
+    assert all(name in caught.value.hint for name in CLASSES)
+
+
+def test_classes_of_a_file_are_chosen_by_name_and_none_is_taken_for_the_total() -> None:
+    found = [Task(("one",), "a"), Task(("two",), "all"), Task(("three",), "a")]
+    assert of_classes(found, "a") == [found[0], found[2]]
+    assert [task.kind for task in of_classes(found, None)] == ["a", "class all", "a"]
+    with pytest.raises(UsageError, match="there is no class b among these prompts"):
+        of_classes(found, "a, b")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        GOOD,
+        GOOD.rstrip(),
+        GOOD.replace(b"\n", b"\r\n"),
+        b"\xef\xbb\xbf" + GOOD,
+        b"\n \n" + GOOD.replace(b"\n", b"\n\n"),
+    ],
+    ids=["lines", "no-last-newline", "crlf", "bom", "blank-lines"],
+)
+def test_lines_are_read_however_they_end_and_whatever_the_files_name(tmp_path: Path, raw: bytes) -> None:
+    assert read_tasks(write(tmp_path, raw, "prompts.txt")) == TWO
+
+
+def test_rows_without_a_class_get_the_callers(tmp_path: Path) -> None:
+    raw = b'{"prompt": "one"}\n{"prompt": "two", "class": "chat"}\n'
+    assert [task.kind for task in read_tasks(write(tmp_path, raw), kind="qa")] == ["qa", "chat"]
+
+
+def test_a_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path, GOOD)
+    assert read_tasks("~/prompts.jsonl") == TWO
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_prompts_can_come_through_a_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = Thread(target=path.write_bytes, args=(GOOD,))
+    writer.start()
+    assert read_tasks(str(path)) == TWO
+    writer.join()
+
+
+def test_the_form_can_change_from_row_to_row(tmp_path: Path) -> None:
+    rows = [{"prompt": "one"}, {"question_id": 1, "category": "qa", "turns": ["two", "three"]}]
+    path = write(tmp_path, "\n".join(map(json.dumps, rows)).encode())
+    assert read_tasks(path) == [Task(("one",)), Task(("two", "three"), "qa", "1")]
+
+
+@pytest.mark.parametrize(("line", "what"), BAD_LINES)
+def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, line: bytes, what: str) -> None:
+    path = write(tmp_path, b'{"prompt": "one"}\n\n' + line + b"\n")
+    assert complaint(path) == f"{path}:3: {what}"
+
+
+def test_what_cannot_be_read_or_holds_nothing_is_said(tmp_path: Path) -> None:
+    assert complaint(f"{tmp_path}/nothing") == f"cannot read {tmp_path}/nothing: No such file or directory"
+    assert complaint(str(tmp_path)) == f"cannot read {tmp_path}: Is a directory"
+    for raw in (b"", b"\n\n"):
+        path = write(tmp_path, raw)
+        assert complaint(path) == f"{path} holds no prompts"
+
+
+def test_neither_a_line_nor_lines_without_an_end_are_read_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_tasks, "MOST_TEXT", 1 << 20)
+    path = write(tmp_path, b'{"prompt": "one"}\n' + bytes(2 << 20))
+    assert complaint(path) == f"{path}:2: a line of more than 1 MiB"
+    monkeypatch.setattr(bench_tasks, "MOST_LINES", 1 << 20)
+    path = write(tmp_path, b'{"prompt": "one"}\n' * (1 << 16))
+    assert complaint(path).endswith(": more than 1 MiB of prompts")
+
+
+def test_a_plain_row_is_one_question_of_its_own_class() -> None:
+    assert task_from_row({"prompt": "Why?"}) == Task(("Why?",), OWN)
+
+
+def test_a_plain_row_may_name_its_class_a_system_text_and_a_limit() -> None:
+    row = {"prompt": "Why?", "class": "chat", "system": "Be short.", "limit": 64}
+    assert task_from_row(row) == Task(("Why?",), "chat", system="Be short.", limit=64)
+
+
+def test_max_tokens_is_another_name_of_the_limit() -> None:
+    assert task_from_row({"prompt": "Why?", "limit": None, "max_tokens": 32}).limit == 32
+
+
+def test_optional_fields_may_be_null_or_empty() -> None:
+    row = {"prompt": "Why?", "turns": None, "class": None, "system": "", "limit": None, "reference": None}
+    assert task_from_row(row) == Task(("Why?",), OWN)
+
+
+def test_a_row_without_a_class_gets_the_one_that_the_caller_names() -> None:
+    assert task_from_row({"prompt": "Why?"}, "rag").kind == "rag"
+    assert task_from_row({"prompt": "Why?", "category": "qa"}, "rag").kind == "qa"
+
+
+def test_a_conversation_keeps_its_turns_its_category_and_its_number() -> None:
+    row = {"question_id": 81, "category": "writing", "turns": ["First.", "Second."]}
+    assert task_from_row(row) == Task(("First.", "Second."), "writing", "81")
+
+
+def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
+    assert task_from_row({"turns": ["a"], "reference": "x"}).reference == "x"
+    assert task_from_row({"turns": ["a", "b"], "reference": ["x", "y"]}).reference == "x\n\ny"
+    assert task_from_row({"turns": ["a"], "reference": [["x"]]}).reference == ""
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ({}, "no prompt"),
+        ({"text": "hello"}, "no prompt"),
+        ({"prompt": None}, "no prompt"),
+        ({"prompt": 5}, "prompt is not a text"),
+        ({"prompt": ["a"]}, "prompt is not a text"),
+        ({"prompt": " \n"}, "prompt is empty"),
+        ({"prompt": "half \ud83d"}, "prompt holds half a surrogate pair"),
+        ({"prompt": "a", "class": 3}, "class is not a text"),
+        ({"prompt": "a", "system": ["b"]}, "system is not a text"),
+        ({"prompt": "a", "limit": "64"}, "limit is not a number of tokens"),
+        ({"prompt": "a", "limit": -1}, "limit is not a number of tokens"),
+        ({"prompt": "a", "limit": True}, "limit is not a number of tokens"),
+        ({"prompt": "a", "max_tokens": 1.5}, "limit is not a number of tokens"),
+        ({"turns": []}, "turns is not a list of messages"),
+        ({"turns": "a"}, "turns is not a list of messages"),
+        ({"turns": ["a", 5]}, "turns is not a list of messages"),
+        ({"turns": ["a", ""]}, "turns is empty"),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_said_with_what_to_do(row: dict[str, object], what: str) -> None:
+    with pytest.raises(LacliError) as caught:
+        task_from_row(row)
+    assert caught.value.what == what and caught.value.hint
+    assert "\n" not in str(caught.value)

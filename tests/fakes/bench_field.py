@@ -1,0 +1,139 @@
+"""Contenders of a benchmark on toy engines, with a clock that moves as they decode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from lacli.batch import Batch
+from lacli.bench.results import Result, results
+from lacli.bench.rounds import (
+    Asker,
+    Contender,
+    Exchange,
+    Rounds,
+    Trial,
+    timed,
+)
+from lacli.bench.rows import Machine
+from lacli.bench.sweep import Point
+from lacli.bench.tasks import Task
+from lacli.decode import Decoder
+from lacli.settings import DecodeSettings
+from tests.fakes.clock import ClockedEngine, FakeClock
+from tests.fakes.engine import FakeEngine
+
+PLAIN = DecodeSettings(mode="plain")
+LOOKUP = DecodeSettings(mode="lookup")
+LOOKAHEAD = DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=2)
+
+
+MACHINE = Machine(
+    build_number="0",
+    test_time="2026-01-01T00:00:00+00:00",
+    backends="CPU",
+    cpu_info="a processor",
+    gpu_info="",
+    replicas=[],
+    model_filename="toy.gguf",
+    model_type="toy 1M F32",
+    model_size=4,
+    model_n_params=1,
+    n_ctx=256,
+    n_batch=2048,
+    n_threads=1,
+    n_threads_batch=1,
+    n_gpu_layers=0,
+    flash_attn="auto",
+    type_k="f16",
+    type_v="f16",
+    sampling="none",
+    model_memory_mib=1.0,
+    context_memory_mib=None,
+    peak_memory_mib=2.0,
+    comparable=True,
+    thread_words="1 thread",
+)
+
+
+class Otherwise(FakeEngine):
+    """Chooses other tokens in batches of more than one row, as rounding may at a near tie."""
+
+    _rows_now = 1
+
+    def next_token(self, context: list[tuple[int, int]]) -> int:
+        return (super().next_token(context) + (self._rows_now > 1)) % self.vocabulary
+
+    def decode(self, batch: Batch) -> bool:
+        self._rows_now = len(batch)
+        return super().decode(batch)
+
+
+def contender(
+    settings: DecodeSettings,
+    clock: FakeClock,
+    cost: Callable[[int, int], float] = lambda rows, outputs: 1.0,
+    number: int = 0,
+) -> tuple[Contender, ClockedEngine]:
+    """A contender with an engine of its own, whose calls take `cost(rows, outputs)` seconds."""
+    engine = ClockedEngine(sequences=settings.sequences, clock=clock, cost=cost)
+    point = Point(settings)
+
+    def answer(exchange: Exchange) -> Trial:
+        return timed(Decoder(engine, settings), exchange, words)
+
+    return Contender(point.label, point, number, answer), engine
+
+
+def words(tokens: Sequence[int]) -> str:
+    """The text of toy tokens."""
+    return " ".join(map(str, tokens))
+
+
+def tokens_of(task: Task, answers: Sequence[str]) -> list[int]:
+    """Toy tokens of a task's next turn behind the answers before: their numbers."""
+    said = [part for turn, answer in zip(task.turns, answers, strict=False) for part in (turn, answer)]
+    return [int(word) for part in [*said, task.turns[len(answers)]] for word in part.split()]
+
+
+def asker(cells: int = 256) -> Asker:
+    return Asker(tokens_of, cells)
+
+
+def task(*turns: str, kind: str = "own", limit: int = 20) -> Task:
+    return replace(Task(turns, kind), limit=limit)
+
+
+def played(rounds: Rounds, most: int = -1) -> Rounds:
+    """The rounds after `most` trials, or at their end."""
+    for count, _ in enumerate(rounds, start=1):
+        if count == most:
+            break
+    return rounds
+
+
+Cost = Callable[[int, int], float]
+TASKS = (task("1 2 3 1 2", kind="code"), task("4 5 6 4 5 6 4", kind="edit"), task("7 8 7 8", kind="edit"))
+
+
+def free(rows: int, outputs: int) -> float:
+    """Every call takes a second, whatever it has to compute."""
+    return 1.0
+
+
+def dear(rows: int, outputs: int) -> float:
+    """A row costs a second, and a batch saves nothing."""
+    return float(rows)
+
+
+def run(clock: FakeClock, cost: Cost, *settings: DecodeSettings, repetitions: int = 2) -> tuple[Rounds, list[Result]]:
+    """TASKS answered in all settings, and what that adds up to."""
+    rounds = played(Rounds([contender(each, clock, cost)[0] for each in settings], TASKS, repetitions, asker()))
+    return rounds, results(rounds)
+
+
+def wrong(trial: Trial) -> Trial:
+    """The same answer with another token in the middle."""
+    ids = list(trial.ids or ())
+    ids[7] = (ids[7] + 1) % 12
+    return replace(trial, ids=tuple(ids))
