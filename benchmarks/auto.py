@@ -23,8 +23,8 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.simulated import SHAPES, SimulatedEngine, Stairs
-from lacli.auto import pooled, recycling, suffix
-from lacli.auto.belief import Belief
+from lacli.auto import pool_source, recycling, suffix
+from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.bench.oracle import best_rows, chain, oracle_in
 from lacli.bench.tasks import Task, built_in, read_tasks
 from lacli.decode import Decoder
@@ -44,7 +44,7 @@ LACKING = ("auto-suffix", "auto-recycling", "auto-pool", "auto-window")
 ORACLE = "oracle"
 CONTENDERS = (ORACLE, "lookahead", "lookup", "auto", *ALONE, *LACKING)
 
-EXPECTED = {"suffix": suffix.EXPECTED, "recycling": recycling.EXPECTED, "pool": pooled.EXPECTED}
+EXPECTED = {"suffix": suffix.EXPECTED, "recycling": recycling.EXPECTED, "pool": pool_source.EXPECTED}
 """What mode auto starts from, by kind of guess."""
 
 
@@ -220,16 +220,16 @@ def tables(found: dict[str, dict[str, Total]]) -> str:
 def counting_kinds() -> Iterator[dict[int, list[list[int]]]]:
     """Hits and tries of each kind of guess, under the number of kinds that its source tells apart."""
     counts: dict[int, list[list[int]]] = {}
-    original = Belief.saw
+    original = AcceptanceEstimate.record
 
-    def saw(belief: Belief, kind: int, hit: bool) -> None:
-        many = len(belief.probability)
+    def record(estimate: AcceptanceEstimate, kind: int, hit: bool) -> None:
+        many = len(estimate.probability)
         counted = counts.setdefault(many, [[0, 0] for _ in range(many)])[kind]
         counted[0] += hit
         counted[1] += 1
-        original(belief, kind, hit)
+        original(estimate, kind, hit)
 
-    with patch.object(Belief, "saw", saw):
+    with patch.object(AcceptanceEstimate, "record", record):
         yield counts
 
 

@@ -15,9 +15,9 @@ from lacli.bench.run import Request
 from lacli.bench.sweep import Axes, parse_modes
 from lacli.bench.tasks import Task
 from lacli.cli.bench import Amount
-from lacli.cli.folders import cost_folder
 from lacli.errors import Interrupted, LacliError
 from lacli.terminal.screen import Screen
+from lacli.text.records import state_file
 
 Picture = Annotated[Path, typer.Argument(metavar="PICTURE", help="The .png, .svg or .pdf file to write.")]
 Rows = Annotated[str, typer.Argument(metavar="FILE", help="What `lacli bench -o json` has printed; - is stdin.")]
@@ -30,7 +30,7 @@ def chosen(modes: str) -> Axes:
 
 def request_of(tasks: Sequence[Task], amount: Amount, axes: Axes, form: Format) -> Request:
     """A request whose step costs are those that lacli keeps."""
-    return Request(tuple(tasks), axes, amount.wish, form, costs=cost_folder())
+    return Request(tuple(tasks), axes, amount.wish, form, costs=state_file())
 
 
 def run(app: typer.Typer) -> None:

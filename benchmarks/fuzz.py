@@ -24,7 +24,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -33,14 +33,14 @@ from typing import Any, get_args
 
 import typer.main
 
+from lacli.auto.measure import MeasurePlan
+from lacli.auto.model_cost import KIND, cost_key
+from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.cli.main import app
-from lacli.cost.known import cost_key
-from lacli.cost.measure import MeasurePlan
-from lacli.cost.store import CostStore
 from lacli.hub.names import demo_model
 from lacli.llamacpp.settings import ModelSettings
-from lacli.staircase import Cost, Point, Staircase
 from lacli.text.format import markdown
+from lacli.text.records import NAME, Records
 
 CODES = {0, 1, 2, 3, 130}
 """Exit codes that docs name: an answer, something outside, a wrong flag, inexact, Ctrl-C."""
@@ -199,8 +199,7 @@ def odd_flags(random: Random, folder: Path) -> Run:
 OURS = {
     "saved.json": (("chat", "--load", "saved.json", *FEW), ("chat", "--commands", *FEW)),
     "log.jsonl": (("chat", "--load", "log.jsonl", *FEW), ("chat", "--log", "log.jsonl", *FEW)),
-    "cache/lacli/store/*.texts": (("run", "-p", "hi", "--store", *FEW),),
-    "cache/lacli/cost/*.json": (("run", "-p", "hi", *FEW),),
+    f"cache/lacli/{NAME}": (("run", "-p", "hi", "--store", *FEW), ("run", "-p", "hi", *FEW)),
     "config/lacli/models.txt": (("run", "mine", "-p", "hi", *FEW), ("list",)),
     "hub/models--a--b/refs/main": (("run", "a/b", "--offline", "-p", "hi", *FEW), ("list", "--json")),
     f"hub/models--a--b/gguf/{COMMIT}.json": (("run", "a/b:Q8_0", "--offline", "-p", "hi", *FEW), ("list",)),
@@ -254,10 +253,9 @@ def furnished(folder: Path) -> None:
     snapshot.mkdir(parents=True)
     (snapshot / "x-Q8_0.gguf").symlink_to(demo_model())
     # Measured, it would not be kept on a busy machine.
-    cost = Cost((Staircase(64, (Point(1, 1e-3, 1e-3), Point(8, 2e-3, 2e-3))),))
-    CostStore(folder / "cache" / "lacli" / "cost").save(
-        cost_key(demo_model(), ModelSettings(threads=1, gpu_layers=0), MeasurePlan()), cost
-    )
+    cost = Cost((StepCost(64, (Point(1, 1e-3, 1e-3), Point(8, 2e-3, 2e-3))),))
+    key = cost_key(demo_model(), ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
+    Records(folder / "cache" / "lacli" / NAME).save(KIND, key, asdict(cost))
     talk = Run(("chat", "--commands", "--store", "--log", "log.jsonl", *FEW), b"hi\n/set temp 0.5\n/save saved.json\n")
     if said := problem(talk, folder):
         raise SystemExit(f"lacli {shlex.join(talk.arguments)} is not clean with files as they should be: {said}")

@@ -179,17 +179,17 @@ MUTANTS = (
     # Mode auto.
     Mutant(
         "lacli/auto/planner.py",
-        "reach * chance >= LEAST_CHANCE",
-        "chance >= LEAST_CHANCE",
-        ("tests/test_auto_planner.py",),
+        "reach * chance >= MIN_PROBABILITY",
+        "chance >= MIN_PROBABILITY",
+        ("tests/auto/test_planner.py",),
     ),
     Mutant(
         "lacli/auto/planner.py",
-        "rows = 1 + beside + len(planner.nodes)",
+        "rows = 1 + window_rows + len(planner.nodes)",
         "rows = 1 + len(planner.nodes)",
-        ("tests/test_auto_planner.py",),
+        ("tests/auto/test_planner.py",),
     ),
-    Mutant("lacli/auto/suffix.py", "self._latest[pair] = before\n", "pass\n", ("tests/test_auto_suffix.py",)),
+    Mutant("lacli/auto/suffix.py", "self._latest[pair] = before\n", "pass\n", ("tests/auto/test_suffix.py",)),
     # Texts and samplers.
     Mutant(
         "lacli/text/stream.py",

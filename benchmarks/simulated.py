@@ -16,12 +16,12 @@ from unittest.mock import patch
 
 import numpy as np
 
+from lacli.auto.measure import ROWS
+from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import Batch, Ints
 from lacli.check.replay import Recorder
-from lacli.cost.measure import ROWS
 from lacli.engine import Engine, Floats, Successors
 from lacli.errors import UsageError
-from lacli.staircase import Cost, Point, Staircase
 
 PLAIN_S = 0.01
 """Seconds of a step of one row."""
@@ -60,7 +60,7 @@ class Stairs:
     def cost(self) -> Cost:
         """The same as if it had been measured."""
         points = (Point(rows, seconds, seconds) for rows in ROWS for seconds in [PLAIN_S * self(rows)])
-        return Cost((Staircase(64, tuple(points)),))
+        return Cost((StepCost(64, tuple(points)),))
 
 
 class SimulatedEngine(Recorder):

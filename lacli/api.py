@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import overload
 
+from lacli.auto.step_cost import Cost
 from lacli.hub.download import find_model
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.session.generation import Answer, as_stops
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
-from lacli.staircase import Cost
 
 
 def load(

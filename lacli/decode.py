@@ -9,15 +9,15 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 
-from lacli.auto.experience import Experience
-from lacli.auto.kept import KeptTexts
+from lacli.auto.mode import Experience
+from lacli.auto.past_texts import PastTexts
+from lacli.auto.step_cost import Cost
 from lacli.engine import Engine
 from lacli.errors import PromptError, ReplicaLost
 from lacli.modes import Mode, Outcome, common_prefix, new_mode
 from lacli.pool import NgramPool
 from lacli.replicas.group import Replicas
 from lacli.settings import DecodeSettings
-from lacli.staircase import Cost
 from lacli.stats import Finish, Step
 from lacli.tree import Origin, Tree
 from lacli.verify import Choose, Verifier, walk
@@ -38,7 +38,7 @@ class Decoder:
         verifier: Verifier | None = None,
         *,
         cost: Cost | None = None,
-        kept: KeptTexts | None = None,
+        kept: PastTexts | None = None,
         mode: Callable[[], Mode] | None = None,
         name: str = "1",
         others: Mapping[str, Engine] | None = None,

@@ -7,6 +7,7 @@ from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from lacli.auto.mode import Experience
 from lacli.engine import Engine, Successors
 from lacli.pool import NgramPool, Taught
 from lacli.settings import DecodeSettings
@@ -15,7 +16,7 @@ from lacli.tree import Origin, Tree
 from lacli.window import WINDOW_SEED, Columns
 
 if TYPE_CHECKING:
-    from lacli.auto.experience import Experience
+    from lacli.auto.mode import Experience
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

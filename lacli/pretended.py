@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.modes import Mode, Outcome
 from lacli.settings import DecodeSettings
-from lacli.staircase import Cost, Point, Staircase
 from lacli.tree import Tree
 from lacli.verify import Verifier
 
@@ -25,7 +25,7 @@ def fixed_seconds(rows: int) -> float:
     return PLAIN_S + ROW_S * (rows - 1)
 
 
-COST = Cost((Staircase(0, tuple(Point(rows, fixed_seconds(rows), fixed_seconds(rows)) for rows in (1, 64))),))
+COST = Cost((StepCost(0, tuple(Point(rows, fixed_seconds(rows), fixed_seconds(rows)) for rows in (1, 64))),))
 
 
 class FixedClockDecoder(Decoder):

@@ -15,8 +15,8 @@ from benchmarks.parallel.steps import Link, Wire, remote_calls
 from benchmarks.shapes import SHAPES as MODELS
 from benchmarks.shapes import Shape
 from benchmarks.simulated import SHAPES, Stairs
+from lacli.auto.step_cost import Point, StepCost
 from lacli.errors import LacliError
-from lacli.staircase import Point, Staircase
 
 A100 = "a100"
 MACHINES = {A100: "1:1,11:1.08,153:1.1,306:2.1,612:4.1", **SHAPES}
@@ -77,11 +77,11 @@ def machine_of(text: str, single_ms: float) -> Machine:
     try:
         found = json.loads(path.read_text("utf-8"))["staircases"][0]
         points = tuple(Point(rows, ms / 1e3, ms / 1e3) for rows, ms in zip(found["rows"], found["ms"], strict=True))
-        measured = Staircase(found["context"], points)
-        most = BEYOND * measured.most_rows
+        measured = StepCost(found["context"], points)
+        most = BEYOND * measured.max_rows
         stairs = Stairs([(rows, measured.relative(rows)) for rows in [*found["rows"], most]])
     except OSError as error:
         raise LacliError(f"cannot read {path}: {error.strerror or error}", "check --machine") from error
     except (ValueError, KeyError, IndexError, TypeError, AssertionError) as error:
         raise LacliError(f"{path} holds no staircase", "lacli cost MODEL --json writes one") from error
-    return Machine(path.name, stairs, measured.single, measured.most_rows)
+    return Machine(path.name, stairs, measured.single, measured.max_rows)

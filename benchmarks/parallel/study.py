@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from benchmarks.insight.law import fit
+from benchmarks.insight.law import PAPER, Law, fit
 from benchmarks.parallel.device import Travel
 from benchmarks.parallel.machine import Machine, Network
 from benchmarks.parallel.steps import TOKEN_IDS, Group, in_layers, replayed
 from benchmarks.parallel.trace import Trace, law_trace
-from lacli.law import PAPER, Law
 
 MOST_PATIENT = 1000.0
 """Plain steps: no network is looked at that takes longer."""

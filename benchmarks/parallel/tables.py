@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from benchmarks.insight.law import PAPER
 from benchmarks.parallel.machine import A100, machine_of
 from benchmarks.parallel.study import LAYERS, Sizes, Study, best, by_devices, compression, of_the_law, speeds_of
-from lacli.law import PAPER
 from lacli.text.format import markdown
 
 THE_PAPERS = "15/5/15"

@@ -14,8 +14,8 @@ from itertools import count
 from random import Random
 from typing import Protocol
 
+from benchmarks.insight.law import Law
 from lacli.decode import Decoder
-from lacli.law import Law
 from lacli.modes import Mode, Outcome
 from lacli.stats import Plan
 from lacli.tree import Origin, Tree

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-    from lacli.law import Law
+    from benchmarks.insight.law import Law
 
 MARKERS = "os^Dv<>P"
 HEIGHT = 4.8

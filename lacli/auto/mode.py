@@ -1,20 +1,23 @@
-"""Mode auto: asks its sources, plans a step that pays, and learns from what came of it.
-
-What a source knows, what rows cost and which of them pay live beside it; here they meet.
-"""
+"""Mode auto: asks its sources for guesses, plans the step that pays, and learns from the outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lacli.auto.experience import Experience
-from lacli.auto.kept import Kept
-from lacli.auto.matching import Matching, kind
-from lacli.auto.planner import Draft, chain_rows, plan
-from lacli.auto.pooled import Pooled
-from lacli.auto.recycling import MOST
-from lacli.auto.source import Source
-from lacli.auto.suffix import Suffix
+from lacli.auto import past_texts, pool_source, suffix
+from lacli.auto.acceptance import AcceptanceEstimate, LossBudget, WindowWidth
+from lacli.auto.cost_model import StepCostModel
+from lacli.auto.past_texts import PastTexts, PastTextSource
+from lacli.auto.planner import (
+    Draft,
+    Source,
+    chain_rows,
+    plan,
+)
+from lacli.auto.pool_source import PoolSource
+from lacli.auto.recycling import MAX_SUCCESSORS, RecyclingSource
+from lacli.auto.step_cost import Cost
+from lacli.auto.suffix import MatchSource, SuffixSource, kind_of
 from lacli.engine import Successors
 from lacli.modes import Mode, Outcome
 from lacli.pool import NgramPool, Taught
@@ -24,23 +27,47 @@ from lacli.tree import Origin, Tree
 from lacli.window import Columns
 
 CHEAP_ROW = 0.15
-"""Plain steps that a row may cost where guesses of every kind are looked for; dearer ones only copies repay."""
+"""Plain steps a row up to which all sources are asked; dearer rows only copies repay. Source: docs/auto.md."""
 
 REST = 8
-"""Steps in which a match of a length that did not pay is not looked at again: what it is worth changes slowly."""
+"""Steps for which a match of a length that did not pay is not looked at: its worth changes slowly."""
 
-DROWSY, DEEPEST_SLEEP = 8, 4
-"""Steps that looked for guesses in vain until one fewer of the next ones looks, and of how many at least one does.
+IDLE_BACKOFF, MAX_IDLE_INTERVAL = 8, 4
+"""Fruitless searches after which one step more is skipped between two, and the interval's limit in steps.
 
-On a small model the looking itself costs more than a hundredth of a step.
+On a small model the search itself costs more than a hundredth of a step.
 """
 
-AVERAGE = 0.9
-"""What a step still counts in the average one step later."""
+AVERAGE_WEIGHT = 0.1
+"""Weight of the latest step in the mean rows and tokens of a step."""
+
+
+class Experience:
+    """What mode auto has learned of a model and a machine; it outlives the texts and goes on in the next answer."""
+
+    def __init__(
+        self,
+        settings: DecodeSettings,
+        cost: Cost | None = None,
+        texts: PastTexts | None = None,
+        *,
+        sampled: bool = False,
+    ) -> None:
+        """Begin with a measured `cost` and texts of earlier runs, if any; `sampled`: tokens are drawn, not argmax."""
+        self.cost_model = StepCostModel(settings.most_rows, cost)
+        self.budget = LossBudget()
+        columns = settings.window if "window" in settings.sources else 0
+        self.width = WindowWidth(columns, settings.ngram, settings.auto_rows)
+        self.recycling = RecyclingSource()
+        self.suffix_acceptance = AcceptanceEstimate(suffix.EXPECTED_SAMPLED if sampled else suffix.EXPECTED)
+        self.text_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
+        self.window_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
+        self.past_texts = texts
+        self.past_text_acceptance = AcceptanceEstimate(past_texts.EXPECTED)
 
 
 class Auto(Mode):
-    """One tree a step from all sources, as large as pays; where nothing does, a plain step.
+    """One tree a step from all sources, as large as pays; where nothing pays, a plain step.
 
     Sequence 0 holds the text and a single chain, 1 .. W a window column each, those behind them a branch each.
     """
@@ -55,37 +82,37 @@ class Auto(Mode):
     ) -> None:
         self._settings = settings
         self._experience = experience
-        self._pace, self._credit = experience.pace, experience.credit
+        self._cost, self._budget = experience.cost_model, experience.budget
         self._columns = Columns(settings, pool, vocabulary, is_end)
-        self._most = settings.most_tokens
         chosen = settings.sources
         # Those that are mostly right come first: where two guess differently the first one's word counts.
-        # With each, by kind of match, the step until which nobody asks again: it did not pay the last time.
-        self._chains: list[tuple[Matching, list[int]]] = []
+        # With each, by kind of match, the step until which it rests because it did not pay.
+        self._match_sources: list[tuple[MatchSource, list[int]]] = []
         if "suffix" in chosen:
-            self._chains.append((Suffix(experience.suffix_belief), [0] * len(Suffix.expected)))
-        if "store" in chosen and experience.kept:
-            self._chains.append((Kept(experience.kept, experience.kept_belief), [0] * len(Suffix.expected)))
-        # Steps: this one, the last one that was booked, the one that looks again, and how many looked in vain.
-        self._step = self._booked = self._wake = self._idle = 0
-        self._sources: list[Source] = [source for source, _ in self._chains]
+            self._match_sources.append((SuffixSource(experience.suffix_acceptance), [0] * len(suffix.EXPECTED)))
+        if "store" in chosen and experience.past_texts:
+            source = PastTextSource(experience.past_texts, experience.past_text_acceptance)
+            self._match_sources.append((source, [0] * len(suffix.EXPECTED)))
+        self._sources: list[Source] = [source for source, _ in self._match_sources]
         if "pool" in chosen:
-            self._sources.append(Pooled(pool, Origin.POOL, Taught(pool), experience.taught_belief))
+            self._sources.append(PoolSource(pool, Origin.POOL, Taught(pool), experience.text_ngram_acceptance))
         self._recycles = "recycling" in chosen
         if self._recycles:
             self._sources.append(experience.recycling)
         if "window" in chosen:
             # The last one: what others guess too is not the window's gain.
-            self._sources.append(Pooled(pool, Origin.WINDOW, belief=experience.found_belief))
-        self._wide = self._asleep = False
+            self._sources.append(PoolSource(pool, Origin.WINDOW, acceptance=experience.window_ngram_acceptance))
+        # Numbers of steps: this one, the last booked one and the next that looks for guesses; and fruitless searches.
+        self._step = self._booked = self._wake = self._idle = 0
+        self._is_wide = self._is_asleep = False
         self._before = -1
-        self._rows, self._tokens = 1.0, 1.0
+        self._mean_rows, self._mean_tokens = 1.0, 1.0
         self._seen: tuple[list[int], list[int], Successors] | None = None
 
     def begin(self, text: Sequence[int]) -> None:
         self._wake = self._idle = 0
-        self._pace.reach(len(text))
-        self._pace.settle()
+        self._cost.set_context(len(text))
+        self._cost.refresh()
         self._seen = None
         for source in self._sources:
             source.begin(text)
@@ -97,90 +124,85 @@ class Auto(Mode):
             source.truncate(text, length)
 
     def prefilled(self, rows: int, seconds: float) -> None:
-        self._pace.prefilled(rows, seconds)
+        self._cost.record_prefill(rows, seconds)
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
         self.plan = None
         self._step += 1
-        self._asleep = self._step < self._wake
-        if self._asleep:
+        self._is_asleep = self._step < self._wake
+        if self._is_asleep:
             return Tree(text[-1])
-        pace = self._pace
-        pace.reach(len(text))
-        self._wide = pace.slope[1] <= CHEAP_ROW and self._settings.back < 0
-        if self._wide:
-            pace.settle()
+        self._cost.set_context(len(text))
+        room = min(room, self._settings.most_tokens)
+        self._is_wide = self._cost.slope[1] <= CHEAP_ROW and self._settings.back < 0
+        if self._is_wide:
+            self._cost.refresh()
             self._learn(text)
-            return self._grow_tree(text, min(room, self._most))
-        tree, asked = Tree(text[-1]), False
-        for source, resting in self._chains:
-            source.extend(text)
-            length = source.match[1]
-            asked = asked or (length > 0 and self._step >= resting[kind(length)])
-        if asked and not pace.doubtful:
-            pace.settle()
-            self._grow_chain(tree, min(room, self._most))
-        elif self._idle % DROWSY == 0:
-            pace.settle()
-        self._idle = 0 if self.plan else self._idle + 1
-        self._wake = self._step + min(1 + self._idle // DROWSY, DEEPEST_SLEEP)
-        return tree
+            return self._grow_tree(text, room)
+        return self._grow_chain(text, room)
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
-        if self._asleep:
+        if self._is_asleep:
             return
         seconds = outcome.seconds
-        if self._wide:
-            # What is learned from rows takes its time by their number too.
+        if self._is_wide:
+            # The time it takes to learn from rows depends on their number too.
             begin = outcome.clock()
             self._look(tree, outcome)
             seconds += outcome.clock() - begin
         if self.plan:
-            self._credit.book(outcome.accepted, self._pace.saw(outcome.rows, seconds))
+            self._budget.record(outcome.accepted, self._cost.record(outcome.rows, seconds))
         else:
-            self._credit.pass_plain(self._step - self._booked)
-            if outcome.rows <= self._settings.least_outputs and (back := self._pace.saw(1, seconds)):
-                self._credit.book(0, back)
+            self._budget.record_plain(self._step - self._booked)
+            if outcome.rows <= self._settings.least_outputs and (excess := self._cost.record(1, seconds)):
+                self._budget.record(0, excess)
         self._booked = self._step
 
-    def _grow_chain(self, tree: Tree, most: int) -> None:
-        """Where rows are dear: what followed the longest match, of the source whose chain is worth most."""
-        pace, margin = self._pace, self._credit.margin
-        best = margin
-        for source, resting in self._chains:
+    def _grow_chain(self, text: Sequence[int], room: int) -> Tree:
+        """Where rows are dear: the best continuation of a match, searched for less often while none pays."""
+        tree, is_worth_a_look = Tree(text[-1]), False
+        for source, resting in self._match_sources:
+            source.extend(text)
             length = source.match[1]
-            if not length or self._step < resting[kind(length)]:
+            is_worth_a_look = is_worth_a_look or (length > 0 and self._step >= resting[kind_of(length)])
+        if is_worth_a_look and not self._cost.needs_plain_step:
+            self._cost.refresh()
+            self._add_best_chain(tree, room)
+        elif self._idle % IDLE_BACKOFF == 0:
+            self._cost.refresh()
+        self._idle = 0 if self.plan else self._idle + 1
+        self._wake = self._step + min(1 + self._idle // IDLE_BACKOFF, MAX_IDLE_INTERVAL)
+        return tree
+
+    def _add_best_chain(self, tree: Tree, room: int) -> None:
+        cost, margin = self._cost, self._budget.margin
+        best = margin
+        for source, resting in self._match_sources:
+            length = source.match[1]
+            if not length or self._step < resting[kind_of(length)]:
                 continue
-            chances = map(source.chance, range(length, length + source.ahead(most - 1)))
-            rows, tokens = chain_rows(chances, pace.relative, pace.slope, most, self._credit.dearest)
-            if tokens > best * pace.relative[rows]:
-                best = tokens / pace.relative[rows]
+            chances = map(source.chance, range(length, length + source.available(room - 1)))
+            rows, tokens = chain_rows(chances, cost.relative, cost.slope, room, self._budget.max_cost)
+            if tokens > best * cost.relative[rows]:
+                best = tokens / cost.relative[rows]
                 found, size, expected = source, rows, tokens
             else:
-                resting[kind(length)] = self._step + REST
-        if best > margin and self._pays(expected, pace.relative[size], f"a match of {found.match[1]}", margin):
-            tree.add(found.chain(size - 1), 0, found.origin)
+                resting[kind_of(length)] = self._step + REST
+        if best > margin and self._pays(expected, cost.relative[size], f"a match of {found.match[1]}", margin):
+            tree.add(found.continuation(size - 1), 0, found.origin)
 
     def _grow_tree(self, text: Sequence[int], room: int) -> Tree:
         """Where rows are cheap: the best guesses of all sources, and the window's columns."""
-        columns, pace = self._columns, self._pace
+        columns, relative, max_cost = self._columns, self._cost.relative, self._budget.max_cost
         self._set_width(text, room)
         self._before = text[-2] if len(text) > 1 else -1
-        draft = plan(
-            self._sources,
-            text,
-            pace.relative,
-            pace.slope,
-            room - columns.rows,
-            self._credit.dearest,
-            LEAVES,
-            columns.rows,
-        )
+        room -= columns.rows
+        draft = plan(self._sources, text, relative, self._cost.slope, room, max_cost, LEAVES, columns.rows)
         rows = 1 + len(draft.nodes) + columns.rows
         tree = Tree(text[-1])
         # An open window runs in every step; whether it brings what it costs is judged over many.
-        least = 0.0 if columns.rows and pace.relative[rows] <= self._credit.dearest else self._credit.margin
-        if rows > 1 and self._pays(draft.tokens, pace.relative[rows], "the best of all sources", least):
+        least = 0.0 if columns.rows and relative[rows] <= max_cost else self._budget.margin
+        if rows > 1 and self._pays(draft.tokens, relative[rows], "the best of all sources", least):
             self._plant(tree, draft)
             columns.add(tree)
         return tree
@@ -188,7 +210,7 @@ class Auto(Mode):
     def _set_width(self, text: Sequence[int], room: int) -> None:
         width = self._experience.width
         before = width.columns
-        if width.decide(self._pace.relative, round(self._rows), self._tokens) != before:
+        if width.decide(self._cost.relative, round(self._mean_rows), self._mean_tokens) != before:
             self._columns.open(text, width.columns)
         self._columns.narrow(room - 1)
 
@@ -196,11 +218,11 @@ class Auto(Mode):
         """Put the draft into the tree: a single chain in sequence 0, branches in sequences of their own."""
         for node in draft.nodes:
             tree.attach(node.parent + 1, node.token, node.origin)
-        chain = all(node.parent == place for place, node in enumerate(draft.nodes, start=-1))
-        tree.number(0 if chain and not self._columns.rows else self._settings.window + 1)
+        is_chain = all(node.parent == place for place, node in enumerate(draft.nodes, start=-1))
+        tree.number(0 if is_chain and not self._columns.rows else self._settings.window + 1)
 
     def _learn(self, text: Sequence[int]) -> None:
-        """What the text has become, and then what the rows said: guesses are scored before they are mended."""
+        """Score the sources' guesses by the text, then let recycling learn the last step's rows."""
         for source in self._sources:
             source.extend(text)
         if self._seen:
@@ -208,27 +230,26 @@ class Auto(Mode):
             self._seen = None
 
     def _look(self, tree: Tree, outcome: Outcome) -> None:
-        """Take from a decoded step what its rows say about other texts."""
+        """Note what a decoded step's rows say about other texts."""
         if self._recycles:
             # A padding row is the last one, and its token does not follow the one above it.
             nodes = [node for node in tree.outputs() if tree.origins[node] is not Origin.CHAIN]
             tokens = [tree.tokens[node] for node in nodes]
             befores = [tree.tokens[tree.parents[node]] if node else self._before for node in nodes]
-            found = outcome.successors(MOST)
+            found = outcome.successors(MAX_SUCCESSORS)
             self._seen = befores, tokens, Successors(found.tokens[: len(nodes)], found.logits[: len(nodes)])
         rows = len(tree)
         if self.plan and self._columns.rows:
             self._columns.take(tree, outcome.choices, outcome.accepted)
-            found_here = sum(tree.origins[node] is Origin.WINDOW for node in outcome.nodes)
-            self._experience.width.saw(found_here)
+            self._experience.width.record(sum(tree.origins[node] is Origin.WINDOW for node in outcome.nodes))
             rows = max(rows - self._columns.rows, 1)
-        self._rows += (1 - AVERAGE) * (rows - self._rows)
-        self._tokens += (1 - AVERAGE) * (outcome.accepted - self._tokens)
+        self._mean_rows += AVERAGE_WEIGHT * (rows - self._mean_rows)
+        self._mean_tokens += AVERAGE_WEIGHT * (outcome.accepted - self._mean_tokens)
 
     def _pays(self, tokens: float, cost: float, reason: str, least: float) -> bool:
-        """Whether a step that costs so many plain ones is taken, at `least` times their worth; it is the plan then."""
-        plain = self._pace.plain
-        if self._pace.doubtful or tokens < least * cost:
+        """Plan a step of `cost` plain steps if it promises `tokens` of at least `least` times that."""
+        plain_s = self._cost.plain_s
+        if self._cost.needs_plain_step or tokens < least * cost:
             return False
-        self.plan = Plan(tokens, cost * plain, plain, reason)
+        self.plan = Plan(tokens, cost * plain_s, plain_s, reason)
         return True

@@ -1,8 +1,7 @@
-"""The step that pays best: guesses of all sources in one tree, best first, cut where the next row costs too much.
+"""The draft that pays best: guesses of all sources in one tree, best first, cut where the next row costs too much.
 
-Assumes that a guess comes true with the probability its source gives, whatever became of other branches, so that a
-node is worth the product of those on its way. Arithmetic only; how sure a source is, and what rows cost, is known
-elsewhere.
+A guess is taken to come true with its source's probability whatever became of other branches, so a node is worth the
+product of the probabilities on its path.
 """
 
 from __future__ import annotations
@@ -11,17 +10,60 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from lacli.auto.source import Guess, Source
 from lacli.tree import Origin
 
-LEAST_CHANCE = 0.004
-"""A node less probable than this is not worth the time to think about it."""
+MIN_PROBABILITY = 0.004
+"""Probability below which a node is not worth the time to consider it; 0.3 plain steps for 63 rows are 0.005 each."""
+
+
+class Guess(NamedTuple):
+    """A token that may come next, with the `probability` that the model chooses it if everything above is accepted.
+
+    place: the source's own note of where the guess stands, passed back to `after`.
+    """
+
+    token: int
+    probability: float
+    place: int
+
+
+class Source:
+    """Guesses for a text that grows, is cut back, or goes on from an earlier one.
+
+    everywhere: True if it also guesses what follows other sources' guesses.
+    """
+
+    origin: Origin
+    everywhere = False
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Begin a generation behind a prompt; what is known of its beginning stays known."""
+        self.extend(text)
+
+    def truncate(self, text: Sequence[int], length: int) -> None:
+        """Forget what `text` taught behind its first `length` tokens, to which it is about to be cut back."""
+
+    def extend(self, text: Sequence[int]) -> None:
+        """Learn the tokens accepted since the last call, and how good the guess for each was."""
+
+    def first(self, text: Sequence[int]) -> Sequence[Guess]:
+        """Return guesses for the token behind the text, best first."""
+        raise NotImplementedError
+
+    def after(self, guess: Guess) -> Sequence[Guess]:
+        """Return what may follow one of the source's own guesses, best first."""
+        raise NotImplementedError
+
+    def anywhere(self, previous: int, token: int) -> Sequence[Guess]:
+        """Return what may follow `token` behind `previous`, guessed by any source, best first."""
+        return ()
+
 
 Followers = list[tuple[Source, Guess]]
 
 
 class Node(NamedTuple):
-    """A guess in its place below the input. parent: its index among the chosen ones, -1 for the input."""
+    """A guess in the draft. parent: index of the node above it, -1 for the input."""
 
     parent: int
     token: int
@@ -29,28 +71,28 @@ class Node(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """What is guessed in a step, each node after its parent. tokens: that it will bring, the model's own among them."""
+    """A step's guesses, each node after its parent. tokens: the expected number, the model's own included."""
 
     nodes: list[Node]
     tokens: float
 
 
 def chain_rows(
-    chances: Iterable[float], relative: Sequence[float], slope: Sequence[float], most: int, dearest: float
+    chances: Iterable[float], relative: Sequence[float], slope: Sequence[float], max_rows: int, max_cost: float
 ) -> tuple[int, float]:
-    """How many rows of a chain pay best, the input among them, and the tokens that they are expected to bring.
+    """Return the rows of the chain that pays best, the input included, and its expected tokens.
 
-    chances: of each guess, where those above it came true. relative, slope, most, dearest: as `plan` takes them.
+    chances: probability of each guess if those above it came true. The rest is as in `plan`.
     """
     reach = tokens = best_value = best_tokens = 1.0
     rows = best = 1
     for chance in chances:
         reach *= chance
-        if rows == most or reach <= best_value * slope[rows]:
+        if rows == max_rows or reach <= best_value * slope[rows]:
             break
         rows += 1
         tokens += reach
-        if tokens > best_value * relative[rows] and relative[rows] <= dearest:
+        if tokens > best_value * relative[rows] and relative[rows] <= max_cost:
             best, best_tokens, best_value = rows, tokens, tokens / relative[rows]
     return best, best_tokens
 
@@ -60,28 +102,28 @@ def plan(
     text: Sequence[int],
     relative: Sequence[float],
     slope: Sequence[float],
-    most: int,
-    dearest: float,
-    leaves: int,
-    beside: int = 0,
+    max_rows: int,
+    max_cost: float,
+    max_leaves: int,
+    window_rows: int = 0,
 ) -> Draft:
-    """The draft with the most expected tokens a second, of at most `most` rows, the input among them.
+    """Return the draft with the most expected tokens a second, of at most `max_rows` rows, the input included.
 
-    relative: plain steps that so many rows cost; slope: the least that each further row costs, by rows. dearest: plain
-    steps that it may cost. leaves: most branches. beside: rows that the step has anyway, the window's.
+    relative, slope: by rows, as `StepCostModel` has them. max_cost: of the step, in plain steps. max_leaves: branches.
+    window_rows: rows that the step has in any case.
     """
-    planner = _Planner(sources, leaves)
+    planner = _Planner(sources, max_leaves)
     planner.ask_first(text)
     best, best_tokens, tokens = 0, 1.0, 1.0
-    best_value = 1 / relative[1 + beside]
-    while planner.waiting and len(planner.nodes) + 1 < most:
+    best_value = 1 / relative[1 + window_rows]
+    while planner.waiting and len(planner.nodes) + 1 < max_rows:
         chance = planner.take()
         if not chance:
             continue
         tokens += chance
-        rows = 1 + beside + len(planner.nodes)
+        rows = 1 + window_rows + len(planner.nodes)
         value = tokens / relative[rows]
-        if value > best_value and relative[rows] <= dearest:
+        if value > best_value and relative[rows] <= max_cost:
             best, best_tokens, best_value = len(planner.nodes), tokens, value
         elif chance <= best_value * slope[rows]:
             # No further node is more probable, and even rows at their cheapest would cost more than they bring.
@@ -90,12 +132,12 @@ def plan(
 
 
 class _Planner:
-    """Nodes in the order of their probability; a node's children wait from when it is taken."""
+    """Nodes in the order of their probability; taking a node queues its children."""
 
-    def __init__(self, sources: Sequence[Source], leaves: int) -> None:
+    def __init__(self, sources: Sequence[Source], max_leaves: int) -> None:
         self._sources = sources
         self._everywhere = [source for source in sources if source.everywhere]
-        self._branches = leaves - 1
+        self._branches_left = max_leaves - 1
         self._parents: set[int] = set()
         self._count = 0
         self.nodes: list[Node] = []
@@ -107,12 +149,12 @@ class _Planner:
         self._wait(-1, 1.0, text[-1], found)
 
     def take(self) -> float:
-        """Choose the most probable node that waits; its probability, 0 where there is no branch left for it."""
+        """Take the most probable waiting node and return its probability, 0 if no branch is left for it."""
         negative, _, node, previous, followers = heappop(self.waiting)
         if node.parent in self._parents or (node.parent < 0 and self.nodes):
-            if not self._branches:
+            if not self._branches_left:
                 return 0.0
-            self._branches -= 1
+            self._branches_left -= 1
         self._parents.add(node.parent)
         self.nodes.append(node)
         found = [(source, guess) for source, before in followers for guess in source.after(before)]
@@ -122,19 +164,19 @@ class _Planner:
         return -negative
 
     def _wait(self, parent: int, reach: float, token: int, found: Followers) -> None:
-        """Put what may follow a node into the queue, guesses of the same token as one."""
+        """Queue what may follow a node, guesses of the same token as one."""
         for chance, guess, followers in _merged(found):
-            if reach * chance >= LEAST_CHANCE:
+            if reach * chance >= MIN_PROBABILITY:
                 node = Node(parent, guess.token, followers[0][0].origin)
                 self._count += 1
                 heappush(self.waiting, (-reach * chance, self._count, node, token, followers))
 
 
 def _merged(found: Followers) -> list[tuple[float, Guess, Followers]]:
-    """Guesses of one place by token: each token's probability, a guess of it, and all who guessed it.
+    """Return by token the probability, one guess and all sources that guessed it.
 
-    Two that agree are as probable as the surer one. Of two that differ at most one comes true, so the other is worth
-    the less the surer that one is.
+    Two guesses that agree are as probable as the surer one. Of two that differ at most one comes true, so the other is
+    worth the less the surer that one is.
     """
     if len(found) == 1:
         return [(found[0][1].probability, found[0][1], found)]

@@ -1,7 +1,7 @@
-"""The recycling source: what the model itself held most probable after a token, the last time it saw that token.
+"""The recycling source: what the model held most probable after a token when it last decoded that token.
 
-Every row of a step teaches it, also those whose guesses came to nothing. Source: token recycling (Luo et al. 2024),
-with the token before as a second key and the model's own probabilities in the place of ranks.
+Every row of a step teaches it, rejected ones too. From token recycling (Luo et al. 2024), with the previous token as a
+second key and the model's probabilities instead of ranks.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from lacli.auto.belief import Belief
-from lacli.auto.source import Guess, Source
+from lacli.auto.acceptance import AcceptanceEstimate
+from lacli.auto.planner import Guess, Source
 from lacli.engine import Successors
 from lacli.tree import Origin
 
 Key = TypeVar("Key", int, tuple[int, int])
 
-MOST = 6
-"""Successors that are kept of a row."""
+MAX_SUCCESSORS = 6
+"""Successors remembered of a row. Source: docs/auto.md."""
 
-KEYS = 12_000
+MAX_KEYS = 12_000
 """Pairs of tokens, and single tokens, that are remembered; the oldest are forgotten first."""
 
 BOUNDS = (0.03, 0.08, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99)
-"""Where the kinds of guesses end, by the probability that the model gave them."""
+"""Upper ends of the kinds of guesses, by the probability that the model gave them."""
 
 EXPECTED_AFTER_PAIR = (0.006, 0.04, 0.08, 0.12, 0.34, 0.52, 0.66, 0.82, 0.91, 0.955)
 EXPECTED_AFTER_TOKEN = (0.03, 0.03, 0.04, 0.07, 0.21, 0.23, 0.26, 0.36, 0.4, 0.45)
-"""How often such guesses came true in other places of a text, by kind: after the same two tokens, after the last one.
+"""How often guesses came true elsewhere in a text, by kind: behind the same two tokens, behind the last one only.
 
 Source: docs/auto.md.
 """
@@ -44,14 +44,14 @@ class Row(NamedTuple):
     kinds: list[int]
 
 
-class Recycling(Source):
+class RecyclingSource(Source):
     """Guesses from the model's earlier rows."""
 
     origin = Origin.RECYCLING
     everywhere = True
 
-    def __init__(self, belief: Belief | None = None) -> None:
-        self.belief = belief or Belief(EXPECTED)
+    def __init__(self, acceptance: AcceptanceEstimate | None = None) -> None:
+        self.acceptance = acceptance or AcceptanceEstimate(EXPECTED)
         self._after_pair: dict[tuple[int, int], Row] = {}
         self._after_token: dict[int, Row] = {}
         self._scored = 0
@@ -60,7 +60,7 @@ class Recycling(Source):
         self._scored = len(text)
 
     def truncate(self, text: Sequence[int], length: int) -> None:
-        """The rows were the model's, not the text's, and stay."""
+        """Keep the rows: they are the model's, not the text's."""
         self._scored = min(self._scored, length)
 
     def extend(self, text: Sequence[int]) -> None:
@@ -68,11 +68,11 @@ class Recycling(Source):
             row, first = self._row(text[place - 2], text[place - 1])
             if row:
                 for token, kind in zip(row.tokens, row.kinds, strict=True):
-                    self.belief.saw(first + kind, token == text[place])
+                    self.acceptance.record(first + kind, token == text[place])
         self._scored = len(text)
 
     def learn(self, befores: Sequence[int], tokens: Sequence[int], successors: Successors) -> None:
-        """Rows of a step: the token of each and the one before it, and what the model held most probable after it."""
+        """Learn a step's rows: the token of each, the one before it, and its most probable successors."""
         weights = np.exp(successors.logits - successors.logits[:, :1])
         chances = weights / weights.sum(axis=1, keepdims=True)
         kinds = np.searchsorted(BOUNDS, chances)
@@ -93,17 +93,17 @@ class Recycling(Source):
         row, first = self._row(previous, token)
         if row is None:
             return ()
-        chance = self.belief.probability
+        chance = self.acceptance.probability
         return [Guess(token, chance[first + kind], 0) for token, kind in zip(*row, strict=True)]
 
     def _row(self, previous: int, token: int) -> tuple[Row | None, int]:
-        """What is remembered after a token, and the first of its kinds."""
+        """Return what is remembered behind two tokens, and the first of its kinds."""
         row = self._after_pair.get((previous, token))
         return (row, 0) if row else (self._after_token.get(token), len(EXPECTED_AFTER_PAIR))
 
 
 def _remember(rows: dict[Key, Row], key: Key, row: Row) -> None:
-    """Enter a row as the newest one."""
-    if rows.pop(key, None) is None and len(rows) >= KEYS:
+    """Enter a row as the newest."""
+    if rows.pop(key, None) is None and len(rows) >= MAX_KEYS:
         del rows[next(iter(rows))]
     rows[key] = row

@@ -1,60 +1,108 @@
-"""The suffix source: what followed the longest match of the text's end, most recent first.
+"""The suffix source: what followed the longest earlier match of the text's end, the most recent first.
 
-Occurrences of the same two tokens are chained, as compressors of the LZ77 family do it. A match that goes on is
-followed; where it breaks, the latest links of the chain are compared. Both take the same small time at any length.
+Occurrences of the same two tokens are chained as in LZ77 compressors. A match that goes on is followed; where it
+breaks, the latest links of the chain are compared. Both take constant time at any text length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lacli.auto.belief import Belief
-from lacli.auto.matching import (
-    LENGTHS,
-    NONE,
-    Matching,
-    kind,
-)
-from lacli.auto.source import Guess
+from lacli.auto.acceptance import AcceptanceEstimate
+from lacli.auto.planner import Guess, Source
 from lacli.tree import Origin
 
-PROBES = 8
-"""Earlier occurrences that are compared when a match breaks."""
+KIND_OF_LENGTH = (0, 0, 0, 1, 2, 3, 3, 4, 4, *[5] * 4, *[6] * 4, *[7] * 8, *[8] * 15, 9)
+"""Kind of a match by its length: 2, 3, 4, 5-6, 7-8, 9-12, 13-16, 17-24, 25-39, and 40 or more tokens."""
 
-SHORTEST = 2
-LONGEST = 32
-"""Tokens that are compared; a match that is followed may grow longer."""
+LAST = len(KIND_OF_LENGTH) - 1
+
+LENGTHS = 1 << 16
+"""A guess's place is its token's position times this, plus the length of its match."""
+
+NO_MATCH = (0, 0)
+
+
+def kind_of(length: int) -> int:
+    """Return the kind of a match of `length` tokens."""
+    return KIND_OF_LENGTH[length] if length < LAST else KIND_OF_LENGTH[LAST]
+
+
+class MatchSource(Source):
+    """Guesses what followed the longest match of the text's end; subclasses find the match.
+
+    acceptance: how often that comes true, by the kind of the match.
+    """
+
+    def __init__(self, acceptance: AcceptanceEstimate) -> None:
+        self.acceptance = acceptance
+        # By length of the text: where its longest match goes on, and how long it is.
+        self._matches: list[tuple[int, int]] = [NO_MATCH]
+
+    @property
+    def match(self) -> tuple[int, int]:
+        """Where the longest match goes on, and its length; 0 if there is none."""
+        return self._matches[-1]
+
+    def begin(self, text: Sequence[int]) -> None:
+        self._follow(text, scored=False)
+
+    def extend(self, text: Sequence[int]) -> None:
+        self._follow(text, scored=True)
+
+    def chance(self, length: int) -> float:
+        """Return the probability of the token after a match of `length` tokens."""
+        return self.acceptance.probability[kind_of(length)]
+
+    def continuation(self, length: int) -> list[int]:
+        """Return the `length` tokens that follow the match, or as many as there are."""
+        raise NotImplementedError
+
+    def available(self, most: int) -> int:
+        """Return the number of tokens that follow the match, at most `most`."""
+        return most
+
+    def _guess_at(self, place: int, token: int, length: int) -> Guess:
+        """Return the guess that the token at `place` follows a match of `length` tokens."""
+        return Guess(token, self.chance(length), (place + 1) * LENGTHS + min(length + 1, LENGTHS - 1))
+
+    def _follow(self, text: Sequence[int], *, scored: bool) -> None:
+        """Match the text's new tokens; `scored`: learn from them how sure matches are."""
+        raise NotImplementedError
+
+
+PROBES = 8
+"""Earlier occurrences compared when a match breaks. Source: docs/auto.md."""
+
+MIN_MATCH, MAX_COMPARED = 2, 32
+"""Tokens of a match at least, and tokens compared at most; a match that is followed may grow longer."""
 
 EXPECTED = (0.55, 0.72, 0.76, 0.83, 0.85, 0.89, 0.9, 0.94, 0.965, 0.985, 0.55)
-"""How often the token after a match of 2, 3, 4, 5-6, 7-8, 9-12, 13-16, 17-24, 25-39 and 40 tokens came true.
+"""How often the token after a match came true, by kind; the last kind: an older occurrence, where that one failed.
 
-The last: how often older occurrences had it right, where that one failed. Source: docs/auto.md.
+Source: docs/auto.md.
 """
 
 EXPECTED_SAMPLED = (0.43, 0.64, 0.72, 0.79, 0.82, 0.86, 0.88, 0.92, 0.94, 0.97, 0.5)
-"""The same of texts that were sampled at temperature 1."""
+"""The same in texts sampled at temperature 1."""
 
 OTHER = len(EXPECTED) - 1
-MOST_OTHERS = 2
+MAX_OTHERS = 2
 
 
-class Suffix(Matching):
+class SuffixSource(MatchSource):
     """Guesses from the text itself.
 
-    belief: how often they come true, by the length of the match.
-
-    >>> source = Suffix()
+    >>> source = SuffixSource()
     >>> source.begin([7, 1, 2, 3, 9, 7, 1, 2])
     >>> source.first([7, 1, 2, 3, 9, 7, 1, 2])[0].token
     3
     """
 
     origin = Origin.SUFFIX
-    expected = EXPECTED
-    expected_sampled = EXPECTED_SAMPLED
 
-    def __init__(self, belief: Belief | None = None) -> None:
-        super().__init__(belief or Belief(EXPECTED))
+    def __init__(self, acceptance: AcceptanceEstimate | None = None) -> None:
+        super().__init__(acceptance or AcceptanceEstimate(EXPECTED))
         self._text: Sequence[int] = ()
         # The end of the latest occurrence of two tokens, and by each token what that was before it.
         self._latest: dict[tuple[int, int], int] = {}
@@ -78,8 +126,8 @@ class Suffix(Matching):
             del self._earlier[place:]
         del self._matches[max(length, 0) + 1 :]
 
-    def chain(self, length: int) -> list[int]:
-        """So many tokens that follow the match; where it reaches the text's end, what it repeats goes on."""
+    def continuation(self, length: int) -> list[int]:
+        """Return `length` tokens; a match that reaches the text's end is repeated."""
         place = self.match[0]
         chain = list(self._text[place : place + length])
         period = len(self._text) - place
@@ -91,13 +139,13 @@ class Suffix(Matching):
         place, length = self.match
         if not length:
             return []
-        guesses = [self._guess(place, length)]
+        guesses = [self._guess_at(place, text[place], length)]
         others = self._others(len(text) - 1, text[place])
         self._offered = len(text), [text[other] for other in others]
         left = 1 - guesses[0].probability
         for other in others:
-            chance = left * self.belief.probability[OTHER]
-            guesses.append(Guess(text[other], chance, (other + 1) * LENGTHS + SHORTEST + 1))
+            chance = left * self.acceptance.probability[OTHER]
+            guesses.append(Guess(text[other], chance, (other + 1) * LENGTHS + MIN_MATCH + 1))
             left -= chance
         return guesses
 
@@ -107,12 +155,9 @@ class Suffix(Matching):
         if place >= known:
             period = known - self.match[0]
             place = known - period + (place - known) % period
-        return [self._guess(place, length)]
+        return [self._guess_at(place, self._text[place], length)]
 
-    def _guess(self, place: int, length: int) -> Guess:
-        return Guess(self._text[place], self.chance(length), (place + 1) * LENGTHS + min(length + 1, LENGTHS - 1))
-
-    def _take(self, text: Sequence[int], *, scored: bool) -> None:
+    def _follow(self, text: Sequence[int], *, scored: bool) -> None:
         self._text = text
         matches, earlier, latest = self._matches, self._earlier, self._latest
         place = len(earlier)
@@ -129,7 +174,7 @@ class Suffix(Matching):
             if hit:
                 expected, length = expected + 1, length + 1
             else:
-                expected, length = self._search(text, place, end) if end else NONE
+                expected, length = self._search(text, place, end) if end else NO_MATCH
             matches.append((expected, length))
             earlier.append(end)
             place += 1
@@ -137,34 +182,34 @@ class Suffix(Matching):
             before = token
 
     def _score(self, place: int, token: int, length: int, hit: bool) -> None:
-        self.belief.saw(kind(length), hit)
+        self.acceptance.record(kind_of(length), hit)
         if not hit and self._offered[0] == place and self._offered[1]:
-            self.belief.saw(OTHER, token in self._offered[1])
+            self.acceptance.record(OTHER, token in self._offered[1])
 
     def _pair(self, text: Sequence[int], place: int) -> tuple[int, int]:
-        """The two tokens that end at a place."""
+        """Return the two tokens that end at `place`."""
         return (text[place - 1] if place else -1, text[place])
 
     def _search(self, text: Sequence[int], place: int, end: int) -> tuple[int, int]:
-        """The longest match of what ends with the token at `place` among the chained occurrences from `end` on."""
+        """Return the longest match of what ends with the token at `place` among the occurrences chained from `end`."""
         found, longest = 0, 1
         for _ in range(PROBES):
             if not end:
                 break
-            length, most = 0, min(end, LONGEST)
+            length, most = 0, min(end, MAX_COMPARED)
             while length < most and text[end - 1 - length] == text[place - length]:
                 length += 1
             if length > longest:
                 found, longest = end, length
             end = self._earlier[end - 1]
-        return (found, longest) if found else NONE
+        return (found, longest) if found else NO_MATCH
 
     def _others(self, last: int, first: int) -> list[int]:
-        """Where other tokens than the first guess followed the two tokens that end at `last`, each token once."""
+        """Return where tokens other than `first` followed the two tokens that end at `last`, each token once."""
         text, others, seen = self._text, list[int](), {first}
         end = self._earlier[last]
         for _ in range(PROBES):
-            if not end or len(others) == MOST_OTHERS:
+            if not end or len(others) == MAX_OTHERS:
                 break
             if text[end] not in seen:
                 others.append(end)

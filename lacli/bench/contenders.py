@@ -24,10 +24,9 @@ from lacli.engine import Engine
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import Context
 from lacli.llamacpp.settings import Capacity
-from lacli.modes import ModeName
+from lacli.modes import Mode
 from lacli.session.session import Session
-from lacli.settings import DecodeSettings, Switch
-from lacli.settings import ModeName as ModeName
+from lacli.settings import DecodeSettings, ModeName, Switch
 from lacli.terminal.screen import Screen
 from lacli.text.files import Closing
 from lacli.tree import Tree
@@ -179,7 +178,7 @@ def judge(
     return judged
 
 
-class RepeatedTrees(ModeName):
+class RepeatedTrees(Mode):
     """Drafts the trees of an answer that was noted before, step by step."""
 
     def __init__(self, trees: Sequence[Tree]) -> None:

@@ -12,6 +12,7 @@ from statistics import mode
 
 import numpy as np
 
+from lacli.auto.step_cost import Cost, StepCost
 from lacli.batch import Batch, Ints
 from lacli.bench.results import results
 from lacli.bench.rounds import (
@@ -28,7 +29,6 @@ from lacli.decode import Decoder
 from lacli.engine import Engine, Floats, Sampler
 from lacli.modes import Mode
 from lacli.settings import DecodeSettings
-from lacli.staircase import Cost, Staircase
 from lacli.tree import Origin, Tree
 from lacli.verify import SampleAndMatch, Verifier
 
@@ -181,7 +181,7 @@ def oracles(asking: Asking, rounds: Rounds, number: int, cost: Cost) -> Iterator
     contender = rounds.contenders[number]
     assert contender.point and cost.staircases, "another program has no oracle, and neither has an unknown machine"
     settings, plain = contender.point.settings, rounds.contenders[contender.baseline]
-    most = max(best_rows(staircase, settings.back) for staircase in cost.staircases)
+    most = max(best_rows(each, settings.back) for each in cost.staircases)
     point = replace(contender.point, settings=chain(settings, most))
     rows: dict[Exchange, int] = {}
     known: dict[Exchange, tuple[int, ...]] = {}
@@ -204,9 +204,9 @@ def oracles(asking: Asking, rounds: Rounds, number: int, cost: Cost) -> Iterator
         yield Oracles(Rounds(both, rounds.tasks, repetitions, rounds.asker), rows)
 
 
-def best_rows(staircase: Staircase, back: int = -1) -> int:
+def best_rows(step_cost: StepCost, back: int = -1) -> int:
     """The rows of a step that bring most tokens a second where all guesses come true. back: as in DecodeSettings."""
-    possible = [point for point in staircase.points if back < 0 or point.rows <= 1 + back]
+    possible = [point for point in step_cost.points if back < 0 or point.rows <= 1 + back]
     return max(possible, key=lambda point: point.rows / point.every).rows
 
 

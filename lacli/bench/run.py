@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lacli.auto.model_cost import cost_beside
+from lacli.auto.step_cost import Cost
 from lacli.bench import plot
 from lacli.bench.contenders import (
     Contexts,
@@ -39,8 +41,6 @@ from lacli.bench.rows import (
 from lacli.bench.sweep import Axes, Point
 from lacli.bench.tasks import Task
 from lacli.check.compare import fixed_seed, refuse_other_draws
-from lacli.cost.known import cost_beside
-from lacli.cost.store import CostStore
 from lacli.errors import Interrupted, LacliError
 from lacli.llamacpp.devices import peak_memory
 from lacli.llamacpp.library import devices, version
@@ -50,7 +50,6 @@ from lacli.replicas.copies import ALONE
 from lacli.session.report import describe_sampling
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
-from lacli.staircase import Cost
 from lacli.terminal.ending import ctrl_c_ends_at_once, loading_model
 from lacli.terminal.screen import Screen
 
@@ -320,7 +319,9 @@ def _learned_cost(session: Session, request: Request, screen: Screen) -> Cost | 
     if not session.copies.here:
         return None
     seconds = COST_S if request.wish.seconds is None else min(COST_S, request.wish.seconds / 10)
-    cost = cost_beside(session, seconds, CostStore(request.costs), screen.note)
+    cost = cost_beside(
+        session.model, session.model_settings, seconds, request.costs, screen.note, ctrl_c_ends_at_once()
+    )
     if cost.staircases:
         session.use_cost(cost)
     return cost

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from lacli.auto.store import TextStore
+from lacli.auto.past_texts import TextStore
 from lacli.chat.settings import ChatSettings
 from lacli.errors import PromptError, ReplicaLost
 from lacli.llamacpp.sampling import SamplingSettings, new_seed

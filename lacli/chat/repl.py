@@ -8,7 +8,8 @@ from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lacli.auto.store import store_for
+from lacli.auto.model_cost import known_cost
+from lacli.auto.past_texts import open_texts
 from lacli.chat.commands import Commands, Reply, oldest
 from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.input import (
@@ -22,8 +23,6 @@ from lacli.chat.input import (
 )
 from lacli.chat.settings import ChatSettings, given_beside
 from lacli.chat.transcript import SavedChat, Transcript
-from lacli.cost.known import tell
-from lacli.cost.store import CostStore
 from lacli.errors import (
     Interrupted,
     LacliError,
@@ -54,7 +53,7 @@ class ChatPlan:
 
     model: as the user typed it. variables: what the template gets beside a conversation. saved: a chat to go on with,
     whose settings hold but for those `given` on the command line, by their fields' names. first: a message to begin
-    with. log: a file to add to. history: the file of typed lines, store: the folder of kept texts, costs: that of
+    with. log: a file to add to. history: the file of typed lines, store: the file of kept texts, costs: that of
     measured costs, None for none. commands: lines of a pipe may be commands.
     """
 
@@ -103,7 +102,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
     with ExitStack() as stack:
         transcript = stack.enter_context(Transcript(plan.log, screen.note))
         with loading_model(screen):
-            store, notes = store_for(path, decode_settings, plan.store, changing=True)
+            store, notes = open_texts(path, decode_settings, plan.store, changing=True)
             opened = Session(
                 path,
                 model_settings,
@@ -117,7 +116,8 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
             )
         session = stack.enter_context(opened)
         # Also where another mode begins: /mode may change it.
-        notes += tell(session, CostStore(plan.costs)) if plan.costs else []
+        if plan.costs and (cost := known_cost(plan.costs, path, session.model_settings)):
+            session.use_cost(cost)
         conversation = Conversation(plan.system, saved.messages)
         talk = Chat(session, plan.settings, conversation, context_shift=plan.context_shift)
         talk.store = store

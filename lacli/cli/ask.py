@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from lacli.auto.store import store_for
-from lacli.cost.known import tell
-from lacli.cost.store import CostStore
+from lacli.auto.model_cost import known_cost
+from lacli.auto.past_texts import open_texts
 from lacli.errors import Interrupted
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
@@ -71,10 +70,10 @@ def ask(
 ) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out.
 
-    texts, costs: the folders of kept texts and of measured costs, None for none. replicas: as Session takes it.
+    texts, costs: the file of kept texts and of measured costs, None for none. replicas: as Session takes it.
     """
     with loading_model(screen):
-        store, notes = store_for(path, decode_settings, texts)
+        store, notes = open_texts(path, decode_settings, texts)
         opened = Session(
             path,
             model_settings,
@@ -87,8 +86,9 @@ def ask(
             verbose=output.verbose,
         )
     with opened as session:
-        if costs and session.settings.mode == "auto":
-            notes += tell(session, CostStore(costs))
+        cost = known_cost(costs, path, session.model_settings) if costs and session.settings.mode == "auto" else None
+        if cost:
+            session.use_cost(cost)
         session.notes[:0] = notes
         screen.notes(session.notes, session.warnings)
         prompt = session.prompt(question.text, question.system, raw=question.raw)

@@ -10,7 +10,6 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.environment import setting
-from lacli.cli.folders import cost_folder
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import DECODE, GUESSING, lookahead_group
 from lacli.cli.options import (
@@ -25,6 +24,7 @@ from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import MODES, DecodeSettings, spellings
+from lacli.text.records import state_file
 
 if TYPE_CHECKING:
     from lacli.bench.plan import Wish
@@ -190,7 +190,7 @@ def bench(
         check=check,
         plot=plot,
         chart=chart,
-        costs=cost_folder(),
+        costs=state_file(),
         replicas=copies,
         template_variables=read_variables(chat_template_kwargs),
         verbose=verbose,

@@ -9,7 +9,7 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.environment import setting, yes_or_no
-from lacli.cli.folders import cost_folder, history_file, store_folder
+from lacli.cli.folders import history_file
 from lacli.cli.groups import Group, with_groups
 from lacli.cli.lookahead_options import lookahead_group
 from lacli.cli.options import Wording, model_group, wording_group
@@ -143,6 +143,7 @@ def plan_of(
     """A chat with the user's own history and kept texts."""
     from lacli.chat.repl import ChatPlan
     from lacli.chat.settings import ChatSettings
+    from lacli.text.records import state_file
 
     return ChatPlan(
         model or "",
@@ -151,8 +152,8 @@ def plan_of(
         ChatSettings(decoding, sampling, wording.limit, wording.stops),
         variables=wording.variables,
         history=history_file() if history else None,
-        store=store_folder() if store else None,
-        costs=cost_folder(),
+        store=state_file() if store else None,
+        costs=state_file(),
     )
 
 

@@ -5,20 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def cost_folder() -> Path:
-    """Measured costs."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("lacli", appauthor=False) / "cost"
-
-
-def store_folder() -> Path:
-    """Texts kept between runs, if the user wants it."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("lacli", appauthor=False) / "store"
-
-
 def rpc_folder() -> Path:
     """Large weights that clients sent to `lacli rpc-server -c`."""
     from platformdirs import user_cache_path
@@ -42,12 +28,10 @@ def history_file() -> Path:
 
 def own_folders() -> dict[str, Path]:
     """All folders that lacli writes to or reads the user's files from, by what is in them."""
-    from lacli.llamacpp import probe
+    from lacli.text.records import state_file
 
     return {
-        "measured costs": cost_folder(),
-        "tried builds": probe.folder(),
-        "kept texts": store_folder(),
+        "what is kept between runs": state_file().parent,
         "weights of RPC clients": rpc_folder(),
         "chat history": history_file().parent,
         "own aliases": own_aliases().parent,

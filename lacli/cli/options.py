@@ -320,7 +320,7 @@ def model_group(
 Store = Annotated[
     bool,
     setting("--store/--no-store", rich_help_panel=TEXT,
-            help="Keep prompts and answers on this disk, as token ids in lacli/store of the user's cache folder, and "
+            help="Keep prompts and answers on this disk, as token ids in the user's cache folder, and "
             "guess from those of earlier runs (mode auto)."),
 ]  # fmt: skip
 ShowAccepted = Annotated[

@@ -72,7 +72,7 @@ def run(
     text = read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note)
 
     from lacli.cli.ask import Output, Question, ask
-    from lacli.cli.folders import cost_folder, store_folder
+    from lacli.text.records import state_file
 
     path = options.model_path(model, screen, offline)
     ask(
@@ -83,7 +83,7 @@ def run(
         sampling,
         Output(json, stats, verbose, explain),
         screen,
-        store_folder() if store else None,
-        cost_folder(),
+        state_file() if store else None,
+        state_file(),
         copies,
     )

@@ -1,8 +1,8 @@
 """Try this build of llama.cpp on this processor in a child process, which may crash.
 
 Some builds end by a signal at their first batch of two rows: ggml's AMX kernels as GCC 12.2 compiles them, a library
-made for another processor. Each build is tried before its first use, once a processor and number of threads, and a file
-remembers what came out.
+made for another processor. Each build is tried before its first use, once a processor and number of threads, and the
+records keep what came out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import time
@@ -35,7 +34,7 @@ from lacli.llamacpp.build import (
 )
 from lacli.llamacpp.devices import with_threads
 from lacli.llamacpp.settings import ModelSettings, Placement
-from lacli.records import UNREADABLE, read_record, save_record
+from lacli.text.records import Records, state_file
 
 COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.probe")
 """Starts a trial; the folder for its files, both numbers of threads and `repack` or `plain` follow."""
@@ -69,8 +68,8 @@ NO_ANSWER = "no answer"
 A_DAY = 86_400
 """Seconds."""
 
-FORMAT = 1
-"""Number of the records' format; records of another format are tried again."""
+KIND = "trial"
+"""The records' kind."""
 
 
 def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
@@ -79,14 +78,24 @@ def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
     Both numbers of threads are decided in what is returned. Raises ModelLoadError where nothing works.
     """
     settings = with_threads(settings)
+    notes = [*trouble_with(state_file())]
     fault = fault_of(settings.threads, settings.threads_batch, settings.repack)
     if not fault:
-        return settings, ""
+        return settings, " ".join(notes)
     if settings.repack and not fault_of(settings.threads, settings.threads_batch, repack=False):
         what = f"this build of llama.cpp fails on this processor: {fault}. Its faster kernels are off (--no-repack)"
-        return replace(settings, repack=False), f"{what}; a sound build: {rebuild_command(sound_kind())}"
+        notes.append(f"{what}; a sound build: {rebuild_command(sound_kind())}")
+        return replace(settings, repack=False), ". ".join(notes)
     hint = f"build it: {rebuild_command(sound_kind())}"
     raise ModelLoadError(f"this build of llama.cpp fails on this processor: {fault}", hint)
+
+
+@cache
+def trouble_with(records: Path) -> tuple[str, ...]:
+    """Set a file of records aside that is damaged or foreign, and return the sentence about it."""
+    said: list[str] = []
+    Records(records, said.append).check()
+    return tuple(said)
 
 
 @cache
@@ -97,10 +106,8 @@ def fault_of(threads: int, threads_batch: int, repack: bool) -> str:
     """
     if IN_TRIAL in os.environ:
         return ""
-    path, key = _record(threads, threads_batch, repack)
-    with suppress(*UNREADABLE):
-        fault = str(read_record(path, FORMAT, key, "fault"))
-        if not fault.startswith(NO_ANSWER) or time() - path.stat().st_mtime < A_DAY:
+    match Records(state_file()).read(KIND, _key(threads, threads_batch, repack)):
+        case {"fault": str(fault), "at": float(at)} if not fault.startswith(NO_ANSWER) or time() - at < A_DAY:
             return fault
     try:
         return trial(threads, threads_batch, repack)
@@ -108,26 +115,16 @@ def fault_of(threads: int, threads_batch: int, repack: bool) -> str:
         return ""
 
 
-def folder() -> Path:
-    """Where the outcomes of trials are kept: in the user's cache directory."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("lacli", appauthor=False) / "probe"
-
-
 def forget() -> None:
     """Forget all outcomes, so that the next use tries this build again."""
     fault_of.cache_clear()
-    for path in folder().glob("*.json"):
-        with suppress(OSError):
-            path.unlink()
+    Records(state_file()).forget(KIND)
 
 
-def _record(threads: int, threads_batch: int, repack: bool) -> tuple[Path, dict[str, object]]:
-    """The file of an outcome, and its key: the files of the build, the processor, and how it is tried."""
-    key: dict[str, object] = {"build": build_files(), "processor": processor()}
-    key |= {"threads": threads, "threads_batch": threads_batch, "repack": repack}
-    return folder() / f"{sha256(json.dumps(key).encode()).hexdigest()[:16]}.json", key
+def _key(threads: int, threads_batch: int, repack: bool) -> dict[str, object]:
+    """What an outcome is kept under: the files of the build, the processor, and how it is tried."""
+    tried = {"threads": threads, "threads_batch": threads_batch, "repack": repack}
+    return {"build": build_files(), "processor": processor(), **tried}
 
 
 def trial(threads: int, threads_batch: int, repack: bool) -> str:
@@ -144,9 +141,8 @@ def trial(threads: int, threads_batch: int, repack: bool) -> str:
         fault = f"{ended} {_in_words(missing) if missing and found else 'when it is loaded'}"
     else:
         fault = next((f"wrong numbers {_in_words(case)}" for case in _cases() if not _is_right(found, case)), "")
-    path, key = _record(threads, threads_batch, repack)
     # Where it cannot be kept, the next process tries again.
-    save_record(path, FORMAT, key, "fault", fault)
+    Records(state_file()).save(KIND, _key(threads, threads_batch, repack), {"fault": fault, "at": time()})
     return fault
 
 

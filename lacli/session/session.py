@@ -13,7 +13,8 @@ from pathlib import Path
 from threading import Lock
 from weakref import WeakSet
 
-from lacli.auto.kept import KeptTexts
+from lacli.auto.past_texts import PastTexts
+from lacli.auto.step_cost import Cost
 from lacli.batch import Ints
 from lacli.decode import Decoder
 from lacli.engine import Engine
@@ -42,7 +43,6 @@ from lacli.session.notes import (
     source_notes,
 )
 from lacli.settings import DecodeSettings, SourceName, possible
-from lacli.staircase import Cost
 from lacli.stats import Step
 from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
@@ -95,7 +95,7 @@ class Session(Closing):
         self.notes = [fault] if fault else []
         self.warnings: list[str] = []
         self._cost = cost
-        self._kept = KeptTexts(kept) if kept else None
+        self._kept = PastTexts(kept) if kept else None
         self._schema = ("", "")
         self._busy = Lock()
         self._generations: WeakSet[Generation] = WeakSet()

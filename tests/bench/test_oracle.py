@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lacli.auto.step_cost import Cost, StepCost
+from lacli.auto.step_cost import Point as Measured
 from lacli.bench.oracle import (
     Asking,
     Ceiling,
@@ -29,8 +31,6 @@ from lacli.bench.tasks import ALL
 from lacli.decode import Decoder
 from lacli.engine import Engine, Floats
 from lacli.settings import DecodeSettings
-from lacli.staircase import Cost, Staircase
-from lacli.staircase import Point as Measured
 from lacli.verify import SampleAndMatch
 from tests.fakes.bench_field import (
     LOOKUP,
@@ -110,8 +110,8 @@ def test_in_a_strict_context_a_step_is_padded() -> None:
         assert [token for step in steps for token in step.tokens] == answer
 
 
-def stairs(context: int, *points: tuple[int, float]) -> Staircase:
-    return Staircase(context, tuple(Measured(rows, seconds, seconds) for rows, seconds in points))
+def stairs(context: int, *points: tuple[int, float]) -> StepCost:
+    return StepCost(context, tuple(Measured(rows, seconds, seconds) for rows, seconds in points))
 
 
 def test_the_best_rows_bring_most_tokens_a_second_and_no_more_than_can_be_taken_back() -> None:

@@ -6,21 +6,22 @@ import csv
 import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lacli.auto.measure import MeasurePlan
+from lacli.auto.model_cost import KIND, cost_key
+from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.bench.rounds import Rounds
 from lacli.bench.tasks import CLASSES
-from lacli.cost.known import cost_key
-from lacli.cost.measure import MeasurePlan
-from lacli.cost.store import CostStore
 from lacli.errors import LacliError
 from lacli.hub.names import demo_model
 from lacli.llamacpp.settings import ModelSettings
-from lacli.staircase import Cost, Point, Staircase
+from lacli.text.records import NAME, Records
 from tests.fakes.tiny_models import write_lfm2, write_mamba
 from tests.program import (
     Done,
@@ -46,7 +47,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What steps of the demo model cost is known, so that nothing has to be measured for mode auto."""
     cache = tmp_path_factory.mktemp("cache")
     key = cost_key(demo_model(), ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
-    CostStore(cache / "lacli" / "cost").save(key, COST)
+    Records(cache / "lacli" / NAME).save(KIND, key, asdict(COST))
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(cache))
         yield
@@ -67,7 +68,7 @@ def rows(*arguments: str) -> list[dict[str, Any]]:
 
 
 COST = Cost(
-    (Staircase(64, tuple(Point(rows, rows**0.6, rows**0.6) for rows in (1, 2, 4, 8, 16, 32))),),
+    (StepCost(64, tuple(Point(rows, rows**0.6, rows**0.6) for rows in (1, 2, 4, 8, 16, 32))),),
     measured_at=1e9,
     budget=1e3,
 )
@@ -335,7 +336,7 @@ def test_ctrl_c_while_the_cost_of_rows_is_measured_is_no_traceback(tmp_path: Pat
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert process.returncode == 130 and out == b""
-    assert b"Traceback" not in err and not list(tmp_path.rglob("cost/*.json"))
+    assert b"Traceback" not in err and not Records(tmp_path / "lacli" / NAME).all(KIND)
 
 
 def test_the_picture_is_written_and_what_cannot_be_is_said_before(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import lacli.decode
 from benchmarks.auto import CONTENDERS, EXPECTED, counting_kinds, kinds_table, settings_of
 from benchmarks.simulated import PLAIN_S, SHAPES, SimulatedEngine, Stairs
-from lacli.auto.belief import Belief
+from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.decode import Decoder
 from lacli.errors import UsageError
 from lacli.settings import DecodeSettings
@@ -58,11 +58,11 @@ def test_the_clock_moves_by_the_staircase_alone_and_is_put_back() -> None:
 
 
 def test_guesses_are_counted_by_their_kind_beside_what_was_expected() -> None:
-    belief = Belief(EXPECTED["suffix"])
+    estimate = AcceptanceEstimate(EXPECTED["suffix"])
     with counting_kinds() as counts:
-        belief.saw(2, True)
-        belief.saw(2, False)
-    belief.saw(2, True)
+        estimate.record(2, True)
+        estimate.record(2, False)
+    estimate.record(2, True)
     (row,) = [line for line in kinds_table(counts).splitlines() if "suffix 2 " in line]
     assert row.strip("| ").replace(" ", "").split("|") == ["suffix2", f"{EXPECTED['suffix'][2]:.3f}", "0.500", "2"]
 

@@ -13,13 +13,12 @@ from typer.testing import CliRunner
 
 from benchmarks.insight.__main__ import app
 from benchmarks.insight.inside import Details, as_columns, as_lines, look_inside
-from benchmarks.insight.law import SweepPoint, error, fit, law_sentence, sweep_points
+from benchmarks.insight.law import PAPER, Law, SweepPoint, error, fit, law_sentence, sweep_points
 from benchmarks.insight.table3 import table3
 from lacli.bench.rounds import Contender, Exchange
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import LacliError
-from lacli.law import PAPER, Law
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from tests.fakes.bench_field import (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.insight.law import SweepPoint
+from benchmarks.insight.law import Law, SweepPoint
 from benchmarks.pictures.__main__ import app
 from benchmarks.pictures.figure import Panel, figure
 from benchmarks.pictures.mask import mask_picture
@@ -20,7 +20,6 @@ from benchmarks.pictures.panels import Staircase, compression, stairs
 from lacli.bench.plot import Speedup, draw_speedups
 from lacli.cli.mask_step import mask_of
 from lacli.errors import LacliError, UsageError
-from lacli.law import Law
 from lacli.settings import DecodeSettings
 from tests.fakes.pictures import legend, places, points_of
 

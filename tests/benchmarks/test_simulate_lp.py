@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.insight.law import PAPER
 from benchmarks.parallel.machine import MACHINES, Machine, Network, machine_of
 from benchmarks.parallel.panels import by_latency, by_number
 from benchmarks.parallel.steps import TOKEN_IDS, Group, GroupStairs, Link, Wire, in_layers, remote_calls, replayed
@@ -19,15 +20,13 @@ from benchmarks.parallel.study import MOST_PATIENT, bearable, best, by_devices, 
 from benchmarks.parallel.trace import LAW_STEPS, Trace, TracedStep, TracingDecoder, full_tree, law_trace
 from benchmarks.shapes import SHAPES as MODELS
 from benchmarks.simulated import PLAIN_S, SimulatedEngine, Stairs
-from lacli.cost.cost_json import as_json as cost_as_json
-from lacli.cost.report import Setup
+from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.cli.cost import as_json as cost_as_json
 from lacli.decode import Decoder
 from lacli.errors import LacliError, UsageError
-from lacli.law import PAPER
 from lacli.llamacpp.settings import ModelSettings
 from lacli.replicas.replica import Speed
 from lacli.settings import DecodeSettings
-from lacli.staircase import Cost, Point, Staircase
 from lacli.tree import Origin, Tree
 from tests.fakes.engine import FakeEngine
 from tests.program import ROOT, SECONDS, environment
@@ -261,9 +260,9 @@ def test_a_file_of_lacli_cost_is_a_machine(tmp_path: Path) -> None:
     # The last size may be measured too dear; beyond it the upper half's slope counts.
     points = tuple(Point(rows, 0.004 * (1 + rows / 8), 0.004) for rows in (1, 2, 4, 8, 15))
     points = (*points, Point(16, 0.02, 0.004))
-    staircase = Staircase(200, points)
+    staircase = StepCost(200, points)
     path = tmp_path / "mine.json"
-    path.write_text(json.dumps(cost_as_json(Setup("some.gguf", ModelSettings()), Cost((staircase,)))))
+    path.write_text(json.dumps(cost_as_json(Path("some.gguf"), ModelSettings(), Cost((staircase,)), is_kept=False)))
     machine = machine_of(str(path), 99)
     assert machine.single_s == pytest.approx(0.0045) and machine.measured == 16 and machine.name == "mine.json"
     sizes = (1, 3, 16, 40, 64)

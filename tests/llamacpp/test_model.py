@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from lacli.api import generate, load
+from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError, PromptError
@@ -28,7 +29,6 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
 from lacli.settings import MAX_SEQUENCES, DecodeSettings
-from lacli.staircase import Cost, Point, Staircase
 from lacli.text.template import (
     ChatTemplate,
     as_messages,
@@ -450,7 +450,7 @@ BESIDE_AN_ANSWER: dict[str, Callable[[Session], object]] = {
     "api.generate": lambda session: generate(session, "another"),
     "generate": lambda session: session.generate([6, 7]),
     "adapt": lambda session: session.adapt(PLAIN, SamplingSettings()),
-    "use_cost": lambda session: session.use_cost(Cost((Staircase(64, (Point(1, 1.0, 1.0), Point(64, 1.5, 1.5))),))),
+    "use_cost": lambda session: session.use_cost(Cost((StepCost(64, (Point(1, 1.0, 1.0), Point(64, 1.5, 1.5))),))),
     "plain_tokens_per_second": lambda session: session.plain_tokens_per_second(),
 }
 
@@ -600,7 +600,7 @@ def test_an_answer_that_has_not_begun_is_given_by_what_decodes_then(path: Path) 
         prompt = session.prompt("the thing", raw=True)
         expected = "".join(piece.text for piece in session.generate(prompt, 20))
         waiting = session.generate(prompt, 20, reuse=True)
-        session.use_cost(Cost((Staircase(64, (Point(1, 1e-3, 1e-3), Point(2, 2e-3, 2e-3))),)))
+        session.use_cost(Cost((StepCost(64, (Point(1, 1e-3, 1e-3), Point(2, 2e-3, 2e-3))),)))
         list(session.generate(session.prompt("something else", raw=True), 20))
         assert "".join(piece.text for piece in waiting) == expected
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import time
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
+from lacli.text.records import NAME, Records
 from tests.program import call
 
 ON_ONE_THREAD = ModelSettings(gpu_layers=0, threads=1)
@@ -52,17 +54,22 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture
 def play(sound: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
-    """Let a child with some end take the place of a trial; outcomes are kept in a folder of the test's."""
+    """Let a child with some end take the place of a trial; outcomes are kept in a file of the test's."""
 
     def child(end: str, after: int = 4, failing: tuple[str, ...] = ("repack",), numbers: list[str] = sound) -> None:
         script = CHILD.format(lines=numbers[:after], rest=numbers[after:], failing=failing, end=end)
         monkeypatch.setattr(probe, "COMMAND", (sys.executable, "-c", script))
 
-    monkeypatch.setattr(probe, "folder", lambda: tmp_path)
+    monkeypatch.setattr(probe, "state_file", lambda: tmp_path / NAME)
     monkeypatch.setattr("lacli.session.session.proven", probe.proven)
     probe.fault_of.cache_clear()
     yield child
     probe.fault_of.cache_clear()
+
+
+def outcomes(folder: Path) -> list[tuple[Any, Any]]:
+    """What is kept of trials, with its keys."""
+    return Records(folder / NAME).all(probe.KIND)
 
 
 def killed(name: str) -> str:
@@ -101,7 +108,7 @@ def test_a_fault_is_named_with_the_batch_it_came_in(
 def test_a_trial_that_somebody_ends_says_nothing_of_the_build(name: str, play: Play, tmp_path: Path) -> None:
     play(f"signal.signal(signal.SIGINT, signal.SIG_DFL); {killed(name)}", failing=BOTH)
     assert probe.proven(ON_ONE_THREAD)[1] == ""
-    assert not list(tmp_path.iterdir())
+    assert not outcomes(tmp_path)
 
 
 def test_a_hang_is_believed_for_a_day(play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +118,7 @@ def test_a_hang_is_believed_for_a_day(play: Play, tmp_path: Path, monkeypatch: p
     play("pass")
     probe.fault_of.cache_clear()
     assert probe.fault_of(1, 1, repack=True) == hung != ""
-    (record,) = tmp_path.iterdir()
-    os.utime(record, (0, 0))
+    monkeypatch.setattr(probe, "time", lambda: time() + probe.A_DAY)
     probe.fault_of.cache_clear()
     assert probe.fault_of(1, 1, repack=True) == ""
 
@@ -156,9 +162,9 @@ def test_an_outcome_is_remembered_by_build_processor_and_threads(
     def tried(**known: object) -> bool:
         """Whether a trial is made where there are the outcomes so far."""
         probe.fault_of.cache_clear()
-        before = len(list(tmp_path.iterdir()))
+        before = len(outcomes(tmp_path))
         assert probe.fault_of(int(str(known.get("threads", 1))), 1, repack=True) == AT_TWO_ROWS
-        return len(list(tmp_path.iterdir())) > before
+        return len(outcomes(tmp_path)) > before
 
     play(killed("SIGSEGV"))
     assert tried() and not tried()
@@ -175,12 +181,12 @@ def test_an_outcome_is_remembered_by_build_processor_and_threads(
     assert not tried()
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}', "null"])
-def test_a_damaged_record_is_as_good_as_none(damage: str, play: Play, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["", [], {"fault": ""}, {"fault": None, "at": 0.0}, None])
+def test_a_damaged_record_is_as_good_as_none(damage: object, play: Play, tmp_path: Path) -> None:
     play(killed("SIGSEGV"))
     probe.fault_of(1, 1, repack=True)
-    (record,) = tmp_path.iterdir()
-    record.write_text(damage)
+    ((key, _),) = outcomes(tmp_path)
+    Records(tmp_path / NAME).save(probe.KIND, key, damage)
     probe.fault_of.cache_clear()
     assert probe.fault_of(1, 1, repack=True) == AT_TWO_ROWS
 
@@ -194,7 +200,7 @@ def test_a_trial_that_cannot_be_made_says_nothing_of_the_build_and_is_not_rememb
     else:
         monkeypatch.setattr(probe, "COMMAND", ("/nowhere/python",))
     assert probe.fault_of(1, 1, repack=True) == ""
-    assert not list(tmp_path.iterdir())
+    assert not outcomes(tmp_path)
     with pytest.raises(OSError, match="no trial could be made" if command else "/nowhere/python"):
         probe.trial(1, 1, repack=True)
 

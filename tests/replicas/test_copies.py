@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lacli.api import generate, load
+from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.errors import ModelLoadError, UsageError
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import Context, LlamaEngine
@@ -20,7 +21,6 @@ from lacli.replicas import copies as room
 from lacli.replicas.copies import Copies, Copy, planned
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
-from lacli.staircase import Cost, Point, Staircase
 from tests.fakes.tiny_models import write_lfm2
 from tests.program import call
 
@@ -164,7 +164,7 @@ def test_a_benchmark_is_refused_where_a_server_would_serve_only_one_of_its_conte
 
 
 def test_what_was_measured_of_one_copy_is_known_of_several() -> None:
-    cost = Cost((Staircase(0, (Point(1, 1.0, 1.0), Point(3, 1.5, 1.2))),))
+    cost = Cost((StepCost(0, (Point(1, 1.0, 1.0), Point(3, 1.5, 1.2))),))
     assert [point.rows for point in cost.among(3).staircases[0].points] == [1, 7]
     assert cost.among(1) == cost
 

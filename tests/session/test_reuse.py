@@ -170,7 +170,7 @@ class Recurrent(FakeEngine):
 
 WATCHED = (
     "auto/mode",
-    "auto/pooled",
+    "auto/pool_source",
     "auto/recycling",
     "auto/suffix",
     "cache",

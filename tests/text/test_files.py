@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from lacli.auto.store import StoreKey, TextStore
 from lacli.chat.terminal import KeptHistory
 from lacli.chat.transcript import read_chat
-from lacli.cost.store import CostStore
 from lacli.errors import LacliError
 from lacli.hub.cache import known_files, newest_snapshot
 from lacli.hub.names import read_list
-from lacli.records import UNREADABLE, read_record
 from lacli.text.files import MOST_TEXT, for_owner, read_file
 
 COMMIT = "c" * 40
@@ -38,25 +33,6 @@ def deep(path: Path) -> None:
 
 def endless(path: Path) -> None:
     path.symlink_to("/dev/zero")
-
-
-def record(path: Path) -> object:
-    try:
-        return read_record(path, 1, {}, "cost")
-    except UNREADABLE:
-        return None
-
-
-def costs(path: Path) -> object:
-    found = CostStore(path.parent).richest(cast(Any, SimpleNamespace(model="toy")))
-    assert found.cost is None
-    return None if path in found.broken or path.is_dir() else found
-
-
-def texts(path: Path) -> object:
-    store = TextStore(path, StoreKey("toy.gguf", 4000, "some content", 1000, "some pieces"))
-    notes = store.open()
-    return None if len(notes) == 1 and str(path) in notes[0] and not store.texts else notes
 
 
 def aliases(path: Path) -> object:
@@ -89,7 +65,7 @@ def history(path: Path) -> object:
     return None if len(said) == 1 and not found.get_strings() else said
 
 
-@pytest.mark.parametrize("reader", [record, costs, texts, aliases, commit, names, chat, history])
+@pytest.mark.parametrize("reader", [aliases, commit, names, chat, history])
 @pytest.mark.parametrize("spoil", [fifo, zeros, deep, endless, Path.mkdir])
 def test_what_is_no_file_of_ours_is_set_aside(
     reader: Callable[[Path], object], spoil: Callable[[Path], None], tmp_path: Path

@@ -1,0 +1,156 @@
+"""What mode auto learns from accepted guesses: how often each kind comes true, what may be lost, the window's width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lacli.settings import window_rows
+
+DECAY = 0.98
+"""Weight of a try when the next one of its kind comes: about the last fifty decide. Source: docs/auto.md."""
+
+PRIOR_TRIES = 6.0
+"""Tries that an expectation counts as beside observed ones; it fades with them."""
+
+MAX_PROBABILITY = 0.999
+"""Two guesses for one place that are both certain would contradict each other."""
+
+
+class AcceptanceEstimate:
+    """Hits over tries for each kind of guess, recent tries weighing most; the source defines its kinds.
+
+    probability: of each kind now; always the same list.
+
+    >>> estimate = AcceptanceEstimate([0.5, 0.9])
+    >>> estimate.record(0, True)
+    >>> estimate.probability[0] > 0.5
+    True
+    """
+
+    def __init__(self, expected: Sequence[float], decay: float = DECAY) -> None:
+        """Begin with the `expected` probability of each kind."""
+        self.probability = [min(chance, MAX_PROBABILITY) for chance in expected]
+        self._decay = decay
+        self._hits = [PRIOR_TRIES * chance for chance in expected]
+        self._tries = [PRIOR_TRIES] * len(expected)
+
+    def record(self, kind: int, hit: bool) -> None:
+        """Record whether a guess of this kind came true."""
+        hits = self._hits[kind] = self._hits[kind] * self._decay + hit
+        tries = self._tries[kind] = self._tries[kind] * self._decay + 1.0
+        self.probability[kind] = min(hits / tries, MAX_PROBABILITY)
+
+
+INITIAL_BUDGET = 2.0
+"""Plain steps that may be lost before anything was gained."""
+
+BUDGET_SHARE = 0.01
+"""Part of a run that may be lost besides: a run with only wrong guesses is hardly longer than a plain one."""
+
+MAX_BALANCE, MIN_BALANCE = 12.0, -12.0
+"""Bounds of remembered gains and debts: a good run must not lose all it gained, and a bad one may recover."""
+
+MARGIN, EXTRA_MARGIN, AMPLE_BALANCE = 1.08, 0.3, 4.0
+"""Ratio to plain decoding that a draft must promise, what an empty balance adds, and the balance that adds nothing.
+
+Expectations are a little too bright, and least known at first.
+"""
+
+
+class LossBudget:
+    """The account of what guessing has won and lost, in plain steps; it bounds the worst case."""
+
+    def __init__(self) -> None:
+        self._balance = INITIAL_BUDGET
+
+    @property
+    def max_cost(self) -> float:
+        """Cost that a step may have; it brings at least one token."""
+        return 1 + self._balance
+
+    @property
+    def margin(self) -> float:
+        """Tokens per plain step that a step with guesses must promise."""
+        return MARGIN + EXTRA_MARGIN * max(1 - self._balance / AMPLE_BALANCE, 0.0)
+
+    def record(self, tokens: int, cost: float) -> None:
+        """Book a step with guesses that brought `tokens` at `cost` plain steps."""
+        self._balance = min(max(self._balance + tokens - cost + BUDGET_SHARE * tokens, MIN_BALANCE), MAX_BALANCE)
+
+    def record_plain(self, steps: int) -> None:
+        """Book plain steps."""
+        self._balance = min(self._balance + BUDGET_SHARE * steps, MAX_BALANCE)
+
+
+MAX_WINDOW_SHARE = 0.1
+"""Part of a step's time up to which a window is tried: it repays hardly more."""
+
+FIRST_TRIAL, MAX_PAUSE = 64, 4096
+"""Steps before the window's first trial, and most steps between two; each failed trial doubles the pause."""
+
+TRIAL = 16
+"""Steps of a trial: the first ones find what the later ones accept."""
+
+WINDOW_DECAY = 0.96
+"""Weight of a step's finds one step later."""
+
+
+class WindowWidth:
+    """The number of window columns: as many as bring what their rows cost, none where they cannot.
+
+    A window pays by accepted tokens that no other source guessed. The steps themselves show these, so a trial needs no
+    comparison with steps without a window. columns: now.
+    """
+
+    def __init__(self, columns: int, ngram: int, rows: int) -> None:
+        """Allow at most `columns`, whose rows leave half of a step's `rows` to other guesses."""
+        widths = {width for width in (columns // 5, columns // 2, columns) if width}
+        self._widths = sorted(width for width in widths if window_rows(width, ngram) <= rows // 2)
+        self._ngram = ngram
+        self._pause = self._remaining = FIRST_TRIAL
+        self._place = 0
+        self._found = self._steps = 0.0
+        self.columns = 0
+
+    def decide(self, relative: Sequence[float], rows: int, tokens: float) -> int:
+        """Return the next step's columns, given its other `rows` and the mean `tokens` of a step."""
+        self._remaining -= 1
+        if self._remaining > 0 or not self._widths:
+            return self.columns
+        if not self.columns:
+            self._place = 0
+            self._begin_trial(relative, rows)
+        else:
+            self._judge(relative, rows, tokens)
+        return self.columns
+
+    def record(self, found: int) -> None:
+        """Record how many accepted tokens of a step only the window had found."""
+        self._found = self._found * WINDOW_DECAY + found
+        self._steps = self._steps * WINDOW_DECAY + 1
+
+    def _begin_trial(self, relative: Sequence[float], rows: int) -> None:
+        self._remaining = self._pause
+        if self._share(relative, rows, self._widths[self._place]) <= MAX_WINDOW_SHARE:
+            self.columns, self._remaining = self._widths[self._place], TRIAL
+            self._found = self._steps = 0.0
+
+    def _judge(self, relative: Sequence[float], rows: int, tokens: float) -> None:
+        """Go on with more columns, the same, or none."""
+        self._remaining = TRIAL
+        gain = self._found / max(self._steps, 1.0) / max(tokens, 1.0)
+        if gain < self._share(relative, rows, self.columns):
+            self.columns = 0
+            self._pause = self._remaining = min(2 * self._pause, MAX_PAUSE)
+            return
+        self._pause = FIRST_TRIAL
+        wider = self._widths[self._place + 1 :]
+        if wider and self._share(relative, rows, wider[0]) <= min(MAX_WINDOW_SHARE, 2 * gain):
+            self._place += 1
+            self.columns = wider[0]
+
+    def _share(self, relative: Sequence[float], rows: int, columns: int) -> float:
+        """Part of a step's time that `columns` take."""
+        more = min(rows + window_rows(columns, self._ngram), len(relative) - 1)
+        rows = min(rows, more)
+        return 1 - relative[rows] / relative[more] if more > rows else 1.0

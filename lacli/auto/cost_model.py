@@ -1,0 +1,276 @@
+"""What a step of b rows costs here and now: t(b) as measured before, corrected by the steps themselves."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+from statistics import median_low
+
+import numpy as np
+import numpy.typing as npt
+
+from lacli.auto.step_cost import Cost
+
+UNKNOWN_ROW = 0.35
+"""Plain steps assumed for a further row where nothing is known of the machine; the first steps correct it."""
+
+MIN_PREFILL, MAX_PREFILL_ROW, SMALL_BATCH = 16, 0.5, 1.3
+"""Rows from which a prefill's time is a hint, plain steps a row that it may suggest at most, and the ratio of a small
+batch's row to a long prefill's."""
+
+OUTLIER_PAUSE = 32
+"""Steps after an outlier in which no other step is taken for one: two slow steps are believed."""
+
+NEIGHBOUR_CHANGE = 0.1
+"""Relative change of a size's cost from which its neighbours follow."""
+
+RETURN_S, MAX_RETURN, RETURNS = 2e-4, 2.0, 8
+"""Seconds that going back to one row costs at first (llama.cpp builds another graph: 0.2 ms on the demo model), the
+most plain steps it may cost, and the number of steps whose mean it is."""
+
+MEASURED_WEIGHT, MAX_WEIGHT = 4, 12
+"""Steps that an earlier measurement counts as, and most steps that decide what a size costs."""
+
+PLAIN_STEPS, MIN_PLAIN = 9, 2
+"""Latest plain steps whose median is the cost of one, and plain steps timed before others are compared with them."""
+
+PATIENCE, MAX_PATIENCE = 16, 64
+"""Steps with guesses after which a plain step is timed again, at first and at most; it doubles each time."""
+
+JUMP, FIRST_JUMP = 1.5, 2.0
+"""Slow-down beyond which a step is an outlier, for sizes seen before and for new ones."""
+
+MIN_COST = 1e-3
+"""Plain steps that a further row costs at least, so that later times can still change its share."""
+
+CONTEXT_STEP = 256
+"""Tokens after which the cost of the longer context is looked up."""
+
+
+class PlainSteps:
+    """Times of single-row steps: the seconds of one, when the next is due, and what going back to one row costs.
+
+    larger: steps of more rows since the last plain one. return_cost: in plain steps, for each step of more rows.
+    """
+
+    def __init__(self) -> None:
+        self.larger = 0
+        self.return_cost = 0.0
+        self._return_seen = False
+        self._patience = PATIENCE
+        self._times: deque[float] = deque(maxlen=PLAIN_STEPS)
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    @property
+    def seconds(self) -> float:
+        """Median seconds of a plain step, 0 before the first."""
+        # A median, since one of a few steps may meet a busy moment, or be the first of a context and slow for that.
+        return median_low(self._times) if self._times else 0.0
+
+    @property
+    def is_first_guess(self) -> bool:
+        """True while the return cost is RETURN_S and not a measured one."""
+        return len(self._times) <= MIN_PLAIN and not self._return_seen
+
+    def is_due(self, measured_s: float) -> bool:
+        """Return True if a plain step has to be timed first; `measured_s`: seconds of one as once measured, or 0."""
+        if self.larger >= self._patience or not self._times:
+            return True
+        # The first one may be slow for reasons of its own; that shows beside a measured one.
+        return len(self._times) < MIN_PLAIN and self._times[0] > JUMP * measured_s
+
+    def record(self, seconds: float) -> float:
+        """Record a plain step and return its excess in plain steps, 0 unless it came behind a larger one."""
+        if not self.larger:
+            self._times.append(seconds)
+            if self.is_first_guess:
+                self.return_cost = min(RETURN_S / self.seconds, MAX_RETURN / 2) if self.seconds else 0.0
+            return 0.0
+        plain = self.seconds
+        excess = min(max(seconds / plain - 1, 0.0), MAX_RETURN)
+        self._average(excess)
+        if self.larger >= self._patience:
+            self._patience = min(2 * self._patience, MAX_PATIENCE)
+        self.larger = 0
+        # Behind a larger step it tells only whether plain steps still cost what they did.
+        if not plain / JUMP < seconds < plain * (JUMP + self.return_cost):
+            self._times.clear()
+        return excess
+
+    def record_larger(self) -> None:
+        """Count a step of more rows; behind another one it did not come back to a single row."""
+        if self.larger:
+            self._average(0.0)
+        self.larger += 1
+
+    def _average(self, excess: float) -> None:
+        self._return_seen = True
+        self.return_cost += (excess - self.return_cost) / RETURNS
+
+
+@dataclass
+class _Observed:
+    """What steps of one size showed: the cost of its further rows as a multiple of the expected one.
+
+    count: steps that say so. followed: the multiple that the neighbouring sizes follow. recent: since the context last
+    changed.
+    """
+
+    share: float
+    count: int
+    followed: float = inf
+    recent: bool = True
+
+
+class StepCostModel:
+    """The seconds of a plain step here and now, and the cost of larger ones in plain steps.
+
+    relative[b]: cost of a step of b rows, up to `max_rows`. slope[b]: least cost of a further row from there on, on
+    average up to any larger size. What a step showed counts for its own size at once, for the others and in `slope`
+    from the next `refresh` on.
+    """
+
+    relative: list[float]
+    slope: list[float]
+    _expected: npt.NDArray[np.float64]
+    _stale: bool
+
+    def __init__(self, max_rows: int, cost: Cost | None = None) -> None:
+        self._max_rows = max_rows
+        self._measured = cost if cost and cost.staircases else None
+        self._context = 0
+        self._unmeasured_row = UNKNOWN_ROW
+        self._prefill: tuple[int, float] | None = None
+        self._plain = PlainSteps()
+        self._observed: dict[int, _Observed] = {}
+        self._since_outlier = OUTLIER_PAUSE
+        self._expect()
+        self.refresh()
+
+    @property
+    def plain_s(self) -> float:
+        """Seconds of a step of one row, 0 before the first."""
+        return self._plain.seconds
+
+    @property
+    def needs_plain_step(self) -> bool:
+        """True if a plain step has to be timed before others are compared with it: at first, and now and then."""
+        return self._plain.is_due(self._measured_s)
+
+    def set_context(self, tokens: int) -> None:
+        """Look up the cost behind `tokens` tokens if the context has changed enough."""
+        if abs(tokens - self._context) >= CONTEXT_STEP:
+            self._context = tokens
+            # What looked too dear to be taken again would never be looked at again.
+            self._observed = {rows: each for rows, each in self._observed.items() if each.recent}
+            for each in self._observed.values():
+                each.recent = False
+            self._expect()
+
+    def record_prefill(self, rows: int, seconds: float) -> None:
+        """Take a prefill's time as a hint where no step was measured before."""
+        if rows >= MIN_PREFILL and seconds > 0 and not self._measured:
+            self._prefill = rows, seconds
+
+    def record(self, rows: int, seconds: float) -> float:
+        """Record a step's time and return its cost in plain steps, outliers clipped; of a plain step its excess."""
+        if rows == 1:
+            return self._record_plain(seconds)
+        if not self.plain_s or rows > self._max_rows:
+            return 1.0
+        self._plain.record_larger()
+        return self._record_larger(rows, seconds / self.plain_s)
+
+    def refresh(self) -> None:
+        """Let new times count in `relative` and `slope`: sizes without any follow the nearest one that has some."""
+        if not self._stale:
+            return
+        self._stale = False
+        cost = np.array(self._expected)
+        if self._observed:
+            for each in self._observed.values():
+                each.followed = each.share
+            sizes = np.array(list(self._observed))
+            shares = np.maximum([each.share for each in self._observed.values()], MIN_COST)
+            rows = np.arange(2, self._max_rows + 1)
+            distance = np.abs(np.log(rows)[:, None] - np.log(sizes))
+            cost[2:] = 1 + (cost[2:] - 1) * shares[distance.argmin(axis=1)] ** np.exp(-distance.min(axis=1))
+        self._without_return: list[float] = cost.tolist()
+        cost[2:] += self._plain.return_cost
+        self.relative = cost.tolist()
+        self.slope = _slopes(cost)
+
+    def _record_plain(self, seconds: float) -> float:
+        is_behind_larger = self._plain.larger > 0
+        excess = self._plain.record(seconds)
+        if is_behind_larger:
+            return excess
+        if self._plain.is_first_guess:
+            self.relative[2:] = [cost + self._plain.return_cost for cost in self._without_return[2:]]
+        if self._prefill and len(self._plain) >= MIN_PLAIN:
+            # A prefill may be slow because the weights come from disk; then the first guesses have to find out.
+            rows, prefill_s = self._prefill
+            self._unmeasured_row = min(SMALL_BATCH * prefill_s / rows / self.plain_s, MAX_PREFILL_ROW)
+            self._prefill = None
+            self._expect()
+        return 0.0
+
+    def _record_larger(self, rows: int, relative: float) -> float:
+        expected, unit = self._without_return[rows], max(self._expected[rows] - 1, MIN_COST)
+        is_new = rows not in self._observed
+        if is_new:
+            weight = MEASURED_WEIGHT if self._measured else 0
+            self._observed[rows] = _Observed((expected - 1) / unit, weight)
+        seen = self._observed[rows]
+        believed, booked = self._clip(relative, expected, seen, is_new)
+        seen.count = min(seen.count + 1, MAX_WEIGHT)
+        seen.share += ((believed - 1) / unit - seen.share) / seen.count
+        seen.recent = True
+        self._stale = self._stale or abs(seen.share - seen.followed) > NEIGHBOUR_CHANGE * seen.share
+        self._without_return[rows] = 1 + unit * seen.share
+        self.relative[rows] = self._without_return[rows] + self._plain.return_cost
+        return booked
+
+    def _clip(self, relative: float, expected: float, seen: _Observed, is_new: bool) -> tuple[float, float]:
+        """Return the cost to learn from a step and the cost to book for it; a believed jump forgets earlier steps."""
+        most = expected * (FIRST_JUMP if is_new else JUMP)
+        self._since_outlier += 1
+        if relative <= most:
+            relative = max(relative, expected / JUMP if seen.count else 1.0, 1.0)
+            return relative, relative
+        if self._since_outlier >= OUTLIER_PAUSE:
+            # Something else may have held it up. If another step is as slow soon, it was not that.
+            self._since_outlier = 0
+            if not is_new:
+                return most, most
+            seen.count = 0
+            return most, relative
+        seen.count = 0
+        return relative, relative
+
+    def _expect(self) -> None:
+        """Set what each size was expected to cost before its first step here."""
+        self._stale = True
+        rows = np.arange(self._max_rows + 1)
+        known = self._measured.at(self._context) if self._measured else None
+        self._measured_s = known.single if known else 0.0
+        if known is None or known.max_rows == 1:
+            self._expected = np.asarray(1 + (rows - 1) * self._unmeasured_row, np.float64)
+            return
+        sizes = [point.rows for point in known.points]
+        cost = np.interp(rows, sizes, [known.relative(size) for size in sizes])
+        cost[sizes[-1] + 1 :] = [known.relative(size) for size in range(sizes[-1] + 1, self._max_rows + 1)]
+        self._expected = np.asarray(np.maximum(cost, 1 + (rows - 1) * MIN_COST), np.float64)
+
+
+def _slopes(cost: npt.NDArray[np.float64]) -> list[float]:
+    """Return by rows the least cost of a further row, on average up to any larger size."""
+    rows = np.arange(len(cost))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slopes = (cost - cost[:, None]) / (rows - rows[:, None])
+    slopes[rows[:, None] >= rows] = np.inf
+    least: list[float] = slopes.min(axis=1).tolist()
+    return least

@@ -1,0 +1,302 @@
+"""Measure t(b) on an engine: steps of many sizes, in rounds, by a clock.
+
+Rows form a chain in sequence 0, as drafts do. The times of a size are spread over the whole measurement, so that what
+slows the machine down for a while slows all sizes down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from statistics import median, quantiles
+from time import perf_counter
+
+from lacli.auto.step_cost import Point, StepCost
+from lacli.batch import Batch
+from lacli.cache import Cache
+from lacli.engine import Engine
+from lacli.settings import DecodeSettings
+from lacli.tree import Origin, Tree
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+CONTEXTS = (64, 2048)
+"""Tokens before the steps: a short and a long text."""
+
+SECONDS = 20.0
+
+SAMPLE = (
+    "Write a Python function that counts the words of a text:\n```python\ndef count_words(text):\n    counts = {}\n"
+    "    for word in text.split():\n        counts[word] = counts.get(word, 0) + 1\n    return counts\n```\n"
+    "A hash table finds an entry by a number that is computed from its key. List ten things for a long walk: water, "
+    'bread, a map ... Turn this into JSON: {"name": "Ada", "age": 36, "town": "London"}. Once upon a time a lighthouse '
+    "keeper found a letter in a bottle; der Wind kam von Norden, et la mer montait."
+)
+"""A varied text to measure on: a mixture of experts uses few of them for a monotonous one."""
+
+MIN_ROUNDS = 3
+"""Times of a size at least, or its median would be any one of them."""
+
+SURVEY = 0.25
+"""Part of the time in which sizes are tried once, to see how many of them can be measured."""
+
+LADDER = ((32, 128), (16, 128), (8, 8), (4, 4), (1, 1))
+"""Choices of sizes for less and less time: all up to the first number, above it each that is twice the one before.
+
+The largest of these are left out, but none up to the second number.
+"""
+
+FILLING = 1 / 3
+"""Part of a context's time that its prefill may take."""
+
+WARMING, SINGLES = 2, 3
+"""Single-row steps of one visit, untimed and timed; larger steps are timed once.
+
+llama.cpp is faster when a step has the same shape as the one before, as in plain decoding and hardly ever with trees.
+"""
+
+
+@dataclass(frozen=True)
+class MeasurePlan:
+    """The contexts (tokens) and step sizes (rows, a single one always included) to measure in about `seconds` s."""
+
+    contexts: tuple[int, ...] = CONTEXTS
+    rows: tuple[int, ...] = ROWS
+    seconds: float = SECONDS
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(sorted({1, *self.rows}))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The step costs by context, and sentences about what was left out.
+
+    stuck: the cache cannot forget a row, so nothing could be measured.
+    """
+
+    staircases: tuple[StepCost, ...]
+    notes: tuple[str, ...] = ()
+    stuck: bool = False
+
+
+def engine_settings(rows: int, back: int = -1) -> DecodeSettings:
+    """Return settings for an engine with one sequence and the logits of `rows` rows; `back` as in DecodeSettings."""
+    return DecodeSettings(mode="lookup", lookup_draft=rows - 1, back=back) if rows > 1 else DecodeSettings(mode="plain")
+
+
+def drift(context: int) -> int:
+    """Return by how many tokens a text of `context` may grow while it is measured, if each step keeps its first row."""
+    return max(64, context // 4)
+
+
+def measure(
+    engine: Engine,
+    tokens: Sequence[int],
+    plan: MeasurePlan | None = None,
+    *,
+    clock: Callable[[], float] = perf_counter,
+    progress: Callable[[str], None] = lambda sentence: None,
+) -> Measurement:
+    """Return the step costs of an engine made with `engine_settings`, whose cache is cleared.
+
+    tokens: the text of contexts and rows, repeated as needed. progress: gets a sentence when something slow begins.
+    """
+    plan = plan or MeasurePlan()
+    end = clock() + plan.seconds
+    sizes, contexts, notes = _fitting(plan, engine)
+    bench = _Bench(engine, tokens, clock)
+    found: list[StepCost] = []
+    for left, context in zip(range(len(contexts), 0, -1), contexts, strict=True):
+        begin = clock()
+        seconds = max(end - begin, 0.0) / left
+        wanted, context = context, _affordable(found, context, FILLING * seconds)
+        if context < wanted:
+            notes.append(f"contexts above {context} tokens take too long for --seconds {plan.seconds:g}")
+        if found and context == found[-1].context:
+            break
+        progress(f"timing steps of 1 to {sizes[-1]} rows behind {context} tokens")
+        if not bench.fill(context, sizes[-1]):
+            return Measurement((), stuck=True)
+        staircase = bench.staircase(sizes, begin + seconds)
+        found.append(staircase)
+        if len(staircase.points) < len(sizes):
+            notes.append(_left_out(staircase, sizes, plan.seconds))
+    return Measurement(tuple(found), tuple(notes))
+
+
+@dataclass
+class _Times:
+    """Seconds of one size so far, with every row's logits read and with the first row's only."""
+
+    every: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+
+    def point(self, rows: int) -> Point:
+        every = median(self.every)
+        low, _, high = quantiles(self.every, n=4, method="inclusive") if len(self.every) > 1 else (every,) * 3
+        # Reading fewer choices takes no longer; a few times on a busy machine can look as if it did.
+        first = min(median(self.first), every)
+        return Point(rows, every, first, (high - low) / every if every else 0.0, len(self.every))
+
+
+class _Bench:
+    """Times steps behind a context that stays as it is."""
+
+    def __init__(self, engine: Engine, tokens: Sequence[int], clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._tokens = cycle(tokens)
+        self._clock = clock
+        self._cache = Cache(engine)
+        self._batch = Batch(engine.batch_rows)
+        self._context = 0
+        self._cache.clear()
+
+    def fill(self, context: int, largest: int) -> bool:
+        """Prefill `context` tokens for steps of up to `largest` rows; False if the cache cannot take back guesses."""
+        self._context = context
+        self._refill()
+        rows = min(2, largest)
+        self._decode(self._tree(rows, every=False))
+        return self._go_back(rows)
+
+    def staircase(self, sizes: Sequence[int], end: float) -> StepCost:
+        """Measure as many of the sizes as can be timed often enough until the clock shows `end`."""
+        begin = self._clock()
+        survey = self._survey(sizes, begin + SURVEY * (end - begin))
+        chosen = _chosen(sizes, survey, end - self._clock())
+        times = {size: _Times() for size in chosen}
+        cost, rounds = sum(_visit_seconds(survey, size) for size in chosen), 0
+        while rounds < MIN_ROUNDS or self._clock() + cost <= end:
+            for size in chosen:
+                self._visit(size, times[size])
+            rounds += 1
+        return StepCost(self._context, tuple(times[size].point(size) for size in chosen))
+
+    def _survey(self, sizes: Sequence[int], end: float) -> StepCost:
+        """Time one step of each doubled size, small ones first, until the clock shows `end`."""
+        points: list[Point] = []
+        for size in _doubled(sizes):
+            if len(points) > 1 and self._clock() > end:
+                break
+            seconds = self._step(size, every=True)
+            points.append(Point(size, seconds, seconds))
+        return StepCost(self._context, tuple(points))
+
+    def _visit(self, size: int, times: _Times) -> None:
+        if size == 1:
+            taken = [self._step(1, every=True) for _ in range(WARMING + SINGLES)][WARMING:]
+            times.every += taken
+            times.first += taken
+            return
+        times.every.append(self._step(size, every=True))
+        times.first.append(self._step(size, every=False))
+
+    def _step(self, size: int, *, every: bool) -> float:
+        """Return the seconds of decoding `size` rows and reading their choices."""
+        if self._cache.past > self._context + drift(self._context) or self._cache.room < size:
+            self._refill()
+        seconds = self._decode(self._tree(size, every=every))
+        self._go_back(size)
+        return seconds
+
+    def _refill(self) -> None:
+        if self._cache.past > self._context:
+            self._cache.clear()
+        self._cache.prefill(list(islice(self._tokens, self._context - self._cache.past)))
+
+    def _go_back(self, rows: int) -> bool:
+        """Take the last step back; a recurrent state, which is kept behind each row, goes back behind its first row."""
+        begin = self._cache.past
+        self._cache.grow(begin + rows)
+        return self._cache.truncate(begin) or self._cache.truncate(begin + 1)
+
+    def _tree(self, size: int, *, every: bool) -> Tree:
+        tree = Tree(next(self._tokens))
+        tree.add(list(islice(self._tokens, size - 1)), 0, Origin.CHAIN, verify=every)
+        return tree
+
+    def _decode(self, tree: Tree) -> float:
+        batch = self._batch.set_tree(tree, self._cache.past)
+        begin = self._clock()
+        fits = self._engine.decode(batch)
+        self._engine.greedy()
+        seconds = self._clock() - begin
+        assert fits, "contexts are chosen so that the steps fit"
+        return seconds
+
+
+def _doubled(sizes: Iterable[int]) -> Iterator[int]:
+    """Yield the sizes that are at least twice the one before, and the largest."""
+    last = 0
+    for size in (ordered := sorted(sizes)):
+        if size >= 2 * last or size == ordered[-1]:
+            yield size
+            last = size
+
+
+def _visit_seconds(survey: StepCost, size: int) -> float:
+    return (WARMING + SINGLES if size == 1 else 2) * survey.seconds(size)
+
+
+def _chosen(sizes: Sequence[int], survey: StepCost, seconds: float) -> list[int]:
+    """Return the sizes that can be timed often enough: all, or fewer of the large ones, or the smallest.
+
+    Small sizes differ most from their neighbours, and on a slow machine they are those that can pay.
+    """
+
+    def fit(chosen: Sequence[int]) -> bool:
+        return MIN_ROUNDS * sum(_visit_seconds(survey, size) for size in chosen) <= seconds
+
+    known = [size for size in sizes if size <= survey.max_rows]
+    doubled, chosen = list(_doubled(known)), known
+    for dense, largest in LADDER:
+        if fit(chosen):
+            break
+        chosen = [size for size in known if size <= dense or size in doubled]
+        while chosen[-1] > max(largest, *known[:2]) and not fit(chosen):
+            chosen.pop()
+    return chosen
+
+
+def _affordable(found: Sequence[StepCost], context: int, seconds: float) -> int:
+    """Return the context, or what can be prefilled of it in `seconds` at the speed of the largest measured step.
+
+    If that is hardly longer than the last one measured, the last one is returned.
+    """
+    if not found:
+        return context
+    last = found[-1]
+    possible = last.context + int(seconds / (last.seconds(last.max_rows, 1) / last.max_rows))
+    if possible >= context:
+        return context
+    return possible if possible >= 2 * last.context else last.context
+
+
+def _fitting(plan: MeasurePlan, engine: Engine) -> tuple[list[int], list[int], list[str]]:
+    """Return the sizes and contexts that the engine has room for, and sentences about the others.
+
+    If not all of both fits, half of the cells are for the steps.
+    """
+    longest, cells, notes = max(plan.contexts), engine.cells, list[str]()
+    room = max(cells // 2, cells - longest)
+    sizes = [size for size in plan.sizes if size <= min(engine.batch_rows, room)]
+    if dropped := plan.sizes[len(sizes) :]:
+        counts = f"{dropped[0]} to {dropped[-1]}" if len(dropped) > 1 else f"{dropped[0]}"
+        at_most = f"a batch takes {engine.batch_rows} (-b)"
+        if room < engine.batch_rows:
+            at_most = f"a context of {cells} cells (-c) has room for {room}"
+        notes.append(f"steps of {counts} rows were left out: {at_most}")
+    most = cells - sizes[-1]
+    if longest > most:
+        beside = "a row" if sizes[-1] == 1 else f"steps of {sizes[-1]} rows"
+        notes.append(f"contexts were cut to {most} tokens: beside {beside}, {cells} cells (-c) have room for no more")
+    return sizes, sorted({min(context, most) for context in plan.contexts}), notes
+
+
+def _left_out(staircase: StepCost, sizes: Sequence[int], seconds: float) -> str:
+    return (
+        f"behind {staircase.context} tokens only {len(staircase.points)} of {len(sizes)} sizes, up to "
+        f"{staircase.max_rows} rows, were measured; --seconds {3 * seconds:g} measures more"
+    )

@@ -1,0 +1,226 @@
+"""The cost of a model's steps on this machine: as kept in the records, or measured now and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from hashlib import sha256
+from math import isfinite
+from pathlib import Path
+from time import time
+from typing import Any
+
+from lacli.auto.measure import (
+    SAMPLE,
+    MeasurePlan,
+    drift,
+    engine_settings,
+    measure,
+)
+from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.llamacpp.build import build_files
+from lacli.llamacpp.context import LlamaEngine, most_back
+from lacli.llamacpp.devices import CPU, Device, with_threads
+from lacli.llamacpp.library import build, devices
+from lacli.llamacpp.model import LlamaModel, offloads
+from lacli.llamacpp.probe import proven
+from lacli.llamacpp.settings import ModelSettings, Placement
+from lacli.text.records import UNREADABLE, Records, model_identity
+
+KIND = "cost"
+"""The records' kind."""
+
+Progress = Callable[[str], None]
+Key = Mapping[str, object]
+
+
+def machine_key(path: Path, settings: ModelSettings) -> Key:
+    """Return all that a step's time depends on: the model file, the build, the devices and the context's settings."""
+    settings, _ = proven(settings)
+    library = repr((build(), build_files()))
+    return {
+        **model_identity(path),
+        "library": sha256(library.encode()).hexdigest()[:32],
+        "devices": build_devices(settings.placement),
+        "threads": settings.threads,
+        "threads_batch": settings.threads_batch,
+        "gpu_layers": settings.gpu_layers if offloads(settings) else 0,
+        "flash_attention": settings.flash_attention,
+        "cache_type_k": settings.cache_type_k,
+        "cache_type_v": settings.cache_type_v,
+        "repack": settings.repack,
+        "tiled": settings.tiled,
+    }
+
+
+def cost_key(path: Path, settings: ModelSettings, plan: MeasurePlan) -> Key:
+    """Return what a measured cost is kept under: the machine, what was asked for, and the room that -c and -b leave."""
+    cells, batch = room(plan, settings)
+    asked = {"contexts": sorted(set(plan.contexts)), "rows": list(plan.sizes), "cells": cells, "batch": batch}
+    return {**machine_key(path, settings), **asked}
+
+
+def room(plan: MeasurePlan, settings: ModelSettings, default_context: int = 0) -> tuple[int, int]:
+    """Return the cells and the rows of a batch that a plan needs, or what -c and -b allow (`default_context`: -c 0)."""
+    batch = min(plan.sizes[-1], settings.batch)
+    cells = max(plan.contexts) + batch
+    return min(settings.context or default_context or cells, cells), batch
+
+
+def build_devices(placement: Placement) -> str:
+    """Return all devices that could take part, and how the model is split: a GPU gets large batches in any case."""
+    words = ", ".join(f"{device.name}: {device.description.strip()}" for device in _taking_part(placement))
+    split = " ".join(replace(placement, devices=()).flags)
+    return f"{words} ({split})" if split else words
+
+
+def device_names(placement: Placement, *, offloaded: bool) -> str:
+    """Return what computes a model, in words: the processor, and the other devices if layers are there."""
+    there = _taking_part(placement)
+    return ", ".join(device.description.strip() for device in there if offloaded or device.name == CPU)
+
+
+def _taking_part(placement: Placement) -> list[Device]:
+    """Return the named devices in their order and the processor behind them; all devices if none is named."""
+    found = devices()
+    if not placement.devices:
+        return found
+    by_name = {device.name: device for device in found}
+    named = [by_name.get(name, Device(name, "on another machine", True)) for name in placement.devices if name != CPU]
+    return named + [device for device in found if device.name == CPU]
+
+
+def known_cost(state: Path, path: Path, settings: ModelSettings) -> Cost | None:
+    """Return the cost with the most measured steps of a model on this machine, whatever was asked for; or None."""
+    kept = [(key, value) for key, value in Records(state).all(KIND) if key.get("model") == path.name]
+    if not kept:
+        return None  # without hashing the model's file
+    machine = machine_key(path, settings).items()
+    costs = [cost for key, value in kept if machine <= key.items() and (cost := _cost(value)) and cost.staircases]
+    return max(costs, key=_richness, default=None)
+
+
+def cost_of(
+    key: Key,
+    plan: MeasurePlan,
+    state: Path,
+    measured: Callable[[], Cost],
+    *,
+    fresh: bool = False,
+    progress: Progress = lambda sentence: None,
+) -> tuple[Cost, bool]:
+    """Return the kept cost if it was measured with the plan's time, else `measured` now and keep it; and which it is.
+
+    fresh: measure in any case. progress: gets the reason if it cannot or should not be kept.
+    """
+    records = Records(state, progress)
+    kept = None if fresh else _cost(records.read(KIND, key))
+    if kept and kept.budget >= plan.seconds:
+        return kept, True
+    cost = measured()
+    rough = "the times vary too much to be kept: the machine is busy, and fewer threads may help (-t)"
+    if failure := rough if cost.rough else records.save(KIND, key, asdict(cost)):
+        progress(failure)
+    return cost, False
+
+
+def cost_beside(
+    model: LlamaModel,
+    settings: ModelSettings,
+    seconds: float,
+    state: Path,
+    progress: Progress,
+    opening: AbstractContextManager[None] | None = None,
+) -> Cost:
+    """Return the kept cost of an open model, or measure it in about `seconds` s, as `measure_cost` does."""
+    plan = MeasurePlan(seconds=seconds)
+
+    def measured() -> Cost:
+        return measure_cost(model, settings, plan, progress, opening)
+
+    return cost_of(cost_key(model.path, settings, plan), plan, state, measured, progress=progress)[0]
+
+
+def measure_cost(
+    model: LlamaModel,
+    settings: ModelSettings,
+    plan: MeasurePlan,
+    progress: Progress = lambda sentence: None,
+    opening: AbstractContextManager[None] | None = None,
+) -> Cost:
+    """Measure a model in a context of its own, as small as it can be; `opening` is entered while it is made.
+
+    Raises ModelLoadError if there is no memory for it.
+    """
+    settings = with_threads(settings)
+    cost = Cost(
+        (),
+        description=model.description,
+        devices=device_names(model.placement, offloaded=model.offloaded),
+        chain_only=model.chain_only,
+        measured_at=time(),
+        budget=plan.seconds,
+    )
+    back = most_back(model, settings)
+    if not back:
+        return cost
+    # A step's time depends on the cells in use, not on those that are there.
+    cells, batch = room(plan, settings, model.default_context)
+    if back > 0:
+        plan, cells = _of_chains(plan, back, settings.context or model.default_context)
+    largest = max(size for size in plan.sizes if size <= batch)
+    with opening or nullcontext():
+        engine = LlamaEngine(model, replace(settings, context=cells), engine_settings(largest, back))
+    with engine:
+        found = measure(engine, model.tokenize(SAMPLE) or [0], plan, progress=progress)
+    stuck = "its cache cannot go back to what it was before a step" if found.stuck else model.chain_only
+    return replace(cost, staircases=found.staircases, notes=found.notes, chain_only=stuck)
+
+
+def _of_chains(plan: MeasurePlan, back: int, cells: int) -> tuple[MeasurePlan, int]:
+    """Return the plan for steps that can be taken back but for their first row, and its cells, at most `cells`.
+
+    The text grows by those rows.
+    """
+    largest = 1 + back
+    rows = tuple({min(size, largest) for size in plan.rows})
+    contexts = tuple(min(context, max(cells - largest - drift(cells), 1)) for context in plan.contexts)
+    return replace(plan, rows=rows, contexts=contexts), max(contexts) + drift(max(contexts)) + largest
+
+
+def _richness(cost: Cost) -> tuple[int, float, float]:
+    """Order costs by the measured steps, then by the time it took, then by age."""
+    return sum(len(step_cost.points) for step_cost in cost.staircases), cost.budget, cost.measured_at
+
+
+def _cost(kept: Any) -> Cost | None:
+    """Return a cost as it was saved, None for anything else."""
+    try:
+        cost = Cost(
+            tuple(map(_step_cost, kept["staircases"])),
+            description=str(kept["description"]),
+            devices=str(kept["devices"]),
+            chain_only=str(kept["chain_only"]),
+            notes=tuple(map(str, kept["notes"])),
+            measured_at=float(kept["measured_at"]),
+            budget=float(kept["budget"]),
+        )
+    except UNREADABLE:
+        return None
+    return cost if cost.staircases or cost.chain_only else None
+
+
+def _step_cost(kept: dict[str, Any]) -> StepCost:
+    points = tuple(map(_point, kept["points"]))
+    rows = [point.rows for point in points]
+    if rows[:1] != [1] or rows != sorted(set(rows)):
+        raise ValueError("no t(b)")
+    return StepCost(int(kept["context"]), points)
+
+
+def _point(kept: dict[str, Any]) -> Point:
+    every, first, spread = (float(kept[name]) for name in ("every", "first", "spread"))
+    if not all(isfinite(seconds) and seconds > 0 for seconds in (every, first)):
+        raise ValueError("no time of a step")
+    return Point(int(kept["rows"]), every, first, spread, int(kept["repeats"]))

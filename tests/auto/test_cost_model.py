@@ -1,0 +1,213 @@
+"""What a step costs here and now: the measured t(b), the prefill's hint, and the steps themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lacli.auto import cost_model
+from lacli.auto.cost_model import (
+    JUMP,
+    MIN_COST,
+    MIN_PREFILL,
+    OUTLIER_PAUSE,
+    PATIENCE,
+    PLAIN_STEPS,
+    SMALL_BATCH,
+)
+from lacli.auto.step_cost import Cost, Point, StepCost
+
+MOST = 16
+PLAIN_S = 0.01
+UNKNOWN = [1 + cost_model.UNKNOWN_ROW * more for more in range(MOST)]
+
+
+class Model(cost_model.StepCostModel):
+    """Lets all that it learns count at once."""
+
+    def set_context(self, tokens: int) -> None:
+        super().set_context(tokens)
+        self.refresh()
+
+    def record(self, rows: int, seconds: float) -> float:
+        booked = super().record(rows, seconds)
+        self._stale = True
+        self.refresh()
+        return booked
+
+
+@pytest.fixture(autouse=True, scope="module")
+def going_back_costs_nothing() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost_model, "RETURN_S", 0.0)
+        yield
+
+
+def step_cost(costs: dict[int, float], context: int = 0) -> StepCost:
+    return StepCost(context, tuple(Point(rows, cost * PLAIN_S, cost * PLAIN_S) for rows, cost in costs.items()))
+
+
+UNEVEN = {1: 1.0, 2: 1.9, 3: 2.8, 4: 1.9, 8: 3.4, 16: 5.1}
+MEASURED = Cost((step_cost(UNEVEN),))
+
+sizes = st.integers(2, MOST)
+seen = st.lists(st.tuples(sizes, st.floats(0.2, 30)), max_size=30)
+any_cost = st.one_of(
+    st.none(),
+    st.lists(st.floats(0.9, 20), min_size=MOST - 1, max_size=MOST - 1).map(
+        lambda each: Cost((step_cost({1: 1.0, **dict(enumerate(each, start=2))}),))
+    ),
+)
+
+
+def model_of(cost: Cost | None = MEASURED, plain_steps: int = 1) -> Model:
+    model = Model(MOST, cost)
+    see(model, 1, 1.0, plain_steps)
+    return model
+
+
+def see(model: Model, rows: int, relative: float, times: int) -> None:
+    for _ in range(times):
+        model.record(rows, relative * PLAIN_S)
+
+
+def test_before_any_step_it_is_what_was_measured_at_the_texts_length() -> None:
+    model = Model(MOST, MEASURED)
+    assert [model.relative[rows] for rows in UNEVEN] == pytest.approx(list(UNEVEN.values()))
+    assert model.relative[12] == pytest.approx((3.4 + 5.1) / 2)
+    model = Model(MOST, Cost((step_cost({1: 1.0, 16: 4.0}), step_cost({1: 1.0, 16: 8.0}, context=1000))))
+    for tokens, cost in ((0, 4), (500, 6), (5000, 8), (0, 4)):
+        model.set_context(tokens)
+        assert model.relative[16] == pytest.approx(cost)
+
+
+@pytest.mark.parametrize("cost", [None, Cost(()), Cost((), chain_only="one row at a time")])
+def test_where_nothing_is_known_each_row_costs_the_same(cost: Cost | None) -> None:
+    assert Model(MOST, cost).relative[1:] == pytest.approx(UNKNOWN)
+
+
+def test_a_long_prefill_says_what_rows_cost_once_two_plain_steps_are_known() -> None:
+    model = Model(MOST)
+    model.record_prefill(100, 100 * 0.1 * PLAIN_S)
+    for expected in (UNKNOWN[1], 1 + 0.1 * SMALL_BATCH):
+        model.record(1, PLAIN_S)
+        assert model.relative[2] == pytest.approx(expected)
+    short, measured = Model(MOST), Model(MOST, MEASURED)
+    short.record_prefill(MIN_PREFILL - 1, 1.0)
+    measured.record_prefill(100, 1.0)
+    for each, before in ((short, Model(MOST)), (measured, Model(MOST, MEASURED))):
+        see(each, 1, 1.0, 3)
+        assert each.relative == before.relative
+
+
+def test_a_plain_step_costs_the_median_of_the_latest_ones() -> None:
+    model = Model(MOST)
+    assert model.plain_s == 0
+    for seconds in (9.0, 1.0, 2.0):
+        model.record(1, seconds)
+    assert model.plain_s == 2.0
+    for _ in range(PLAIN_STEPS):
+        model.record(1, 5.0)
+    assert model.plain_s == 5.0
+
+
+def test_a_plain_step_is_due_at_first_after_a_slow_first_one_and_now_and_then() -> None:
+    model = Model(MOST, MEASURED)
+    assert model.needs_plain_step
+    model.record(1, 2 * PLAIN_S)
+    assert model.needs_plain_step
+    model.record(1, PLAIN_S)
+    for pause in (PATIENCE, 2 * PATIENCE):
+        for _ in range(pause):
+            assert not model.needs_plain_step
+            model.record(4, 1.9 * PLAIN_S)
+        assert model.needs_plain_step
+        model.record(1, PLAIN_S)
+
+
+def test_a_step_before_the_first_plain_one_or_larger_than_any_may_be_says_nothing() -> None:
+    for model in (Model(MOST, MEASURED), model_of()):
+        assert model.record(4 if not model.plain_s else MOST + 1, 9.0) == 1.0
+        assert model.relative == Model(MOST, MEASURED).relative
+
+
+@given(any_cost, sizes, st.floats(1.05, 12))
+@settings(max_examples=30)
+def test_a_size_that_is_seen_often_costs_what_it_does(cost: Cost | None, rows: int, relative: float) -> None:
+    model = model_of(cost)
+    see(model, rows, relative, 200)
+    assert model.relative[rows] == pytest.approx(relative, rel=0.03)
+
+
+def test_a_busy_moment_is_no_new_machine_and_two_are_one() -> None:
+    model = model_of()
+    see(model, 8, 3.4, OUTLIER_PAUSE)
+    assert model.record(8, 1000 * PLAIN_S) == pytest.approx(3.4 * JUMP)
+    assert model.relative[8] < 3.4 * (1 + (JUMP - 1) / 4)
+    assert model.record(8, 9 * PLAIN_S) == pytest.approx(9.0) and model.relative[8] == pytest.approx(9.0)
+
+
+def test_a_machine_that_became_slower_is_believed_in_a_dozen_steps() -> None:
+    model = model_of()
+    see(model, 8, 3.4, 30)
+    see(model, 8, 6.8, 12)
+    assert model.relative[8] > 5
+
+
+@given(any_cost, seen)
+def test_no_step_is_cheaper_than_a_plain_one_and_slopes_are_the_least_a_further_row_costs(
+    cost: Cost | None, steps: list[tuple[int, float]]
+) -> None:
+    """A measurement or a time that says otherwise was disturbed."""
+    model = model_of(cost)
+    for rows, relative in steps:
+        model.record(rows, relative * PLAIN_S)
+    costs = model.relative
+    assert costs[1] == 1 and min(costs[1:]) > 1 - 1e-9
+    for rows in range(1, MOST):
+        least = min((costs[more] - costs[rows]) / (more - rows) for more in range(rows + 1, MOST + 1))
+        assert model.slope[rows] == pytest.approx(least, abs=1e-9)
+    assert model.slope[MOST] == float("inf")
+
+
+@given(sizes, sizes, st.floats(1.1, 10))
+@settings(max_examples=50)
+def test_a_size_not_seen_is_off_as_the_nearest_seen_one_and_less(rows: int, other: int, relative: float) -> None:
+    model, before = model_of(None), Model(MOST).relative
+    see(model, rows, relative, 50)
+    share, farther = ((model.relative[size] - 1) / (before[size] - 1) for size in (rows, other))
+    assert min(share, 1) - 1e-9 <= farther <= max(share, 1) + 1e-9
+    if other != rows and abs(share - 1) > 0.1:
+        assert abs(farther - 1) < abs(share - 1)
+
+
+def test_what_was_seen_behind_another_context_is_forgotten_where_it_was_not_seen_since() -> None:
+    model = model_of()
+    see(model, 8, 9.0, 40)
+    model.set_context(1000)
+    assert model.relative[8] == pytest.approx(9.0, rel=0.01)
+    model.set_context(2000)
+    assert model.relative[8] == pytest.approx(3.4)
+
+
+def test_times_of_nothing_break_nothing() -> None:
+    model = Model(MOST)
+    model.record_prefill(100, 0.0)
+    for rows, seconds in ((1, 0.0), (1, 0.0), (4, 0.0), (1, MIN_COST), (4, 0.0)):
+        model.record(rows, seconds)
+    assert model.relative[4] >= 1
+
+
+def test_what_going_back_to_one_row_costs_is_learned_and_counts_for_every_larger_step() -> None:
+    model = model_of(plain_steps=9)
+    for _ in range(40):
+        model.record(4, 1.9 * PLAIN_S)
+        assert model.record(1, 1.5 * PLAIN_S) == pytest.approx(0.5)
+    assert [model.relative[rows] for rows in (4, 8)] == pytest.approx([1.9 + 0.5, 3.4 + 0.5], rel=0.02)
+    assert model.plain_s == PLAIN_S
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost_model, "RETURN_S", 0.1 * PLAIN_S)
+        assert model_of().relative[4] == pytest.approx(1.9 + 0.1)

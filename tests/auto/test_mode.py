@@ -1,0 +1,498 @@
+"""Mode auto in the loop: plain's text from any sources at any cost, and hardly ever more time than plain's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lacli.auto import acceptance
+from lacli.auto.past_texts import PastTexts
+from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.batch import Batch
+from lacli.decode import Decoder
+from lacli.engine import Successors
+from lacli.settings import SOURCES, DecodeSettings, SourceName
+from lacli.stats import Step
+from lacli.tree import Origin
+from lacli.verify import SampleAndMatch
+from tests.fakes.clock import ClockedEngine, FakeClock
+from tests.fakes.sampler import FakeSampler
+from tests.fakes.scripted_engine import ScriptedEngine
+from tests.test_decode import (
+    VOCABULARY,
+    ends,
+    engine_for,
+    holds_its_text,
+    plain_tokens,
+    prompts,
+    tokens_of,
+)
+
+PLAIN_S = 0.01
+
+any_sources = st.lists(st.sampled_from(SOURCES), unique=True).map(tuple)
+any_auto = st.builds(
+    DecodeSettings,
+    mode=st.just("auto"),
+    window=st.integers(0, 7),
+    ngram=st.integers(2, 6),
+    guesses=st.integers(0, 6),
+    window_init=st.sampled_from(["prompt", "random", "pool"]),
+    window_shift=st.sampled_from(["once", "refill"]),
+    pool_keys=st.integers(1, 20),
+    sources=st.one_of(st.just(SOURCES), any_sources),
+    auto_rows=st.integers(1, 70),
+    ordered=st.booleans(),
+    least_outputs=st.sampled_from([1, 2]),
+)
+
+
+@dataclass(frozen=True)
+class Stairs:
+    """What steps cost in plain steps, by rows; straight lines between."""
+
+    costs: tuple[tuple[int, float], ...]
+
+    @property
+    def measured(self) -> Cost:
+        return Cost((StepCost(0, tuple(Point(rows, cost * PLAIN_S, cost * PLAIN_S) for rows, cost in self.costs)),))
+
+    def seconds(self, rows: int) -> float:
+        return self.measured.at(0).seconds(rows)
+
+
+any_stairs = st.one_of(
+    st.just(Stairs(((1, 1.0), (64, 1.3)))),
+    st.floats(0, 0.02).map(lambda row: Stairs(((1, 1.0), (64, 1 + 63 * row)))),
+    st.lists(st.floats(0.9, 6), min_size=6, max_size=6).map(
+        lambda costs: Stairs(((1, 1.0), *zip((2, 3, 4, 8, 16, 64), costs, strict=True)))
+    ),
+)
+
+
+seldom = st.one_of(st.just(frozenset[int]()), ends)
+
+
+@contextmanager
+def clocked(clock: FakeClock, first_trial: int = acceptance.FIRST_TRIAL) -> Iterator[None]:
+    """Let the loop read this clock, and try a window after `first_trial` steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        clock.install(patch)
+        patch.setattr(acceptance, "FIRST_TRIAL", first_trial)
+        yield
+
+
+def toy(
+    chosen: DecodeSettings, stairs: Stairs, clock: FakeClock, cells: int, ends: frozenset[int], batch_rows: int = 256
+) -> ClockedEngine:
+    alike = engine_for(chosen, cells, batch_rows, ends=ends)
+    return ClockedEngine(
+        cells,
+        alike.batch_rows,
+        alike.sequences,
+        VOCABULARY,
+        ends,
+        most_outputs=alike.most_outputs,
+        ordered=alike.ordered,
+        least_outputs=alike.least_outputs,
+        clock=clock,
+        cost=lambda rows, outputs: stairs.seconds(rows),
+    )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A run of the toy: what its steps cost, what is believed of it beforehand, and where it ends."""
+
+    chosen: DecodeSettings
+    real: Stairs
+    measured: Stairs | None
+    prompt: list[int]
+    ends: frozenset[int]
+    limit: int
+    cells: int
+    batch_rows: int = 256
+
+    def plain(self, prompt: list[int], limit: int) -> list[int]:
+        # A row that pads a step needs a cell, which the text then cannot have.
+        return plain_tokens(prompt, limit, self.cells - self.chosen.least_outputs + 1, self.ends)
+
+    def steps(self) -> list[Step]:
+        """The steps of two answers, which are those of a plain run."""
+        clock = FakeClock()
+        engine = toy(self.chosen, self.real, clock, self.cells, self.ends, self.batch_rows)
+        text = self.plain(self.prompt, self.limit)
+        # The kept text is the answer itself, but for a token.
+        kept = PastTexts([np.array([*self.prompt, *text[:9], 0, *text[9:]], np.int32)])
+        with clocked(clock, first_trial=2):
+            decoder = Decoder(engine, self.chosen, cost=self.measured.measured if self.measured else None, kept=kept)
+            steps = list(decoder.generate(self.prompt, self.limit))
+            assert tokens_of(steps) == text
+            assert decoder.text == self.prompt + text
+            assert holds_its_text(decoder, engine)
+            begun = [*decoder.text[:20], *self.prompt[:3]]
+            again = list(decoder.generate(begun, 9, reuse=True))
+            assert tokens_of(again) == self.plain(begun, 9)
+            assert holds_its_text(decoder, engine)
+        for step in [*steps, *again]:
+            assert step.rows <= self.chosen.most_rows and step.drafted < self.chosen.most_tokens
+            assert step.plan or not step.drafted
+        return [*steps, *again]
+
+
+any_setting = st.builds(
+    Setting,
+    any_auto,
+    any_stairs,
+    st.one_of(st.none(), any_stairs),
+    prompts,
+    seldom,
+    st.integers(-1, 60),
+    st.integers(60, 110),
+    st.one_of(st.just(256), st.integers(4, 40)),
+)
+wide = st.builds(
+    Setting,
+    st.builds(
+        DecodeSettings,
+        mode=st.just("auto"),
+        window=st.integers(3, 7),
+        ngram=st.integers(3, 4),
+        window_init=st.sampled_from(["prompt", "random", "pool"]),
+        auto_rows=st.integers(30, 70),
+        ordered=st.booleans(),
+    ),
+    st.just(Stairs(((1, 1.0), (64, 1.3)))),
+    st.just(Stairs(((1, 1.0), (64, 1.3)))),
+    prompts.map(lambda prompt: prompt * 2),
+    st.just(frozenset[int]()),
+    st.integers(30, 60),
+    st.just(200),
+)
+"""All sources in large trees."""
+
+
+@pytest.mark.parametrize(
+    ("settings_of_runs", "examples", "least"),
+    [pytest.param(any_setting, 300, 0.05, id="any"), pytest.param(wide, 60, 0.5, id="wide")],
+)
+def test_any_sources_at_any_cost_give_plains_text(
+    settings_of_runs: st.SearchStrategy[Setting], examples: int, least: float
+) -> None:
+    guessed: Counter[Origin] = Counter()
+    count: Counter[str] = Counter()
+
+    @given(settings_of_runs)
+    @settings(max_examples=examples)
+    def holds(setting: Setting) -> None:
+        for step in setting.steps():
+            count["all"] += 1
+            count["with guesses"] += step.drafted > 0
+            guessed.update(set(step.guesses))
+
+    holds()
+    assert count["with guesses"] > least * count["all"], "hardly anything was guessed: the test has lost its point"
+    if settings_of_runs is wide:
+        for origin in (Origin.SUFFIX, Origin.RECYCLING, Origin.POOL, Origin.WINDOW, Origin.STORE):
+            assert guessed[origin] > 0.02 * count["all"], f"{origin} hardly guessed: the test has lost its point"
+
+
+@given(
+    any_auto, any_stairs, prompts, st.integers(0, 1000), st.sampled_from([0.3, 1.0, 3.0]), st.sampled_from([0.0, 0.5])
+)
+@settings(max_examples=100)
+def test_a_seed_gives_plains_text_at_any_cost(
+    chosen: DecodeSettings, stairs: Stairs, prompt: list[int], seed: int, temperature: float, penalty: float
+) -> None:
+    plain, sampler = DecodeSettings(mode="plain"), FakeSampler(seed, temperature, penalty)
+    alone = tokens_of(list(Decoder(engine_for(plain), plain, SampleAndMatch(sampler)).generate(prompt, 40)))
+    clock = FakeClock()
+    with clocked(clock, first_trial=2):
+        engine = toy(chosen, stairs, clock, 256, frozenset())
+        decoder = Decoder(engine, chosen, SampleAndMatch(sampler), cost=stairs.measured)
+        assert tokens_of(list(decoder.generate(prompt, 40))) == alone
+    assert sampler._seen == prompt + alone
+
+
+CPU_F16 = Stairs(((1, 1.0), (2, 2.0), (4, 2.5), (8, 3.7), (16, 5.9), (32, 10.0), (64, 19.0)))
+CPU_Q4 = Stairs(
+    ((1, 1.0), (2, 1.9), (3, 2.8), (4, 1.9), (5, 2.7), (7, 4.5), (8, 3.4), (16, 5.1), (32, 9.9), (64, 19.9))
+)
+GPU = Stairs(((1, 1.0), (64, 1.3)))
+"""Shapes of two CPUs, with three rows dearer than four on the second, and of a GPU."""
+
+STAIRS = {"f16": CPU_F16, "q4_0": CPU_Q4, "gpu": GPU}
+AUTO = DecodeSettings(mode="auto")
+TOKENS, PROMPT = 50, 200
+LONG = 1500
+WORST = 1.02
+
+
+@dataclass
+class Writer:
+    """A text that copies passages of itself, some of whose tokens are others than the guessed ones.
+
+    departs: after how many right guesses, None for never. subject: places after which copying and nonsense take turns.
+    """
+
+    seed: int
+    departs: int | None = None
+    subject: int | None = None
+    passage: int = 60
+    good: int = 0
+    random: Random = field(init=False)
+    text: list[int] = field(init=False)
+    copied: int = -1
+    run: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        self.text = [self.random.randrange(TOKENS) for _ in range(PROMPT)]
+
+    def __call__(self, place: int, guessed: Set[int]) -> int:
+        del self.text[place:]
+        token = self._next(place)
+        self.run = self.run + 1 if guessed else 0
+        if self.departs is not None and place > self.good and self.run > self.departs and token in guessed:
+            token = self.random.choice([other for other in range(TOKENS) if other not in guessed])
+            self.copied = -1
+        self.text.append(token)
+        return token
+
+    def _next(self, place: int) -> int:
+        if self.subject and place // self.subject % 2:
+            return self.random.randrange(TOKENS)
+        if self.copied < 0 or self.random.random() < 1 / self.passage:
+            self.copied = self.random.randrange(place - 2)
+        self.copied += 1
+        return self.text[self.copied - 1]
+
+
+Seconds = Callable[[int, int], float]
+"""Seconds of a step by its rows and its place in the text."""
+
+
+def run(
+    writer: Writer, seconds: Seconds, cost: Cost | None, chosen: DecodeSettings = AUTO, length: int = LONG
+) -> tuple[float, list[Step]]:
+    """How much longer the answer took than its tokens would have one by one, and its steps."""
+    clock = FakeClock()
+    engine = ScriptedEngine(writer, seconds, clock)
+    with clocked(clock):
+        steps = list(Decoder(engine, chosen, cost=cost).generate(list(writer.text), length))
+    plain = sum(seconds(1, PROMPT - 1 + token) for token in range(length))
+    return sum(step.seconds for step in steps) / plain, steps
+
+
+WRITERS: dict[str, Callable[[int], Writer]] = {
+    "each guess is wrong": lambda seed: Writer(seed, departs=0),
+    "each guess is wrong and nothing repeats": lambda seed: Writer(seed, departs=0, passage=1),
+    "one guess is right": lambda seed: Writer(seed, departs=1),
+    "four guesses are right": lambda seed: Writer(seed, departs=4),
+    "it copies well and then each guess is wrong": lambda seed: Writer(seed, departs=0, good=PROMPT + 300),
+    "copying and nonsense take turns": lambda seed: Writer(seed, subject=300),
+    "nonsense": lambda seed: Writer(seed, passage=1),
+}
+
+
+JUMPS: dict[str, Callable[[int, float], float]] = {
+    "": lambda rows, before: before,
+    "several rows cost twice as much": lambda rows, before: before * (1 + (rows > 1)),
+    "all steps take twice as long": lambda rows, before: before * 2,
+    "a single row costs half": lambda rows, before: before / (1 + (rows == 1)),
+    "a single row costs twice as much": lambda rows, before: before * (1 + (rows == 1)),
+}
+"""What steps cost from the middle of the text on, by rows."""
+
+HOSTILE = [
+    *((name, "q4_0", known, jump) for name in WRITERS for known, jump in (("q4_0", ""), ("", ""), ("gpu", ""))),
+    *((name, "f16", known, "") for name in WRITERS for known in ("f16", "")),
+    *((name, "gpu", "gpu" if place % 2 else "", "") for place, name in enumerate(WRITERS)),
+    *((name, "q4_0", "q4_0", jump) for name in WRITERS for jump in JUMPS if jump),
+    *(("four guesses are right", shape, shape, jump) for shape in ("f16", "gpu") for jump in JUMPS if jump),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "known", "jump"), HOSTILE)
+def test_a_hostile_text_costs_hardly_more_than_a_plain_run_whatever_was_believed_of_the_machine(
+    name: str, shape: str, known: str, jump: str
+) -> None:
+    stairs, after = STAIRS[shape], JUMPS[jump]
+
+    def seconds(rows: int, place: int) -> float:
+        before = stairs.seconds(rows)
+        return after(rows, before) if place > PROMPT + LONG // 2 else before
+
+    took, steps = run(WRITERS[name](1), seconds, STAIRS[known].measured if known else None)
+    assert took <= WORST
+    assert jump or any(step.drafted for step in steps), "nothing was tried"
+
+
+@pytest.mark.parametrize("slow", [(1, 4.0), (3, 2.0), (5, 3.0)])
+@pytest.mark.parametrize("passage", [4, 8, 20])
+@pytest.mark.parametrize("shape", ["f16", "q4_0"])
+def test_first_steps_that_were_slow_deceive_no_one(shape: str, passage: int, slow: tuple[int, float]) -> None:
+    stairs, (count, factor) = STAIRS[shape], slow
+
+    def seconds(rows: int, place: int) -> float:
+        return stairs.seconds(rows) * (factor if rows == 1 and place < PROMPT - 1 + count else 1)
+
+    assert run(Writer(4, passage=passage), seconds, None)[0] <= WORST
+
+
+@dataclass
+class Watching(ScriptedEngine):
+    """Remembers the sequences of each step's rows, and whether it was asked for anything beside its choices."""
+
+    used: list[set[int]] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    asked: int = 0
+
+    def decode(self, batch: Batch) -> bool:
+        if batch.wanted:
+            if not self.rows:
+                # What the prompt took is no step's.
+                self.asked = 0
+            self.rows.append(len(batch))
+            self.used.append(set(batch.sequence_ids[: int(batch.sequence_counts[: len(batch)].sum())].tolist()))
+        return super().decode(batch)
+
+    def successors(self, most: int) -> Successors:
+        self.asked += 1
+        return super().successors(most)
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self.asked += 1
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        self.asked += bool(start)
+        return True
+
+
+def watched(
+    writer: Writer,
+    stairs: Stairs,
+    chosen: DecodeSettings = AUTO,
+    length: int = 300,
+    first_trial: int = acceptance.FIRST_TRIAL,
+    kept: PastTexts | None = None,
+) -> tuple[Watching, list[Step]]:
+    clock = FakeClock()
+    engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, sequences=chosen.sequences)
+    with clocked(clock, first_trial):
+        decoder = Decoder(engine, chosen, cost=stairs.measured, kept=kept)
+        prompt = list(writer.text)
+        steps = list(decoder.generate(prompt, length))
+    return engine, steps
+
+
+def test_where_rows_are_dear_and_nothing_repeats_each_step_is_a_plain_one_and_nothing_else_is_asked() -> None:
+    engine, _ = watched(Writer(5, passage=1), CPU_F16)
+    drafted = sum(rows > 1 for rows in engine.rows)
+    assert drafted < 0.02 * len(engine.rows)
+    assert all(used == {0} for used in engine.used)
+    # When all is done the cache is cut to the text.
+    assert engine.asked <= drafted + 1
+
+
+@pytest.mark.parametrize("stairs", [CPU_F16, CPU_Q4])
+def test_where_rows_are_dear_drafts_are_chains_in_the_texts_own_sequence(stairs: Stairs) -> None:
+    engine, steps = watched(Writer(6), stairs)
+    assert max(engine.rows) > 5 and all(used == {0} for used in engine.used)
+    assert {origin for step in steps for origin in step.guesses} == {Origin.SUFFIX}
+
+
+def test_a_single_chain_of_cheap_rows_is_in_the_texts_own_sequence_too() -> None:
+    chosen = replace(AUTO, sources=("suffix",))
+    writer = Writer(7)
+    # Each two tokens are followed by one token only: there is never a second branch.
+    writer.text = list(range(TOKENS)) * (PROMPT // TOKENS)
+    engine, _ = watched(writer, GPU, replace(chosen, auto_rows=5))
+    chains = [used for used, rows in zip(engine.used, engine.rows, strict=True) if rows > 1]
+    assert chains and all(used == {0} for used in chains)
+
+
+def test_where_rows_are_nearly_free_all_sources_grow_one_tree() -> None:
+    engine, steps = watched(Writer(8, passage=10), GPU, first_trial=2)
+    assert max(engine.rows) > 30
+    guesses = Counter(origin for step in steps for origin in set(step.guesses))
+    assert {Origin.SUFFIX, Origin.RECYCLING, Origin.POOL} <= set(guesses)
+    assert any(len(used) > 10 for used in engine.used)
+    assert any(used & set(range(1, AUTO.window + 1)) for used in engine.used), "no window was tried"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_each_source_alone_is_used_where_rows_are_nearly_free(source: SourceName) -> None:
+    writer = Writer(14, passage=10)
+    kept = PastTexts([np.array(writer.text, np.int32)])
+    engine, _ = watched(writer, GPU, replace(AUTO, sources=(source,)), 300, first_trial=2, kept=kept)
+    assert sum(rows > 1 for rows in engine.rows) > 5
+
+
+@pytest.mark.parametrize("stairs", STAIRS.values(), ids=STAIRS)
+@given(st.integers(1, 70), st.integers(0, 9))
+@settings(max_examples=20)
+def test_a_step_has_no_more_rows_than_it_may(stairs: Stairs, most: int, seed: int) -> None:
+    engine, _ = watched(Writer(seed, passage=10), stairs, replace(AUTO, auto_rows=most), 120, first_trial=2)
+    assert max(engine.rows) <= most
+
+
+@given(st.integers(0, 6), st.sampled_from(list(STAIRS.values())))
+@settings(max_examples=20)
+def test_a_model_that_takes_back_few_guesses_gets_chains_of_as_many(back: int, stairs: Stairs) -> None:
+    engine, _ = watched(Writer(9), stairs, replace(AUTO, back=back), 100)
+    assert max(engine.rows) <= 1 + back
+    assert all(used == {0} for used in engine.used)
+    assert back < 3 or max(engine.rows) > 3
+
+
+@pytest.mark.parametrize("shape", STAIRS)
+def test_a_step_with_guesses_says_what_it_expected_and_a_plain_one_nothing(shape: str) -> None:
+    _, steps = run(Writer(10), lambda rows, _: STAIRS[shape].seconds(rows), STAIRS[shape].measured, length=300)
+    for step in steps:
+        assert (step.plan is None) == (step.rows == 1)
+        if step.plan:
+            assert step.plan.tokens * step.plan.plain > step.plan.seconds
+            assert step.plan.plain == pytest.approx(PLAIN_S)
+            assert step.plan.seconds == pytest.approx(STAIRS[shape].seconds(step.rows), rel=0.1)
+            assert step.plan.reason
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["measured", "learned"])
+@pytest.mark.parametrize(("shape", "most"), [("f16", 0.6), ("q4_0", 0.6), ("gpu", 0.2)])
+def test_where_the_text_copies_it_is_much_quicker(shape: str, most: float, known: bool) -> None:
+    stairs = STAIRS[shape]
+    took, _ = run(Writer(11), lambda rows, _: stairs.seconds(rows), stairs.measured if known else None, length=600)
+    assert took < most
+
+
+def test_after_a_change_of_subject_and_back_it_is_as_quick_as_before() -> None:
+    _, steps = run(Writer(12, subject=400), lambda rows, _: CPU_F16.seconds(rows), CPU_F16.measured, length=1000)
+    parts = [0.0, 0.0, 0.0, 0.0]
+    place = PROMPT
+    for step in steps:
+        parts[place // 400] += step.seconds
+        place += len(step.tokens)
+    copied, nonsense, again = parts[0] / 200, parts[1] / 400, parts[2] / 400
+    assert copied < 0.7 * nonsense and again < 0.7 * nonsense
+
+
+def test_what_was_learned_of_the_machine_goes_on_with_the_next_answer() -> None:
+    clock = FakeClock()
+    writer = Writer(13)
+    engine = Watching(writer, lambda rows, _: GPU.seconds(rows), clock, sequences=AUTO.sequences)
+    with clocked(clock):
+        decoder = Decoder(engine, AUTO)
+        list(decoder.generate(list(writer.text), 100))
+        assert engine.rows[0] == 1
+        steps = len(engine.rows)
+        list(decoder.generate(list(writer.text), 20, reuse=True))
+        assert engine.rows[steps] > 1

@@ -1,0 +1,129 @@
+"""The recycling source: what the model held probable after a token, remembered by the last two tokens and by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lacli.auto import recycling
+from lacli.auto.recycling import (
+    BOUNDS,
+    EXPECTED,
+    EXPECTED_AFTER_PAIR,
+    EXPECTED_AFTER_TOKEN,
+    RecyclingSource,
+)
+from lacli.engine import Successors
+from tests.fakes.recorded_acceptance import RecordedAcceptance
+
+PAIR_KINDS = len(EXPECTED_AFTER_PAIR)
+four_logits = st.lists(st.floats(0, 9), min_size=4, max_size=4)
+row = st.tuples(st.integers(0, 3), st.integers(0, 3), st.permutations(range(4)), four_logits)
+rows = st.lists(row, min_size=1, max_size=8)
+"""Each: the token before, the token, its successors, and their logits in any order."""
+
+Rows = list[tuple[int, int, list[int], list[float]]]
+
+
+def successors(*found: tuple[list[int], list[float]]) -> Successors:
+    return Successors(np.array([tokens for tokens, _ in found]), np.array([logits for _, logits in found]))
+
+
+def taught(given_rows: Rows, source: RecyclingSource | None = None) -> RecyclingSource:
+    source = source or RecyclingSource()
+    found = [(list(following), sorted(logits, reverse=True)) for _, _, following, logits in given_rows]
+    source.learn([row[0] for row in given_rows], [row[1] for row in given_rows], successors(*found))
+    return source
+
+
+def kind(logits: list[float], rank: int) -> int:
+    """How probable the model held the token of this rank, among those that are kept: the number of bounds below."""
+    weights = np.exp(np.array(sorted(logits, reverse=True)))
+    return int(sum(bound < weights[rank] / weights.sum() for bound in BOUNDS))
+
+
+@given(rows)
+def test_it_guesses_what_was_held_probable_the_last_time(given_rows: Rows) -> None:
+    source = taught(given_rows)
+    after_pair = {(before, token): (following, logits) for before, token, following, logits in given_rows}
+    after_token = {token: (following, logits) for _, token, following, logits in given_rows}
+    for before in range(5):
+        for token in range(5):
+            guesses = source.anywhere(before, token)
+            following, logits = after_pair.get((before, token)) or after_token.get(token) or ([], [])
+            first = 0 if (before, token) in after_pair else PAIR_KINDS
+            assert [guess.token for guess in guesses] == list(following)
+            expected = [EXPECTED[first + kind(logits, rank)] for rank in range(len(following))]
+            assert [guess.probability for guess in guesses] == pytest.approx(expected)
+            assert source.first([before, token]) == guesses
+
+
+def test_its_guesses_are_followed_by_those_behind_any_token_and_by_none_of_their_own() -> None:
+    source = taught([(1, 2, [3, 0, 1, 2], [9.0, 1.0, 0.0, 0.0])])
+    assert source.everywhere
+    assert source.after(source.first([1, 2])[0]) == ()
+
+
+def test_the_kinds_are_as_many_as_their_expectations() -> None:
+    assert len(EXPECTED_AFTER_PAIR) == len(EXPECTED_AFTER_TOKEN) == len(BOUNDS) + 1
+    assert list(EXPECTED_AFTER_PAIR) == sorted(EXPECTED_AFTER_PAIR)
+    assert list(EXPECTED_AFTER_TOKEN) == sorted(EXPECTED_AFTER_TOKEN)
+
+
+def test_tokens_that_are_impossible_are_no_guesses() -> None:
+    source = taught([(1, 2, [3, 0, 1, 2], [2.0, 1.0, -np.inf, -np.inf])])
+    assert [guess.token for guess in source.anywhere(1, 2)] == [3, 0]
+
+
+def test_a_text_of_one_token_is_answered() -> None:
+    source = taught([(1, 2, [3, 0, 1, 2], [2.0, 1.0, 0.0, 0.0])])
+    assert [guess.token for guess in source.first([2])] == [3, 0, 1, 2]
+    assert source.first([7]) == ()
+
+
+@given(rows, st.lists(st.integers(0, 3), max_size=12), st.integers(0, 12))
+def test_every_guess_for_an_accepted_token_is_scored_and_none_for_the_prompts(
+    given_rows: Rows, text: list[int], prompt: int
+) -> None:
+    acceptance = RecordedAcceptance(EXPECTED)
+    source = taught(given_rows, RecyclingSource(acceptance))
+    prompt = min(prompt, len(text))
+    source.begin(text[:prompt])
+    source.extend(text)
+    expected = []
+    for place in range(max(prompt, 2), len(text)):
+        before, token = text[place - 2 : place]
+        tokens = [guess.token for guess in source.anywhere(before, token)]
+        expected += [following == text[place] for following in tokens]
+    assert [hit for _, hit in acceptance.seen] == expected
+    source.extend(text)
+    assert len(acceptance.seen) == len(expected)
+
+
+@given(rows, st.lists(st.integers(0, 3), min_size=3, max_size=12), st.integers(0, 12), st.lists(st.integers(0, 3)))
+def test_when_a_text_is_cut_back_the_models_rows_stay_and_what_comes_is_scored_once(
+    given_rows: Rows, text: list[int], length: int, more: list[int]
+) -> None:
+    acceptance = RecordedAcceptance(EXPECTED)
+    source = taught(given_rows, RecyclingSource(acceptance))
+    before = [source.anywhere(first, second) for first in range(4) for second in range(4)]
+    source.begin(text)
+    source.truncate(text, length)
+    assert [source.anywhere(first, second) for first in range(4) for second in range(4)] == before
+    begun = text[:length]
+    source.extend([*begun, *more])
+    other = RecordedAcceptance(EXPECTED)
+    fresh = taught(given_rows, RecyclingSource(other))
+    fresh.begin(begun)
+    fresh.extend([*begun, *more])
+    assert acceptance.seen == other.seen
+
+
+def test_the_oldest_are_forgotten_first_and_what_is_seen_again_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recycling, "MAX_KEYS", 2)
+    following, logits = [3, 0, 1, 2], [3.0, 2.0, 1.0, 0.0]
+    source = taught([(9, token, following, logits) for token in (1, 2, 1, 3)])
+    assert [bool(source.anywhere(9, token)) for token in (1, 2, 3)] == [True, False, True]
+    assert [bool(source.anywhere(8, token)) for token in (1, 2, 3)] == [True, False, True]

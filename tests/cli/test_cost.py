@@ -1,0 +1,285 @@
+"""`lacli cost`: what it measures and keeps, what it says of it to a person and to a program, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from dataclasses import asdict
+from functools import partial
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lacli.auto.measure import measure
+from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.cli.cost import (
+    WIDTH,
+    as_json,
+    as_lines,
+    conclusion,
+)
+from lacli.llamacpp.context import MOST_BACK
+from lacli.llamacpp.probe import IN_TRIAL
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings
+from lacli.text.records import NAME, Records
+from tests.fakes.tiny_models import write_lfm2, write_llama, write_mamba
+from tests.program import Done, call, start
+
+SETTINGS = ModelSettings(threads=4, threads_batch=4)
+CPU = StepCost(64, (Point(1, 0.01, 0.01), Point(4, 0.025, 0.02), Point(8, 0.05, 0.04), Point(128, 0.55, 0.5)))
+LONG = StepCost(2000, (Point(1, 0.02, 0.02), Point(8, 0.06, 0.05)))
+GPU = StepCost(64, (Point(1, 0.02, 0.02), Point(64, 0.021, 0.0205), Point(128, 0.024, 0.022)))
+ROUGH = StepCost(64, (Point(1, 1.0, 1.0, 0.5), Point(2, 1.5, 1.5, 0.4)))
+DIPS = StepCost(
+    64, (Point(1, 1.0, 1.0), Point(2, 1.9, 1.9), Point(3, 2.8, 2.8), Point(4, 1.85, 1.8), Point(8, 4.0, 4.0))
+)
+FULL = DecodeSettings(mode="lookahead")
+
+
+def cost(*step_costs: StepCost, **more: Any) -> Cost:
+    return Cost(step_costs, "llama 7B Q4_0", "A processor", measured_at=1.75e9, budget=20.0, **more)
+
+
+def of_rows(*times: float, rows: tuple[int, ...] = (1, 2, 4, 8)) -> Cost:
+    return cost(StepCost(64, tuple(Point(*each) for each in zip(rows, times, times, strict=False))))
+
+
+def test_every_measured_number_is_in_the_table_and_it_fits_a_page() -> None:
+    text = as_lines(SETTINGS, cost(CPU, LONG))
+    lines = text.split("\n\n")[1].splitlines()
+    assert "behind 64 tokens" in lines[1] and "behind 2000 tokens" in lines[1]
+    assert [re.split(r" {2,}", line.strip()) for line in lines[2:]] == [
+        ["rows", "ms", "times", "a row", "one read"] * 2,
+        ["1", "10.0", "1.00", "10.0", "1", "20.0", "1.00", "20.0"],
+        ["4", "25.0", "2.50", "5.00", "20.0", "8", "60.0", "3.00", "5.71", "50.0"],
+        ["8", "50.0", "5.00", "6.25", "40.0"],
+        ["128", "550.0", "55.00", "4.17", "500.0"],
+    ]
+    assert max(map(len, text.splitlines())) <= WIDTH + 4
+
+
+most = FULL.most_tokens
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (cost(CPU, LONG), "A step of 128 rows costs 55 plain ones, 43% of a plain step for each further row."),
+        (cost(CPU, LONG), f"W=15 N=5 G=15 must bring {CPU.relative(120, 76):.1f} tokens a step where its full steps"),
+        (cost(CPU, LONG), "and can bring at most 18: it cannot pay."),
+        (cost(CPU, LONG), "2.7 times as fast at most, with 8 rows a step, the best of the sizes measured."),
+        (cost(GPU), "Steps of up to 64 rows cost hardly more than one of a single row."),
+        (
+            cost(GPU),
+            "must bring 1.1 tokens a step where its full steps have 120 rows; lacli bench tells whether it does.",
+        ),
+        (of_rows(1, 1.05, rows=(1, 64)), "must bring about 1.1 tokens"),
+        (of_rows(1, 0.9), "Up to the 2 rows measured they are nearly free"),
+        (of_rows(1, 1.5), "Whether W=15 N=5 G=15 pays is not known: its full steps have 120 rows"),
+        (of_rows(1, most - 0.5, rows=(1, 32)), "pays is not known"),
+        (of_rows(1, most + 0.5, rows=(1, 32)), "W=15 N=5 G=15 cannot pay: its full steps have 120 rows"),
+        (of_rows(1, 2.5), "2.5 plain ones, 1.5 times a plain step for each further row"),
+        (of_rows(1, 2.5), "even guesses that all come true would not pay"),
+        (cost(DIPS), "A step of 4 rows costs less than the next smaller one measured"),
+        (cost(ROUGH), "All this is rough"),
+        (cost(CPU, chain_only="one state"), "Lookahead is not for this model, which can go back along a chain"),
+        (of_rows(0.5), "Only steps of a single row were measured"),
+        (cost(chain_only="it keeps one state"), "There is nothing to choose: it keeps one state."),
+    ],
+)
+def test_the_conclusion_says_what_follows(found: Cost, words: str) -> None:
+    said = conclusion(found)
+    assert words in said and words in " ".join(as_lines(SETTINGS, found).split())
+    assert as_json(Path("toy"), SETTINGS, found, is_kept=False)["summary"] == said
+    assert ("rough" in said) == found.rough and not ("W=" in said and found.chain_only)
+    assert ("costs less than" in said) == any(
+        after.every < 0.95 * before.every for each in found.staircases for before, after in pairwise(each.points)
+    )
+
+
+def test_the_heading_has_the_age_and_the_notes() -> None:
+    note = " ".join(["contexts above 64 tokens take too long"] * 4)
+    heading = as_lines(SETTINGS, cost(CPU, notes=(note,)), 7200.0).partition("\n\n")[0]
+    assert ", 2 hours ago (--fresh measures again)" in heading and "--fresh" not in as_lines(SETTINGS, cost(CPU))
+    assert "\nnote      contexts" in heading and "\n" + " " * 10 in heading
+    assert max(map(len, heading.splitlines())) <= WIDTH
+
+
+def test_the_json_holds_the_same_numbers() -> None:
+    found = json.loads(json.dumps(as_json(Path("toy.gguf"), SETTINGS, cost(CPU, LONG), is_kept=True)))
+    short, long = found.pop("staircases")
+    assert short["context"] == 64 and long["context"] == 2000
+    assert short["rows"] == [1, 4, 8, 128] and short["ms"] == [10, 25, 50, 550] and short["one_read_ms"][1] == 20
+    assert short["relative"] == [1, 2.5, 5, 55] and short["repeats"] == [1] * 4 and short["spread"] == [0] * 4
+    assert (long["ceiling_rows"], long["ceiling_speedup"], long["nearly_free_rows"]) == (8, 2.6667, 1)
+    assert long["row_cost"] == 0.2857
+    assert (found["cached"], found["threads"], found["chain_only"], found["model"]) == (True, 4, None, "toy.gguf")
+    assert found["measured_at"] == "2025-06-15T15:06:40+00:00"
+    assert as_json(Path("m"), SETTINGS, cost(chain_only="one state"), is_kept=False)["chain_only"] == "one state"
+
+
+FEW = ("--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> dict[str, str]:
+    """A cache directory of the test's own."""
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+@pytest.fixture(autouse=True)
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, a step takes a millisecond of a clock that ticks whenever it is read."""
+    ticks = count()
+    monkeypatch.setattr("lacli.auto.model_cost.measure", partial(measure, clock=lambda: next(ticks) / 1000))
+
+
+def done(cache: dict[str, str], *arguments: str) -> Done:
+    finished = call("cost", *arguments, env=cache)
+    assert finished.code == 0, finished.err
+    return finished
+
+
+def measured(cache: dict[str, str], *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(done(cache, "--json", *arguments).out)
+    return found
+
+
+def kept(cache: dict[str, str]) -> list[tuple[Any, Any]]:
+    return Records(Path(cache["XDG_CACHE_HOME"]) / "lacli" / NAME).all("cost")
+
+
+def sizes_of(found: dict[str, Any]) -> list[tuple[int, list[int]]]:
+    return [(each["context"], each["rows"]) for each in found["staircases"]]
+
+
+def test_what_was_measured_is_shown_and_shown_again_until_it_is_measured_afresh(cache: dict[str, str]) -> None:
+    shown = done(cache, *FEW)
+    assert shown.out.startswith("model     llama 7.3M Q8_0\nmachine   ") and "behind 16 tokens" in shown.out
+    assert [line.split()[1] for line in shown.err.splitlines()[1:3]] == ["timing", "timing"]
+    first = measured(cache, *FEW)
+    assert first["cached"] is True and len(kept(cache)) == 1
+    assert sizes_of(first) == [(16, [1, 2, 4]), (64, [1, 2, 4])]
+    assert ", just now (--fresh measures again)" in done(cache, *FEW).out
+    ((key, value),) = kept(cache)
+    Records(Path(cache["XDG_CACHE_HOME"]) / "lacli" / NAME).save("cost", key, {**value, "description": "what was kept"})
+    assert measured(cache, *FEW)["description"] == "what was kept"
+    assert "timing" not in done(cache, *FEW, "--fresh", "-q").err
+    assert measured(cache, *FEW)["description"] == "llama 7.3M Q8_0" and len(kept(cache)) == 1
+
+
+def test_other_flags_and_other_models_are_measured_on_their_own(cache: dict[str, str], tmp_path: Path) -> None:
+    tiny = tmp_path / "tiny.gguf"
+    write_llama(tiny)
+    for number, arguments in enumerate(((), ("-ctk", "q8_0"), (str(tiny),)), start=1):
+        assert measured(cache, *FEW, *arguments)["cached"] is False
+        assert len(kept(cache)) == number
+
+
+@pytest.mark.parametrize("command", [("run", "-p", "Say yes."), ("chat", "-p", "Say yes.")])
+def test_mode_auto_begins_with_what_was_measured_and_other_modes_do_not_ask(
+    cache: dict[str, str], command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Cost] = []
+    monkeypatch.setattr("lacli.session.session.Session.use_cost", lambda self, cost: told.append(cost))
+    measured(cache, *FEW)
+    for mode in ("auto", "plain"):
+        assert call(*command, "-n", "1", "--mode", mode, env=cache).code == 0
+    # In a chat mode auto may come later.
+    assert len(told) == 1 + (command[0] == "chat")
+    assert json.loads(json.dumps(asdict(told[0]))) == kept(cache)[0][1]
+
+
+def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    finished = done({"XDG_CACHE_HOME": str(tmp_path / "file")}, *FEW)
+    assert "cannot keep it in" in finished.err and "plain steps that a step costs" in finished.out
+
+
+def test_a_hybrid_models_chains_are_measured_as_far_as_they_go_back(cache: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "lfm2.gguf"
+    write_lfm2(path)
+    found = measured(cache, str(path), *FEW)
+    assert "hybrid" in found["chain_only"] and sizes_of(found) == [(16, [1, 2, 4]), (64, [1, 2, 4])]
+    ((far, rows),) = sizes_of(measured(cache, str(path), "--rows", "1,3,64", "--contexts", "9999", "--seconds", "0.2"))
+    assert rows == [1, 3, 1 + MOST_BACK] and 64 < far < 512
+    assert sizes_of(measured(cache, str(path), *FEW, "-b", "3")) == [(16, [1, 2]), (64, [1, 2])]
+
+
+def test_a_recurrent_model_has_nothing_to_choose(cache: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "tiny-mamba.gguf"
+    write_mamba(path)
+    said = " ".join(done(cache, str(path), *FEW).out.split())
+    # It goes back along no chain either.
+    assert "There is nothing to choose: a recurrent model" in said and "chain" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sizes", "notes"),
+    [
+        (
+            ("-c", "256", "-b", "3", "--rows", "1,2,4", "--contexts", "64,9999"),
+            [(64, [1, 2]), (254, [1, 2])],
+            [
+                "steps of 4 rows were left out: a batch takes 3 (-b)",
+                "contexts were cut to 254 tokens: beside steps of 2 rows, 256 cells (-c) have room for no more",
+            ],
+        ),
+        (("-b", "1", "--contexts", "16"), [(16, [1])], ["steps of 2 to 128 rows were left out: a batch takes 1 (-b)"]),
+        (
+            ("--rows", "4096", "-c", "512", "--contexts", "4"),
+            [(4, [1])],
+            ["steps of 4096 rows were left out: a context of 512 cells (-c) has room for 508"],
+        ),
+        (
+            ("--rows", "8-16*2,1-7+3,4", "--contexts", "16-32+16"),
+            [(16, [1, 4, 7, 8, 16]), (32, [1, 4, 7, 8, 16])],
+            [],
+        ),
+    ],
+)
+def test_sizes_and_contexts_are_ranges_and_those_without_room_are_named(
+    cache: dict[str, str], arguments: tuple[str, ...], sizes: list[tuple[int, list[int]]], notes: list[str]
+) -> None:
+    found = measured(cache, *arguments, "--seconds", "1")
+    assert sizes_of(found) == sizes and found["notes"] == notes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--rows", "0"), "--rows takes numbers from 1 to 4096"),
+        (("--rows", "1,x"), "--rows 'x' is neither a number nor a range"),
+        (("--rows", ""), "--rows '' is neither a number nor a range"),
+        (("--contexts", "-5"), "--contexts '-5' is neither a number nor a range"),
+        (("--contexts", "0-4"), "--contexts takes numbers from 1 to 1048576"),
+        (("--rows", "1-999"), "--rows 1-999 has more than 256 values"),
+        (("--rows", "4-1"), "--rows 4-1 ends before it begins"),
+        (("--seconds", "0"), "--seconds"),
+        (("nowhere.gguf",), "no such file"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_line(
+    cache: dict[str, str], arguments: tuple[str, ...], words: str
+) -> None:
+    finished = call("cost", *arguments, env=cache)
+    assert (finished.code, finished.out, len(finished.err.splitlines())) == (1 + ("--" in words), "", 1)
+    assert words in finished.err
+
+
+def test_ctrl_c_says_that_nothing_is_kept(cache: dict[str, str]) -> None:
+    # A trial of the build is another test's.
+    with start("cost", "--seconds", "60", env={**cache, IN_TRIAL: "1"}) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if b"timing" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 130
+    assert out == b"" and err.decode().strip() == "lacli: stopped before everything was measured, so nothing is kept"
+    assert not kept(cache)
