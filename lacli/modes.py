@@ -7,7 +7,6 @@ from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from lacli.auto.mode import Experience
 from lacli.engine import Engine, Successors
 from lacli.pool import NgramPool, Taught
 from lacli.settings import DecodeSettings

@@ -10,7 +10,7 @@ import typer
 from lacli.cli import options
 from lacli.cli.environment import setting, yes_or_no
 from lacli.cli.folders import history_file
-from lacli.cli.groups import Group, with_groups
+from lacli.cli.groups import Group, typed, with_groups
 from lacli.cli.lookahead_options import lookahead_group
 from lacli.cli.options import Wording, model_group, wording_group
 from lacli.cli.placement_options import replica_group
@@ -103,7 +103,7 @@ def chat(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
-    given: frozenset[str],
+    context: typer.Context,
 ) -> None:
     """Talk with a model: a prompt on a terminal, or a message a line from a pipe. /help lists the commands.
 
@@ -117,7 +117,7 @@ def chat(
         plan_of(model or (saved.model if saved else None), wording, decoding, sampling, history=history, store=store),
         saved=saved,
         first=check_text(first, "-p"),
-        given=frozenset().union(*(FIELDS.get(name, (name,)) for name in given)),
+        given=frozenset().union(*(FIELDS.get(name, (name,)) for name in typed(context))),
         log=log,
         color=color,
         status=status,

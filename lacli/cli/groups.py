@@ -13,8 +13,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
-from lacli.cli.environment import setting, with_variables
-from lacli.errors import UsageError
+from lacli.cli.environment import setting
 
 
 class Table(NamedTuple):
@@ -52,52 +51,39 @@ def declared_options(declared: Mapping[str, Any]) -> list[Parameter]:
 def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a command's parameters of these names by their groups' options, in their place.
 
-    The command is called with what the groups make of the options; a parameter `given` gets the names of the options'
-    parameters that were typed. An option that the command has itself is its own, and the group's stays at its default.
+    The command is called with what the groups make of the options. An option that the command has itself is its own,
+    and the group's stays at its default.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = signature(command).parameters
         parts = {name: [each for each in _options(group) if each.name not in own] for name, group in groups.items()}
-        shown: list[Parameter] = []
-        for parameter in _options(command):
-            if parameter.name != "given":
-                shown += parts.get(parameter.name, [parameter])
+        shown = [each for own_option in _options(command) for each in parts.get(own_option.name, [own_option])]
 
         @wraps(command)
-        def with_settings(called: typer.Context | None = None, **given: Any) -> None:
-            try:
-                made = {
-                    name: _maker(groups[name])(**{each.name: given.pop(each.name) for each in part})
-                    for name, part in parts.items()
-                }
-                if "given" in own:
-                    made["given"] = _typed(called)
-                command(**given, **made)
-            except UsageError as error:
-                if called is None:
-                    raise
-                raise with_variables(error, called) from error
+        def with_settings(**given: Any) -> None:
+            made = {
+                name: _maker(groups[name])(**{each.name: given.pop(each.name) for each in part})
+                for name, part in parts.items()
+            }
+            command(**given, **made)
 
-        context = Parameter("called", Parameter.KEYWORD_ONLY, annotation=typer.Context)
         # Typer reads a command's options from its signature and its annotations.
-        with_settings.__signature__ = Signature([*shown, context])  # type: ignore[attr-defined]
-        with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in [*shown, context]}
+        with_settings.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+        with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
         return with_settings
 
     return decorate
 
 
+def typed(context: typer.Context) -> frozenset[str]:
+    """Return the parameters whose options stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
+
+
 def _maker(group: Group) -> Callable[..., Any]:
     return group.make if isinstance(group, Table) else group
-
-
-def _typed(called: typer.Context | None) -> frozenset[str]:
-    """The parameters whose options stand on the command line."""
-    if called is None:
-        return frozenset()
-    sources = {name: called.get_parameter_source(name) for name in called.params}
-    return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
 
 
 def _options(group: Group) -> list[Parameter]:
