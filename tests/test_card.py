@@ -149,7 +149,7 @@ def test_a_template_is_known_by_what_it_writes(tmp_path: Path) -> None:
 def test_a_template_that_never_ends_is_told_and_the_card_goes_on(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lacli.text.jinja.MOST_SECONDS", 0.02)
+    monkeypatch.setattr("lacli.text.jinja.MAX_SECONDS", 0.02)
     loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
     endless = "{{ messages[0].content }}{% if " + when + " %}" + loops + "{% endif %}"
     card = with_template(tmp_path / "a.gguf", endless)

@@ -38,8 +38,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.session.session import Session
 from lacli.settings import MODES, Switch
-from lacli.terminal.ending import loading_model
-from lacli.terminal.screen import Screen
+from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
 from lacli.text.format import counted
 

@@ -33,7 +33,7 @@ from lacli.llamacpp.probe import build_files, proven
 from lacli.llamacpp.settings import ModelSettings, Placement
 from lacli.session.session import Session
 from lacli.staircase import Cost
-from lacli.terminal.ending import ctrl_c_ends_at_once
+from lacli.terminal.interrupts import ctrl_c_ends_at_once
 
 Progress = Callable[[str], None]
 

@@ -21,8 +21,7 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings
 from lacli.staircase import Cost
-from lacli.terminal.ending import loading_model
-from lacli.terminal.screen import Screen
+from lacli.terminal.screen import Screen, loading_model
 
 
 @dataclass(frozen=True)

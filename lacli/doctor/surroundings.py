@@ -5,7 +5,7 @@ from __future__ import annotations
 from lacli.doctor.finding import Finding
 from lacli.doctor.machine import Machine
 from lacli.settings import OURS, THEIRS
-from lacli.text.format import nearest, offered
+from lacli.text.format import offered, suggest
 
 REALLY_NEAR = 0.75
 """How alike a variable is that is offered instead; 1 is the same."""
@@ -44,7 +44,7 @@ def _change(name: str, given: dict[str, str], machine: Machine) -> str:
 def _meant(name: str, machine: Machine) -> str:
     # The beginning that all have would make any two alike.
     ours = [known.removeprefix(OURS) for known in machine.variables if known.startswith(OURS)]
-    found = [OURS + each for each in nearest(name.removeprefix(OURS), ours, most=1, least=REALLY_NEAR)]
+    found = [OURS + each for each in suggest(name.removeprefix(OURS), ours, most=1, least=REALLY_NEAR)]
     return f"{name}: {offered(found) or 'no option has it'}"
 
 

@@ -29,7 +29,7 @@ from lacli.hub.library import address, careful_library, reason
 from lacli.hub.names import HubModel
 from lacli.hub.quants import choose, models, with_parts
 from lacli.text.files import free_disk
-from lacli.text.format import nearest, size_in_words
+from lacli.text.format import size_in_words, suggest
 
 SECONDS = 10.0
 """How long the hub may take to begin an answer."""
@@ -126,7 +126,7 @@ def _choose(model: HubModel, listing: Listing) -> list[str]:
         return choose(listing.files, model.quant, model.repository)
     if model.file not in listing.files:
         there = models(listing.files)
-        similar = ", ".join(nearest(model.file, there) if len(there) > MOST_LISTED else there)
+        similar = ", ".join(suggest(model.file, there) if len(there) > MOST_LISTED else there)
         hint = f"there are {similar}" if similar else f"its files: {address()}/{model.repository}/tree/main"
         raise ModelLoadError(f"{model.repository} has no {model.file}", hint)
     return with_parts(model.file, listing.files, model.repository)

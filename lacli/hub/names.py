@@ -21,7 +21,7 @@ from lacli.hub.aliases import (
     Alias,
     on_the_hub,
 )
-from lacli.text.format import nearest, offered
+from lacli.text.format import offered, suggest
 
 ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/+(?P<name>[^?#]+)\??(?P<query>[^#]*)", re.I)
 PAGE = re.compile(r"(?<=/)(?P<repository>[^/]+)/(?:blob|resolve|raw|tree)/(?P<revision>[^/]+)(?=/|$)")
@@ -95,7 +95,7 @@ def nearest_names(text: str, aliases: Mapping[str, Alias]) -> list[str]:
     """The aliases that a mistyped name may have meant, those that contain it first."""
     word = text.lower()
     containing = [name for name in aliases if len(word) > 2 and word in name]
-    similar = nearest(word, aliases, MOST_OFFERED)
+    similar = suggest(word, aliases, MOST_OFFERED)
     return [aliases[name].name for name in dict.fromkeys([*containing, *similar])][:MOST_OFFERED]
 
 

@@ -24,8 +24,7 @@ from lacli.rpc.addresses import (
     own_address,
 )
 from lacli.rpc.library import need_support, server_loop
-from lacli.terminal.ending import end_at_abort
-from lacli.terminal.screen import Screen, abandon_stdout
+from lacli.terminal.screen import Screen, abandon_stdout, end_at_abort
 from lacli.text.format import counted
 
 LOOPBACK = "127.0.0.1"

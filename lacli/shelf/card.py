@@ -19,7 +19,7 @@ from lacli.llamacpp.library import library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings, check_rows
 from lacli.settings import MODES, DecodeSettings, ModeName
-from lacli.text.reasoning import begun_thought, markers_of
+from lacli.text.reasoning import begun_reasoning, markers_of
 from lacli.text.template import (
     CHATML,
     PROBE,
@@ -171,7 +171,7 @@ def _chat(model: LlamaModel) -> Chat:
         return Chat(problem=error.what)
     like, exact = _family(model, template, [question, as_messages("more", history=[("a question", "an answer")])])
     marks = markers_of(template.source)
-    thinks = marks[0] if marks else "yes" if begun_thought(rendered) else ""
+    thinks = marks[0] if marks else "yes" if begun_reasoning(rendered) else ""
     return Chat(like, exact, _has_system(template), thinks)
 
 

@@ -16,8 +16,7 @@ from lacli.resolve import check_file, demo_model
 from lacli.settings import DecodeSettings
 from lacli.shelf.card import make_card
 from lacli.shelf.card_report import card_json, card_text
-from lacli.terminal.ending import loading_model
-from lacli.terminal.screen import Screen
+from lacli.terminal.screen import Screen, loading_model
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ import pytest
 
 from lacli.errors import LacliError
 from lacli.settings import Switch
-from lacli.terminal.screen import Screen, code, wrapped
+from lacli.terminal.screen import Screen, color_code, wrapped
 from lacli.text.stream import Piece
 from lacli.tree import Origin
 
 CYAN, GREEN, DIM, BOTH, RESET = "\x1b[36m", "\x1b[32m", "\x1b[2m", "\x1b[2;36m", "\x1b[0m"
 POOL, SUFFIX = Origin.POOL, Origin.SUFFIX
-PIECES = [Piece("a"), Piece("b", POOL), Piece("c", POOL), Piece("d", POOL, True), Piece("e\n", thought=True)]
+PIECES = [Piece("a"), Piece("b", POOL), Piece("c", POOL), Piece("d", POOL, True), Piece("e\n", reasoning=True)]
 
 
 class Streams:
@@ -62,9 +62,9 @@ def test_thoughts_are_dim_where_guesses_are_not_marked(streams: Streams) -> None
 def test_every_place_that_guesses_come_from_has_a_colour_of_its_own(streams: Streams) -> None:
     Screen(color="on", show_accepted=True).write([Piece("b", SUFFIX), Piece("c", POOL), Piece("d")])
     assert streams.out() == f"{GREEN}b{RESET}{CYAN}c{RESET}d"
-    codes = [code(origin) for origin in Origin if origin is not Origin.MODEL]
+    codes = [color_code(origin) for origin in Origin if origin is not Origin.MODEL]
     assert len(set(codes)) == len(codes) and all(codes)
-    assert code(Origin.MODEL) == ""
+    assert color_code(Origin.MODEL) == ""
 
 
 def test_the_legend_names_the_colours_that_occurred_with_their_tokens(streams: Streams) -> None:

@@ -1,4 +1,4 @@
-"""Thoughts and answers told apart: the published ways of marking them, any cutting, histories."""
+"""ReasoningSplitter and answers told apart: the published ways of marking them, any cutting, histories."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from lacli.errors import LacliError
 from lacli.text.reasoning import (
     PAIRS,
-    Thoughts,
+    ReasoningSplitter,
     answer_of,
     as_history,
-    begun_thought,
+    begun_reasoning,
     closed,
+    mark_reasoning,
     marker_tokens,
     markers_of,
-    with_thoughts,
 )
 from lacli.text.stream import Piece
 from lacli.text.template import as_messages
@@ -35,15 +35,15 @@ def parts_of(pieces: list[Piece]) -> Parts:
     """Texts and whether they are thoughts, neighbours of one kind joined."""
     parts: Parts = []
     for piece in pieces:
-        if parts and parts[-1][1] == piece.thought:
-            parts[-1] = (parts[-1][0] + piece.text, piece.thought)
+        if parts and parts[-1][1] == piece.reasoning:
+            parts[-1] = (parts[-1][0] + piece.text, piece.reasoning)
         elif piece.text:
-            parts.append((piece.text, piece.thought))
+            parts.append((piece.text, piece.reasoning))
     return parts
 
 
 def split(text: str, begun: str = "") -> Parts:
-    return parts_of(list(with_thoughts([Piece(text)], begun)))
+    return parts_of(list(mark_reasoning([Piece(text)], begun)))
 
 
 @pytest.mark.parametrize(("opener", "closer"), PAIRS.items())
@@ -80,11 +80,11 @@ def test_only_the_final_channel_is_the_answer() -> None:
 
 
 def test_an_answer_streams_without_delay_and_only_possible_markers_wait() -> None:
-    thoughts = Thoughts()
+    thoughts = ReasoningSplitter()
     assert thoughts.feed([Piece("<th")]) == []
     assert thoughts.feed([Piece("e", Origin.POOL)]) == [Piece("<th"), Piece("e", Origin.POOL)]
     assert thoughts.feed([Piece("<think>")]) == [Piece("<think>")]
-    thoughts = Thoughts()
+    thoughts = ReasoningSplitter()
     assert thoughts.feed([Piece("<think>a b</", Origin.POOL)]) == [
         Piece("<think>", Origin.POOL, True),
         Piece("a b", Origin.POOL, True),
@@ -117,7 +117,7 @@ def test_how_a_text_is_cut_into_pieces_changes_nothing(text: str, cuts: list[int
         Piece(text[begin:end], Origin.MODEL if index % 2 else Origin.WINDOW)
         for index, (begin, end) in enumerate(zip(edges, edges[1:], strict=False))
     ]
-    found = list(with_thoughts(pieces, begun))
+    found = list(mark_reasoning(pieces, begun))
     assert "".join(piece.text for piece in found) == text
     assert parts_of(found) == split(text, begun)
     origins = [piece.origin for piece in pieces for _ in piece.text]
@@ -159,7 +159,7 @@ def test_what_is_held_back_comes_out_when_the_stream_breaks_off() -> None:
     for error in (KeyboardInterrupt, LacliError):
         found = []
         with pytest.raises(error):
-            for piece in with_thoughts(broken(error)):
+            for piece in mark_reasoning(broken(error)):
                 found.append(piece.text)
         assert found == ["<thin"]
 
@@ -167,9 +167,9 @@ def test_what_is_held_back_comes_out_when_the_stream_breaks_off() -> None:
 @pytest.mark.parametrize("name", ["deepseek-r1", "qwen3", "llama3.1", "gpt-oss"])
 def test_a_prompt_that_opens_a_thought_is_known(name: str) -> None:
     rendered = compiled(fixture(name)).render(as_messages("What is 2+2?"))
-    assert begun_thought(rendered) == ("<think>\n" if name == "deepseek-r1" else "")
-    assert begun_thought(rendered + "<think>\n\n</think>\n\n") == ""
-    assert begun_thought(rendered + "<|channel|>analysis<|message|>") == "<|channel|>analysis<|message|>"
+    assert begun_reasoning(rendered) == ("<think>\n" if name == "deepseek-r1" else "")
+    assert begun_reasoning(rendered + "<think>\n\n</think>\n\n") == ""
+    assert begun_reasoning(rendered + "<|channel|>analysis<|message|>") == "<|channel|>analysis<|message|>"
 
 
 def test_only_templates_that_know_markers_have_them_shown() -> None:
