@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from lacli.errors import reason_of
-from lacli.text.files import MOST_RECORD, read_file
+from lacli.text.files import MAX_RECORD, read_file
 
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, RecursionError)
 """What reading a file and making a record of its content can raise: the file is as good as absent."""
@@ -25,7 +25,7 @@ def read_record(path: Path, form: int, key: Any, name: str) -> Any:
     form: the format's number. name: the record's in the file. Raises FileNotFoundError where nothing was kept, and any
     of UNREADABLE for a file that is damaged or of another key or format.
     """
-    kept = json.loads(read_file(path, MOST_RECORD))
+    kept = json.loads(read_file(path, MAX_RECORD))
     if kept["format"] != form or kept["key"] != plain(key):
         raise ValueError("it is of another format or for something else")
     return kept[name]

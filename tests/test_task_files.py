@@ -146,7 +146,7 @@ def test_a_damaged_gzip_file_is_said_to_be_damaged(tmp_path: Path, harm: str) ->
 
 
 def test_a_line_without_an_end_is_not_read_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_files, "MOST_TEXT", 1 << 20)
+    monkeypatch.setattr(task_files, "MAX_TEXT", 1 << 20)
     path = write(tmp_path, b'{"prompt": "one"}\n' + bytes(2 << 20))
     assert complaint(path) == f"{path}:2: a line of more than 1 MiB"
 

@@ -18,9 +18,9 @@ from itertools import islice
 from lacli.bench.task_rows import task_from_row
 from lacli.bench.tasks import OWN, Task
 from lacli.errors import LacliError
-from lacli.text.files import MOST_TEXT, read_to_end
+from lacli.text.files import MAX_TEXT, read_to_end
 
-MOST_LINES = 8 * MOST_TEXT
+MOST_LINES = 8 * MAX_TEXT
 """Bytes of all lines that are read: the suites have some MB, and a pipe may never end."""
 
 GZIP, PARQUET, LIST = b"\x1f\x8b", b"PAR1", b"["
@@ -91,11 +91,11 @@ def _list_rows(raw: bytes, path: str) -> Iterator[tuple[str, object]]:
 
 def _lines(file: Stream, path: str) -> Iterator[bytes]:
     number, room = 0, MOST_LINES
-    while line := file.readline(MOST_TEXT + 1):
+    while line := file.readline(MAX_TEXT + 1):
         number += 1
         room -= len(line)
-        if len(line) > MOST_TEXT:
-            raise LacliError(f"{path}:{number}: a line of more than {MOST_TEXT >> 20} MiB", EXAMPLE)
+        if len(line) > MAX_TEXT:
+            raise LacliError(f"{path}:{number}: a line of more than {MAX_TEXT >> 20} MiB", EXAMPLE)
         if room < 0:
             raise LacliError(f"{path}:{number}: more than {MOST_LINES >> 20} MiB of prompts", "take fewer")
         yield line

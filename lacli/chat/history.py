@@ -13,7 +13,7 @@ from pathlib import Path
 from prompt_toolkit.history import FileHistory
 
 from lacli.errors import reason_of
-from lacli.text.files import MOST_TEXT, UnfitFile
+from lacli.text.files import MAX_TEXT, UnfitFile
 from lacli.text.format import size_in_words
 
 LINE_STARTS = (b"+", b"#", b"\n")
@@ -76,7 +76,7 @@ def _is_history(path: Path) -> bool:
     # A device or a pipe may have no end; a link to /dev/null is how many people keep no history.
     if path.exists() and not (path.is_file() or path.is_dir() or path.samefile(os.devnull)):
         return False
-    if path.stat().st_size > MOST_TEXT:
-        raise UnfitFile(EFBIG, f"it is larger than {size_in_words(MOST_TEXT)}")
+    if path.stat().st_size > MAX_TEXT:
+        raise UnfitFile(EFBIG, f"it is larger than {size_in_words(MAX_TEXT)}")
     with path.open("rb") as file:
         return all(line.startswith(LINE_STARTS) for line in file)

@@ -14,7 +14,7 @@ from typing import BinaryIO, Protocol, TextIO
 from lacli.chat.completion import Vocabulary
 from lacli.errors import LacliError
 from lacli.settings import Switch
-from lacli.text.files import MOST_TEXT
+from lacli.text.files import MAX_TEXT
 from lacli.text.format import size_in_words
 from lacli.text.question import decode
 
@@ -125,7 +125,7 @@ class PipedLines:
         self._stream: BinaryIO | None = stream
         self._prompts = prompts
         self._number = 0
-        self._room = MOST_TEXT
+        self._room = MAX_TEXT
 
     def read(self) -> str:
         """The next message or command; see `Lines`."""
@@ -142,7 +142,7 @@ class PipedLines:
 
     def _message(self) -> str:
         """Lines up to the one that ends a message; one that is not UTF-8 takes its whole message with it."""
-        self._room = MOST_TEXT
+        self._room = MAX_TEXT
         numbered = [(self._line(PROMPT), self._number)]
         lines = [_lenient(numbered[0][0])]
         quoted, quotes = lines[0].startswith(QUOTES), Quotes(lines[0])
@@ -175,7 +175,7 @@ class PipedLines:
         self._room -= len(raw)
         if self._room < 0:
             self._stream = None
-            size = size_in_words(MOST_TEXT)
+            size = size_in_words(MAX_TEXT)
             raise LacliError(f"a message of standard input is larger than {size}", "the chat ends with it")
         self._number += 1
         return raw.removeprefix(b"\xef\xbb\xbf" if self._number == 1 else b"").rstrip(b"\r\n")

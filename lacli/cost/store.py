@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from lacli.records import UNREADABLE, read_record, save_record
 from lacli.staircase import Cost, Point, Staircase
-from lacli.text.files import MOST_RECORD, UnfitFile, read_file
+from lacli.text.files import MAX_RECORD, UnfitFile, read_file
 
 FORMAT = 1
 """Files of another format are measured again."""
@@ -118,7 +118,7 @@ class CostStore:
         costs, broken = [], []
         for path in self._files(machine.model):
             try:
-                kept = json.loads(read_file(path, MOST_RECORD))
+                kept = json.loads(read_file(path, MAX_RECORD))
                 if kept["format"] != FORMAT:
                     continue
                 if path.name != _file_name(kept["key"]):

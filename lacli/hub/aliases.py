@@ -24,7 +24,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from lacli.errors import LacliError
-from lacli.text.files import MOST_RECORD, read_file
+from lacli.text.files import MAX_RECORD, read_file
 
 LIST = "models.txt"
 LINE = re.compile(r'(?P<name>[^\s"]+)\s+(?P<repository>"[^"]+"|[^\s"]+)(?:\s+(?P<rest>.*))?')
@@ -108,7 +108,7 @@ def read_list(path: Path, *, own: bool = False) -> tuple[list[Alias], list[Lacli
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        text = read_file(path, MOST_RECORD).decode("utf-8-sig")
+        text = read_file(path, MAX_RECORD).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LacliError(f"{path} is not UTF-8 text", HOW) from error
     except OSError as error:

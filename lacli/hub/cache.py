@@ -25,7 +25,7 @@ from lacli.hub.quants import (
     listed,
     models,
 )
-from lacli.text.files import MOST_RECORD, read_file
+from lacli.text.files import MAX_RECORD, read_file
 
 PREFIX = "models--"
 
@@ -55,7 +55,7 @@ def lock_of(folder: Path, blob: str) -> Path:
 def newest_snapshot(folder: Path) -> Path | None:
     """In a repository's folder, that with the files of the commit that was seen last, if any."""
     try:
-        commit = read_file(folder / "refs" / "main", MOST_RECORD).decode().strip()
+        commit = read_file(folder / "refs" / "main", MAX_RECORD).decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
     # A name from a file may hold `..`: it is looked for among those that are there.
@@ -155,7 +155,7 @@ def _write(path: Path, text: str) -> None:
 def known_files(folder: Path, commit: str) -> list[str]:
     """The models that a repository had at a commit, as `keep_names` kept them in its folder; none where it did not."""
     try:
-        names = json.loads(read_file(folder / "gguf" / f"{commit}.json", MOST_RECORD))
+        names = json.loads(read_file(folder / "gguf" / f"{commit}.json", MAX_RECORD))
     except (OSError, ValueError, RecursionError):
         return []
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
