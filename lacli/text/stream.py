@@ -99,7 +99,7 @@ class TextStream:
             text = self._signs.get(token) or self._decoder.decode(self._bytes_of(token))
             self._length += len(text)
             half, _ = self._decoder.getstate()
-            # A half character already belongs to whatever it will complete.
+            # Half a character already belongs to the text that it will complete.
             self._ends.append(self._length + bool(half))
             self.read = self.kept = len(self._ends)
             if text:
@@ -113,7 +113,7 @@ class TextStream:
 
     def _release(self) -> list[Piece]:
         held = self._held.text
-        # The places of the printed characters: signs stand between them and are printed by nobody.
+        # The places of the printed characters; signs of control tokens may stand between them.
         places = [place for place, character in enumerate(held) if character not in self._signs.values()]
         printed = "".join(held[place] for place in places)
         found = [places[at] for stop in self._stops if (at := printed.find(stop)) >= 0]

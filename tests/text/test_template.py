@@ -43,24 +43,24 @@ def broken(messages: Messages) -> str:
     raise ValueError("no filter named 'x'")
 
 
-def chat_prompt(formatter: Callable[[Messages], str], question: str, system: str = "") -> str:
-    """A question through a template of this formatter."""
-    return ChatTemplate("", "", formatter).render(as_messages(question, system))
-
-
-def test_a_question_is_the_user_and_the_system_text_goes_before_it() -> None:
-    assert chat_prompt(roles, "why?") == "<user>why?"
-    assert chat_prompt(roles, "why?", "be brief") == "<system>be brief<user>why?"
-
-
-def test_a_template_without_a_system_role_gets_the_text_in_the_question() -> None:
-    assert chat_prompt(no_system, "why?", "be brief") == "<user>be brief\n\nwhy?"
+@pytest.mark.parametrize(
+    ("formatter", "system", "prompt"),
+    [
+        (roles, "", "<user>why?"),
+        (roles, "be brief", "<system>be brief<user>why?"),
+        (no_system, "be brief", "<user>be brief\n\nwhy?"),
+    ],
+)
+def test_the_system_text_goes_before_the_question_or_into_it(
+    formatter: Callable[[Messages], str], system: str, prompt: str
+) -> None:
+    assert ChatTemplate("", "", formatter).render(as_messages("why?", system)) == prompt
 
 
 @pytest.mark.parametrize("system", ["", "be brief"])
 def test_a_template_that_fails_is_an_error_that_names_the_way_out(system: str) -> None:
     with pytest.raises(PromptError, match="--raw"):
-        chat_prompt(broken, "why?", system)
+        ChatTemplate("", "", broken).render(as_messages("why?", system))
 
 
 @pytest.mark.parametrize(
@@ -184,16 +184,12 @@ def test_a_template_that_prints_no_question_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["gemma2", "mistral-v1", "command-r"])
-def test_neighbours_of_one_role_become_one_where_roles_must_alternate(name: str) -> None:
+def test_neighbours_of_one_role_become_one_only_where_roles_must_alternate(name: str) -> None:
     apart = [{"role": "user", "content": "a?"}, {"role": "user", "content": "b?"}]
     template = compiled(fixture(name))
     assert template.render(apart) == template.render(as_messages("a?\n\nb?"))
     system = {"role": "system", "content": "Be brief."}
     assert template.render([system, *apart]) == template.render(as_messages("a?\n\nb?", "Be brief."))
-
-
-def test_neighbours_stay_apart_where_the_template_takes_them() -> None:
-    apart = [{"role": "user", "content": "a?"}, {"role": "user", "content": "b?"}]
     assert compiled(bundled("chatml")).render(apart).count("<|im_start|>user") == 2
 
 
