@@ -199,8 +199,8 @@ MUTANTS = (
     ),
     Mutant(
         "lacli/text/stream.py",
-        "min(len(stop) - 1, len(held))",
-        "min(len(stop) - 2, len(held))",
+        "default=1) - 1)",
+        "default=1) - 2)",
         ("tests/text/test_stream.py",),
     ),
     Mutant(

@@ -68,7 +68,7 @@ def call(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = No
         stack.enter_context(patch.object(sys, "stdin", TextIOWrapper(BytesIO(stdin), "utf-8")))
         stack.enter_context(patch.dict(os.environ, environment(env), clear=True))
         # A failed assertion of ggml's should still be a crash here.
-        stack.enter_context(patch("lacli.terminal.ending.on_abort"))
+        stack.enter_context(patch("lacli.llamacpp.library.on_abort"))
         stack.enter_context(redirect_stdout(out))
         stack.enter_context(redirect_stderr(err))
         try:

@@ -50,8 +50,8 @@ from lacli.replicas.copies import ALONE
 from lacli.session.report import describe_sampling
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
-from lacli.terminal.ending import ctrl_c_ends_at_once, loading_model
-from lacli.terminal.screen import Screen
+from lacli.terminal.interrupts import ctrl_c_ends_at_once
+from lacli.terminal.screen import Screen, loading_model
 
 COST_S = 6.0
 """Seconds for the cost of rows, where mode auto needs it and nothing is known; a tenth of a short benchmark at most."""

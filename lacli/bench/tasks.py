@@ -12,7 +12,7 @@ from io import BufferedReader
 from itertools import islice
 
 from lacli.errors import LacliError, UsageError
-from lacli.text.files import MOST_TEXT
+from lacli.text.files import MAX_TEXT
 
 CLASSES = {
     "code": "code completion",
@@ -36,7 +36,7 @@ ALL = "all"
 
 PROMPTS = "bench_prompts.jsonl"
 
-MOST_LINES = 8 * MOST_TEXT
+MOST_LINES = 8 * MAX_TEXT
 """Bytes read of one file: the published suites have some MB, and a pipe may never end."""
 
 BOM = b"\xef\xbb\xbf"
@@ -141,11 +141,11 @@ def json_lines(file: Stream, path: str) -> Rows:
     if file.peek(len(BOM)).startswith(BOM):
         file.read(len(BOM))
     number, room = 0, MOST_LINES
-    while line := file.readline(MOST_TEXT + 1):
+    while line := file.readline(MAX_TEXT + 1):
         number += 1
         room -= len(line)
-        if len(line) > MOST_TEXT:
-            raise LacliError(f"{path}:{number}: a line of more than {MOST_TEXT >> 20} MiB", EXAMPLE)
+        if len(line) > MAX_TEXT:
+            raise LacliError(f"{path}:{number}: a line of more than {MAX_TEXT >> 20} MiB", EXAMPLE)
         if room < 0:
             raise LacliError(f"{path}:{number}: more than {MOST_LINES >> 20} MiB of prompts", "take fewer")
         if line.strip():

@@ -17,7 +17,7 @@ from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
 from lacli.terminal.interrupts import without_ctrl_c
-from lacli.text.reasoning import begun_thought, closed, with_thoughts
+from lacli.text.reasoning import begun_reasoning, closed, mark_reasoning
 from lacli.text.stream import Piece
 from lacli.text.template import chatml
 
@@ -333,9 +333,9 @@ class Chat:
             keep=self._kept() if self._shifts else None,
             watch=self.watch,
         )
-        begun = begun_thought(prompt.text)
+        begun = begun_reasoning(prompt.text)
         try:
-            yield from with_thoughts(generation, begun)
+            yield from mark_reasoning(generation, begun)
         finally:
             with without_ctrl_c():
                 if generation.statistics.steps:

@@ -17,7 +17,7 @@ from lacli.errors import LacliError, UsageError
 from lacli.settings import Switch
 from lacli.terminal.interrupts import hidden_keys
 from lacli.terminal.screen import console
-from lacli.text.files import MOST_TEXT, is_terminal
+from lacli.text.files import MAX_TEXT, is_terminal
 from lacli.text.format import did_you_mean, size_in_words
 from lacli.text.question import decode
 
@@ -249,7 +249,7 @@ class PipedLines:
         self._stream: BinaryIO | None = stream
         self._prompts = prompts
         self._number = 0
-        self._room = MOST_TEXT
+        self._room = MAX_TEXT
 
     def read(self) -> str:
         """The next message or command; see `Lines`."""
@@ -266,7 +266,7 @@ class PipedLines:
 
     def _message(self) -> str:
         """Lines up to the one that ends a message; one that is not UTF-8 takes its whole message with it."""
-        self._room = MOST_TEXT
+        self._room = MAX_TEXT
         numbered = [(self._line(PROMPT), self._number)]
         lines = [numbered[0][0].decode(errors="surrogateescape")]
         quoted, quotes = lines[0].startswith(QUOTES), Quotes(lines[0])
@@ -299,7 +299,7 @@ class PipedLines:
         self._room -= len(raw)
         if self._room < 0:
             self._stream = None
-            size = size_in_words(MOST_TEXT)
+            size = size_in_words(MAX_TEXT)
             raise LacliError(f"a message of standard input is larger than {size}", "the chat ends with it")
         self._number += 1
         return raw.removeprefix(b"\xef\xbb\xbf" if self._number == 1 else b"").rstrip(b"\r\n")

@@ -34,9 +34,8 @@ from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.session.report import Explanation, as_lines, watching
 from lacli.session.session import Session
 from lacli.settings import Switch
-from lacli.terminal.ending import loading_model
 from lacli.terminal.interrupts import without_ctrl_c
-from lacli.terminal.screen import Screen
+from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
 from lacli.text.format import counted
 from lacli.text.stream import Piece

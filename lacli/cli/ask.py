@@ -21,10 +21,9 @@ from lacli.session.generation import Generation
 from lacli.session.report import Explanation, against_plain, as_json, as_lines, watching
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
-from lacli.terminal.ending import loading_model
 from lacli.terminal.interrupts import hidden_keys, without_ctrl_c
-from lacli.terminal.screen import Screen
-from lacli.text.reasoning import begun_thought, with_thoughts
+from lacli.terminal.screen import Screen, loading_model
+from lacli.text.reasoning import begun_reasoning, mark_reasoning
 
 LAST = 16
 """Tokens at the end of a prompt that say whether a thought begins there."""
@@ -114,7 +113,7 @@ def _answer(session: Session, prompt: list[int], question: Question, output: Out
     )
     stopped = False
     try:
-        _stream(generation, output, screen, begun=begun_thought(session.text(prompt[-LAST:], special=True)))
+        _stream(generation, output, screen, begun=begun_reasoning(session.text(prompt[-LAST:], special=True)))
     except KeyboardInterrupt:
         stopped = True
     finally:
@@ -142,7 +141,7 @@ def _stream(generation: Generation, output: Output, screen: Screen, *, begun: st
             pass
     else:
         # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
-        with closing(with_thoughts(generation, begun)) as pieces, hidden_keys():
+        with closing(mark_reasoning(generation, begun)) as pieces, hidden_keys():
             screen.write(pieces)
 
 

@@ -122,7 +122,8 @@ def _measured(path: Path, settings: ModelSettings, plan: MeasurePlan, screen: Sc
     """Open the model and measure it. Raises Interrupted after Ctrl-C."""
     from lacli.auto.model_cost import measure_cost
     from lacli.llamacpp.model import LlamaModel
-    from lacli.terminal.ending import ctrl_c_ends_at_once, loading_model
+    from lacli.terminal.interrupts import ctrl_c_ends_at_once
+    from lacli.terminal.screen import loading_model
 
     with loading_model(screen):
         model = LlamaModel(path, settings, verbose=verbose)

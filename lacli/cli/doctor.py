@@ -38,7 +38,7 @@ from lacli.llamacpp.devices import logical_cores, physical_cores
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import OURS, THEIRS, DecodeSettings, ModeName, spellings
 from lacli.text.files import free_disk, nearest_folder
-from lacli.text.format import counted, nearest, offered, printable, size_in_words
+from lacli.text.format import counted, offered, printable, size_in_words, suggest
 
 if TYPE_CHECKING:
     from lacli.session.generation import Answer
@@ -312,7 +312,7 @@ def check_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> Fin
         parts.append(f"{', '.join(theirs)}: llama.cpp's, not read by lacli")
     # Their common beginning would make any two alike.
     ours = [each.removeprefix(OURS) for each in known if each.startswith(OURS)]
-    meant = {name: nearest(name.removeprefix(OURS), ours, most=1, least=NEAR) for name in unknown}
+    meant = {name: suggest(name.removeprefix(OURS), ours, most=1, least=NEAR) for name in unknown}
     todo = [f"{name}: {offered([OURS + each for each in near]) or 'no option has it'}" for name, near in meant.items()]
     words = "; ".join(parts) or f"no {OURS} or {THEIRS} variable is set"
     return Finding("better" if unknown else "fine", words, {"set": read, "unknown": unknown}, todo)

@@ -31,8 +31,8 @@ from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
 from lacli.session.report import describe_sampling
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, ModeName
-from lacli.terminal.ending import ctrl_c_ends_at_once, loading_model
-from lacli.terminal.screen import Screen
+from lacli.terminal.interrupts import ctrl_c_ends_at_once
+from lacli.terminal.screen import Screen, loading_model
 
 
 @dataclass(frozen=True)

@@ -135,8 +135,7 @@ def served_words(served: Sequence[Device], endpoint: str, reached: str, threads:
 def _take_over(verbose: bool, screen: Screen) -> None:
     """Keep stdout clear, where ggml reports its clients, and let a failed computation of ggml's end in a line."""
     from lacli.llamacpp.library import library
-    from lacli.terminal.ending import end_at_abort
-    from lacli.terminal.screen import abandon_stdout
+    from lacli.terminal.screen import abandon_stdout, end_at_abort
 
     library().verbose = verbose
     if verbose:

@@ -48,8 +48,7 @@ def show(
     """
     from lacli.hub.card import card_json, card_text, make_card
     from lacli.llamacpp.gguf import read_header
-    from lacli.terminal.ending import loading_model
-    from lacli.terminal.screen import Screen
+    from lacli.terminal.screen import Screen, loading_model
     from lacli.text.files import columns
 
     decoding = decode_settings(preset, mode="lookahead", window=window, ngram=ngram, guesses=guesses)

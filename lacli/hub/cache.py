@@ -36,7 +36,7 @@ from lacli.llamacpp.gguf import (
     parts,
     read_header,
 )
-from lacli.text.files import MOST_RECORD, read_file
+from lacli.text.files import MAX_RECORD, read_file
 
 PREFIX = "models--"
 EVERY = f"{PREFIX}*--*"
@@ -193,7 +193,7 @@ def remember_files(repository: str, commit: str, names: Iterable[str]) -> None:
 def known_files(folder: Path, commit: str) -> list[str]:
     """The names that `remember_files` wrote for a commit; none if it did not."""
     try:
-        names = json.loads(read_file(folder / "gguf" / f"{commit}.json", MOST_RECORD))
+        names = json.loads(read_file(folder / "gguf" / f"{commit}.json", MAX_RECORD))
     except (OSError, ValueError, RecursionError):
         return []
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
@@ -221,7 +221,7 @@ def _repository_of(folder: Path) -> str:
 def newest_snapshot(folder: Path) -> Path | None:
     """The snapshot of the commit that `refs/main` names, if it is there."""
     try:
-        commit = read_file(folder / "refs" / "main", MOST_RECORD).decode().strip()
+        commit = read_file(folder / "refs" / "main", MAX_RECORD).decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
     # A name from a file may hold `..`, so it is looked for among those that are there.

@@ -28,7 +28,7 @@ from lacli.text.format import (
     printable,
     size_in_words,
 )
-from lacli.text.reasoning import begun_thought, markers_of
+from lacli.text.reasoning import begun_reasoning, markers_of
 from lacli.text.template import (
     CHATML,
     PROBE,
@@ -188,7 +188,7 @@ def _chat(model: LlamaModel) -> Chat:
         return Chat(problem=error.what)
     like, exact = _family(model, template, [question, as_messages("more", history=[("a question", "an answer")])])
     marks = markers_of(template.source)
-    thinks = marks[0] if marks else "yes" if begun_thought(rendered) else ""
+    thinks = marks[0] if marks else "yes" if begun_reasoning(rendered) else ""
     return Chat(like, exact, _has_system(template), thinks)
 
 

@@ -49,7 +49,7 @@ from lacli.hub.names import (
 )
 from lacli.llamacpp.gguf import all_parts
 from lacli.text.files import free_disk
-from lacli.text.format import nearest, size_in_words
+from lacli.text.format import size_in_words, suggest
 
 Say = Callable[[str], None]
 
@@ -203,7 +203,7 @@ def _choose(model: HubModel, listing: Listing) -> list[str]:
         return choose(listing.files, model.quant, model.repository)
     if model.file not in listing.files:
         there = models(listing.files)
-        similar = ", ".join(nearest(model.file, there) if len(there) > MAX_OFFERED else there)
+        similar = ", ".join(suggest(model.file, there) if len(there) > MAX_OFFERED else there)
         hint = f"there are {similar}" if similar else f"its files: {address()}/{model.repository}/tree/main"
         raise ModelLoadError(f"{model.repository} has no {model.file}", hint)
     return with_parts(model.file, listing.files, model.repository)

@@ -28,8 +28,8 @@ from urllib.parse import parse_qs, unquote
 
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.gguf import SPLIT, all_parts
-from lacli.text.files import MOST_RECORD, read_file
-from lacli.text.format import nearest, offered
+from lacli.text.files import MAX_RECORD, read_file
+from lacli.text.format import offered, suggest
 
 DEMO = "stdlib-7m.q8_0.gguf"
 LIST = "models.txt"
@@ -127,7 +127,7 @@ def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = No
 def read_list(path: Path, *, own: bool = False) -> tuple[list[Alias], list[LacliError]]:
     """The aliases of one list in its order, and an error for each broken line."""
     try:
-        lines = read_file(path, MOST_RECORD).decode("utf-8-sig").splitlines()
+        lines = read_file(path, MAX_RECORD).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         return [], [LacliError(f"{path} is not UTF-8 text", LINE_IS)]
     except OSError as error:
@@ -195,7 +195,7 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
         return model
     word = text.lower()
     containing = [name for name in aliases if len(word) > 2 and word in name]
-    close = dict.fromkeys([*containing, *nearest(word, aliases, MAX_OFFERED)])
+    close = dict.fromkeys([*containing, *suggest(word, aliases, MAX_OFFERED)])
     offer = offered([aliases[name].name for name in close][:MAX_OFFERED])
     raise ModelLoadError(f"no such model: {shortened(text)}", f"{offer} {MODEL_IS}".lstrip())
 

@@ -46,7 +46,7 @@ from lacli.settings import DecodeSettings, SourceName, possible
 from lacli.stats import Step
 from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
-from lacli.text.reasoning import marker_tokens, with_thoughts
+from lacli.text.reasoning import mark_reasoning, marker_tokens
 from lacli.text.stream import Piece
 from lacli.text.template import (
     MARK,
@@ -180,9 +180,9 @@ class Session(Closing):
         """A message's content for a template: marked, but for what begins and ends the thoughts of an answer."""
         if role != "assistant" or not self._thought_names:
             return self._control_names.marked(text)
-        pieces = with_thoughts([Piece(text)])
+        pieces = mark_reasoning([Piece(text)])
         names = self._thought_names
-        return "".join(self._control_names.marked(piece.text, names if piece.thought else ()) for piece in pieces)
+        return "".join(self._control_names.marked(piece.text, names if piece.reasoning else ()) for piece in pieces)
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """The tokens of a conversation's text, or of its later part."""

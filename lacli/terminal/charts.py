@@ -1,7 +1,4 @@
-"""Charts in the terminal, drawn with block and braille characters from plain numbers.
-
-Numbers in, text out: nothing is measured or printed here, and pictures in files are `plots.py`.
-"""
+"""Charts as text, drawn with block and braille characters: bars, a histogram, curves."""
 
 from __future__ import annotations
 
@@ -11,21 +8,21 @@ from dataclasses import dataclass
 from itertools import cycle, pairwise
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
-"""A cell that is filled from the left by so many eighths."""
+"""Cells filled from the left by 0 to 7 eighths."""
 
 MARKERS = "●○▲△■□◆◇"
-"""The points of the first, the second, .. line of a chart."""
+"""The points of a chart's first, second, .. line."""
 
 BRAILLE = 0x2800
 
 DOT = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""The bit of each of a braille cell's four rows of two dots."""
+"""The bits of a braille cell's four rows of two dots (Unicode's order)."""
 
 Points = Sequence[tuple[float, float]]
 
 
 class Canvas:
-    """Cells of a terminal with 2 x 4 dots each; dot (0, 0) is the upper left one. width, height: in cells."""
+    """`width` x `height` cells of a terminal with 2 x 4 dots each; dot (0, 0) is the upper left one."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width = width
@@ -34,23 +31,23 @@ class Canvas:
         self._signs: dict[tuple[int, int], str] = {}
 
     def dot(self, x: int, y: int) -> None:
-        """Set one dot; outside there is nothing to set."""
+        """Set one dot; nothing happens outside the canvas."""
         if 0 <= x < 2 * self.width and 0 <= y < 4 * self.height:
             self._dots[y // 4][x // 2] |= DOT[y % 4][x % 2]
 
     def line(self, start: tuple[int, int], end: tuple[int, int]) -> None:
-        """Dots from one place to another, both included."""
+        """Set the dots from `start` to `end`, both included."""
         (left, top), (right, bottom) = start, end
         steps = max(abs(right - left), abs(bottom - top), 1)
         for step in range(steps + 1):
             self.dot(left + round(step * (right - left) / steps), top + round(step * (bottom - top) / steps))
 
     def column(self, share: float) -> int:
-        """The dot so far from the left, from 0 to 1."""
+        """The column of dots at a `share` of the width, from 0 to 1."""
         return round(share * (2 * self.width - 1))
 
     def row(self, share: float) -> int:
-        """The dot so far from the bottom, from 0 to 1."""
+        """The row of dots at a `share` of the height from the bottom, from 0 to 1."""
         return round((1 - share) * (4 * self.height - 1))
 
     def sign(self, x: int, y: int, character: str) -> None:
@@ -79,11 +76,10 @@ def bars(
     unit: str = "",
     groups: Sequence[str] | None = None,
 ) -> str:
-    """Horizontal bars from 0, one a line, each with its number behind it.
+    """Horizontal bars from 0, one a line, each followed by its number and `unit`; `width` columns if labels leave room.
 
-    low, high: ends of an interval, drawn over the bar's end. mark: a line across all bars (1.0 for speed-ups). unit:
-    follows each number. groups: what each bar belongs to; a line of its own wherever it changes. A value that is not
-    finite has no bar. Needs the same number of labels and values; `width` columns at most, if labels leave room.
+    low, high: ends of an interval, drawn over the bar's end. mark: a line across all bars (1.0 for speed-ups). groups:
+    each bar's group, printed on a line of its own where it changes. A value that is not finite has no bar.
     """
     low, high = low or values, high or values
     indent = "  " if groups else ""
@@ -103,7 +99,7 @@ def bars(
 
 
 def histogram(counts: Sequence[int], *, width: int = 24, what: str = "steps") -> str:
-    """How many steps brought 1, 2, .. tokens, a line each; counts[k] is of k+1 tokens. width: of the longest bar."""
+    """Counts of steps by the tokens they yielded, a line each; counts[k] is for k+1. width: of the longest bar."""
     most = max(counts, default=0) or 1
     digits = len(str(most))
     return "\n".join(
@@ -123,10 +119,10 @@ def curve(
     log2_y: bool = False,
     y_from: float | None = None,
 ) -> str:
-    """Lines through points with axes, a marker a point and a legend; points are (x, y).
+    """Lines through (x, y) points with axes, a marker at each point and a legend; empty lines are left out.
 
-    width, height: columns and lines of the whole chart, at least 20 and 9. log2_x, log2_y: in powers of two
-    (values must be above 0). y_from: a value that the y axis reaches down to. Lines without points are left out.
+    width, height: columns and lines of the whole chart, at least 20 and 9. log2_x, log2_y: axes in powers of two
+    (values must be above 0). y_from: a value that the y axis includes.
     """
     lines = {name: sorted(points) for name, points in series.items() if points}
     if not lines:
@@ -145,7 +141,7 @@ def curve(
 
 @dataclass(frozen=True)
 class _Axis:
-    """From where to where values go, and which of them are named."""
+    """The range of an axis, and its ticks."""
 
     start: float
     end: float
@@ -153,13 +149,13 @@ class _Axis:
     log2: bool
 
     def share(self, value: float) -> float:
-        """How far along the axis a value is, from 0 to 1."""
+        """The position of a value along the axis, from 0 to 1."""
         start, end, value = (math.log2(each) if self.log2 else each for each in (self.start, self.end, value))
         return (value - start) / (end - start)
 
 
 def _axis(values: Sequence[float], most: int, *, log2: bool = False) -> _Axis:
-    """An axis that all values fit on, with about `most` ticks or fewer at round numbers."""
+    """An axis for all `values`, with about `most` ticks or fewer at round numbers."""
     least, largest = min(values), max(values)
     if log2:
         first, last = math.floor(math.log2(least)), math.ceil(math.log2(largest))
@@ -205,7 +201,7 @@ def _framed(canvas: Canvas, across: _Axis, up: _Axis, margin: int) -> list[str]:
 
 
 def _bar(value: float, low: float, high: float, mark: float | None, scale: float, room: int) -> str:
-    """One bar: filled up to its value, an interval over its end where it has one, the mark through all."""
+    """One bar: filled up to its value, with its interval and the mark drawn over it."""
     cells = [" "] * room
     if math.isfinite(value):
         eighths = round(max(value, 0.0) * scale * 8)

@@ -1,7 +1,4 @@
-"""Sections without Ctrl-C, and restoring the terminal when a signal ends the process.
-
-How Ctrl-C ends a process that Python cannot end is `ending.py`.
-"""
+"""Signals: sections that ignore Ctrl-C or end by it at once, and a terminal restored before the process ends."""
 
 from __future__ import annotations
 
@@ -14,16 +11,17 @@ from select import select
 from threading import Lock, Thread
 from typing import Any
 
+from lacli.errors import Interrupted
 from lacli.text.files import is_terminal
 
 if sys.platform != "win32":
     import termios
 
 RESET = b"\x1b[0m\x1b[J\x1b[?2004l\x1b[?25h\n"
-"""Ends a prompt that prompt_toolkit has drawn: no colour, nothing below, no bracketed paste, a cursor, a new line."""
+"""Ends a prompt drawn by prompt_toolkit: no colour, nothing below, no bracketed paste, a cursor, a new line."""
 
 MODES = 3
-"""Where ECHO and ICANON are in what termios knows of a terminal."""
+"""The index of the flags ECHO and ICANON in a terminal's attributes (termios's lflag)."""
 
 _undoing: list[Callable[[], None]] = []
 
@@ -32,7 +30,7 @@ _ended = Lock()
 
 @contextmanager
 def without_ctrl_c() -> Iterator[None]:
-    """Ignore Ctrl-C inside: the work is short and must not be cut, or handles Ctrl-C itself."""
+    """Ignore Ctrl-C inside: the work is short and must not be interrupted, or handles Ctrl-C itself."""
     # A handler of ours is not inherited by programs, as ignoring would be.
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
@@ -41,17 +39,29 @@ def without_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def ctrl_c_ends_at_once() -> Iterator[None]:
+    """End the process at Ctrl-C inside: while a model loads, an exception in llama.cpp's log callback would be lost."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # a background job's Ctrl-C is not meant for it
+        signal.signal(signal.SIGINT, lambda *_: os._exit(Interrupted.exit_code))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def put_terminal_back() -> None:
-    """Undo what was done to the terminal, before the process ends at once."""
+    """Undo all changes to the terminal, before the process ends at once."""
     for undo in reversed(_undoing):
         undo()
 
 
 @contextmanager
 def undone_by_signals(undo: Callable[[], None]) -> Iterator[None]:
-    """While this lasts, a signal that ends the process calls `undo` first; the exit code is 128 + the signal's number.
+    """Call `undo` before a signal ends the process; its exit code is then 128 + the signal's number.
 
-    A thread hears it too, since in the middle of a call of llama.cpp's Python runs no handler.
+    A thread receives signals too, since Python runs no handler during a call of llama.cpp.
     """
     if sys.platform == "win32":
         yield
@@ -80,7 +90,7 @@ def undone_by_signals(undo: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def wakeup_fd_kept() -> Iterator[None]:
-    """Give signals back to the listening thread after an event loop, which takes them for itself."""
+    """Return signals to the listening thread after an event loop, which takes them for itself."""
     before = signal.set_wakeup_fd(-1)
     try:
         yield
@@ -89,29 +99,29 @@ def wakeup_fd_kept() -> Iterator[None]:
 
 
 def _listen(heard: int) -> None:
-    """Read the numbers of signals as they arrive, until the other end is closed."""
+    """Read signal numbers as they arrive, until the other end is closed."""
     while numbers := os.read(heard, 1):
         if signal.getsignal(numbers[0]) is _end:
             _end(numbers[0], None)
 
 
 def _end(number: int, frame: object) -> None:
-    """Put the terminal back and end the process; the thread and the handler may both come here."""
+    """Put the terminal back and end the process; called by the thread and by the handler."""
     if _ended.acquire(blocking=False):
         put_terminal_back()
         os._exit(128 + number)
 
 
 class TypedKeys:
-    """Show and hide the keys that are typed on the terminal that stdout is."""
+    """Shows and hides typed keys on stdout's terminal."""
 
     def __init__(self, *, raw: bool) -> None:
-        """raw: hidden keys wait for an editor as they were typed, with Backspace and Ctrl-D, and outlast a Ctrl-C."""
+        """raw: keep hidden keys for an editor as they were typed, with Backspace and Ctrl-D, even through a Ctrl-C."""
         self._raw = raw
         self._found: list[Any] | None = None
 
     def hide(self) -> None:
-        """Show typed keys no more, unless another program hides them already or has the terminal."""
+        """Hide typed keys, unless another program hides them already or owns the terminal."""
         with suppress(OSError, termios.error):
             found = termios.tcgetattr(1)
             if found[MODES] & termios.ECHO and _in_front():
@@ -122,7 +132,7 @@ class TypedKeys:
                 termios.tcsetattr(1, termios.TCSANOW, [*found[:MODES], modes, *found[MODES + 1 :]])
 
     def show(self) -> None:
-        """Leave the terminal as `hide` found it."""
+        """Restore the terminal as `hide` found it."""
         found, self._found = self._found, None
         with suppress(OSError, termios.error):
             if found and _in_front():
@@ -130,7 +140,7 @@ class TypedKeys:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Leave the terminal to another program inside this context."""
+        """Restore the terminal for another program inside this context."""
         self.show()
         try:
             yield
@@ -138,7 +148,7 @@ class TypedKeys:
             self.hide()
 
     def stop(self, number: int, frame: object) -> None:
-        """Stop the process, as Ctrl-Z asks, and hide the keys again when it goes on."""
+        """Stop the process, as Ctrl-Z asks, and hide the keys again when it continues."""
         hidden = self._found is not None
         self.show()
         signal.signal(number, signal.SIG_DFL)
@@ -158,9 +168,9 @@ class TypedKeys:
 
 @contextmanager
 def hidden_keys(*, raw: bool = False) -> Iterator[TypedKeys]:
-    """Hide keys that are typed on stdout's terminal; they wait for the next program that reads.
+    """Hide keys typed on stdout's terminal; they wait for the next program that reads.
 
-    raw: as `TypedKeys` takes it. The terminal is put back at the end, whatever the end is, and while Ctrl-Z stops us.
+    raw: as for `TypedKeys`. The terminal is restored at every kind of end, and while Ctrl-Z stops the process.
     """
     keys = TypedKeys(raw=raw)
     if sys.platform == "win32" or not is_terminal(sys.stdout):
@@ -181,7 +191,7 @@ def hidden_keys(*, raw: bool = False) -> Iterator[TypedKeys]:
 
 
 def _in_front() -> bool:
-    """Whether the terminal is ours to change; the system stops a background job that tries."""
+    """Whether the process may change the terminal; the system stops a background job that tries."""
     try:
         return os.tcgetpgrp(1) == os.getpgrp()
     except OSError:  # it is not the terminal that we were started from, and has no jobs of ours

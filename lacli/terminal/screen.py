@@ -1,4 +1,4 @@
-"""The screen: an answer on stdout, everything else on stderr, colours by origin."""
+"""The screen: an answer on stdout, everything else on stderr, colours by origin; loading a model before it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rich.text import Text
 
 from lacli.errors import LacliError, OutputError, reason_of
 from lacli.settings import Switch
-from lacli.terminal.interrupts import undone_by_signals
+from lacli.terminal.interrupts import ctrl_c_ends_at_once, put_terminal_back, undone_by_signals
 from lacli.text.files import is_terminal
 from lacli.text.format import printable
 from lacli.text.stream import Piece
 from lacli.tree import Origin
 
-COLORS: dict[Origin, int] = {
+ORIGIN_COLORS: dict[Origin, int] = {
     Origin.SUFFIX: 2,
     Origin.RECYCLING: 5,
     Origin.POOL: 6,
@@ -36,28 +36,27 @@ COLORS: dict[Origin, int] = {
 Terminals choose 1 to 6 to be read on their own background, but blue is too dark on a black one.
 """
 
-
-def code(origin: Origin) -> str:
-    """The terminal's code for a token that was guessed there, "" for the model's own."""
-    number = COLORS.get(origin)
-    if number is None:
-        return ""
-    return str(30 + number if number < 8 else 82 + number)
-
-
-THOUGHT = "2"
-"""The terminal's code for what a model thinks before it answers: dim."""
+REASONING_CODE = "2"
+"""The terminal's code for reasoning before an answer: dim."""
 
 RESET = "\x1b[0m"
 
 TWO_COLUMNS = re.compile(r" *\S.*? {2,}(?=\S)")
 
 
-class Screen:
-    """stdout for the answer and stderr for words about it.
+def color_code(origin: Origin) -> str:
+    """The terminal's code for tokens guessed by `origin`; empty for the model's own."""
+    number = ORIGIN_COLORS.get(origin)
+    if number is None:
+        return ""
+    return str(30 + number if number < 8 else 82 + number)
 
-    quiet: no notes. show_accepted: colour guessed text by its origin where stdout has colours (auto: on a terminal
-    that wants them); it may change between answers. Thoughts are dim there in any case.
+
+class Screen:
+    """stdout for the answer and stderr for messages about it.
+
+    color: auto means on a terminal that supports it. quiet: print no notes. show_accepted: colour guessed text by its
+    origin where stdout has colours; it may change between answers. Reasoning is dim there in any case.
     """
 
     def __init__(self, *, color: Switch = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
@@ -78,7 +77,7 @@ class Screen:
         return self._errors.width
 
     def write(self, pieces: Iterable[Piece]) -> None:
-        """Print answer text now. Raises OutputError when stdout cannot take it, BrokenPipeError when nobody reads."""
+        """Print answer text at once. Raises OutputError if stdout cannot take it, BrokenPipeError without a reader."""
         for piece in _shown(pieces) if self._on_terminal else pieces:
             if piece.text:
                 style = self._style(piece)
@@ -90,21 +89,21 @@ class Screen:
         """The terminal's codes for a piece, "" for none."""
         if not self._colored:
             return ""
-        codes = (THOUGHT if piece.thought else "", code(piece.origin) if self.show_accepted else "")
+        codes = (REASONING_CODE if piece.reasoning else "", color_code(piece.origin) if self.show_accepted else "")
         return ";".join(filter(None, codes))
 
     def end_line(self) -> None:
-        """End the answer's last line, where it has not ended itself."""
+        """Print a line break unless the answer has ended with one."""
         if self._last != "\n":
             self._last = "\n"
             self._put("\n")
 
     def line(self, text: str, *, colored: bool = False) -> None:
-        """Lines on stdout: JSON, a table. colored: they hold codes of ours and nothing of a stranger's."""
+        """Print lines on stdout: JSON, a table. colored: they contain our own colour codes and no foreign text."""
         self._put(f"{printable(text, lines=True) if self._on_terminal and not colored else text}\n")
 
     def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
-        """Sentences on stderr; where quiet only the `warnings` among them: the answer is not what was asked for."""
+        """Print sentences on stderr; if quiet only the `warnings`: the answer is not what was asked for."""
         for sentence in sentences:
             if sentence in warnings:
                 self.say(f"lacli: {sentence}")
@@ -112,13 +111,13 @@ class Screen:
                 self.note(sentence)
 
     def note(self, sentence: str) -> None:
-        """A sentence on stderr, unless quiet."""
+        """Print a sentence on stderr, unless quiet."""
         if not self.quiet:
             self.report(self._fitted(f"lacli: {sentence}"), "dim")
 
     @contextmanager
     def progress(self, total: int, words: str) -> Iterator[Callable[[], None]]:
-        """A bar on stderr while it is a terminal, unless quiet; call what is yielded when one of `total` is done."""
+        """Show a bar on stderr if it is a terminal, unless quiet; call what it yields after each of `total` parts."""
         if self.quiet or not self._errors.is_terminal:
             yield lambda: None
             return
@@ -132,22 +131,22 @@ class Screen:
             yield lambda: bar.advance(task)
 
     def legend(self, accepted: Mapping[Origin, int]) -> None:
-        """Which colour of a marked answer is which origin, and its tokens; nothing where quiet or without colours."""
+        """Print the colours of a marked answer with the tokens of each; nothing if quiet or without colours."""
         if self.quiet or not (self._colored and self.show_accepted and accepted):
             return
         text = Text("lacli: accepted in parallel: ", style="dim")
         for place, origin in enumerate(sorted(accepted, key=accepted.__getitem__, reverse=True)):
             text.append(", " if place else "")
-            text.append(f"{accepted[origin]} {origin.value}", f"not dim color({COLORS[origin]})")
+            text.append(f"{accepted[origin]} {origin.value}", f"not dim color({ORIGIN_COLORS[origin]})")
         self._errors.print(text, soft_wrap=True)
 
     @property
     def shared(self) -> bool:
-        """Whether the answer and the words about it come out on a terminal, which is taken to be the same one."""
+        """Whether stdout and stderr are both terminals, which are taken to be the same one."""
         return is_terminal(sys.stdout) and is_terminal(sys.stderr)
 
     def row(self, text: str) -> None:
-        """Asked-for numbers that are a row of a table, on stderr; a terminal shows as much of it as fits."""
+        """Print a row of a table on stderr, quiet or not; a terminal shows the part that fits."""
         if self._errors.is_terminal:
             shown = printable(text)
             self._errors.print(shown, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
@@ -155,24 +154,24 @@ class Screen:
             self.report(text)
 
     def report(self, text: str, style: str | None = None) -> None:
-        """Asked-for numbers on stderr, quiet or not."""
+        """Print lines on stderr, quiet or not."""
         self._errors.print(printable(text, lines=True), style=style, markup=False, highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """The chat's own words (help, settings, what a command did) on stderr, quiet or not, wrapped between words."""
+        """Print the chat's own words (help, settings, results) on stderr, quiet or not, wrapped between words."""
         self.report(self._fitted(printable(text, lines=True).expandtabs()))
 
     def gap(self) -> None:
-        """An empty line on a terminal, between an answer and what comes next."""
+        """Print an empty line on a terminal, between an answer and what comes next."""
         if self._errors.is_terminal:
             self._errors.print()
 
     def error(self, error: LacliError) -> None:
-        """One line: what happened and what to do; names and reasons in it may come from a damaged file."""
+        """Print one line: what happened and what to do; its names and reasons may come from a damaged file."""
         self.report(self._fitted(f"lacli: {printable(str(error))}"), "red")
 
     def _fitted(self, text: str) -> str:
-        """Text that a terminal need not break inside a word."""
+        """`text` wrapped for the terminal, if stderr is one."""
         return wrapped(text, self.width) if self._errors.is_terminal else text
 
     def _put(self, text: str) -> None:
@@ -188,14 +187,35 @@ class Screen:
             raise OutputError(f"cannot write the answer: {reason_of(error)}", "check where stdout goes") from error
 
 
+@contextmanager
+def loading_model(screen: Screen) -> Iterator[None]:
+    """Let Ctrl-C end the process while a model loads; from then on a failed assertion of llama.cpp is one line."""
+    end_at_abort(screen, "the model's file may be damaged: fetch it again")
+    with ctrl_c_ends_at_once():
+        yield
+
+
+def end_at_abort(screen: Screen, hint: str) -> None:
+    """End the process with one line and a hint, not a core dump, when an assertion of llama.cpp fails from here on."""
+    # Commands that load no model need not wait for llama.cpp's library.
+    from lacli.llamacpp.library import on_abort
+
+    def give_up(message: str) -> None:
+        put_terminal_back()
+        screen.error(LacliError(f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", hint))
+        os._exit(LacliError.exit_code)
+
+    on_abort(give_up)
+
+
 def _show_cursor() -> None:
-    """Undo what a bar on stderr does to the terminal."""
+    """Undo what a progress bar does to the terminal of stderr."""
     with suppress(OSError):
         os.write(2, b"\x1b[?25h\n")
 
 
 def _shown(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yield the pieces as a terminal shows them; a carriage return waits for the line feed that may follow it."""
+    """The pieces as a terminal shows them; a carriage return waits for the line feed that may follow it."""
     waiting = ""
     for piece in pieces:
         text = waiting + piece.text
@@ -205,7 +225,7 @@ def _shown(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Text whose lines end between words; the second column of a line such as "/help   what there is" stays one."""
+    """Wrap `text` between words; the second column of a line such as "/help   commands" stays a column."""
     return "\n".join(_wrapped_line(line, width) for line in text.split("\n"))
 
 
@@ -227,9 +247,9 @@ def _filled(line: str, width: int, indent: int) -> str:
 
 
 def console(file: TextIO | None, color: Switch) -> Console:
-    """A rich console on a stream (None: closed); auto heeds NO_COLOR, FORCE_COLOR and TERM=dumb.
+    """A rich console on a stream (None: a closed one); auto heeds NO_COLOR, FORCE_COLOR and TERM=dumb.
 
-    Without colours there are no other escape codes either, where rich would still write bold and dim.
+    Without colours it writes no other escape codes either, where rich would still write bold and dim.
     """
     file = StringIO() if file is None else file
     if color == "on":
@@ -239,5 +259,5 @@ def console(file: TextIO | None, color: Switch) -> Console:
 
 
 def abandon_stdout() -> None:
-    """Let what stdout still buffers go nowhere, so that the interpreter's last flush does not fail again."""
+    """Discard what stdout still buffers, so that the interpreter's last flush does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,4 +1,4 @@
-"""The user's files and streams: read up to a size, opened for the owner alone, the room on a disk."""
+"""The user's files and streams: bounded reads, files for the owner alone, free space on a disk."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from lacli.text.format import size_in_words
 
 
 def is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
-    """Whether somebody sits at a stream; nobody does at a closed one."""
+    """True if `stream` is open and a terminal."""
     return stream is not None and stream.isatty()
 
 
 def columns() -> int:
-    """Columns of the terminal that stdout is, 0 where it is none."""
+    """Columns of stdout's terminal; 0 if stdout is not one."""
     return get_terminal_size().columns if is_terminal(sys.stdout) else 0
 
 
-MOST_TEXT = 1 << 26
-"""Bytes of a prompt, a chat or anything else that a model may read: 10 million tokens are some 40 MB of text."""
+MAX_TEXT = 1 << 26
+"""Bytes of a prompt, a chat or another text for a model: 10 million tokens are about 40 MB."""
 
-MOST_RECORD = 1 << 20
-"""Bytes of a small file that keeps something: a measurement, a list of names, a commit. Ours have some KB."""
+MAX_RECORD = 1 << 20
+"""Bytes of a small file: a measurement, a list of names, a commit. lacli's own have a few KB."""
 
 CHUNK = 1 << 20
-"""Bytes that are read at once: a longer read would not hear Ctrl-C."""
+"""Bytes of one read: Ctrl-C could not interrupt a longer one."""
 
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)
-"""The flag that opens a pipe without waiting for its other end, where a system has it."""
+"""The flag that opens a pipe without waiting for its other end (Windows has none)."""
 
 NOT_OPENED = {
     errno.ELOOP: "it is a symbolic link, which is not followed",
     errno.ENXIO: "it is a pipe that nobody reads",
 }
-"""Why a file is not opened to write to it, in our words."""
+"""Reasons for not opening a file to write, in clearer words than the system's."""
 
 
 class UnfitFile(OSError):
-    """A file that is larger than anything it could be, or that may never end."""
+    """A file that is too large for its purpose, or that may never end."""
 
 
-def read_file(path: str | Path, most: int = MOST_TEXT, *, ordinary: bool = True) -> bytes:
-    """The bytes of a file of `most` bytes at most. Raises UnfitFile, or OSError where it cannot be read.
+def read_file(path: str | Path, most: int = MAX_TEXT, *, ordinary: bool = True) -> bytes:
+    """The bytes of a file of at most `most` bytes. Raises UnfitFile, or OSError if it cannot be read.
 
-    ordinary: refuse devices and pipes; one that the user names may be a pipe, but has to end too.
+    ordinary: refuse devices and pipes; a file that the user names may be a pipe, but has to end too.
     """
-    # A pipe that nobody writes to would wait here.
+    # Opening a pipe without a writer would wait.
     more = NO_WAIT if ordinary else 0
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more)) as file:
         if ordinary and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -62,13 +62,13 @@ def read_file(path: str | Path, most: int = MOST_TEXT, *, ordinary: bool = True)
         return read_to_end(file.read, most)
 
 
-def read_to_end(read: Callable[[int], bytes], most: int = MOST_TEXT) -> bytes:
-    """What `read` still gives, a buffered stream's method. Raises UnfitFile where that is more than `most` bytes."""
+def read_to_end(read: Callable[[int], bytes], most: int = MAX_TEXT) -> bytes:
+    """The rest of a stream, by its method `read`. Raises UnfitFile if that is more than `most` bytes."""
     chunks: list[bytes] = []
     while most >= 0:
         chunks.append(read(CHUNK))
         most -= len(chunks[-1])
-        # A terminal would have to be told its end twice.
+        # At a terminal, reading once more would ask the user for a second end of file.
         if len(chunks[-1]) < CHUNK:
             break
     if most < 0:
@@ -77,10 +77,9 @@ def read_to_end(read: Callable[[int], bytes], most: int = MOST_TEXT) -> bytes:
 
 
 def for_owner(name: str, flags: int) -> int:
-    """Open a file that holds a user's words, as an `opener`: a new one is the owner's alone, and a link is refused.
+    """Open a private file, as an `opener` for `open`: a new one is readable by its owner only.
 
-    Followed are only the system's own links to open files, such as a shell's pipes. A pipe that nobody reads is refused
-    too.
+    Links are refused, except the system's own to open files, such as a shell's pipes; so is a pipe without a reader.
     """
     no_link = 0 if name.startswith(("/dev/fd/", "/dev/std")) else getattr(os, "O_NOFOLLOW", 0)
     try:
@@ -95,12 +94,12 @@ def for_owner(name: str, flags: int) -> int:
 
 
 def nearest_folder(path: Path) -> Path:
-    """The folder, or the first above it that exists; where a file lies in the place of one, that file."""
+    """The folder, or the first one above it that exists; a file if one lies in its place."""
     return next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
 
 
 def free_disk(path: Path) -> int:
-    """Bytes that are free for a folder."""
+    """Free bytes on the disk of a folder that need not exist yet."""
     return shutil.disk_usage(nearest_folder(path)).free
 
 

@@ -1,16 +1,47 @@
-"""Words for sizes, counts and ages, near spellings, and tables in Markdown."""
+"""Words for sizes, counts and ages; similar names; text that is safe on a terminal; tables in Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from io import StringIO
+from math import inf
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+AGES = (
+    (HOUR, MINUTE, "minute"),
+    (DAY, HOUR, "hour"),
+    (14 * DAY, DAY, "day"),
+    (60 * DAY, 7 * DAY, "week"),
+    (730 * DAY, 30 * DAY, "month"),
+    (inf, 365 * DAY, "year"),
+)
+"""Units of an age: below how many seconds each is used, its own seconds and its name."""
+
+SIGNS = {
+    **{code: 0x2400 + code for code in range(0x20)},
+    0x7F: 0x2421,
+    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
+    **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
+}
+"""Replacements for characters that would control a terminal, by code point.
+
+C0 and DEL become Unicode's control pictures; C1, characters that change the direction of text, and halves of surrogate
+pairs become the replacement character.
+"""
+
+SIGNS_IN_LINES = {code: sign for code, sign in SIGNS.items() if chr(code) not in "\n\t"}
 
 
-def nearest(name: str, known: Iterable[str], most: int = 3, least: float = 0.65) -> list[str]:
-    """The known names that resemble this one, the most similar first; upper and lower case are the same.
+WIDEST = 10_000
+"""Columns of a table in Markdown, which is not wrapped."""
 
-    least: how similar, where 1 is the same.
+
+def suggest(name: str, known: Iterable[str], most: int = 3, least: float = 0.65) -> list[str]:
+    """The `known` names that resemble `name`, the most similar first, whatever their case.
+
+    most: names at most. least: similarity from 0 to 1, as difflib computes it.
     """
     by_folded: dict[str, str] = {}
     for each in known:
@@ -19,36 +50,13 @@ def nearest(name: str, known: Iterable[str], most: int = 3, least: float = 0.65)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """A hint that offers the nearest names; `otherwise` where nothing is near."""
-    return offered(nearest(name, known)) or otherwise
+    """A hint that suggests similar names; `otherwise` if there are none."""
+    return offered(suggest(name, known)) or otherwise
 
 
 def offered(names: Sequence[str]) -> str:
-    """The question whether one of these was meant; "" for none."""
+    """The question whether one of `names` was meant; empty without names."""
     return f"did you mean {' or '.join(names)}?" if names else ""
-
-
-MINUTE, HOUR, DAY = 60, 3600, 86400
-
-AGES = ((MINUTE, 1, "second"), (HOUR, MINUTE, "minute"), (DAY, HOUR, "hour"), (14 * DAY, DAY, "day"))
-
-LATER = ((60 * DAY, 7 * DAY, "week"), (730 * DAY, 30 * DAY, "month"))
-
-YEAR = 365 * DAY
-
-SIGNS = {
-    **{code: 0x2400 + code for code in range(0x20)},
-    0x7F: 0x2421,
-    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
-    **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
-}
-"""What is shown for a character that would steer a terminal, by their code points.
-
-C0 and DEL have Unicode's control pictures; C1, the characters that turn the direction of text, and halves of
-surrogate pairs have the replacement character.
-"""
-
-SIGNS_IN_LINES = {code: sign for code, sign in SIGNS.items() if chr(code) not in "\n\t"}
 
 
 def size_in_words(size: int) -> str:
@@ -67,17 +75,13 @@ def memory_in_words(mebibytes: float) -> str:
 
 
 def age_in_words(seconds: float) -> str:
-    """How long ago: 3 days ago, just now."""
-    if seconds < MINUTE:
-        return "just now"
-    for most, unit, name in (*AGES, *LATER):
-        if seconds < most:
-            return f"{counted(int(seconds // unit), name)} ago"
-    return f"{counted(int(seconds // YEAR), 'year')} ago"
+    """An age: just now, 3 days ago."""
+    unit, name = next((unit, name) for below, unit, name in AGES if seconds < below)
+    return "just now" if seconds < MINUTE else f"{counted(int(seconds // unit), name)} ago"
 
 
 def tokens_in_words(tokens: int) -> str:
-    """A context: 2048, 32k, 128k; - where none is known."""
+    """A context's size: 2048, 32k, 128k; - if it is unknown."""
     if not tokens:
         return "-"
     return f"{tokens // 1024}k" if tokens >= 10240 and tokens % 1024 == 0 else str(tokens)
@@ -91,17 +95,17 @@ def count_in_words(number: int) -> str:
     return f"{millions:.0f}M" if millions < 1000 else f"{millions / 1000:.1f}B"
 
 
-def printable(text: str, *, lines: bool = False) -> str:
-    """Return `text` of a model, a file or a hub with a sign for each character that would steer a terminal.
-
-    lines: line breaks and tabs stay, and a Windows line break becomes a plain one; else the text is one line.
-    """
-    return text.replace("\r\n", "\n").translate(SIGNS_IN_LINES) if lines else text.translate(SIGNS)
-
-
 def counted(count: int, noun: str) -> str:
     """1 question, 2 questions."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return `text` of a model, a file or a hub with a sign for each character that would control a terminal.
+
+    lines: keep line breaks and tabs, and make Windows line breaks plain ones; without it the text becomes one line.
+    """
+    return text.replace("\r\n", "\n").translate(SIGNS_IN_LINES) if lines else text.translate(SIGNS)
 
 
 def columns(
@@ -131,28 +135,22 @@ def columns(
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table; its first `left` columns are aligned to the left, numbers to the right."""
-    # rich takes 100 ms to import, which commands without a table need not wait for.
-    from rich import box
+    """A table in Markdown; its first `left` columns are aligned to the left, the others to the right."""
+    # They take 30 ms, which commands without a table need not wait for.
+    from rich.box import MARKDOWN
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.MARKDOWN)
-    for column, name in enumerate(header):
-        table.add_column(Text(_escaped(name)), justify="left" if column < left else "right", no_wrap=True)
+    header, *rows = [[printable(cell.replace("|", "\\|")) for cell in row] for row in (header, *rows)]
+    table = Table(box=MARKDOWN)
+    for column, name in enumerate(map(Text, header)):
+        table.add_column(name, justify="left" if column < left else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(_escaped(cell)) for cell in row))
-    # A terminal wraps a wide table, a file keeps its lines whole.
-    console = Console(width=10_000, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(table)
-    head, rule, *body = captured.get().strip().splitlines()
-    dashes = rule.split("|")
-    dashes[left + 1 : -1] = [f"{dash[:-1]}:" for dash in dashes[left + 1 : -1]]
-    return "\n".join([head, "|".join(dashes), *body])
-
-
-def _escaped(cell: str) -> str:
-    """No bar ends the cell, and no control character of a name reaches the terminal."""
-    return printable(cell.replace("|", "\\|"))
+        table.add_row(*map(Text, row))
+    text = StringIO()
+    Console(file=text, width=WIDEST, color_system=None, legacy_windows=False).print(table)
+    first, rule, *others = text.getvalue().strip().splitlines()
+    # rich's rule does not tell Markdown which columns are aligned to the right.
+    parts = [f"{part[:-1]}:" if column >= left else part for column, part in enumerate(rule.strip("|").split("|"))]
+    return "\n".join([first, f"|{'|'.join(parts)}|", *others])

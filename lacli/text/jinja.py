@@ -1,8 +1,7 @@
 """Chat templates, compiled and rendered by Jinja within bounds of time and memory.
 
-A template comes in a model's file, so from a stranger. Jinja's sandbox keeps it from the machine, not from endless
-loops and gigabytes: here every loop, call and value of a template is counted. What a conversation is, and which
-template writes it, is `template.py`.
+A template comes in a model's file and so from a stranger. Jinja's sandbox keeps it from the machine, but not from
+endless loops and gigabytes: here each operation is counted, and refused beforehand where its result could be too large.
 """
 
 from __future__ import annotations
@@ -17,24 +16,12 @@ from math import inf
 from string import Formatter
 from threading import Lock
 from time import thread_time
-from types import GeneratorType
 from typing import Any, NoReturn
 
 from jinja2 import BaseLoader, TemplateSyntaxError, nodes, pass_context, pass_eval_context
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import FILTERS as ALL_FILTERS
-from jinja2.filters import (
-    do_batch,
-    do_indent,
-    do_join,
-    do_round,
-    do_title,
-    do_trim,
-    do_unique,
-    do_wordcount,
-    make_attrgetter,
-    sync_do_slice,
-)
+from jinja2.filters import do_join, do_unique, sync_do_sum
 from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -43,29 +30,26 @@ from jinja2.visitor import NodeTransformer
 
 from lacli.errors import PromptError
 
-MOST_SOURCE = 1 << 16
+MAX_SOURCE = 1 << 16
 """Characters of a template: the longest of llama.cpp's models/templates has a third of it.
 
 Compiling this many takes up to two seconds.
 """
 
-MOST_SECONDS, MOST_SECONDS_A_BYTE = 1.0, 20e-6
-"""Processor time of one rendering, and more of it for a long conversation.
+MAX_SECONDS, MAX_SECONDS_A_BYTE = 1.0, 20e-6
+"""Processor time of one rendering, and more of it for each byte of the conversation.
 
-The templates in tests/templates take 0.05 ms for a question; the slowest one, which looks at each character of an
+The templates in tests/text/templates take 0.05 ms for a question; the slowest one, which looks at each character of an
 answer, takes 8 microseconds for it (measured on one core of a Xeon).
 """
 
-MOST_BYTES, MOST_TIMES = 1 << 24, 256
-"""Bytes of all that one rendering makes, the text that is thrown away too, and how often a conversation may be copied.
+MAX_BYTES, MAX_COPIES = 1 << 24, 256
+"""Bytes of all values that one rendering makes, and how often it may copy the conversation besides.
 
-A list with all in it has the same limit; what occurs twice in it counts twice, for its text would have it twice.
+A list with everything in it has the same limit; what occurs twice in it counts twice, for its text would have it twice.
 """
 
-SECONDS_A_COMPARISON = 1e-9
-"""Processor time of comparing one character in SEARCHES: up to 0.25 nanoseconds on a Xeon, more on a slow machine."""
-
-MOST_BITS = 4096
+MAX_BITS = 4096
 """Bits of a whole number; the powers of larger ones never end."""
 
 CELL = 64
@@ -75,36 +59,31 @@ STEPS = 16
 """Operations between two looks at the clock."""
 
 FILTERS = (
-    *("abs", "attr", "batch", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first"),
-    *("float", "forceescape", "groupby", "indent", "int", "items", "join", "last", "length", "list", "lower"),
-    *("map", "max", "min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select"),
-    *("selectattr", "slice", "sort", "string", "sum", "title", "tojson", "trim", "truncate", "unique", "upper"),
-    *("urlencode", "wordcount"),
+    "abs attr batch capitalize count d default dictsort e escape first float forceescape groupby indent int items"
+    " join last length list lower map max min reject rejectattr replace reverse round safe select selectattr slice"
+    " sort string sum title tojson trim truncate unique upper urlencode wordcount"
 )
 """Jinja's filters without those that make much of little (center, format, striptags ...), which no chat needs."""
 
-NOT_PLAIN = re.compile("%(?![dirs])")
-"""What `%` could make a long text of, or take from a dictionary again and again; %% is to be taken out before."""
-
-MOST_DIGITS = 300
-"""Digits that a number is rounded to, either side of the point: a float has no more."""
-
-METHODS = frozenset(
-    (
-        *("capitalize", "casefold", "copy", "count", "endswith", "find", "get", "index", "isalnum", "isalpha"),
-        *("isascii", "isdecimal", "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "items", "join"),
-        *("keys", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex"),
-        *("rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title"),
-        *("upper", "values"),
-    )
+METHODS = (
+    "capitalize casefold copy count endswith find get index isalnum isalpha isascii isdecimal isdigit islower"
+    " isnumeric isspace istitle isupper items join keys lower lstrip partition removeprefix removesuffix replace"
+    " rfind rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper values"
 )
 """Methods of texts, lists and dictionaries that a template may call; chosen as FILTERS are."""
 
-SEARCHES = frozenset(("lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"))
-"""Methods of texts that may compare each character with each one of an argument; those that find from the left do not.
+PRODUCTS = "indent join title trim wordcount lstrip rfind rindex rpartition rsplit rstrip strip"
+"""Filters and methods whose memory or time can grow with the product of their arguments' sizes.
 
-Such a call hears neither the clock nor Ctrl-C.
+The searches from the right may compare each character with each one of an argument, and hear neither the clock nor
+Ctrl-C meanwhile.
 """
+
+AMOUNTS = ("batch", "indent", "round", "slice")
+"""Filters that make as much as a number says."""
+
+NOT_PLAIN = re.compile("%(?![dirs])")
+"""What `%` could make a long text of, or take from a dictionary again and again; %% is to be taken out before."""
 
 VARIABLES = ("_loop_vars", "_block_vars")
 """What compiled templates give to a call beside its arguments."""
@@ -113,8 +92,12 @@ BUILT_IN = (str, bytes, int, float, list, tuple, dict)
 
 CONTAINERS = (list, tuple, dict, KeysView, ValuesView, ItemsView)
 
+SIZED = (str, range, *CONTAINERS)
+
 MADE, JOINED, EACH = "<made>", "<joined>", "<each>"
 """Filters that the compiler puts around a template's expressions; no template can name them."""
+
+TIME, MEMORY, EITHER = "too long", "too much memory", "too much time or memory"
 
 REFUSED = "give another with --chat-template; lacli run goes without one by --raw"
 
@@ -125,8 +108,8 @@ def compile_template(source: str, bos: str, eos: str) -> Callable[..., str]:
     Rendering raises PromptError where a bound is met, and whatever the template raises.
     """
     try:
-        if len(source) > MOST_SOURCE:
-            raise ValueError(f"it has {len(source)} characters, and {MOST_SOURCE} are allowed")
+        if len(source) > MAX_SOURCE:
+            raise ValueError(f"it has {len(source)} characters, and {MAX_SOURCE} are allowed")
         environment = _Environment()
         template = environment.from_string(source)
     except Exception as error:  # whatever Jinja raises, the template is at fault
@@ -161,14 +144,14 @@ DEFAULTS: dict[str, object] = {
 
 
 class _Namespace(Namespace):
-    """A namespace whose text does not hold what is in it: it can grow after it was put into a list."""
+    """A namespace whose text does not contain its values: it can grow after it was put into a list."""
 
     def __repr__(self) -> str:
         return "<namespace>"
 
 
 class _GenerationTags(Extension):
-    """Take what stands between transformers' marks of an answer as it is."""
+    """Leave the text between transformers' marks of an answer as it is."""
 
     tags = {"generation"}
 
@@ -192,7 +175,7 @@ class _Counted(NodeTransformer):
 
     def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
         self.generic_visit(node)
-        if node.name in ALL_FILTERS and node.name not in FILTERS:
+        if node.name in ALL_FILTERS and node.name not in FILTERS.split():
             # Jinja says the name of a filter that is missing, while it compiles or where the filter is first needed.
             node.name += ", which is not allowed in a chat template"
         return node
@@ -218,12 +201,12 @@ def _filtered(node: nodes.Node, name: str, *arguments: nodes.Expr) -> nodes.Filt
 
 
 def _plain_text(node: nodes.Node) -> int:
-    """Bytes that a node writes as they stand in the template, each part once."""
+    """Bytes of the template's own text in a node, each part counted once."""
     return sum(sys.getsizeof(data.data) for data in node.find_all(nodes.TemplateData))
 
 
 def _size(value: Any, most: float = inf) -> int:
-    """Bytes of a value with all in it. Raises PromptError as soon as there are more than `most`."""
+    """Bytes of a value with everything in it. Raises PromptError as soon as there are more than `most`."""
     size, waiting = 0, [value]
     while waiting:
         each = waiting.pop()
@@ -235,11 +218,15 @@ def _size(value: Any, most: float = inf) -> int:
         elif isinstance(each, dict):
             waiting += each.keys()
             waiting += each.values()
-        elif isinstance(each, CONTAINERS):
+        elif isinstance(each, SIZED):
             waiting += each
         if size > most:
-            raise PromptError("the chat template takes too much memory", REFUSED)
+            raise _refusal(MEMORY)
     return size
+
+
+def _refusal(what: str) -> PromptError:
+    return PromptError(f"the chat template takes {what}", REFUSED)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -260,49 +247,41 @@ class _Environment(ImmutableSandboxedEnvironment):
             finalize=self._shown,
             extensions=[_GenerationTags, loopcontrols],
         )
-        known: dict[str, Any] = {
+        filters: dict[str, Any] = {
             **self.filters,
-            "batch": self._in_lists(do_batch),
             "join": self._join,
             "replace": self._replace,
-            "indent": self._indent,
-            "round": self._round,
-            "slice": self._in_lists(sync_do_slice),
             "sum": self._sum,
-            "title": self._title,
             "tojson": self._tojson,
-            "trim": self._trim,
             "unique": self._unique,
-            "wordcount": self._wordcount,
         }
-        filters = {name: self._counted(known[name]) for name in FILTERS}
-        self.filters = {**filters, MADE: self._made, JOINED: self._joined, EACH: self._each}
         tests: dict[str, Any] = {**self.tests}
-        self.tests = {name: self._counted(test) for name, test in tests.items()}
+        self.filters = {name: self._counted(name, filters[name]) for name in FILTERS.split()}
+        self.filters.update({MADE: self._made, JOINED: self._joined, EACH: self._each})
+        self.tests = {name: self._counted(name, test) for name, test in tests.items()}
         del self.globals["lipsum"]
         self.globals.update(dict=self._dict, namespace=_Namespace)
         self.counting = Lock()
+        self._methods, self._products = METHODS.split(), PRODUCTS.split()
         self._text = 0
         self.begin(())
 
     def begin(self, given: Any) -> None:
         """Count anew, for a rendering of what is given."""
         size = _size(given)
-        self._left = self._most = MOST_BYTES + MOST_TIMES * size
+        self._left = self._most = MAX_BYTES + MAX_COPIES * size
         self._steps = 0
-        self._until = thread_time() + MOST_SECONDS + MOST_SECONDS_A_BYTE * size
+        self._until = thread_time() + MAX_SECONDS + MAX_SECONDS_A_BYTE * size
 
     def call(self, context: Context, called: Any, /, *arguments: Any, **named: Any) -> Any:
         owner, name = getattr(called, "__self__", None), getattr(called, "__name__", "")
-        if isinstance(owner, str) and name in ("replace", "join"):
-            counted = self.filters["replace"] if name == "replace" else self._join_by
-            return counted(owner, *arguments)
-        if isinstance(owner, str) and name in ("split", "rsplit", "splitlines"):
-            parts = owner.count(arguments[0]) if arguments and isinstance(arguments[0], str) else len(owner) // 2
-            self._spend(CELL * parts)
-        if isinstance(owner, str) and name in SEARCHES:
-            self._check_search(owner, *arguments, *named.values())
-        if isinstance(called, Macro | BlockReference):
+        if isinstance(owner, str) and name == "replace":
+            called, arguments = self._replace, (owner, *arguments)
+        elif isinstance(owner, str):
+            if name == "join":
+                arguments = tuple(self._made(list(each)) for each in arguments)
+            self._foresee(name, owner, *arguments, *named.values())
+        elif isinstance(called, Macro | BlockReference):
             self._spend(self._text)
         if not isinstance(owner, BUILT_IN):
             # A macro keeps its arguments in a list.
@@ -311,7 +290,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator in ("*", "**"):
-            self._check_product(left, right, power=operator == "**")
+            self._foresee_product(left, right, power=operator == "**")
         if operator == "%" and isinstance(left, str) and NOT_PLAIN.search(left.replace("%%", "")):
             raise ValueError("texts are formatted with %s, %d, %i and %r only")
         return self._made(super().call_binop(context, operator, left, right))
@@ -322,7 +301,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        known = attr in METHODS or not callable(value) or not isinstance(obj, BUILT_IN)
+        known = attr in self._methods or not callable(value) or not isinstance(obj, BUILT_IN)
         return known and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -338,46 +317,54 @@ class _Environment(ImmutableSandboxedEnvironment):
     def _step(self, count: int = 1) -> None:
         before, self._steps = self._steps, self._steps + count
         if before // STEPS < self._steps // STEPS and thread_time() > self._until:
-            raise PromptError("the chat template takes too long", REFUSED)
+            raise _refusal(TIME)
 
     def _spend(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
-            raise PromptError("the chat template takes too much memory", REFUSED)
+            raise _refusal(MEMORY)
         self._step(1 + size // 4096)
 
     def _made(self, value: Any) -> Any:
-        """Count a value, and refuse one that is too large to be written or compared; a generator is counted later."""
+        """Count a value, and refuse one that is too large to be written or compared; an iterator is counted later."""
         if isinstance(value, str):
             self._spend(sys.getsizeof(value))
         elif isinstance(value, CONTAINERS):
             self._spend(CELL * len(value))
             self._step(_size(value, self._most) // CELL)
-        elif isinstance(value, int) and value.bit_length() > MOST_BITS:
-            raise ValueError(f"a number has more than {MOST_BITS} bits")
-        elif isinstance(value, GeneratorType):
+        elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise ValueError(f"a number has more than {MAX_BITS} bits")
+        elif isinstance(value, Iterator):
             return self._each(value, 0)
         else:
             self._step()
         return value
 
-    def _check_search(self, text: str, *arguments: Any) -> None:
-        longest = max((len(each) for each in arguments if isinstance(each, str)), default=0)
-        if thread_time() + len(text) * longest * SECONDS_A_COMPARISON > self._until:
-            raise PromptError("the chat template takes too long", REFUSED)
+    def _foresee(self, name: str, *arguments: Any) -> None:
+        """Refuse a filter or a method whose result or work could be larger than what is left."""
+        sized = [each for each in arguments if isinstance(each, SIZED)]
+        amount = sum(abs(each) for each in arguments if isinstance(each, int)) if name in AMOUNTS else 0
+        if name in self._products:
+            *others, largest = sorted(_size(each, self._left) - CELL for each in sized) or [0]
+            most = (CELL + largest) * (CELL + sum(others) + amount)
+        else:
+            most = CELL * (sum(map(len, sized)) + amount)
+        if most > self._left:
+            raise _refusal(EITHER)
 
-    def _check_product(self, left: Any, right: Any, *, power: bool) -> None:
+    def _foresee_product(self, left: Any, right: Any, *, power: bool) -> None:
         if isinstance(left, int) and isinstance(right, int):
-            if left.bit_length() * (right if power else 1) + right.bit_length() > MOST_BITS:
-                raise ValueError(f"a number has more than {MOST_BITS} bits")
+            if left.bit_length() * (right if power else 1) + right.bit_length() > MAX_BITS:
+                raise ValueError(f"a number has more than {MAX_BITS} bits")
             return
         for many, times in ((left, right), (right, left)):
             if isinstance(many, str | list | tuple) and isinstance(times, int):
                 self._spend(max(times, 0) * len(many))
 
-    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def counted(*arguments: Any, **named: Any) -> Any:
+            self._foresee(name, *arguments, *named.values())
             return self._made(function(*arguments, **named))
 
         return counted
@@ -399,32 +386,17 @@ class _Environment(ImmutableSandboxedEnvironment):
             self._spend(text)
             yield value
 
-    def _join_by(self, text: str, values: Iterable[Any]) -> Any:
-        listed = self._made(list(values))
-        self._spend(sys.getsizeof(text) * len(listed))
-        return self._made(text.join(listed))
-
     @pass_eval_context
     def _join(self, context: Any, value: Iterable[Any], d: Any = "", attribute: Any = None) -> str:
         listed = self._made(list(value))
-        self._spend(sys.getsizeof(str(d)) * len(listed))
-        joined: str = do_join(context, listed, str(d), attribute)
+        self._foresee("join", listed, d)
+        joined: str = do_join(context, listed, d, attribute)
         return joined
 
     def _replace(self, value: Any, old: Any, new: Any, count: int | None = None) -> str:
         text, old, new = str(value), str(old), str(new)
         self._spend(sys.getsizeof(text) + text.count(old) * sys.getsizeof(new))
         return text.replace(old, new, -1 if count is None else count)
-
-    def _indent(self, value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
-        text = str(value)
-        self._spend((len(text.splitlines()) + 1) * (width if isinstance(width, int) else sys.getsizeof(width)))
-        return do_indent(text, width, first, blank)
-
-    def _trim(self, value: Any, chars: str | None = None) -> str:
-        text = str(value)
-        self._check_search(text, chars)
-        return do_trim(text, chars)
 
     # Keys can be chosen so that each is compared with all before it.
     def _unique(self, value: Iterable[Any], case_sensitive: bool = False, attribute: Any = None) -> Iterator[Any]:
@@ -434,33 +406,10 @@ class _Environment(ImmutableSandboxedEnvironment):
     def _dict(self, pairs: Any = (), /, **named: Any) -> dict[Any, Any]:
         return dict(pairs if isinstance(pairs, Mapping) else self._each(pairs, 0), **named)
 
-    def _in_lists(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(value: Any, count: int, fill_with: Any = None) -> Any:
-            self._spend(CELL * max(count, 0))
-            return function(self._each(value, 0), count, fill_with)
-
-        return counted
-
-    def _round(self, value: Any, precision: int = 0, method: Any = "common") -> Any:
-        if abs(precision) > MOST_DIGITS:
-            raise ValueError(f"a number is rounded to more than {MOST_DIGITS} digits")
-        return do_round(value, precision, method)
-
     def _sum(self, values: Iterable[Any], attribute: Any = None, start: Any = 0) -> Any:
-        # Each sum is counted: those of lists are lists.
-        for value in values if attribute is None else map(make_attrgetter(self, attribute), values):
-            start = self._made(start + value)
-        return start
-
-    def _wordcount(self, value: Any) -> int:
-        text = str(value)
-        self._spend(CELL * len(text))
-        return do_wordcount(text)
-
-    def _title(self, value: Any) -> str:
-        text = str(value)
-        self._spend(CELL * len(text))
-        return do_title(text)
+        if not isinstance(start, int | float):
+            raise ValueError("only numbers are added up")
+        return sync_do_sum(self, values, attribute, start)
 
     def _format(self, text: str, *arguments: Any, **named: Any) -> str:
         fields = [(field, *how) for _, field, *how in Formatter().parse(text) if field is not None]
@@ -483,4 +432,4 @@ class _Environment(ImmutableSandboxedEnvironment):
             raise ValueError("tojson is asked for too much space")
         encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
         # Indented, a line is as long as it lies deep.
-        return encoder.encode(value) if indent is None else self._joined(encoder.iterencode(value))
+        return self._joined(encoder.iterencode(value))

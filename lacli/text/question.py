@@ -1,7 +1,6 @@
-"""Where a question comes from: a file, piped input, -p, or several of them in this order.
+"""The sources of a question: a file, piped input and -p, joined in this order.
 
-A last newline of a file or a pipe is not part of the question (llama.cpp does so too). Reads text; what is asked of a
-model is decided elsewhere.
+The last newline of a file or a pipe is not part of the question, as in llama.cpp.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from lacli.text.format import counted
 STDIN = "-"
 
 PATIENCE_S = 0.5
-"""How long piped input may bring nothing before that is said: a user wonders by then, and `echo` is done long since."""
+"""Silence of piped input, in seconds, before a message says so: long enough for `echo`, short for a person."""
 
 
 def read_question(
@@ -28,11 +27,11 @@ def read_question(
     stdin: bool | None = None,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> str:
-    """The prompt text: the parts that were given, a blank line between them.
+    """The prompt text: the given parts, separated by blank lines.
 
-    stdin: read it even from a terminal (the user typed `-`), or never; None: where it is piped. say: takes a sentence
-    when piped input is waited for, and one on what it adds unasked. Raises UsageError when nothing was given and
-    PromptError or LacliError when a part cannot be read.
+    stdin: True reads it even from a terminal (the user typed `-`), False never, None if it is piped. say: takes a
+    sentence while piped input is waited for, and one if it adds to the other parts unasked. Raises UsageError when
+    nothing was given and LacliError when a part cannot be read.
     """
     wants_stdin = stdin or STDIN in (prompt, file)
     alone = prompt is None and file is None
@@ -54,7 +53,7 @@ def read_question(
 
 
 def check_text(text: str, name: str) -> str:
-    """An argument as it is. Raises LacliError when it was not UTF-8, which Python lets pass as lone surrogates."""
+    """Return an argument unchanged. Raises LacliError if it was not UTF-8, which Python passes as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -63,15 +62,12 @@ def check_text(text: str, name: str) -> str:
 
 
 def read_text(name: str, *, ordinary: bool = False) -> str:
-    """A UTF-8 file's text. Raises LacliError as `read_raw` does, and for bytes that are none."""
+    """A file's text without BOM and last newline. Raises LacliError as `read_raw` does, and for bytes not in UTF-8."""
     return decode(read_raw(name, ordinary=ordinary), name).removeprefix("\ufeff").removesuffix("\n")
 
 
 def read_raw(name: str, *, ordinary: bool = False) -> bytes:
-    """A file's bytes. Raises LacliError when it cannot be read, or is too large for a text.
-
-    ordinary: refuse devices and pipes, which may never end.
-    """
+    """A file's bytes. Raises LacliError if it cannot be read or is too large; `ordinary` refuses devices and pipes."""
     try:
         return read_file(os.path.expanduser(name), ordinary=ordinary)
     except OSError as error:
@@ -79,6 +75,7 @@ def read_raw(name: str, *, ordinary: bool = False) -> bytes:
 
 
 def decode(raw: bytes, name: str) -> str:
+    """Bytes as text. Raises LacliError, naming their source, if they are not UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -88,7 +85,7 @@ def decode(raw: bytes, name: str) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether somebody types and reads here: input and output are both a terminal."""
+    """Whether stdin and stdout are both terminals."""
     return all(map(is_terminal, (sys.stdin, sys.stdout)))
 
 
@@ -97,7 +94,7 @@ def _is_piped() -> bool:
 
 
 def _say_waiting(say: Callable[[str], None], hint: str) -> None:
-    """Say that piped input is waited for, where nothing comes."""
+    """Say that piped input is waited for, if none comes."""
     try:
         waits = _is_piped() and not select([sys.stdin], [], [], PATIENCE_S)[0]
     except (OSError, ValueError):  # Windows can ask sockets only

@@ -1,7 +1,4 @@
-"""From accepted tokens to text: UTF-8 across tokens, stop strings across tokens, which tokens a stop leaves.
-
-Bytes in, strings out. Templates, colours and terminals are elsewhere.
-"""
+"""From accepted tokens to text: UTF-8 across tokens, stop strings across tokens, and which tokens a stop leaves."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from lacli.tree import Origin
 
 @dataclass(frozen=True)
 class Piece:
-    """Text of one token.
+    """The text of one token.
 
-    origin: where the token was guessed. thought: it is no part of the answer proper.
+    origin: the source that guessed the token. reasoning: the text belongs to a reasoning block, not to the answer.
     """
 
     text: str
     origin: Origin = Origin.MODEL
-    thought: bool = False
+    reasoning: bool = False
 
     @property
     def guessed(self) -> bool:
@@ -29,15 +26,45 @@ class Piece:
         return self.origin is not Origin.MODEL
 
 
-FIRST_MARK = 0xD800
-"""The first of Unicode's surrogates, which no decoded text holds."""
+class HeldPieces:
+    """Pieces that wait until it is known which part of a text they belong to."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+    def take(self, length: int) -> list[Piece]:
+        """Remove the first `length` characters; a piece that reaches further is cut."""
+        taken: list[Piece] = []
+        while length and self.pieces:
+            piece = self.pieces.pop(0)
+            if len(piece.text) > length:
+                self.pieces.insert(0, replace(piece, text=piece.text[length:]))
+                piece = replace(piece, text=piece.text[:length])
+            length -= len(piece.text)
+            taken.append(piece)
+        return taken
+
+
+def begun_length(text: str, markers: Sequence[str]) -> int:
+    """Characters at the end of `text` that are the beginning of one of the `markers`."""
+    longest = min(len(text), max(map(len, markers), default=1) - 1)
+    return next((size for size in range(longest, 0, -1) if any(m.startswith(text[-size:]) for m in markers)), 0)
+
+
+FIRST_SURROGATE = 0xD800
+"""Unicode's first surrogate; decoded text contains none, so each can stand for a control token."""
 
 
 class TextStream:
     """Turns tokens into text that is safe to print, and finds the first stop string.
 
-    Text that may be the beginning of a stop string is held back until it is known not to be. `kept` counts the
-    tokens that lie wholly before the stop (all read ones without it), `read` those up to the one that completes it.
+    A stop string is found in the printed text, and where it names control tokens also among those. Text that may be
+    the beginning of a stop is held back. `kept` counts the tokens that lie wholly before the stop (without a stop, all
+    that were read), `read` those up to the token that completes it.
     """
 
     def __init__(
@@ -45,13 +72,14 @@ class TextStream:
     ) -> None:
         """controls: tokens without a text of their own, by the names that stops may have for them."""
         self._bytes_of = bytes_of
-        # In what is searched one character stands for each, so no stop begins or ends within a name.
-        controls = controls or {}
-        marks = {name: chr(FIRST_MARK + number) for number, name in enumerate(controls.values())}
-        self._marks = {token: marks[name] for token, name in controls.items()}
-        self._stops = [form for stop in stops if stop for form in {stop, _with_marks(stop, marks)}]
+        # A name can contain another one, so the longest is replaced first.
+        names = sorted({*(controls or {}).values()}, key=len, reverse=True)
+        signs = {name: chr(FIRST_SURROGATE + number) for number, name in enumerate(names)}
+        self._signs = {token: signs[name] for token, name in (controls or {}).items()}
+        self._stops = [stop for stop in stops if stop]
+        self._signed_stops = [signed for stop in self._stops if (signed := _with_signs(stop, signs)) != stop]
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._held: list[Piece] = []
+        self._held = HeldPieces()
         self._ends: list[int] = []
         self._released = 0
         self._length = 0
@@ -60,65 +88,51 @@ class TextStream:
         self.stopped = False
 
     def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
-        """Read tokens up to the first stop string, and give what can be printed now.
+        """Read tokens up to the first stop string and return the text that is certain.
 
-        origins: where each was guessed.
+        origins: the source that guessed each token.
         """
         pieces: list[Piece] = []
         for token, origin in zip(tokens, origins, strict=True):
             if self.stopped:
                 break
-            text = self._marks.get(token) or self._decoder.decode(self._bytes_of(token))
+            text = self._signs.get(token) or self._decoder.decode(self._bytes_of(token))
             self._length += len(text)
             half, _ = self._decoder.getstate()
-            # A half character already belongs to whatever it will complete.
+            # Half a character already belongs to the text that it will complete.
             self._ends.append(self._length + bool(half))
             self.read = self.kept = len(self._ends)
             if text:
-                self._held.append(Piece(text, origin))
+                self._held.pieces.append(Piece(text, origin))
                 pieces += self._release()
         return pieces
 
     def finish(self) -> list[Piece]:
-        """What was held back, once no more tokens come; a half character at the end is dropped."""
+        """Return the text held back, once no more tokens come; half a character at the end is dropped."""
         return [] if self.stopped else self._take(self._length - self._released)
 
     def _release(self) -> list[Piece]:
-        held = "".join(piece.text for piece in self._held)
-        found = [at for stop in self._stops if (at := held.find(stop)) >= 0]
-        if not found:
-            return self._take(len(held) - self._beginning_of_stop(held))
-        self.stopped = True
-        cut = self._released + min(found)
-        self.kept = next(index for index, end in enumerate(self._ends) if end > cut)
-        return self._take(min(found))
+        held = self._held.text
+        # The places of the printed characters; signs of control tokens may stand between them.
+        places = [place for place, character in enumerate(held) if character not in self._signs.values()]
+        printed = "".join(held[place] for place in places)
+        found = [places[at] for stop in self._stops if (at := printed.find(stop)) >= 0]
+        found += [at for stop in self._signed_stops if (at := held.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            cut = self._released + min(found)
+            self.kept = next(index for index, end in enumerate(self._ends) if end > cut)
+            return self._take(min(found))
+        begun = begun_length(printed, self._stops)
+        certain = places[-begun] if begun else len(held)
+        return self._take(min(certain, len(held) - begun_length(held, self._signed_stops)))
 
-    def _beginning_of_stop(self, held: str) -> int:
-        """Characters at the end of the held text that a stop string may begin with."""
-        longest = 0
-        for stop in self._stops:
-            for length in range(min(len(stop) - 1, len(held)), longest, -1):
-                if held.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest
-
-    def _take(self, characters: int) -> list[Piece]:
-        self._released += characters
-        taken: list[Piece] = []
-        while characters and self._held:
-            piece = self._held.pop(0)
-            if len(piece.text) > characters:
-                self._held.insert(0, replace(piece, text=piece.text[characters:]))
-                piece = replace(piece, text=piece.text[:characters])
-            characters -= len(piece.text)
-            if piece.text not in self._marks.values():
-                taken.append(piece)
-        return taken
+    def _take(self, length: int) -> list[Piece]:
+        self._released += length
+        return [piece for piece in self._held.take(length) if piece.text not in self._signs.values()]
 
 
-def _with_marks(stop: str, marks: Mapping[str, str]) -> str:
-    """A stop string with marks in the places of names; the longest name first, since it may hold another."""
-    for name in sorted(marks, key=len, reverse=True):
-        stop = stop.replace(name, marks[name])
+def _with_signs(stop: str, signs: Mapping[str, str]) -> str:
+    for name, sign in signs.items():
+        stop = stop.replace(name, sign)
     return stop

@@ -1,7 +1,4 @@
-"""From a conversation to a prompt: which chat template is used, and how one is made to take any conversation.
-
-Strings in, strings out; compiling and rendering is `jinja.py`, turning text into tokens llama.cpp's affair.
-"""
+"""From a conversation to a prompt: the choice of a chat template, and the shape of a conversation that it takes."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ STOPS: dict[str, tuple[str, ...]] = {
     "vicuna": ("</s>", "USER:"),
     "zephyr": ("</s>", "<|user|>"),
 }
-"""The bundled templates, each with the texts that end a turn of its format."""
+"""The bundled templates with the texts that end a turn in their formats."""
 
 THEIR_NAMES = {
     "deepseek3": "deepseek",
@@ -53,27 +50,27 @@ THEIR_NAMES = {
     "llama2-sys-strip": "llama2",
     "mistral-v7-tekken": "mistral",
 }
-"""llama.cpp's names of these formats where ours are others: its variable sets --chat-template too (llama-chat.cpp)."""
+"""llama.cpp's names of bundled formats that have another one here (llama-chat.cpp)."""
 
 VARIABLES = "--chat-template-kwargs"
 
 OWN_VARIABLES = ("messages", "bos_token", "eos_token", "add_generation_prompt", "raise_exception", "strftime_now")
-"""What a template gets of a conversation and a model, whatever a user gives."""
+"""Variables that every template gets, so that a user cannot set them."""
 
 EXAMPLE = """give an object, '{"enable_thinking": false}' for example"""
 
 PROBE = "xylograph"
-"""A word in the place of a text, to see whether a template prints that text."""
+"""A word that stands for a message, to see whether a template prints it."""
 
 MARK = token_hex(8)
-"""Stands in a control token's name that a message says, until the prompt is cut into tokens: no message has it."""
+"""Marks names of control tokens in messages until the prompt is tokenized; random, so that no message contains it."""
 
 SPACE = " \t\n\v\f\r"
-"""What C's isspace takes for space, and so the tokens that take the space beside them."""
+"""Space as C's isspace knows it, which llama.cpp strips beside some control tokens."""
 
 
 class TemplateModel(Protocol):
-    """What choosing a template asks of a model."""
+    """The part of a model that choosing a template needs."""
 
     @property
     def chat_template(self) -> str: ...
@@ -85,8 +82,8 @@ class TemplateModel(Protocol):
 class ChatTemplate:
     """A compiled chat template.
 
-    name: what it was chosen by. source: its Jinja text. stops: texts that end a turn where the model's own end
-    tokens may be others (templates that were chosen by name). variables: what the user gives it beside a conversation.
+    name: the name or file it was chosen by. source: its Jinja text. stops: texts that end a turn, for a bundled one
+    whose format the model's own end tokens may not belong to. variables: the user's, beside the conversation.
     """
 
     name: str
@@ -96,10 +93,10 @@ class ChatTemplate:
     variables: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """A conversation up to where the next answer begins; answers are given as they were generated.
+        """The prompt of a conversation, up to the beginning of the next answer; answers are given as generated.
 
-        A system text that the template refuses or leaves out goes in front of the first question. Raises PromptError
-        when the template fails.
+        A system text that the template refuses or omits goes in front of the first question. Raises PromptError when
+        the template fails.
         """
         return _render(
             partial(self.formatter, **self.variables),
@@ -111,11 +108,10 @@ class ChatTemplate:
 
 
 def choose_template(wanted: str, model: TemplateModel) -> tuple[ChatTemplate | None, list[str]]:
-    """The template to use, and sentences about it; None where the model has none and none is wanted.
+    """The template to use and messages about it; None if the model has none and none is `wanted`.
 
-    wanted: a bundled template's name, a file or a Jinja text; empty for the model's own, for which ChatML stands in
-    when it is broken. Raises UsageError for a name that is none, LacliError for a file that cannot be read and
-    PromptError for a template that is broken.
+    wanted: a bundled template's name, a file or a Jinja text; empty for the model's own, or ChatML if that is broken.
+    Raises UsageError for an unknown name, LacliError for an unreadable file and PromptError for a broken template.
     """
     if wanted:
         return _wanted_template(check_text(wanted, "--chat-template"), model), []
@@ -130,7 +126,7 @@ def choose_template(wanted: str, model: TemplateModel) -> tuple[ChatTemplate | N
 
 
 def read_variables(text: str) -> dict[str, object]:
-    """The variables of a JSON object, for `ChatTemplate`; an empty text has none. Raises UsageError for other text."""
+    """A template's variables from a JSON object; an empty text has none. Raises UsageError for anything else."""
     try:
         found = json.loads(check_text(text, VARIABLES)) if text else {}
     except (ValueError, RecursionError) as error:
@@ -142,28 +138,25 @@ def read_variables(text: str) -> dict[str, object]:
 
 
 def check_variables(variables: Mapping[str, object], given_by: str = "template_variables") -> dict[str, object]:
-    """The variables for a template. Raises UsageError where one has the name of what a template gets anyway.
-
-    given_by: what the user gave them by, for the error.
-    """
+    """Return a template's variables. Raises UsageError for a name in OWN_VARIABLES; `given_by` names the option."""
     if taken := [name for name in variables if name in OWN_VARIABLES]:
         raise UsageError(f"{given_by} cannot set {taken[0]}", "a template gets it from the conversation and the model")
     return dict(variables)
 
 
 def chatml(model: TemplateModel) -> ChatTemplate:
-    """The template for a conversation with a model that has none."""
+    """The template for a model without one."""
     return bundled_template(CHATML, model)
 
 
 def bundled_template(name: str, model: TemplateModel) -> ChatTemplate:
-    """One of the templates that come with lacli, by its name in STOPS."""
+    """A bundled template, by its name in STOPS."""
     source = (files("lacli") / "data" / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
     return ChatTemplate(name, source, model.compile_template(source), STOPS[name])
 
 
 def as_messages(question: str, system: str = "", history: Sequence[tuple[str, str]] = ()) -> list[dict[str, str]]:
-    """A conversation that ends with a question, as a template takes it."""
+    """A conversation that ends with a question, as messages for a template."""
     messages = [{"role": "system", "content": system}] if system else []
     for asked, answer in history:
         messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
@@ -171,7 +164,7 @@ def as_messages(question: str, system: str = "", history: Sequence[tuple[str, st
 
 
 def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
-    """A rendered prompt whose tokens begin with one BOS at most, whoever writes it and however often."""
+    """A rendered prompt whose tokens begin with one BOS at most. adds_bos: the tokenizer writes one."""
     if not bos or not prompt.lstrip().startswith(bos):
         return prompt
     rest = prompt
@@ -181,13 +174,13 @@ def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
 
 
 class ControlNames:
-    """Keeps names of control tokens text where messages say them: such a token is the template's to write.
+    """Keeps names of control tokens plain text in messages: only the template may write such tokens.
 
-    Names are marked in messages before those are rendered; what has marks in it is then cut into tokens as plain text.
+    Names are marked in messages before rendering; text with marks is then tokenized as plain text.
     """
 
     def __init__(self, names: Mapping[str, tuple[bool, bool]]) -> None:
-        """names: of control tokens, with whether each takes the space left and right of it."""
+        """names: control tokens by name, each with whether it strips the space to its left and right."""
         # A mark stands behind a name's first character, so that it cannot part a name of one character.
         self._takes_space = {name: takes for name, takes in names.items() if name[1:]}
         # A vocabulary can have thousands of names: one pattern of them all is slow to compile and to search with.
@@ -196,9 +189,9 @@ class ControlNames:
         self._first = re.compile(f"[{re.escape(''.join(sorted(firsts)))}]" if firsts else "(?!)")
 
     def marked(self, text: str, but: Collection[str] = ()) -> str:
-        """What a message says, with a mark in every name except those in `but`.
+        """A message with a mark in every name except those in `but`.
 
-        The beginning of a name at the end has one too: what a template puts behind it could complete it.
+        A name's beginning at the end is marked too: the template's next text could complete it.
         """
 
         def mark(found: re.Match[str]) -> str:
@@ -209,7 +202,7 @@ class ControlNames:
         return self._first.sub(mark, text)
 
     def spans(self, text: str) -> Iterator[tuple[str, bool]]:
-        """The parts of a rendered text in order, each with whether marks are in it: then no name is a control token."""
+        """The parts of a rendered text in order, each with whether it is marked: then its names are plain text."""
         parts = self._parts(text) if MARK in text else [text]
         written = ""
         for place, part in enumerate(parts):
@@ -228,7 +221,7 @@ class ControlNames:
             yield written, False
 
     def _parts(self, text: str) -> list[str]:
-        """A text cut at its names, each of which stands between two other parts, empty ones too."""
+        """A text split at its names; each name stands between two other parts, which may be empty."""
         parts, end = [], 0
         for found in self._first.finditer(text):
             if found.start() >= end and (name := self._name_at(text, found.start())):
@@ -237,12 +230,12 @@ class ControlNames:
         return [*parts, text[end:]]
 
     def _name_at(self, text: str, place: int) -> str:
-        """The longest name that begins at a place, or an empty string."""
+        """The longest name at `place`, or an empty string."""
         found = (text[place : place + length] for length in self._lengths)
         return next((name for name in found if name in self._takes_space), "")
 
     def _begun_at(self, text: str, place: int) -> str:
-        """The end of a text from a place on, if a name begins with it, or an empty string."""
+        """The text from `place` on if it is the beginning of a name, or an empty string."""
         if len(text) - place >= self._lengths[0]:
             return ""
         end = text[place:]
@@ -269,7 +262,7 @@ def _wanted_template(wanted: str, model: TemplateModel) -> ChatTemplate:
 
 
 def _render(formatter: Formatter, messages: list[dict[str, str]]) -> str:
-    """The first shape of a conversation that a template prints whole."""
+    """The rendering of the first shape of a conversation that a template prints completely."""
     reason = "it leaves out what is asked"
     cause: Exception | None = None
     for shape in _shapes(messages):
@@ -290,7 +283,7 @@ def _render(formatter: Formatter, messages: list[dict[str, str]]) -> str:
 
 
 def _shapes(messages: list[dict[str, str]]) -> Iterator[Messages]:
-    """A conversation as it is, and as templates want it that want turns, know no system role, or want parts."""
+    """A conversation as it is, and for templates that want alternating roles, no system role, or parts."""
     shapes: list[list[dict[str, str]]] = []
     for shape in (messages, _merged(messages), _merged(_folded(messages))):
         if shape not in shapes:
@@ -327,9 +320,9 @@ def _is_typed(messages: Messages) -> bool:
 
 
 def _is_whole(formatter: Formatter, rendered: str, shape: Messages) -> bool:
-    """Whether a template prints the first and the last message of a conversation that it has rendered, answers aside.
+    """Whether a template prints the first and the last message of a conversation, answers aside.
 
-    Words in their place show it: the texts themselves may stand elsewhere in the conversation too.
+    Probe words in their place show it: the texts themselves may occur elsewhere in the conversation.
     """
     needed = {index for index in (0, len(shape) - 1) if shape[index]["role"] in ("system", "user")}
     words = {index: f"{PROBE}{index}" for index in needed}

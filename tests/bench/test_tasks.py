@@ -157,7 +157,7 @@ def test_what_cannot_be_read_or_holds_nothing_is_said(tmp_path: Path) -> None:
 def test_neither_a_line_nor_lines_without_an_end_are_read_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_tasks, "MOST_TEXT", 1 << 20)
+    monkeypatch.setattr(bench_tasks, "MAX_TEXT", 1 << 20)
     path = write(tmp_path, b'{"prompt": "one"}\n' + bytes(2 << 20))
     assert complaint(path) == f"{path}:2: a line of more than 1 MiB"
     monkeypatch.setattr(bench_tasks, "MOST_LINES", 1 << 20)

@@ -511,7 +511,7 @@ def test_a_thought_that_the_prompt_opened_and_ctrl_c_cut_off_leaves_the_history(
         chat = chat_on(session)
         with closing(chat.ask(QUESTION)) as pieces:
             first = next(pieces)
-        assert first.thought
+        assert first.reasoning
         content = chat.conversation.messages[-1].content
         assert content == f"<think>\n{chat.turns[-1].text}\n</think>\n\n" and answer_of(content) == ""
 

@@ -170,7 +170,7 @@ def test_a_template_that_writes_what_a_bundled_one_writes_is_named_after_it(demo
 def test_a_template_that_never_ends_is_told_and_the_card_goes_on(
     when: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lacli.text.jinja.MOST_SECONDS", 0.02)
+    monkeypatch.setattr("lacli.text.jinja.MAX_SECONDS", 0.02)
     loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
     card, chat = with_template(path, "{{ messages[0].content }}{% if " + when + " %}" + loops + "{% endif %}")
     assert (chat.problem, chat.like) == ("the chat template takes too long" if when == "true" else "", "")

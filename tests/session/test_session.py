@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from lacli.decode import Decoder
@@ -49,6 +49,8 @@ stop_texts = st.lists(st.sampled_from([*ALPHABET, *CONTROLS.values()]), min_size
 
 
 @given(any_settings, prompts, st.integers(0, 60), st.lists(stop_texts, max_size=3), ends)
+# A control token stands between the two characters of the stop string.
+@example(DecodeSettings(mode="plain", window=0, ngram=2, guesses=0), [0, 0, 6], 12, ["a "], frozenset())
 @settings(max_examples=300, deadline=None)
 def test_every_mode_gives_plains_answer(
     chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]

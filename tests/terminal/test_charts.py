@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,27 +54,17 @@ def test_an_interval_stands_around_the_end_of_its_bar() -> None:
     assert abs(high / low - 3) < 0.05
 
 
-def test_a_value_that_is_not_there_has_no_bar() -> None:
-    lines = bars(["a", "b"], [math.nan, 1.0]).splitlines()
-    assert filled(lines[0]) == 0
-    assert lines[0].endswith(" -")
-
-
-def test_groups_have_a_line_of_their_own_where_they_change() -> None:
-    lines = bars(["x", "y", "x"], [1.0, 2.0, 3.0], groups=["chat", "chat", "code"]).splitlines()
-    assert [line for line in lines if not line.startswith(" ")] == ["chat", "code"]
+def test_a_value_that_is_not_there_has_no_bar_and_groups_have_a_line_where_they_change() -> None:
+    lines = bars(["x", "y", "x"], [math.nan, 2.0, 3.0], groups=["chat", "chat", "code"]).splitlines()
     assert [line.split()[0] for line in lines] == ["chat", "x", "y", "code", "x"]
-
-
-def test_no_bars_are_no_text() -> None:
-    assert bars([], []) == ""
+    assert filled(lines[1]) == 0 and lines[1].endswith(" -")
 
 
 def test_a_histogram_counts_tokens_from_1() -> None:
     lines = histogram([10, 0, 5]).splitlines()
     assert [line.split()[0] for line in lines] == ["1", "2", "3"]
     assert [line.count("█") for line in lines] == [24, 0, 12]
-    assert histogram([]) == ""
+    assert histogram([]) == bars([], []) == ""
     assert histogram([0, 0]).count("█") == 0
 
 
@@ -84,25 +76,15 @@ def test_a_curve_has_a_marker_a_point_and_a_legend() -> None:
     assert "\n".join(picture).count("○") == 2
 
 
-def test_log2_spaces_doublings_evenly() -> None:
-    text = curve({"t": [(1, 0), (2, 0), (4, 0), (8, 0)]}, log2_x=True)
-    (line,) = (line for line in text.splitlines()[:-1] if "●" in line)
-    places = [place for place, sign in enumerate(line) if sign == "●"]
-    gaps = [after - before for before, after in zip(places, places[1:], strict=False)]
-    assert len(gaps) == 3 and max(gaps) - min(gaps) <= 1
-
-
-def test_log2_upwards_makes_doublings_a_straight_line() -> None:
-    text = curve({"t": [(1, 1), (2, 2), (4, 4), (8, 8)]}, log2_x=True, log2_y=True, height=24)
-    rows = [row for row, line in enumerate(text.splitlines()[:-1]) if "●" in line]
-    gaps = [after - before for before, after in zip(rows, rows[1:], strict=False)]
-    assert len(gaps) == 3 and max(gaps) - min(gaps) <= 1
-
-
-def test_a_rising_line_rises_to_the_right() -> None:
-    lines = curve({"S": [(0, 0), (5, 5), (10, 10)]}).splitlines()[:-1]
-    columns = [line.index("●") for line in lines if "●" in line]
-    assert columns == sorted(columns, reverse=True) and len(columns) == 3
+@pytest.mark.parametrize("upwards", [False, True])
+def test_log2_spaces_doublings_evenly(upwards: bool) -> None:
+    points = [(1, 1), (2, 2), (4, 4), (8, 8)] if upwards else [(1, 0), (2, 0), (4, 0), (8, 0)]
+    lines = curve({"t": points}, log2_x=True, log2_y=upwards, height=24).splitlines()[:-1]
+    places = [(row, column) for row, line in enumerate(lines) for column, sign in enumerate(line) if sign == "●"]
+    for axis in (0, 1) if upwards else (1,):
+        ordered = sorted(place[axis] for place in places)
+        gaps = [after - before for before, after in pairwise(ordered)]
+        assert len(gaps) == 3 and max(gaps) - min(gaps) <= 1
 
 
 def test_a_marker_stands_beside_the_tick_of_its_value() -> None:
@@ -111,6 +93,8 @@ def test_a_marker_stands_beside_the_tick_of_its_value() -> None:
     assert "●" in beside
     numbers = next(line for line, rule in zip(lines[1:], lines, strict=False) if "└" in rule)
     assert [int(number) for number in numbers.split()] == list(range(0, 21, 5))
+    columns = [line.index("●") for line in lines[:-1] if "●" in line]
+    assert columns == sorted(columns, reverse=True) and len(columns) == 3
     assert abs(beside.index("●") - (numbers.index("10") + 1)) <= 1
 
 

@@ -12,13 +12,13 @@ import pytest
 
 from lacli.errors import LacliError
 from lacli.settings import Switch
-from lacli.terminal.screen import Screen, code, wrapped
+from lacli.terminal.screen import Screen, color_code, wrapped
 from lacli.text.stream import Piece
 from lacli.tree import Origin
 
 CYAN, GREEN, DIM, BOTH, RESET = "\x1b[36m", "\x1b[32m", "\x1b[2m", "\x1b[2;36m", "\x1b[0m"
 POOL, SUFFIX = Origin.POOL, Origin.SUFFIX
-PIECES = [Piece("a"), Piece("b", POOL), Piece("c", POOL), Piece("d", POOL, True), Piece("e\n", thought=True)]
+PIECES = [Piece("a"), Piece("b", POOL), Piece("c", POOL), Piece("d", POOL, True), Piece("e\n", reasoning=True)]
 
 
 class Streams:
@@ -49,22 +49,30 @@ def streams(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return Streams(capsys)
 
 
-def test_thoughts_are_dim_and_guesses_coloured_and_both_together(streams: Streams) -> None:
-    Screen(color="on", show_accepted=True).write(PIECES)
-    assert streams.out() == f"a{CYAN}b{RESET}{CYAN}c{RESET}{BOTH}d{RESET}{DIM}e\n{RESET}"
+@pytest.mark.parametrize(
+    ("color", "show_accepted", "text"),
+    [
+        ("on", True, f"a{CYAN}b{RESET}{CYAN}c{RESET}{BOTH}d{RESET}{DIM}e\n{RESET}"),
+        ("on", False, f"abc{DIM}d{RESET}{DIM}e\n{RESET}"),
+        ("off", True, "abcde\n"),
+        ("auto", True, "abcde\n"),
+    ],
+)
+def test_reasoning_is_dim_and_guesses_are_coloured_where_colours_are_wanted(
+    color: Switch, show_accepted: bool, text: str, streams: Streams
+) -> None:
+    screen = Screen(color=color, show_accepted=show_accepted)
+    screen.write(PIECES)
+    assert streams.out() == text
+    screen.show_accepted = False
+    screen.write([Piece("b", POOL)])
+    assert streams.out() == text + "b"
 
 
-def test_thoughts_are_dim_where_guesses_are_not_marked(streams: Streams) -> None:
-    Screen(color="on").write(PIECES)
-    assert streams.out() == f"abc{DIM}d{RESET}{DIM}e\n{RESET}"
-
-
-def test_every_place_that_guesses_come_from_has_a_colour_of_its_own(streams: Streams) -> None:
-    Screen(color="on", show_accepted=True).write([Piece("b", SUFFIX), Piece("c", POOL), Piece("d")])
-    assert streams.out() == f"{GREEN}b{RESET}{CYAN}c{RESET}d"
-    codes = [code(origin) for origin in Origin if origin is not Origin.MODEL]
+def test_every_source_of_guesses_has_a_colour_of_its_own() -> None:
+    codes = [color_code(origin) for origin in Origin if origin is not Origin.MODEL]
     assert len(set(codes)) == len(codes) and all(codes)
-    assert code(Origin.MODEL) == ""
+    assert color_code(SUFFIX) == "32" and color_code(Origin.MODEL) == ""
 
 
 def test_the_legend_names_the_colours_that_occurred_with_their_tokens(streams: Streams) -> None:
@@ -88,20 +96,6 @@ def test_a_row_of_a_table_is_cut_on_a_terminal_and_whole_in_a_file(streams: Stre
     assert streams.err() == "[red] one two three…\n"
     Screen(color="off").row("[red] one two three four five")
     assert streams.err().splitlines()[1] == "[red] one two three four five"
-
-
-@pytest.mark.parametrize("color", ["off", "auto"])
-def test_without_colours_there_are_no_codes_at_all(streams: Streams, color: Switch) -> None:
-    Screen(color=color, show_accepted=True).write(PIECES)
-    assert streams.out() == "abcde\n"
-
-
-def test_the_mark_can_be_switched_between_answers(streams: Streams) -> None:
-    screen = Screen(color="on")
-    for wanted in (True, False):
-        screen.show_accepted = wanted
-        screen.write([Piece("b", POOL)])
-    assert streams.out() == f"{CYAN}b{RESET}b"
 
 
 def test_text_is_out_before_the_next_token_comes(streams: Streams) -> None:
@@ -187,27 +181,16 @@ def test_a_line_is_ended_once(streams: Streams, last: str, added: str) -> None:
     assert streams.out() == f"{CYAN}{last}{RESET}{added}"
 
 
-def test_the_chats_words_leave_stdout_to_the_answers(streams: Streams) -> None:
+def test_the_chats_words_leave_stdout_to_the_answers_and_are_wrapped_on_a_terminal(streams: Streams) -> None:
     Screen(color="off", quiet=True).say("temp: 0 -> 0.8 [red] :smile: and a line that is long")
-    assert streams.out() == ""
     assert streams.err() == "temp: 0 -> 0.8 [red] :smile: and a line that is long\n"
+    Screen(color="on").say("one two three four five sixseveneightnineteneleven\nc\td")
+    assert streams.out() == ""
+    assert streams.err().endswith("one two three four\nfive\nsixseveneightnineteneleven\nc       d\n")
 
 
-def test_on_a_terminal_they_are_wrapped_between_words(streams: Streams) -> None:
-    Screen(color="on").say("one two three four five sixseveneightnineteneleven")
-    assert streams.err() == "one two three four\nfive\nsixseveneightnineteneleven\n"
-
-
-def test_their_control_codes_are_shown_as_one_sign(streams: Streams) -> None:
-    Screen(color="on").say("a\x1b[31mb\nc\td")
-    assert streams.err() == "a\N{SYMBOL FOR ESCAPE}[31mb\nc       d\n"
-
-
-def test_a_second_column_stays_one() -> None:
+def test_a_second_column_stays_one_and_moves_below_where_it_has_no_room() -> None:
     assert wrapped("/help   what there is to see\n  indented words stay\n\nshort", 20) == (
         "/help   what there\n        is to see\n  indented words\n  stay\n\nshort"
     )
-
-
-def test_a_second_column_without_room_moves_below() -> None:
     assert wrapped("/set KEY VALUE   change a setting now", 20) == "/set KEY VALUE\n    change a setting\n    now"

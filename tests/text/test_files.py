@@ -13,7 +13,7 @@ from lacli.chat.transcript import read_chat
 from lacli.errors import LacliError
 from lacli.hub.cache import known_files, newest_snapshot
 from lacli.hub.names import read_list
-from lacli.text.files import MOST_TEXT, for_owner, read_file
+from lacli.text.files import MAX_TEXT, for_owner, read_file
 
 COMMIT = "c" * 40
 
@@ -77,7 +77,7 @@ def test_what_is_no_file_of_ours_is_set_aside(
 
 def test_a_file_of_exactly_the_most_is_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
-    assert read_file(tmp_path / "a", 3) == b"abc" and MOST_TEXT > 3
+    assert read_file(tmp_path / "a", 3) == b"abc" and MAX_TEXT > 3
     with pytest.raises(OSError, match="larger than"):
         read_file(tmp_path / "a", 2)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -97,10 +96,12 @@ def test_what_may_never_end_is_refused_where_an_ordinary_file_is_wanted(tmp_path
             read_text(name, ordinary=True)
 
 
-def test_a_pipe_is_read_to_its_end_elsewhere(tmp_path: Path) -> None:
-    program = "import sys; from lacli.text.question import read_question, read_text; print(read_text(sys.argv[1]))"
-    done = run("-c", program, "/dev/stdin", stdin=b"word " * 1_000_000 + b"end\n", program=(sys.executable,))
-    assert done.out.endswith("word end\n") and len(done.out) == 5_000_004
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs a shell's pipes in /dev")
+def test_a_pipe_is_read_to_its_end_and_so_is_what_a_command_of_the_shell_writes() -> None:
+    program = "import sys; from lacli.text.question import read_text; print(*map(read_text, sys.argv[1:]), end='')"
+    command = f'{sys.executable} -c "{program}" /dev/stdin <(printf "Say yes.")'
+    done = run("-c", command, stdin=b"word " * 1_000_000 + b"end\n", program=("bash",))
+    assert done.out.endswith("word end Say yes.") and len(done.out) == 5_000_012, done.err
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device that never ends")
@@ -108,7 +109,7 @@ def test_what_never_ends_is_refused_by_its_size_wherever_it_comes_from(tmp_path:
     with pytest.raises(LacliError, match=r"cannot read /dev/zero: it is larger than 67.1 MB"):
         read_text("/dev/zero")
     with open("/dev/zero", "rb") as endless:
-        for arguments in (("run", "-n", "1"), ("chat", "-n", "1"), ("run", "-n", "1", "-f", "/dev/stdin")):
+        for arguments in (("run", "-n", "1"), ("chat", "-n", "1")):
             done = run(*arguments, stdin=endless, program=BOUNDED)
             assert done.code == 1 and "is larger than 67.1 MB" in done.err and "Error" not in done.err
 
@@ -119,10 +120,3 @@ def test_a_file_that_is_too_large_is_refused_without_reading_all_of_it(tmp_path:
     for ordinary in (True, False):
         with pytest.raises(LacliError, match="larger than"):
             read_text(str(tmp_path / "zeros"), ordinary=ordinary)
-
-
-@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs a shell's pipes in /dev")
-def test_what_a_command_of_the_shell_writes_can_be_a_prompt() -> None:
-    command = f"{sys.executable} -m lacli run -q --json -n 1 -f <(printf 'Say yes.')"
-    done = run("-c", command, program=("bash",))
-    assert done.code == 0 and len(json.loads(done.out)["tokens"]) == 1, done.err

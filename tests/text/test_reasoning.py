@@ -1,4 +1,4 @@
-"""Thoughts and answers told apart: the published ways of marking them, any cutting, histories."""
+"""Reasoning and answers told apart: the published markers, any cutting into pieces, histories."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from lacli.errors import LacliError
 from lacli.text.reasoning import (
     PAIRS,
-    Thoughts,
+    ReasoningSplitter,
     answer_of,
     as_history,
-    begun_thought,
+    begun_reasoning,
     closed,
+    mark_reasoning,
     marker_tokens,
     markers_of,
-    with_thoughts,
 )
 from lacli.text.stream import Piece
 from lacli.text.template import as_messages
@@ -32,22 +32,22 @@ Parts = list[tuple[str, bool]]
 
 
 def parts_of(pieces: list[Piece]) -> Parts:
-    """Texts and whether they are thoughts, neighbours of one kind joined."""
+    """Texts and whether they are reasoning, neighbours of one kind joined."""
     parts: Parts = []
     for piece in pieces:
-        if parts and parts[-1][1] == piece.thought:
-            parts[-1] = (parts[-1][0] + piece.text, piece.thought)
+        if parts and parts[-1][1] == piece.reasoning:
+            parts[-1] = (parts[-1][0] + piece.text, piece.reasoning)
         elif piece.text:
-            parts.append((piece.text, piece.thought))
+            parts.append((piece.text, piece.reasoning))
     return parts
 
 
 def split(text: str, begun: str = "") -> Parts:
-    return parts_of(list(with_thoughts([Piece(text)], begun)))
+    return parts_of(list(mark_reasoning([Piece(text)], begun)))
 
 
 @pytest.mark.parametrize(("opener", "closer"), PAIRS.items())
-def test_a_thought_is_what_its_markers_enclose(opener: str, closer: str) -> None:
+def test_reasoning_is_what_its_markers_enclose(opener: str, closer: str) -> None:
     assert split(f"{opener}\nhm\n{closer}\n\n4.") == [(f"{opener}\nhm\n{closer}", True), ("\n\n4.", False)]
     for begun in (opener, f"{opener}\n"):
         assert split(f"hm\n{closer}4.", begun) == [(f"hm\n{closer}", True), ("4.", False)]
@@ -55,11 +55,11 @@ def test_a_thought_is_what_its_markers_enclose(opener: str, closer: str) -> None
 
 
 @pytest.mark.parametrize("text", ["4.", "", "<", "<thin", "a <think>b</think>", "4 < 5", "`<think>`", "<thinkers>"])
-def test_a_text_that_does_not_begin_with_a_thought_is_all_answer(text: str) -> None:
+def test_a_text_that_does_not_begin_with_a_block_is_all_answer(text: str) -> None:
     assert split(text) == ([(text, False)] if text else [])
 
 
-def test_space_and_other_thoughts_may_come_before_a_thought() -> None:
+def test_space_and_other_blocks_may_come_before_a_block() -> None:
     assert split("\n <think>a</think>\n<think>b</think> c <think>d") == [
         ("\n ", False),
         ("<think>a</think>", True),
@@ -80,34 +80,25 @@ def test_only_the_final_channel_is_the_answer() -> None:
 
 
 def test_an_answer_streams_without_delay_and_only_possible_markers_wait() -> None:
-    thoughts = Thoughts()
-    assert thoughts.feed([Piece("<th")]) == []
-    assert thoughts.feed([Piece("e", Origin.POOL)]) == [Piece("<th"), Piece("e", Origin.POOL)]
-    assert thoughts.feed([Piece("<think>")]) == [Piece("<think>")]
-    thoughts = Thoughts()
-    assert thoughts.feed([Piece("<think>a b</", Origin.POOL)]) == [
+    splitter = ReasoningSplitter()
+    assert splitter.feed([Piece("<th")]) == []
+    assert splitter.feed([Piece("e", Origin.POOL)]) == [Piece("<th"), Piece("e", Origin.POOL)]
+    assert splitter.feed([Piece("<think>")]) == [Piece("<think>")]
+    splitter = ReasoningSplitter()
+    assert splitter.feed([Piece("<think>a b</", Origin.POOL)]) == [
         Piece("<think>", Origin.POOL, True),
         Piece("a b", Origin.POOL, True),
     ]
-    assert thoughts.feed([Piece("b>")]) == [Piece("</", Origin.POOL, True), Piece("b>", Origin.MODEL, True)]
-    assert thoughts.feed([Piece("</think")]) == []
-    assert thoughts.finish() == [Piece("</think", Origin.MODEL, True)]
+    assert splitter.feed([Piece("b>")]) == [Piece("</", Origin.POOL, True), Piece("b>", Origin.MODEL, True)]
+    assert splitter.feed([Piece("</think")]) == []
+    assert splitter.finish() == [Piece("</think", Origin.MODEL, True)]
 
 
-FRAGMENTS = ["<think>", "</think>", "<thinking>", "</thinking>", "[THINK]", "[/THINK]", "<|START_THINKING|>", "<|end|>"]
-FRAGMENTS += [
-    "<|END_THINKING|>",
-    "<|channel|>",
-    "analysis",
-    "final",
-    "<|message|>",
-    "<|start|>",
-    "assistant",
-    "\n",
-    " ",
-]
-FRAGMENTS += ["a", "<", "<|", "</th", "hm, b", "🦙", "<|channel>", "<channel|>"]
-TEXTS = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join)
+FRAGMENTS = (
+    "<think> </think> <thinking> </thinking> [THINK] [/THINK] <|START_THINKING|> <|END_THINKING|> <|channel|> analysis"
+    " final <|message|> <|start|> <|end|> assistant a < <| </th hm,b 🦙 <|channel> <channel|>"
+)
+TEXTS = st.lists(st.sampled_from([*FRAGMENTS.split(), "\n", " "]), max_size=12).map("".join)
 
 
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 120)), begun=st.sampled_from(["", "<think>\n", ANALYSIS]))
@@ -117,38 +108,33 @@ def test_how_a_text_is_cut_into_pieces_changes_nothing(text: str, cuts: list[int
         Piece(text[begin:end], Origin.MODEL if index % 2 else Origin.WINDOW)
         for index, (begin, end) in enumerate(zip(edges, edges[1:], strict=False))
     ]
-    found = list(with_thoughts(pieces, begun))
+    found = list(mark_reasoning(pieces, begun))
     assert "".join(piece.text for piece in found) == text
     assert parts_of(found) == split(text, begun)
     origins = [piece.origin for piece in pieces for _ in piece.text]
     assert [piece.origin for piece in found for _ in piece.text] == origins
 
 
-@given(thought=st.text(), answer=st.text(), pair=st.sampled_from(sorted(PAIRS.items())))
-def test_the_answer_is_the_text_without_its_thought(thought: str, answer: str, pair: tuple[str, str]) -> None:
-    opener, closer = pair
-    if closer not in thought and not answer.lstrip().startswith(tuple(PAIRS)):
-        assert answer_of(f"{opener}{thought}{closer}{answer}") == answer.lstrip()
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("\n 4. <think>", "\n 4. <think>"),
+        ("<thinking></think></thinking>4.", "4."),
+        (f"{ANALYSIS}</think><|end|>{FINAL}4.", "4."),
+        (f"{ANALYSIS}hm<|end|>{FINAL} 4.", "4."),
+        ("<think>\nhm", ""),
+        ("hm", "hm"),
+        ("Use </think> to close the block.", "Use </think> to close the block."),
+    ],
+)
+def test_the_answer_is_the_text_without_its_reasoning(text: str, answer: str) -> None:
+    assert answer_of(text) == answer
 
 
-def test_an_answer_that_speaks_of_a_thoughts_end_is_whole() -> None:
-    answer = "Use </think> to close the block."
-    assert answer_of(answer) == answer and closed(answer) == answer
-    source = fixture("reasoning-apart") + "{# </think> #}"
-    assert as_history(answer, source) == {"role": "assistant", "content": answer}
-
-
-def test_only_its_partner_closes_the_thought_that_the_prompt_began() -> None:
+def test_only_its_partner_closes_the_block_that_the_prompt_began() -> None:
     for text in ("[/THINK] b", "<channel|> b", "<|end|> b", "</thinking> b"):
         assert split(text, "<think>\n") == [(text, True)]
     assert split("a</think>b", "[THINK]") == [("a</think>b", True)]
-
-
-def test_an_answer_without_thoughts_is_left_alone() -> None:
-    assert answer_of("\n 4. <think>") == "\n 4. <think>"
-    assert answer_of("<thinking></think></thinking>4.") == answer_of(f"{ANALYSIS}</think><|end|>{FINAL}4.") == "4."
-    assert answer_of("<think>\nhm") == "" and answer_of("hm") == "hm"
-    assert answer_of(f"{ANALYSIS}hm<|end|>{FINAL}4.") == "4."
 
 
 def test_what_is_held_back_comes_out_when_the_stream_breaks_off() -> None:
@@ -159,17 +145,17 @@ def test_what_is_held_back_comes_out_when_the_stream_breaks_off() -> None:
     for error in (KeyboardInterrupt, LacliError):
         found = []
         with pytest.raises(error):
-            for piece in with_thoughts(broken(error)):
+            for piece in mark_reasoning(broken(error)):
                 found.append(piece.text)
         assert found == ["<thin"]
 
 
-@pytest.mark.parametrize("name", ["deepseek-r1", "qwen3", "llama3.1", "gpt-oss"])
-def test_a_prompt_that_opens_a_thought_is_known(name: str) -> None:
-    rendered = compiled(fixture(name)).render(as_messages("What is 2+2?"))
-    assert begun_thought(rendered) == ("<think>\n" if name == "deepseek-r1" else "")
-    assert begun_thought(rendered + "<think>\n\n</think>\n\n") == ""
-    assert begun_thought(rendered + "<|channel|>analysis<|message|>") == "<|channel|>analysis<|message|>"
+def test_a_prompt_that_opens_a_block_is_known() -> None:
+    for name in ("deepseek-r1", "qwen3", "llama3.1", "gpt-oss"):
+        rendered = compiled(fixture(name)).render(as_messages("What is 2+2?"))
+        assert begun_reasoning(rendered) == ("<think>\n" if name == "deepseek-r1" else "")
+        assert begun_reasoning(rendered + "<think>\n\n</think>\n\n") == ""
+        assert begun_reasoning(rendered + ANALYSIS) == ANALYSIS
 
 
 def test_only_templates_that_know_markers_have_them_shown() -> None:
@@ -180,30 +166,34 @@ def test_only_templates_that_know_markers_have_them_shown() -> None:
     assert marker_tokens(fixture("qwen3"), vocabulary.__getitem__) == {7}
 
 
-def test_an_earlier_answer_is_given_whole_where_the_template_drops_its_thoughts() -> None:
-    answer = "<think>\nhm\n</think>\n\n4."
-    for name in ("qwen3", "deepseek-r1"):
-        assert as_history(answer, fixture(name)) == {"role": "assistant", "content": answer}
-        assert as_history("4.", fixture(name)) == {"role": "assistant", "content": "4."}
+CHANNELS = f"{ANALYSIS}hm<|end|><|start|>assistant{ANALYSIS}so<|end|>{FINAL}4."
+ANSWER = "<think>\nhm\n</think>\n\n4."
 
 
-def test_thoughts_are_given_apart_where_the_template_reads_them_so() -> None:
-    source = fixture("reasoning-apart")
-    apart = {"role": "assistant", "content": "4.", "reasoning_content": "hm"}
-    assert as_history("<think>\nhm\n</think>\n\n4.", source) == apart
-    channels = f"{ANALYSIS}hm<|end|><|start|>assistant{ANALYSIS}so<|end|>{FINAL}4."
-    assert as_history(channels, fixture("gpt-oss")) == {"role": "assistant", "content": "4.", "thinking": "hm\nso"}
-    assert as_history("4.", fixture("gpt-oss")) == {"role": "assistant", "content": "4."}
+@pytest.mark.parametrize(
+    ("name", "answer", "message"),
+    [
+        ("qwen3", ANSWER, {"content": ANSWER}),
+        ("deepseek-r1", ANSWER, {"content": ANSWER}),
+        ("qwen3", "4.", {"content": "4."}),
+        ("reasoning-apart", ANSWER, {"content": "4.", "reasoning_content": "hm"}),
+        ("reasoning-apart", "Use </think> to close.", {"content": "Use </think> to close."}),
+        ("gpt-oss", CHANNELS, {"content": "4.", "thinking": "hm\nso"}),
+        ("gpt-oss", "4.", {"content": "4."}),
+    ],
+)
+def test_reasoning_is_given_as_the_template_reads_it(name: str, answer: str, message: dict[str, str]) -> None:
+    assert as_history(answer, fixture(name)) == {"role": "assistant", **message}
 
 
 @pytest.mark.parametrize("name", ["qwen3", "deepseek-r1", "gpt-oss", "reasoning-apart"])
-def test_a_thought_that_was_broken_off_leaves_the_history_too(name: str) -> None:
+def test_reasoning_that_was_broken_off_leaves_the_history_too(name: str) -> None:
     begun = f"{ANALYSIS}hm, well" if name == "gpt-oss" else "<think>\nhm, well"
     rendered = compiled(fixture(name)).render(as_messages("And?", "", [("What is 2+2?", begun)]))
     assert "hm, well" not in rendered and "And?" in rendered
 
 
-def test_a_thought_that_the_prompt_opened_can_be_closed() -> None:
+def test_a_block_that_the_prompt_opened_can_be_closed() -> None:
     assert closed("<think>\nhm, well") == "<think>\nhm, well\n</think>\n\n"
     assert closed("<think>\nhm</think>4.") == "<think>\nhm</think>4."
     assert closed("4.") == "4."

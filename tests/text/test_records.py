@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli import records
+from lacli.text import records
 from lacli.text.records import (
     NAME,
     VERSION,
@@ -274,7 +274,7 @@ def test_a_damaged_file_that_cannot_be_set_aside_is_said_to_stay(filled: Path, m
 WRITER = """
 import sys
 from pathlib import Path
-from lacli import records
+from lacli.text import records
 records.BUSY_S = 60.0
 kept = records.Records(Path(sys.argv[1]))
 print("ready", flush=True)

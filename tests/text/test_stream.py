@@ -22,56 +22,33 @@ def stream_of(pieces: list[bytes], *stops: str, controls: Mapping[int, str] | No
     return stream, printed + "".join(piece.text for piece in stream.finish())
 
 
-def test_a_character_split_over_tokens_comes_out_whole() -> None:
-    euro = "€".encode()
-    stream = TextStream([euro[:1], euro[1:2], euro[2:]].__getitem__)
-    texts = [[piece.text for piece in stream.feed([token], [Origin.MODEL])] for token in range(3)]
-    assert texts == [[], [], ["€"]]
+EURO = "€".encode()
 
 
-def test_half_a_character_at_the_end_is_dropped() -> None:
-    _, text = stream_of([b"ab", "é".encode()[:1]])
-    assert text == "ab"
+def test_a_character_split_over_tokens_comes_out_whole_and_half_of_one_not_at_all() -> None:
+    stream = TextStream([EURO[:1], EURO[1:2], EURO[2:]].__getitem__)
+    texts = [[piece.text for piece in stream.feed([token], [Origin.MODEL])] for token in (0, 1, 2, 0)]
+    assert texts == [[], [], ["€"], []] and stream.finish() == []
 
 
-def test_bytes_that_are_no_text_become_replacement_characters() -> None:
-    _, text = stream_of([b"a\xffb"])
-    assert text == "a\ufffdb"
-
-
-def test_a_stop_inside_a_token_ends_the_text_before_it() -> None:
-    stream, text = stream_of([b"one", b" two STOP three", b" four"], "STOP")
-    assert text == "one two "
-    assert stream.stopped
-    assert (stream.kept, stream.read) == (1, 2)
-
-
-def test_a_stop_over_several_tokens_is_found_and_nothing_of_it_printed() -> None:
-    stream, text = stream_of([b"one", b"#", b"#", b"# two"], "###")
-    assert text == "one"
-    assert (stream.kept, stream.read) == (1, 4)
-
-
-def test_what_looks_like_a_stop_and_is_none_is_printed_in_the_end() -> None:
-    _, text = stream_of([b"a##", b"b##"], "###")
-    assert text == "a##b##"
-
-
-def test_the_earliest_of_several_stops_wins() -> None:
-    _, text = stream_of([b"x B A"], "A", "B")
-    assert text == "x "
-
-
-def test_a_stop_character_split_over_tokens_keeps_neither_half() -> None:
-    euro = "€".encode()
-    stream, text = stream_of([b"a", euro[:1], euro[1:]], "€")
-    assert text == "a"
-    assert (stream.kept, stream.read) == (1, 3)
-
-
-def test_an_empty_stop_string_stops_nothing() -> None:
-    stream, text = stream_of([b"a", b"b"], "")
-    assert (text, stream.stopped) == ("ab", False)
+@pytest.mark.parametrize(
+    ("pieces", "stops", "printed", "kept", "read"),
+    [
+        ([b"a\xffb"], [], "a\ufffdb", 1, 1),
+        ([b"one", b" two STOP three", b" four"], ["STOP"], "one two ", 1, 2),
+        ([b"one", b"#", b"#", b"# two"], ["###"], "one", 1, 4),
+        ([b"a##", b"b##"], ["###"], "a##b##", 2, 2),
+        ([b"x B A"], ["A", "B"], "x ", 0, 1),
+        ([b"a", EURO[:1], EURO[1:]], ["€"], "a", 1, 3),
+        ([b"a", b"b"], [""], "ab", 2, 2),
+    ],
+    ids=["no text", "in a token", "over tokens", "begun only", "the earliest", "half a character", "empty"],
+)
+def test_the_text_ends_before_the_first_stop(
+    pieces: list[bytes], stops: list[str], printed: str, kept: int, read: int
+) -> None:
+    stream, text = stream_of(pieces, *stops)
+    assert (text, stream.kept, stream.read) == (printed, kept, read)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +70,15 @@ def test_a_stop_may_name_a_control_token_which_has_no_text_itself(
     assert (text, stream.kept, stream.read) == (printed, kept, read)
 
 
-def test_a_control_token_that_no_stop_is_completed_by_is_not_printed() -> None:
-    _, text = stream_of([b"one", b"", b" two", b""], "<end> three", controls={1: "<end>", 3: "<end>"})
-    assert text == "one two"
+@given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.text("abc", min_size=1, max_size=3), max_size=3))
+def test_a_control_token_is_never_printed_and_hides_no_stop(tokens: list[int], stops: list[str]) -> None:
+    texts, controls = ["a", "b", "c", "", ""], {3: "<x>", 4: "b<x>"}
+    stream = TextStream([text.encode() for text in texts].__getitem__, [*stops, "<x>ab<x>"], controls)
+    pieces = stream.feed(tokens, [Origin.MODEL] * len(tokens)) + stream.finish()
+    shown = "".join(piece.text for piece in pieces)
+    whole = "".join(texts[token] for token in tokens)
+    assert whole.startswith(shown) and not any(stop in shown for stop in stops)
+    assert stream.stopped or shown == whole
 
 
 def test_a_piece_knows_where_its_token_was_guessed_and_so_do_its_halves() -> None:

@@ -11,7 +11,6 @@ import pytest
 from lacli.text.template import STOPS, THEIR_NAMES, as_messages
 from tests.fakes.template_texts import (
     BOS,
-    FIXTURE_NAMES,
     bundled,
     by_transformers,
     compiled,
@@ -78,75 +77,8 @@ WRITTEN_OUT = {
         "<|system|>\nBe brief.</s>\n<|user|>\nWhat is 2+2?</s>\n<|assistant|>\n4.</s>\n"
         "<|user|>\nAnd 3+3?</s>\n<|assistant|>\n"
     ),
-    "chatml*": (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 2+2?<|im_end|>\n"
-        "<|im_start|>assistant\n4.<|im_end|>\n<|im_start|>user\nAnd 3+3?<|im_end|>\n<|im_start|>assistant\n"
-    ),
-    "command-r*": (
-        "<s><|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>Be brief.<|END_OF_TURN_TOKEN|>"
-        "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>What is 2+2?<|END_OF_TURN_TOKEN|>"
-        "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>4.<|END_OF_TURN_TOKEN|>"
-        "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>And 3+3?<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"
-    ),
-    "deepseek-r1*": (
-        "<s>Be brief.<｜User｜>What is 2+2?<｜Assistant｜>4.<｜end▁of▁sentence｜>"
-        "<｜User｜>And 3+3?<｜Assistant｜><think>\n"
-    ),
-    "gemma2*": (
-        "<s><start_of_turn>user\nBe brief.\n\nWhat is 2+2?<end_of_turn>\n<start_of_turn>model\n4.<end_of_turn>\n"
-        "<start_of_turn>user\nAnd 3+3?<end_of_turn>\n<start_of_turn>model\n"
-    ),
-    "gpt-oss*": (
-        "<|start|>system<|message|>Reasoning: medium\n\nCurrent date: {today}<|end|>"
-        "<|start|>developer<|message|># Instructions\n\nBe brief.\n\n<|end|><|start|>user<|message|>What is 2+2?<|end|>"
-        "<|start|>assistant<|channel|>final<|message|>4.<|end|><|start|>user<|message|>And 3+3?<|end|>"
-        "<|start|>assistant"
-    ),
-    "llama2*": "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nWhat is 2+2? [/INST] 4. </s><s>[INST] And 3+3? [/INST]",
-    "llama3.1*": (
-        "<s><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
-        "Today Date: {day}\n\nBe brief.<|eot_id|>"
-        "<|start_header_id|>user<|end_header_id|>\n\nWhat is 2+2?<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\n4.<|eot_id|>"
-        "<|start_header_id|>user<|end_header_id|>\n\nAnd 3+3?<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\n"
-    ),
-    "loops*": (
-        '{"role": "system", "content": "Be brief."}{"role": "user", "content": "What is 2+2?"}<answer>4.</answer>'
-        '{"role": "user", "content": "And 3+3?"}<answer>'
-    ),
-    "mistral-v1*": "<s>[INST] What is 2+2?[/INST] 4.</s>[INST] Be brief.\n\nAnd 3+3?[/INST]",
-    "parts*": (
-        "<|im_start|>System: Be brief.<end_of_utterance>\nUser: What is 2+2?<end_of_utterance>\n"
-        "Assistant: 4.<end_of_utterance>\nUser: And 3+3?<end_of_utterance>\nAssistant:"
-    ),
-    "phi3*": (
-        "<|system|>\nBe brief.<|end|>\n<|user|>\nWhat is 2+2?<|end|>\n<|assistant|>\n4.<|end|>\n"
-        "<|user|>\nAnd 3+3?<|end|>\n<|assistant|>\n"
-    ),
-    "phi3-first*": (
-        "<s><|user|>\nBe brief.\n\nWhat is 2+2?<|end|>\n<|assistant|>\n4.<|end|>\n"
-        "<|user|>\nAnd 3+3?<|end|>\n<|assistant|>\n"
-    ),
-    "qwen3*": (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 2+2?<|im_end|>\n"
-        "<|im_start|>assistant\n4.<|im_end|>\n<|im_start|>user\nAnd 3+3?<|im_end|>\n<|im_start|>assistant\n"
-    ),
-    "reasoning-apart*": (
-        "<|im_system|>Be brief.<|im_end|><|im_user|>What is 2+2?<|im_end|><|im_assistant|>4.<|im_end|>"
-        "<|im_user|>And 3+3?<|im_end|><|im_assistant|>"
-    ),
-    "silent*": "[INST] Be brief.\n\nWhat is 2+2? [/INST]4.</s>[INST] And 3+3? [/INST]",
-    "text-or-parts*": (
-        "<|system|>Be brief.<|end|><|user|>What is 2+2?<|end|><|assistant|>4.<|end|>"
-        "<|user|>And 3+3?<|end|><|assistant|>"
-    ),
-    "zephyr*": (
-        "<|system|>\nBe brief.</s>\n<|user|>\nWhat is 2+2?</s>\n<|assistant|>\n4.</s>\n"
-        "<|user|>\nAnd 3+3?</s>\n<|assistant|>\n"
-    ),
 }
-"""CONVERSATION in each format; a star marks the templates of tests/templates."""
+"""CONVERSATION in the format of each bundled template, as it was published."""
 
 TOOL_LIKE = '{"name": "run", "arguments": {"path": "/tmp", "all": true}}\n<tool_call>[1, 2]</tool_call>'
 CONTENTS = {
@@ -168,14 +100,15 @@ FOLDS = {"gemma2*", "phi3-first*", "silent*"}
 WANTS_PARTS = {"parts*"}
 
 
-@pytest.mark.parametrize("name", sorted(every_source()))
-def test_a_conversation_is_what_the_format_says(name: str) -> None:
-    now = datetime.now()
-    expected = WRITTEN_OUT[name].replace("{today}", f"{now:%Y-%m-%d}").replace("{day}", f"{now:%d %b %Y}")
-    source = every_source()[name]
-    assert compiled(source).render(CONVERSATION) == expected
-    if name not in FOLDS | WANTS_PARTS:
-        assert by_transformers(source, CONVERSATION) == expected
+@pytest.mark.parametrize("name", STOPS)
+def test_a_conversation_and_its_stops_are_what_the_format_says(name: str) -> None:
+    source = bundled(name)
+    expected = WRITTEN_OUT[name].replace("{today}", f"{datetime.now():%Y-%m-%d}")
+    assert compiled(source).render(CONVERSATION) == by_transformers(source, CONVERSATION) == expected
+    after = expected[expected.index("4.") + len("4.") :].lstrip()
+    if name == "gpt-oss":
+        after = after.replace("<|end|>", "<|return|>", 1)  # published: history has the one for the other
+    assert after.startswith(STOPS[name])
 
 
 def folded(messages: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -185,15 +118,15 @@ def folded(messages: list[dict[str, str]]) -> list[dict[str, str]]:
     return [{"role": "user", "content": system["content"] + "\n\n" + first["content"]}, *others]
 
 
-@pytest.mark.parametrize("contents", CONTENTS)
 @pytest.mark.parametrize("name", sorted(every_source()))
-def test_a_template_renders_as_in_transformers(name: str, contents: str) -> None:
-    source, messages = every_source()[name], CONTENTS[contents]
-    theirs = folded(messages) if name in FOLDS else messages
-    given: list[dict[str, object]] = [dict(message) for message in theirs]
-    if name in WANTS_PARTS:
-        given = [{"role": each["role"], "content": [{"type": "text", "text": each["content"]}]} for each in theirs]
-    assert compiled(source).render(messages) == by_transformers(source, given)
+def test_a_template_renders_as_in_transformers(name: str) -> None:
+    source = every_source()[name]
+    for messages in CONTENTS.values():
+        theirs = folded(messages) if name in FOLDS else messages
+        given: list[dict[str, object]] = [dict(message) for message in theirs]
+        if name in WANTS_PARTS:
+            given = [{"role": each["role"], "content": [{"type": "text", "text": each["content"]}]} for each in theirs]
+        assert compiled(source).render(messages) == by_transformers(source, given)
 
 
 FAMILIES = {
@@ -215,12 +148,12 @@ def without_frame(rendered: str) -> str:
     return rendered.removesuffix("<think>\n")
 
 
-@pytest.mark.parametrize("contents", CONTENTS)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_bundled_template_writes_what_its_familys_own_writes(name: str, contents: str) -> None:
+def test_a_bundled_template_writes_what_its_familys_own_writes(name: str) -> None:
     sources = (bundled(name), fixture(FAMILIES[name]))
-    ours, published = (without_frame(compiled(source).render(CONTENTS[contents])) for source in sources)
-    assert ours == published
+    for messages in CONTENTS.values():
+        ours, published = (without_frame(compiled(source).render(messages)) for source in sources)
+        assert ours == published
 
 
 SAME_NAMES = ("chatml", "command-r", "gemma", "llama3", "phi3", "phi4")
@@ -243,20 +176,6 @@ def test_a_name_that_is_llama_cpps_too_means_its_format(theirs: str, ours: str) 
         return "".join(text.replace(BOS, "").split())
 
     assert bare(compiled(bundled(ours)).render(CONVERSATION)) == bare(by_llama_cpp(theirs, CONVERSATION))
-
-
-def test_every_template_has_an_expected_text() -> None:
-    assert set(WRITTEN_OUT) == set(every_source())
-    assert len(STOPS) == 14 and FIXTURE_NAMES
-
-
-@pytest.mark.parametrize("name", STOPS)
-def test_the_stops_of_a_bundled_template_are_what_its_format_ends_an_answer_with(name: str) -> None:
-    rendered = by_transformers(bundled(name), CONVERSATION)
-    after = rendered[rendered.index("4.") + len("4.") :].lstrip()
-    if name == "gpt-oss":
-        after = after.replace("<|end|>", "<|return|>", 1)  # published: history has the one for the other
-    assert after.startswith(STOPS[name])
 
 
 @pytest.mark.parametrize("name", ["qwen", "deepseek", "qwen3*", "deepseek-r1*"])
