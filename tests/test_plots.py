@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lacli.cli.mask_step import mask_of
+from lacli.cli.mask import mask_of
 from lacli.errors import LacliError, UsageError
 from lacli.law import Law
 from lacli.plots import (

@@ -1,9 +1,10 @@
-"""Words for sizes, counts and ages, near spellings, and tables in Markdown."""
+"""Words for sizes, counts and ages, near spellings, and tables as plain columns or in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
+from io import StringIO
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3, least: float = 0.65) -> list[str]:
@@ -101,6 +102,32 @@ def printable(text: str, *, lines: bool = False) -> str:
 def counted(count: int, noun: str) -> str:
     """1 question, 2 questions."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def columns(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = (), width: int = 0
+) -> list[str]:
+    """The lines of a table whose columns line up; names from files come out printable.
+
+    `right`: the columns that are aligned to the right. `width`: columns of the terminal, which the last column is
+    wrapped to fit; 0: one line a row.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for place, title in enumerate(header):
+        last = place == len(header) - 1
+        table.add_column(title, justify="right" if place in right else "left", no_wrap=not (last and width))
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    widest = sum(max(map(len, column)) for column in zip(header, *rows, strict=True))
+    shown = StringIO()
+    # Characters of two columns can take twice their number.
+    room = width or 2 * widest + 2 * len(header)
+    Console(file=shown, width=room, force_terminal=False, color_system=None, emoji=False).print(table)
+    return [line.rstrip() for line in shown.getvalue().removesuffix("\n").split("\n")]
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

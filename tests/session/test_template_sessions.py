@@ -184,7 +184,7 @@ def test_a_named_template_ends_answers_with_its_own_texts(path: Path, monkeypatc
 
 def test_a_template_is_compiled_once_a_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(path) as session:
-        monkeypatch.setattr("lacli.llamacpp.library.compile_template", None)
+        monkeypatch.setattr("lacli.llamacpp.model.compile_template", None)
         assert callable(session.model.compile_template(session.model.chat_template))
         session.conversation_prompt(CONVERSATION)
 
