@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lacli.api import load
+from lacli import load
 from lacli.bench.contenders import contenders, with_plain
 from lacli.bench.contexts import Contexts
 from lacli.bench.rounds import Exchange

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lacli.api import load
+from lacli import load
 from lacli.auto.experience import Experience
 from lacli.cost.known import (
     cost_key,

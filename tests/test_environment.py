@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import typer.main
 
-from lacli.cli.ask import Question
 from lacli.cli.environment import (
     LLAMA_CPP,
     known_variables,
@@ -18,6 +17,7 @@ from lacli.cli.environment import (
     variables,
 )
 from lacli.cli.main import app
+from lacli.cli.run import Question
 from lacli.settings import DecodeSettings
 from tests.program import Done, call
 
@@ -188,7 +188,7 @@ def test_help_shows_llama_cpps_names_and_the_rule_for_ours() -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What `lacli run` would have been called with, instead of an answer."""
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("lacli.cli.ask.ask", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr("lacli.cli.run.ask", lambda *arguments: calls.append(arguments))
     return calls
 
 

@@ -43,19 +43,19 @@ def test_an_answer_keeps_its_tokens(session: Session) -> None:
     prompts.answered(first, [*tokens, end])
     second = prompts.spell(after(ANSWER))
     assert second.tokens[: len(first.tokens) + len(tokens)] == [*first.tokens, *tokens]
-    assert session.text(second.tokens, special=True) == session.conversation_text(after(ANSWER))
+    assert session.text(second.tokens, special=True) == session.prompts.render(after(ANSWER))
 
 
 def test_without_an_answer_of_ours_the_tokenizer_decides(session: Session) -> None:
     prompts = Prompts(session)
-    assert prompts.spell(after(ANSWER)).tokens == session.conversation_prompt(after(ANSWER))
+    assert prompts.spell(after(ANSWER)).tokens == session.prompts.conversation(after(ANSWER))
 
 
 def test_a_conversation_that_was_changed_is_read_anew(session: Session) -> None:
     prompts = Prompts(session)
     prompts.answered(prompts.spell([QUESTION]), spelled_otherwise(session, ANSWER))
     other = after("something else")
-    assert prompts.spell(other).tokens == session.conversation_prompt(other)
+    assert prompts.spell(other).tokens == session.prompts.conversation(other)
 
 
 def test_taking_a_question_back_finds_the_answer_before_it(session: Session) -> None:
@@ -65,14 +65,14 @@ def test_taking_a_question_back_finds_the_answer_before_it(session: Session) -> 
     prompts.answered(prompts.spell(after(ANSWER)), tokens)
     changed = [*after(ANSWER)[:2], {"role": "user", "content": "Something else."}]
     spelled = prompts.spell(changed).tokens
-    assert spelled != session.conversation_prompt(changed)
-    assert session.text(spelled, special=True) == session.conversation_text(changed)
+    assert spelled != session.prompts.conversation(changed)
+    assert session.text(spelled, special=True) == session.prompts.render(changed)
 
 
 def test_an_answer_followed_by_ordinary_text_is_read_with_it(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        session, "conversation_text", lambda messages: "".join(f"{each['content']} USER: " for each in messages)
+        session.prompts, "render", lambda messages: "".join(f"{each['content']} USER: " for each in messages)
     )
     prompts = Prompts(session)
     prompts.answered(prompts.spell([QUESTION]), spelled_otherwise(session, ANSWER))
-    assert prompts.spell(after(ANSWER)).tokens == session.model.tokenize(session.conversation_text(after(ANSWER)))
+    assert prompts.spell(after(ANSWER)).tokens == session.model.tokenize(session.prompts.render(after(ANSWER)))

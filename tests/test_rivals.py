@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from lacli.api import load
+from lacli import load
 from lacli.bench import rival_server
 from lacli.bench.rivals import (
     RIVALS,

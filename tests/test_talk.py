@@ -118,13 +118,17 @@ def test_a_question_that_cannot_be_answered_anew_keeps_its_answer() -> None:
 def test_an_answer_that_fails_before_it_begins_leaves_the_old_one(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     said(chat.ask(QUESTION))
     before = chat.conversation.messages.copy()
-    for name, error in (("conversation_text", KeyboardInterrupt), ("generate", ModelLoadError("no context"))):
+    session = chat.session
+    for of, name, error in (
+        (session.prompts, "render", KeyboardInterrupt),
+        (session, "generate", ModelLoadError("no context")),
+    ):
         with monkeypatch.context() as patched:
 
             def failing(*arguments: object, error: BaseException | type[BaseException] = error, **more: object) -> None:
                 raise error
 
-            patched.setattr(chat.session, name, failing)
+            patched.setattr(of, name, failing)
             with pytest.raises((KeyboardInterrupt, ModelLoadError)):
                 said(chat.again())
         assert chat.conversation.messages == before and chat.dropped == 0
@@ -150,16 +154,16 @@ def test_tokens_that_are_special_here_are_no_answers_of_this_model(chat: Chat) -
     chat.conversation.replace("", saved)
     chat.recall()
     said(chat.ask("Explain json.dumps."))
-    rendered = chat.session.conversation_text(chat.conversation.as_messages()[:-1])
+    rendered = chat.session.prompts.render(chat.conversation.as_messages()[:-1])
     assert chat.session.text(chat.session.decoder.text, special=True).startswith(rendered)
 
 
 def test_an_edit_under_a_template_that_fails_is_an_edit_all_the_same(chat: Chat) -> None:
     said(chat.ask(QUESTION))
-    own = chat.session.template
+    own = chat.session.prompts.template
     assert own
     failing = "{{ raise_exception('not today') }}"
-    chat.session.use_template(replace(own, source=failing, formatter=chat.session.model.compile_template(failing)))
+    chat.session.prompts.use(replace(own, source=failing, formatter=chat.session.model.compile_template(failing)))
     assert chat.undo() == QUESTION and not chat.conversation.messages
     chat.clear()
 
@@ -195,7 +199,7 @@ def test_a_saved_conversation_keeps_the_tokens_of_its_answers(chat: Chat) -> Non
     with opened() as session:
         again = Chat(session, Adjusted(session.settings, limit=12), Conversation("", saved))
         said(again.ask("Explain json.dumps."))
-        place = len(session.conversation_prompt(Conversation("", saved[:1]).as_messages()))
+        place = len(session.prompts.conversation(Conversation("", saved[:1]).as_messages()))
         assert session.decoder.text[place : place + len(odd)] == odd
         foreign = [saved[0], Message("assistant", "of another model", (1, 2, 10**6))]
         again.conversation.replace("", foreign)
@@ -251,7 +255,7 @@ def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) ->
     assert chat.turns[1].statistics.reused_tokens == 0
     messages = chat.conversation.as_messages()[:-1]
     with opened(more) as session:
-        generation = session.generate(session.conversation_prompt(messages), 12)
+        generation = session.generate(session.prompts.conversation(messages), 12)
         assert "".join(piece.text for piece in generation) == answer
 
 
@@ -321,7 +325,7 @@ def test_a_context_that_was_lost_is_opened_anew_with_the_next_question(monkeypat
 
 def test_a_model_without_a_template_talks_in_chatml() -> None:
     with opened() as session:
-        session.use_template(None)
+        session.prompts.use(None)
         chat = chat_on(session)
         assert "ChatML" in chat.notes[0]
         said(chat.ask(QUESTION))
@@ -333,10 +337,10 @@ BEGINS_THOUGHT = "{% if add_generation_prompt %}<think>\n{% endif %}"
 
 def use_also(session: Session, source: str) -> None:
     """The session's template with something behind it."""
-    own = session.template
+    own = session.prompts.template
     assert own
     formatter = session.model.compile_template(own.source + source)
-    session.use_template(replace(own, source=own.source + source, formatter=formatter))
+    session.prompts.use(replace(own, source=own.source + source, formatter=formatter))
 
 
 def test_a_thought_that_the_prompt_opened_stays_decoded_where_the_template_keeps_it() -> None:

@@ -14,7 +14,7 @@ from lacli.bench.results import ALL, Answered, Result
 from lacli.bench.rounds import Contender
 from lacli.bench.sweep import Point
 from lacli.check.compare import Comparison, OpenEngine, Run
-from lacli.check.judge import Seer
+from lacli.check.judge import InspectableSampler
 
 Judged = dict[tuple[int, int], Run]
 """By contender and exchange."""
@@ -24,7 +24,7 @@ def judge(
     readable: Callable[[Point], OpenEngine],
     contenders: Sequence[Contender],
     found: Iterable[Result],
-    sampler: Seer | None,
+    sampler: InspectableSampler | None,
     *,
     every: bool,
 ) -> Judged:
@@ -43,7 +43,7 @@ def judge(
     return judged
 
 
-def _judged(open_engine: OpenEngine, point: Point, answered: Answered, sampler: Seer | None) -> Run:
+def _judged(open_engine: OpenEngine, point: Point, answered: Answered, sampler: InspectableSampler | None) -> Run:
     plain, exchange = replace(point.settings, mode="plain"), answered.exchange
     trees = answered.other.trees if answered.other else ()
     mode = partial(Again, trees) if trees else None

@@ -92,7 +92,7 @@ def chat(path: Path, plan: ChatPlan, loading: ModelSettings, screen: Screen) -> 
                 _with_seed(plan),
                 template=plan.template,
                 template_variables=plan.variables,
-                kept=store.texts if store else (),
+                past_texts=store.texts if store else (),
                 replicas=plan.replicas,
                 verbose=plan.verbose,
             )

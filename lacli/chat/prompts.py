@@ -29,20 +29,20 @@ class Prompts:
 
     def spell(self, messages: Sequence[Mapping[str, str]]) -> Spelled:
         """A conversation as the template writes it, up to where the next answer begins."""
-        text = self._session.conversation_text(messages)
+        text = self._session.prompts.render(messages)
         while self._answered and not text.startswith(self._answered[-1].text):
             self._answered.pop()
         known = self._answered[-1] if self._answered else Spelled("", [])
-        rest = self._session.tokenize(text[len(known.text) :], add_special=not known.text)
+        rest = self._session.prompts.tokenize(text[len(known.text) :], add_special=not known.text)
         if known.text and not self._is_special(rest[:1]):
             # A tokenizer may join the answer's end with ordinary text behind it, or put a space between them.
-            return Spelled(text, self._session.tokenize(text))
+            return Spelled(text, self._session.prompts.tokenize(text))
         return Spelled(text, [*known.tokens, *rest])
 
     def answered(self, prompt: Spelled, tokens: Sequence[int]) -> None:
         """Remember the tokens of an answer; an end token is the template's to write."""
         kept = [*tokens[:-1]] if tokens and self._session.model.is_end(tokens[-1]) else [*tokens]
-        text = prompt.text + self._session.as_text(self._session.text(kept), "assistant")
+        text = prompt.text + self._session.prompts.marked(self._session.text(kept), "assistant")
         self._answered.append(Spelled(text, [*prompt.tokens, *kept]))
 
     def recall(self, conversation: Conversation) -> None:

@@ -116,7 +116,7 @@ def overview(chat: ChatLike, model: str) -> str:
     description = chat.session.model.description
     lines = [
         ("model", f"{model}: {description}" if model else description),
-        ("template", chat.session.template.name if chat.session.template else "none"),
+        ("template", chat.session.prompts.template.name if chat.session.prompts.template else "none"),
         ("system", " ".join(chat.conversation.system.split()) or "none"),
         ("mode", describe(chat.settings)),
         ("sampling", _sampling(chat.sampling)),

@@ -58,8 +58,8 @@ class Chat:
         self._used = 0
         self._seed = session.sampling.seed
         self._prompts = Prompts(session)
-        if session.template is None:
-            session.use_template(chatml(session.model))
+        if session.prompts.template is None:
+            session.prompts.use(chatml(session.model))
             self.notes.append("the model has no chat template, so ChatML is used; --chat-template takes another one")
         self._shifts = context_shift and self._can_shift()
         self.recall()
@@ -197,9 +197,9 @@ class Chat:
         generation = self.session.generate(
             prompt.tokens,
             self.limit,
-            (*self.stops, *self.session.turn_ends),
+            (*self.stops, *self.session.prompts.turn_ends),
             reuse=True,
-            keep=self._kept() if self._shifts else None,
+            n_keep=self._kept() if self._shifts else None,
             watch=self.watch,
         )
         begun = begun_thought(prompt.text)
@@ -269,7 +269,7 @@ class Chat:
         """Tokens that stay when the context is shifted: those before the first question, the system prompt's."""
         system = [message for message in self.conversation.as_messages() if message["role"] == "system"]
         spelled = [
-            self.session.conversation_prompt([*system, {"role": "user", "content": probe}]) for probe in ("a", "b")
+            self.session.prompts.conversation([*system, {"role": "user", "content": probe}]) for probe in ("a", "b")
         ]
         return common_prefix(*spelled)
 

@@ -189,7 +189,7 @@ def test_the_api_raises_where_a_model_computes_no_numbers(numberless: str) -> No
         load(numberless, model_settings=ModelSettings(context=256, threads=1, gpu_layers=0)) as session,
         pytest.raises(LacliError, match="NaN"),
     ):
-        generate(session, "hi", limit=4)
+        generate(session, "hi", max_tokens=4)
 
 
 @pytest.mark.parametrize("mode", ["plain", "auto"])

@@ -10,8 +10,7 @@ import llama_cpp as lib
 import numpy as np
 import pytest
 
-from lacli import batch
-from lacli.api import generate, load
+from lacli import batch, generate, load
 from lacli.batch import Batch, Ints
 from lacli.cache import PREFILL_ROWS
 from lacli.check.compare import Comparison, Run
@@ -515,10 +514,10 @@ def test_a_stop_string_inside_an_accepted_run_leaves_nothing_behind_it(
 def test_a_stop_string_ends_every_mode_at_the_same_place(mode: ModeName) -> None:
     chosen = DecodeSettings(mode=mode, window=4)
     with session_of(chosen) as session:
-        whole = generate(session, QUESTIONS[10], limit=LIMIT)
+        whole = generate(session, QUESTIONS[10], max_tokens=LIMIT)
     stop = whole.text[len(whole.text) // 2 :][:6]
     with session_of(chosen) as session:
-        cut = generate(session, QUESTIONS[10], limit=LIMIT, stops=["never to be found", stop])
+        cut = generate(session, QUESTIONS[10], max_tokens=LIMIT, stops=["never to be found", stop])
     assert cut.text == whole.text[: whole.text.find(stop)]
     assert cut.finish_reason == "stop"
     assert cut.tokens == whole.tokens[: len(cut.tokens)]
@@ -530,7 +529,7 @@ def test_the_bundled_model_answers_a_chat_prompt(chosen: DecodeSettings | None) 
         assert session.settings.mode == (chosen.mode if chosen else "auto")
         prompt = session.prompt(QUESTIONS[9])
         assert session.model.piece(prompt[0], special=True) == b"<|im_start|>"
-        answer = generate(session, QUESTIONS[9], limit=200)
+        answer = generate(session, QUESTIONS[9], max_tokens=200)
         assert answer.finish_reason == "eog"
         assert session.model.is_end(answer.tokens[-1])
         assert answer.text.strip()
@@ -543,7 +542,7 @@ def test_the_bundled_model_answers_a_chat_prompt(chosen: DecodeSettings | None) 
 def test_special_tokens_inside_an_answer_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     with session_of(PLAIN) as session:
         monkeypatch.setattr(session.engine, "is_end", lambda token: False)
-        answer = generate(session, QUESTIONS[9], limit=60)
+        answer = generate(session, QUESTIONS[9], max_tokens=60)
         assert any(map(session.model.is_end, answer.tokens)), "the answer does not end: the test has lost its point"
         assert "<|" not in answer.text
         visible = b"".join(map(session.model.piece, answer.tokens)).decode("utf-8", "ignore")
@@ -552,7 +551,7 @@ def test_special_tokens_inside_an_answer_are_not_shown(monkeypatch: pytest.Monke
 
 def test_several_prompts_are_answered_with_one_pool() -> None:
     with session_of(DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=4)) as session:
-        first, second, again = generate(session, [QUESTIONS[6], QUESTIONS[7], QUESTIONS[6]], limit=LIMIT)
+        first, second, again = generate(session, [QUESTIONS[6], QUESTIONS[7], QUESTIONS[6]], max_tokens=LIMIT)
     assert first.pool.lookups < second.pool.lookups < again.pool.lookups
     assert first.pool.ngrams < second.pool.ngrams
     assert again.statistics.steps < first.statistics.steps
@@ -579,4 +578,4 @@ def test_auto_fits_into_a_small_batch_also_after_a_change_and_lookahead_is_refus
         assert session.settings.auto_rows == rows
         with pytest.raises(UsageError, match="-b is 8"):
             session.adapt(ahead, session.sampling)
-        assert generate(session, QUESTIONS[9], limit=9).statistics.tokens == 9
+        assert generate(session, QUESTIONS[9], max_tokens=9).statistics.tokens == 9

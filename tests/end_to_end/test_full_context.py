@@ -49,7 +49,7 @@ def test_a_compacted_chat_leaves_half_of_the_context_free() -> None:
         assert chat.used > 256
         dropped = chat.compact()
         assert dropped and chat.conversation.questions == 12 - dropped
-        assert len(session.conversation_prompt(chat.conversation.as_messages())) <= 256
+        assert len(session.prompts.conversation(chat.conversation.as_messages())) <= 256
         assert said(chat.ask(QUESTION))
         assert len(chat.conversation.messages) == 2 * (13 - dropped)
 

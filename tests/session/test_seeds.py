@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lacli.api import generate
+from lacli import generate
 from lacli.check.compare import Comparison
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.library import schema_grammar
@@ -59,7 +59,7 @@ def model() -> Iterator[LlamaModel]:
 
 def strict_texts(mode: DecodeSettings, sampling: SamplingSettings) -> list[tuple[int, ...]]:
     with Session(demo_model(), ON_ONE_THREAD, replace(mode, strict=True), sampling) as session:
-        return [answer.tokens for answer in generate(session, QUESTIONS, limit=LIMIT)]
+        return [answer.tokens for answer in generate(session, QUESTIONS, max_tokens=LIMIT)]
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
