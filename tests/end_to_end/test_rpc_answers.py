@@ -160,9 +160,9 @@ SLOW_NETWORK = "ip link set lo up && tc qdisc add dev lo root netem delay 10ms"
 IN_IT = """
 import json, sys
 from pathlib import Path
-from lacli.placement import ReplicaSettings
-from tests.rpc_servers import rpc_server
-from tests.test_rpc_answers import EACH, FEW, answered
+from lacli.llamacpp.settings import ReplicaSettings
+from tests.fakes.rpc_servers import rpc_server
+from tests.end_to_end.test_rpc_answers import EACH, FEW, answered
 with rpc_server() as one, rpc_server() as other:
     wanted = ReplicaSettings(EACH, rpc=(one.endpoint, other.endpoint))
     print(json.dumps(answered(Path(sys.argv[1]), "lookahead", wanted, limit=FEW)))
