@@ -41,9 +41,9 @@ from tests.bench_field import (
     contender,
     task,
 )
-from tests.check.test_compare import LateRemove
 from tests.fakes.clock import FakeClock
 from tests.fakes.engine import FakeEngine
+from tests.fakes.wrong_engines import LateRemove
 
 TASKS = (task("1 2 3 1 2", kind="code"), task("4 5 6 4 5 6 4", kind="edit"), task("7 8 7 8", kind="edit"))
 

@@ -407,13 +407,13 @@ def test_a_context_is_made_whole_whatever_is_pressed(
     settings = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
     write_chat(tmp_path / "chat", SavedChat("", "", (), Adjusted(replace(settings, window=43), limit=5)))
     with load(model_settings=ModelSettings(context=256, threads=1), decode_settings=settings) as session:
-        made = session._new_engine
+        made = session._open_contexts
 
         def pressed(settings: DecodeSettings) -> object:
             signal.raise_signal(signal.SIGINT)
             return made(settings)
 
-        monkeypatch.setattr(session, "_new_engine", pressed)
+        monkeypatch.setattr(session, "_open_contexts", pressed)
         talk = Chat(session, Adjusted(settings, limit=5), Conversation())
         lines: list[Line] = ["hello", f"/load {tmp_path}/chat", "hello", "/mode plain", "/regen"]
         Loop(talk, Actions(talk), Screen()).run(Typed(lines))

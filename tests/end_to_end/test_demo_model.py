@@ -161,7 +161,7 @@ def test_plain_equals_a_bare_loop_of_decode_and_argmax(model: LlamaModel, compar
     assert comparison.plain(prompt) == tokens
 
 
-@pytest.mark.parametrize("name", {**MODES, **ODDER_MODES})
+@pytest.mark.parametrize("name", [*MODES, *ODDER_MODES])
 def test_every_mode_equals_plain_but_for_rounding(
     name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]], lookahead_runs: list[Run]
 ) -> None:
