@@ -220,7 +220,7 @@ def overhead_of(bench: Bench, messages: list[dict[str, str]]) -> tuple[int, list
     answer = bench.model.tokenize(messages[-2]["content"], add_special=False)
     prompts.answered(asked, answer)
     text, prompt = [*asked.tokens, *answer], prompts.prompt(messages).tokens
-    rendering = median(timed(lambda: bench.conversation_text(messages)) for _ in range(bench.repeats))
+    rendering = median(timed(lambda: bench.prompts.render(messages)) for _ in range(bench.repeats))
     spelling = median(timed(lambda: prompts.prompt(messages)) for _ in range(bench.repeats))
     decoder = bench.chat(Decoder, LARGE, GREEDY).session.decoder
     times = [rendering, spelling - rendering, *cutting(decoder, text, prompt, bench.repeats)]
@@ -240,7 +240,7 @@ def history(bench: Bench, size: int) -> list[dict[str, str]]:
     messages: list[dict[str, str]] = []
     for question in cycle(question for questions in bench.conversations for question in questions):
         messages.append({"role": "user", "content": question})
-        if len(bench.conversation_prompt(messages)) > size and len(messages) > 1:
+        if len(bench.prompts.conversation(messages)) > size and len(messages) > 1:
             return messages
         messages.append({"role": "assistant", "content": bench.conversations[0][0]})
     raise AssertionError("a cycle has no end")

@@ -24,7 +24,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.core import PROMPTS
-from lacli.api import generate
+from lacli import generate
 from lacli.check.compare import Comparison
 from lacli.check.replay import Recorder
 from lacli.hub.names import demo_model
@@ -76,7 +76,7 @@ def answer_all(arguments: argparse.Namespace) -> None:
         for name, mode in MODES.items():
             decoding = DecodeSettings(**{**vars(mode), "strict": arguments.strict})
             with Session(arguments.model, loading, decoding, SamplingSettings(seed=7, temp=temp)) as session:
-                answers = [answer.tokens for answer in generate(session, questions, limit=arguments.tokens)]
+                answers = [answer.tokens for answer in generate(session, questions, max_tokens=arguments.tokens)]
             plain = plain or answers
             found[f"{name} T={temp}"] = sum(one != other for one, other in zip(answers, plain, strict=True))
     json.dump({"answers": len(questions), "tokens": sum(map(len, plain)), **found}, sys.stdout)

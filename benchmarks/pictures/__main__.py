@@ -13,8 +13,7 @@ from benchmarks.pictures.figure import save
 from benchmarks.pictures.mask import MOST_DRAWN, mask_picture
 from benchmarks.pictures.panels import Staircase, compression, stairs
 from lacli.cli.lookahead_options import Guesses, Ngram, Window
-from lacli.cli.mask import Order, Shared
-from lacli.cli.mask_step import mask_of, sizes
+from lacli.cli.mask import Order, Shared, mask_of, sizes
 from lacli.errors import LacliError, UsageError
 from lacli.settings import decode_settings
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lacli.cli.mask_step import Mask, Row
+from lacli.cli.mask import Mask, Row
 from lacli.engine import Floats
 
 if TYPE_CHECKING:

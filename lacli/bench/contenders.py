@@ -18,7 +18,7 @@ from lacli.bench.rounds import (
 from lacli.bench.sweep import Axes, Point, points
 from lacli.bench.tasks import ALL
 from lacli.check.compare import Comparison, OpenEngine, Run
-from lacli.check.judge import Seer
+from lacli.check.judge import InspectableSampler
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import LacliError, UsageError
@@ -159,7 +159,7 @@ def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) ->
 def judge(
     readable: Callable[[Point], OpenEngine],
     found: Iterable[Result],
-    sampler: Seer | None,
+    sampler: InspectableSampler | None,
     *,
     every: bool,
 ) -> Judged:
@@ -201,7 +201,7 @@ def _answering(session: Session, contexts: Contexts, point: Point) -> Callable[[
     return answer
 
 
-def _judged(open_engine: OpenEngine, point: Point, answered: Answered, sampler: Seer | None) -> Run:
+def _judged(open_engine: OpenEngine, point: Point, answered: Answered, sampler: InspectableSampler | None) -> Run:
     plain, exchange = replace(point.settings, mode="plain"), answered.exchange
     trees = answered.other.trees if answered.other else ()
     mode = partial(RepeatedTrees, trees) if trees else None

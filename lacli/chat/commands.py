@@ -194,7 +194,7 @@ class Commands:
         drawn = describe_sampling(replace(sampling, json_schema=""))
         lines = {
             "model": f"{self.model}: {description}" if self.model else description,
-            "template": chat.session.template.name if chat.session.template else "none",
+            "template": chat.session.prompts.template.name if chat.session.prompts.template else "none",
             "system": " ".join(chat.conversation.system.split()) or "none",
             "mode": describe(chat.settings.decode_settings),
             "sampling": f"{drawn}, with a JSON schema" if sampling.json_schema else drawn,

@@ -126,21 +126,21 @@ class PromptTokens:
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> Prompt:
         """A conversation up to where its next answer begins."""
-        text = self._session.conversation_text(messages)
+        text = self._session.prompts.render(messages)
         while self._answered and not text.startswith(self._answered[-1].text):
             self._answered.pop()
         known = self._answered[-1] if self._answered else Prompt("", [])
-        rest = self._session.tokenize(text[len(known.text) :], add_special=not known.text)
+        rest = self._session.prompts.tokenize(text[len(known.text) :], add_special=not known.text)
         begins_special = bool(rest) and not self._session.model.piece(rest[0])
         if known.text and not begins_special:
             # A tokenizer may join the answer's end with ordinary text behind it, or put a space between them.
-            return Prompt(text, self._session.tokenize(text))
+            return Prompt(text, self._session.prompts.tokenize(text))
         return Prompt(text, [*known.tokens, *rest])
 
     def answered(self, prompt: Prompt, tokens: Sequence[int]) -> None:
         """Remember the tokens of an answer; an end token is the template's to write."""
         kept = self._without_end(tokens)
-        text = prompt.text + self._session.as_text(self._session.text(kept), "assistant")
+        text = prompt.text + self._session.prompts.marked(self._session.text(kept), "assistant")
         self._answered.append(Prompt(text, [*prompt.tokens, *kept]))
 
     def recall(self, conversation: Conversation) -> None:
@@ -184,8 +184,8 @@ class Chat:
         self._used = 0
         self._seed = session.sampling.seed
         self._prompts = PromptTokens(session)
-        if session.template is None:
-            session.use_template(chatml(session.model))
+        if session.prompts.template is None:
+            session.prompts.use(chatml(session.model))
             self.notes.append("the model has no chat template, so ChatML is used; --chat-template takes another one")
         self._shifts = context_shift and self._can_shift()
         self.recall()
@@ -328,9 +328,9 @@ class Chat:
         generation = self.session.generate(
             prompt.tokens,
             self._wanted.max_tokens,
-            (*self._wanted.stops, *self.session.turn_ends),
+            (*self._wanted.stops, *self.session.prompts.turn_ends),
             reuse=True,
-            keep=self._kept() if self._shifts else None,
+            n_keep=self._kept() if self._shifts else None,
             watch=self.watch,
         )
         begun = begun_reasoning(prompt.text)
@@ -397,7 +397,7 @@ class Chat:
         """Tokens that stay when the context is shifted: those before the first question, the system prompt's."""
         system = [message for message in self.conversation.as_messages() if message["role"] == "system"]
         probes = ([*system, {"role": "user", "content": text}] for text in ("a", "b"))
-        return common_prefix(*map(self.session.conversation_prompt, probes))
+        return common_prefix(*map(self.session.prompts.conversation, probes))
 
     def _cut_back(self) -> None:
         """Forget, in the cache and in what was learned, what the conversation does not have any more."""

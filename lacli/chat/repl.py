@@ -109,7 +109,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
                 plan.sampling,
                 template=plan.template,
                 template_variables=plan.variables,
-                kept=store.texts if store else (),
+                past_texts=store.texts if store else (),
                 replicas=plan.replicas,
                 verbose=plan.verbose,
             )

@@ -1,19 +1,14 @@
-"""Two runs compared token by token, and the modes of `lacli check` against plain decoding."""
+"""Runs compared with plain decoding token by token, and the check of a model's modes that is made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from lacli.check.invariance import PROBE, Probe, probe
-from lacli.check.judge import (
-    PLAIN,
-    Difference,
-    Seer,
-    first_difference,
-)
+from lacli.check.judge import PLAIN, Difference, InspectableSampler, first_difference
 from lacli.check.replay import Recorder
 from lacli.decode import Decoder
 from lacli.engine import Engine
@@ -28,109 +23,7 @@ from lacli.text.files import Closing
 from lacli.verify import SampleAndMatch
 
 OpenEngine = Callable[[DecodeSettings], AbstractContextManager[Engine]]
-"""A context of the model, made for a mode; its logits can be read."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One answer of a mode beside plain's.
-
-    steps: up to where it failed. failure: why llama.cpp refused a step, though plain decoding of the same prompt went
-    through: always a mistake.
-    """
-
-    prompt: tuple[int, ...]
-    steps: tuple[Step, ...]
-    difference: Difference | None = None
-    failure: str = ""
-
-    @property
-    def tokens(self) -> list[int]:
-        """The generated ids, an end token included."""
-        return [token for step in self.steps for token in step.tokens]
-
-    @property
-    def bug(self) -> bool:
-        return bool(self.failure) or (self.difference is not None and self.difference.bug)
-
-    @property
-    def unclear(self) -> bool:
-        return self.difference is not None and self.difference.unclear
-
-    @property
-    def verdict(self) -> str:
-        """bug, unclear or rounding, of an answer that is not plain's."""
-        return "bug" if self.bug else "unclear" if self.unclear else "rounding"
-
-    @property
-    def identical(self) -> bool:
-        return not self.failure and self.difference is None
-
-
-class Comparison(Closing):
-    """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
-
-    limit: tokens an answer may have. plain: how plain decoding is done. sampler: what tokens are drawn with, or None
-    to take the most probable ones.
-    """
-
-    def __init__(
-        self, open_engine: OpenEngine, limit: int, plain: DecodeSettings = PLAIN, sampler: Seer | None = None
-    ) -> None:
-        self._open_engine = open_engine
-        self._limit = limit
-        self._sampler = sampler
-        self._settings = plain
-        self._plain: dict[tuple[int, ...], list[int]] = {}
-        self._closing = ExitStack()
-        self.plain_engine = self._closing.enter_context(open_engine(plain))
-
-    def decoder(self, engine: Engine, settings: DecodeSettings, mode: Callable[[], Mode] | None = None) -> Decoder:
-        """A decoder that draws as this comparison does. mode: makes a mode that is none of the settings'."""
-        verifier = SampleAndMatch(self._sampler) if self._sampler else None
-        if settings.mode == "auto" and mode is None:
-            return FixedClockDecoder(engine, settings, verifier)
-        return Decoder(engine, settings, verifier, mode=mode)
-
-    def plain(self, prompt: Sequence[int]) -> list[int]:
-        """Plain decoding's tokens; a prompt is decoded once."""
-        key = tuple(prompt)
-        if key not in self._plain:
-            steps = self.decoder(self.plain_engine, self._settings).generate(prompt, self._limit)
-            self._plain[key] = [token for step in steps for token in step.tokens]
-        return self._plain[key]
-
-    def run(
-        self,
-        settings: DecodeSettings,
-        prompts: Sequence[Sequence[int]],
-        mode: Callable[[], Mode] | None = None,
-    ) -> list[Run]:
-        """Each prompt answered by a decoder of its own, on one engine. mode: as `decoder` takes it."""
-        with self._open_engine(settings) as opened:
-            engine = Recorder(opened)
-            return [self.one(self.decoder(engine, settings, mode), engine, prompt) for prompt in prompts]
-
-    def one(self, decoder: Decoder, engine: Recorder, prompt: Sequence[int]) -> Run:
-        """One prompt answered by a decoder on this engine, which may have answered others before."""
-        expected = self.plain(prompt)
-        steps: list[Step] = []
-        failure = ""
-        try:
-            steps.extend(decoder.generate(prompt, self._limit))
-        except BatchRefused as error:
-            # Up to there it has to be plain's text; a text that parted before may end in its own way.
-            failure = error.what
-            expected = expected[: sum(len(step.tokens) for step in steps)]
-        tokens = [step.tokens for step in steps]
-        difference = first_difference(
-            engine, self.plain_engine, prompt, expected, tokens, self._settings, self._sampler
-        )
-        return Run(tuple(prompt), tuple(steps), difference, "" if difference else failure)
-
-    def close(self) -> None:
-        self._closing.close()
-
+"""Opens a context of the model for a mode; its logits can be read."""
 
 CHECKED: tuple[ModeName, ...] = ("jacobi", "lookup", "lookahead", "auto")
 
@@ -157,8 +50,144 @@ EXACT_FLAGS = f"-fa on -ctk {EXACT_CELLS[0]} -ctv {EXACT_CELLS[0]}"
 
 
 @dataclass(frozen=True)
+class Run:
+    """One answer of a mode beside plain's.
+
+    steps: up to the one that failed. failure: why llama.cpp refused a step of a prompt that plain decoding went
+    through: always a bug.
+    """
+
+    prompt: tuple[int, ...]
+    steps: tuple[Step, ...]
+    difference: Difference | None = None
+    failure: str = ""
+
+    @property
+    def tokens(self) -> list[int]:
+        """The generated ids, an end token included."""
+        return [token for step in self.steps for token in step.tokens]
+
+    @property
+    def identical(self) -> bool:
+        return not self.failure and self.difference is None
+
+    @property
+    def bug(self) -> bool:
+        return bool(self.failure) or (self.difference is not None and self.difference.bug)
+
+    @property
+    def unclear(self) -> bool:
+        return self.difference is not None and self.difference.unclear
+
+    @property
+    def verdict(self) -> str:
+        """bug, unclear or rounding, of an answer that is not plain's."""
+        return "bug" if self.bug else "unclear" if self.unclear else "rounding"
+
+
+class Comparison(Closing):
+    """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
+
+    max_tokens: of an answer. plain: how plain decoding is done. sampler: what tokens are drawn with, or None to take
+    the most probable ones.
+    """
+
+    def __init__(
+        self,
+        open_engine: OpenEngine,
+        max_tokens: int,
+        plain: DecodeSettings = PLAIN,
+        sampler: InspectableSampler | None = None,
+    ) -> None:
+        self._open_engine = open_engine
+        self._max_tokens = max_tokens
+        self._sampler = sampler
+        self._settings = plain
+        self._plain: dict[tuple[int, ...], list[int]] = {}
+        self._closing = ExitStack()
+        self.plain_engine = self._closing.enter_context(open_engine(plain))
+
+    def decoder(self, engine: Engine, settings: DecodeSettings, mode: Callable[[], Mode] | None = None) -> Decoder:
+        """A decoder that draws as this comparison does. mode: makes a mode that is none of the settings'."""
+        verifier = SampleAndMatch(self._sampler) if self._sampler else None
+        if settings.mode == "auto" and mode is None:
+            return FixedClockDecoder(engine, settings, verifier)
+        return Decoder(engine, settings, verifier, mode=mode)
+
+    def plain(self, prompt: Sequence[int]) -> list[int]:
+        """Plain decoding's tokens; a prompt is decoded once."""
+        key = tuple(prompt)
+        if key not in self._plain:
+            steps = self.decoder(self.plain_engine, self._settings).generate(prompt, self._max_tokens)
+            self._plain[key] = [token for step in steps for token in step.tokens]
+        return self._plain[key]
+
+    def run(
+        self, settings: DecodeSettings, prompts: Sequence[Sequence[int]], mode: Callable[[], Mode] | None = None
+    ) -> list[Run]:
+        """Answer each prompt with a decoder of its own, on one engine. mode: as `decoder` takes it."""
+        with self._open_engine(settings) as opened:
+            engine = Recorder(opened)
+            return [self.one(self.decoder(engine, settings, mode), engine, prompt) for prompt in prompts]
+
+    def one(self, decoder: Decoder, engine: Recorder, prompt: Sequence[int]) -> Run:
+        """Answer one prompt with a decoder on this engine, which may have answered others before."""
+        expected = self.plain(prompt)
+        steps: list[Step] = []
+        failure = ""
+        try:
+            steps.extend(decoder.generate(prompt, self._max_tokens))
+        except BatchRefused as error:
+            # Up to there it has to be plain's text; a text that parted before may end in its own way.
+            failure = error.what
+            expected = expected[: sum(len(step.tokens) for step in steps)]
+        tokens = [step.tokens for step in steps]
+        difference = first_difference(
+            engine, self.plain_engine, prompt, expected, tokens, self._settings, self._sampler
+        )
+        return Run(tuple(prompt), tuple(steps), difference, "" if difference else failure)
+
+    def close(self) -> None:
+        self._closing.close()
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many answers are plain's, part from it by rounding (or unclearly), and are bugs."""
+
+    answers: int
+    identical: int
+    rounding: int
+    bugs: int
+
+    @classmethod
+    def of(cls, runs: Iterable[Run]) -> Counts:
+        verdicts = ["identical" if run.identical else run.verdict for run in runs]
+        identical, bugs = verdicts.count("identical"), verdicts.count("bug")
+        return cls(len(verdicts), identical, len(verdicts) - identical - bugs, bugs)
+
+
+@dataclass(frozen=True)
+class ModeResult:
+    """One mode's answers, in the order of the prompts."""
+
+    settings: DecodeSettings
+    runs: list[Run]
+
+    @property
+    def counts(self) -> Counts:
+        return Counts.of(self.runs)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """S over all answers."""
+        steps = sum(len(run.steps) for run in self.runs)
+        return sum(len(run.tokens) for run in self.runs) / steps if steps else 0.0
+
+
+@dataclass(frozen=True)
 class Alternative:
-    """Other flags, and a context of the model made with them."""
+    """Other flags, and how to open a context with them."""
 
     flags: str
     open_engine: OpenEngine
@@ -178,34 +207,8 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class ModeResult:
-    """One mode's answers, in the order of the prompts."""
-
-    settings: DecodeSettings
-    runs: list[Run]
-
-    @property
-    def identical(self) -> int:
-        return sum(run.identical for run in self.runs)
-
-    @property
-    def bugs(self) -> int:
-        return sum(run.bug for run in self.runs)
-
-    @property
-    def rounding(self) -> int:
-        return len(self.runs) - self.identical - self.bugs
-
-    @property
-    def tokens_per_step(self) -> float:
-        """S over all answers."""
-        steps = sum(len(run.steps) for run in self.runs)
-        return sum(len(run.tokens) for run in self.runs) / steps if steps else 0.0
-
-
-@dataclass(frozen=True)
 class Result:
-    """Everything that one check found. failure: why llama.cpp refused a batch of the probe: always a mistake."""
+    """Everything that one check found. failure: why llama.cpp refused a batch of the probe: always a bug."""
 
     probes: list[Probe]
     modes: list[ModeResult]
@@ -213,20 +216,8 @@ class Result:
     failure: str = ""
 
     @property
-    def answers(self) -> int:
-        return sum(len(mode.runs) for mode in self.modes)
-
-    @property
-    def identical(self) -> int:
-        return sum(mode.identical for mode in self.modes)
-
-    @property
-    def bugs(self) -> int:
-        return sum(mode.bugs for mode in self.modes)
-
-    @property
-    def rounding(self) -> int:
-        return sum(mode.rounding for mode in self.modes)
+    def counts(self) -> Counts:
+        return Counts.of(run for mode in self.modes for run in mode.runs)
 
     @property
     def partings(self) -> Iterator[tuple[ModeName, int, Run]]:
@@ -238,27 +229,27 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        if self.bugs or self.failure:
+        if self.counts.bugs or self.failure:
             return "bug"
-        return "rounding" if self.rounding else "identical"
+        return "rounding" if self.counts.rounding else "identical"
 
     def exit_code(self, *, fail_on_difference: bool = False) -> int:
         """3 for a bug, and for any difference where that is asked for."""
-        return 3 if self.verdict == "bug" or (fail_on_difference and self.rounding) else 0
+        return 3 if self.verdict == "bug" or (fail_on_difference and self.counts.rounding) else 0
 
 
 def check(
     open_engine: OpenEngine,
     prompts: Sequence[Sequence[int]],
     modes: Sequence[DecodeSettings],
-    limit: int,
+    max_tokens: int,
     *,
-    sampler: Seer | None = None,
+    sampler: InspectableSampler | None = None,
     alternative: Alternative | None = None,
     probed: Sequence[int] = (),
     progress: Callable[[str], None] = lambda sentence: None,
 ) -> Result:
-    """Probe batch sizes, and answer tokenised prompts plainly and in each mode, at most `limit` tokens each.
+    """Probe batch sizes, and answer tokenised prompts plainly and in each mode, at most `max_tokens` tokens each.
 
     sampler: what tokens are drawn with, or None when greedy. alternative: flags that may make all batch sizes agree,
     probed where the given ones do not. probed: the text whose logits are compared, if not that of the prompts.
@@ -275,9 +266,9 @@ def check(
     found = []
     if modes:
         plain = replace(modes[0], mode="plain", back=-1)
-        with Comparison(open_engine, limit, plain, sampler) as comparison:
+        with Comparison(open_engine, max_tokens, plain, sampler) as comparison:
             count = "1 answer" if len(prompts) == 1 else f"{len(prompts)} answers"
-            progress(f"plain: {count} of at most {limit} tokens")
+            progress(f"plain: {count} of at most {max_tokens} tokens")
             for prompt in prompts:
                 comparison.plain(prompt)
             for settings in modes:
@@ -287,7 +278,7 @@ def check(
 
 
 def fixed_seed(sampling: SamplingSettings) -> SamplingSettings:
-    """The settings with a seed that repeats."""
+    """The settings with FIXED_SEED in place of a random one."""
     return replace(sampling, seed=FIXED_SEED) if sampling.seed < 0 else sampling
 
 
@@ -300,15 +291,15 @@ def refuse_other_draws(sampling: SamplingSettings) -> None:
         )
 
 
-def checked_modes(decoding: DecodeSettings, only: ModeName | None = None) -> list[DecodeSettings]:
-    """The settings of the modes to check: all that guess, or the one that is asked for."""
-    return [replace(decoding, mode=mode) for mode in ((only,) if only else CHECKED)]
+def checked_modes(settings: DecodeSettings, only: ModeName | None = None) -> list[DecodeSettings]:
+    """The settings of the modes to check: all that guess, or `only` one."""
+    return [replace(settings, mode=mode) for mode in ((only,) if only else CHECKED)]
 
 
-def exact_settings(loading: ModelSettings) -> ModelSettings | None:
+def exact_settings(settings: ModelSettings) -> ModelSettings | None:
     """The same with EXACT_FLAGS; None where they are given already."""
-    chosen = replace(loading, flash_attention="on", cache_type_k=EXACT_CELLS[0], cache_type_v=EXACT_CELLS[0])
-    return None if chosen == loading else chosen
+    chosen = replace(settings, flash_attention="on", cache_type_k=EXACT_CELLS[0], cache_type_v=EXACT_CELLS[0])
+    return None if chosen == settings else chosen
 
 
 def _probed(engine: Engine, tokens: Sequence[int], least: int = 1) -> tuple[list[Probe], str]:

@@ -1,8 +1,4 @@
-"""Batch invariance: whether the logits of a token depend on how many rows are decoded with it.
-
-The same tokens behind the same context go through the engine one at a time and in batches, as a chain in sequence 0,
-and their logits are compared bit by bit.
-"""
+"""Batch invariance: the same tokens decoded one by one and in batches, and their logits compared bit by bit."""
 
 from __future__ import annotations
 
@@ -21,25 +17,24 @@ from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-"""Rows of the batches; from 64 on ggml takes other kernels again, and a step of lookahead is often as large."""
+"""Rows of the batches; steps of lookahead have up to some 64, and ggml takes other kernels from there on."""
 
 PROBED = max(SIZES)
 """Tokens whose logits are compared."""
 
 CONTEXTS = (32, 1000)
-"""Tokens before them: a short and a long context, or what fits."""
+"""Tokens before the probed ones: a short and a long context, or what fits."""
 
 PROBE = DecodeSettings(mode="lookup", lookup_draft=PROBED - 1)
-"""What the probed context is made for: one sequence, and logits of as many rows."""
+"""Makes the probed context: one sequence, and logits of PROBED rows."""
 
 
 @dataclass(frozen=True)
 class Probe:
     """What one length of context showed.
 
-    context: tokens in the cache before the probed ones. differences: for each number of rows the largest difference
-    of a logit from the same one decoded with the least rows (on its own, if a step may have one row). groups: the
-    numbers of rows that agree bit for bit.
+    context: tokens in the cache before the probed ones. differences: by number of rows, the largest difference of a
+    logit from the same one decoded in the smallest batch. groups: the numbers of rows that agree bit for bit.
     """
 
     context: int
@@ -56,9 +51,9 @@ class Probe:
 
 
 def probe(engine: Engine, tokens: Sequence[int], least: int = 1) -> list[Probe]:
-    """Probe an engine made for PROBE at each of CONTEXTS; `tokens` are repeated to fill it. Clears the engine.
+    """Probe an engine made for PROBE at each of CONTEXTS, which `tokens` are repeated to fill. Clears the engine.
 
-    least: rows that a step has at least.
+    least: rows of a step at least.
     """
     room = engine.cells - PROBED
     contexts = sorted({min(context, room) for context in CONTEXTS if room > 0})

@@ -1,26 +1,21 @@
-"""Whether a text that parts from plain's was rounded another way or is wrong.
+"""Judges where a text parts from plain's: rounding, or a bug.
 
-Greedy: each of the two logits may be off by the rounding, towards each other, so a margin of more than twice that is
-a mistake. When sampling, the same is asked of the random number: how far it lies from the candidates' share that
-the other text fell into, against how far rounding moves those shares.
+Greedy: rounding may move each of the two logits towards the other, so a margin of more than twice the rounding is a
+bug. Sampled: the random number's distance from the share of the token that was drawn instead is held against how far
+rounding moves the shares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from lacli.check.replay import Mismatch, Recorder, replay
 from lacli.decode import Decoder
-from lacli.engine import (
-    Distribution,
-    Engine,
-    Floats,
-    Sampler,
-)
+from lacli.engine import Distribution, Engine, Floats, Sampler
 from lacli.errors import LacliError
 from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings
@@ -28,14 +23,14 @@ from lacli.settings import DecodeSettings
 PLAIN = DecodeSettings(mode="plain")
 
 NOISE_SEED = 1905
-"""The noise has a generator of its own, so a verdict repeats and no user's seed meets it."""
+"""Of the noise alone, so that a verdict repeats and meets no user's seed."""
 
 NOISY_BOUNDARIES, NOISY_PEEKS = 32, 64
-"""How many times logits are perturbed where the draw's number is known, and where it is not."""
+"""Perturbations of the logits where the draw's number is known, and where it is not and more looks are needed."""
 
 
-class Seer(Sampler, Protocol):
-    """A sampler whose next draw can be looked at; nothing changes by that."""
+class InspectableSampler(Sampler, Protocol):
+    """A sampler whose next draw can be looked at without changing anything."""
 
     @property
     def drifts(self) -> bool:
@@ -53,12 +48,12 @@ class Seer(Sampler, Protocol):
 
 @dataclass(frozen=True)
 class Draw:
-    """A draw that fell elsewhere. Shares are parts of the cumulative distribution, from 0 to 1.
+    """A draw of another token than plain's. Shares are parts of the cumulative distribution, from 0 to 1.
 
     distance: from the random number to the other token's share of plain's distribution (to the end of plain's own
-    share where the other token has none); movement: how far rounding moves the two shares' ends. Both None where no
-    single number decides, or one token has all. reached: whether rounding gives the other token. drifts: whether
-    rounding before this draw may have changed the sampler's state, which the judgement takes to be plain's.
+    share where the other token has none). movement: of the two shares' ends, by rounding. Both None where no single
+    number decides, or one token has all. reached: whether rounding gives the other token. drifts: whether rounding
+    before this draw may have changed the sampler's state, which is taken to be plain's here.
     """
 
     distance: float | None
@@ -71,10 +66,9 @@ class Draw:
 class Difference:
     """Where a text first parts from plain's.
 
-    at: index among the generated tokens. plain, other: the two tokens, None where a text has ended. margin: how far
-    plain's logit of its token lies above its logit of the other one (the top-2 margin, or more if the other is not
-    even the runner-up). rounding: the largest difference between plain's logits there and those of the replay. draw:
-    the same question of a sampled token.
+    at: index among the generated tokens. plain, other: the two tokens, None where a text has ended. margin: plain's
+    logit of its own token less that of the other one. rounding: the largest difference between plain's logits there
+    and those of the replay. draw: the judged draw of a sampled token.
     """
 
     at: int
@@ -93,7 +87,7 @@ class Difference:
 
     @property
     def unclear(self) -> bool:
-        """Whether it may be a bug or rounding that has changed the sampler's state before."""
+        """Whether it may be a bug, or rounding that changed the sampler's state before."""
         return self.draw is not None and self.draw.drifts and not self.draw.reached
 
 
@@ -104,13 +98,13 @@ def first_difference(
     expected: Sequence[int],
     steps: Sequence[Sequence[int]],
     settings: DecodeSettings = PLAIN,
-    sampler: Seer | None = None,
+    sampler: InspectableSampler | None = None,
 ) -> Difference | None:
     """Compare what a mode has just generated with plain's text; None where they are equal.
 
-    engine: it decoded the mode's steps since its last clear, and they are replayed on it. steps: the tokens that
-    each step brought. expected: plain's tokens for the prompt under the same limit, made on an engine like
-    `plain_engine` with `settings`. sampler: what both were drawn with, or None when greedy. Clears both engines.
+    engine: has decoded the mode's steps since its last clear; they are replayed on it. steps: the tokens of each step.
+    expected: plain's tokens for the prompt under the same limit, from an engine like `plain_engine` with `settings`.
+    sampler: what both were drawn with, or None when greedy. Clears both engines.
     """
     tokens = [token for step in steps for token in step]
     at = parting(expected, tokens)
@@ -148,10 +142,10 @@ def largest_difference(logits: Floats, others: Floats) -> float:
     return float(np.where(logits == others, 0, apart).max())
 
 
-def judge_draw(sampler: Seer, logits: Floats, replayed: Floats, plain: int, other: int) -> Draw:
-    """Whether rounding, as large as between two rows of logits, turns the draw of one token into another's.
+def judge_draw(sampler: InspectableSampler, logits: Floats, replayed: Floats, plain: int, other: int) -> Draw:
+    """Judge whether rounding turns the draw of `plain` into that of `other`.
 
-    sampler: just before the draw, which from `logits` is the token `plain`.
+    The rounding is as large as between `logits` and `replayed`. sampler: just before the draw.
     """
     rounding = largest_difference(logits, replayed)
     number, shares = sampler.uniform(), sampler.preview(logits)
@@ -172,11 +166,11 @@ def plain_logits(
     prompt: Sequence[int],
     tokens: Sequence[int],
     settings: DecodeSettings = PLAIN,
-    sampler: Seer | None = None,
+    sampler: InspectableSampler | None = None,
 ) -> Floats:
     """Plain's logits, (vocabulary,), after the prompt and tokens that it has generated before; clears the engine.
 
-    settings: how it decodes. sampler: it has drawn these tokens then and nothing more.
+    sampler: has drawn these tokens afterwards, and nothing more.
     """
     given = _Given(tokens, sampler)
     for _ in Decoder(engine, settings, given).generate(prompt, len(tokens) + 1):
@@ -187,7 +181,7 @@ def plain_logits(
 class _Given:
     """A verifier that chooses the tokens it was given, and keeps the logits behind them."""
 
-    def __init__(self, tokens: Sequence[int], sampler: Seer | None) -> None:
+    def __init__(self, tokens: Sequence[int], sampler: InspectableSampler | None) -> None:
         self._tokens = iter(tokens)
         self._sampler = sampler
         self.logits: Floats = np.zeros(0)
@@ -210,33 +204,27 @@ def _unsteady() -> LacliError:
     return LacliError("plain decoding does not repeat itself here", "-t 1 or -ngl 0 may be steadier")
 
 
-class Share(NamedTuple):
-    """Where a token lies in the cumulative distribution."""
-
-    low: float
-    high: float
-
-
-def _share(shares: Distribution, token: int) -> Share | None:
+def _share(shares: Distribution, token: int) -> tuple[float, float] | None:
+    """Where a token's part of the cumulative distribution begins and ends; None for no candidate."""
     at = np.flatnonzero(shares.tokens == token)
     if not len(at):
         return None
     sums = np.concatenate([[0.0], np.cumsum(shares.probabilities, dtype=np.float64)])
-    return Share(float(sums[at[0]]), float(sums[at[0] + 1]))
+    return float(sums[at[0]]), float(sums[at[0] + 1])
 
 
 def _distance(number: float, shares: Distribution, plain: int, other: int) -> float:
-    there, own = _share(shares, other), _share(shares, plain)
-    if there:
-        return max(there.low - number, number - there.high, 0.0)
+    if there := _share(shares, other):
+        return max(there[0] - number, number - there[1], 0.0)
+    own = _share(shares, plain)
     assert own, "plain's token was drawn from these"
-    return max(min(number - own.low, own.high - number), 0.0)
+    return max(min(number - own[0], own[1] - number), 0.0)
 
 
 def _movement(before: Distribution, after: Distribution, token: int) -> float:
     """How far a token's share was moved; one that is gone has no place, and a look at the draw decides instead."""
     old, new = _share(before, token), _share(after, token)
-    return max(abs(old.low - new.low), abs(old.high - new.high)) if old and new else 0.0
+    return max(abs(old[0] - new[0]), abs(old[1] - new[1])) if old and new else 0.0
 
 
 def _noisy(logits: Floats, most: float, times: int) -> Iterator[Floats]:

@@ -1,10 +1,9 @@
-"""Decodes a text again in the batch shapes of another run: what rounding alone does to the logits.
+"""Decodes a text again in the batch shapes of another run, which shows what rounding alone does to the logits.
 
 One row and many rows take different kernels, and a tree leaves holes among the cells, so sums run in another order
-and a near tie may fall the other way. How much that is worth in logits is measured on plain's own tokens: they are
-decoded again in the mode's batch shapes, each at the row where the mode had it, so in the same cells too. This
-replay lies in sequence 0; what else the mode's batches held goes along in a sequence that shares no cell with it.
-It needs neither the mode's masks nor its cache calls, so a mistake in those cannot pass for rounding.
+and a near tie may fall the other way. The replay decodes plain's own tokens in sequence 0, each in the row and cell
+where the mode had it; the other rows of the mode's batches go into a sequence that shares no cell with it. It uses
+neither the mode's masks nor its cache calls, so a bug in those cannot pass for rounding.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from lacli.engine import Engine, Floats, Successors
 
 
 class Mismatch(Exception):
-    """The tokens that were accepted do not follow from the batches that were decoded: a mistake in the mode."""
+    """Accepted tokens do not follow from the decoded batches: a bug in the mode."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What one decoded batch held, row by row; outputs: whether the row's logits were wanted."""
+    """The rows of one decoded batch. outputs: whether a row's logits were wanted."""
 
     tokens: list[int]
     positions: list[int]
@@ -45,7 +44,7 @@ class Rows:
 
     @property
     def input(self) -> int:
-        """The row of a step's input: what comes before it is decoded again and chooses nothing."""
+        """The row of a step's input, the first one that chooses; tokens before it are decoded again."""
         return self.outputs.index(True)
 
     def batch(self) -> Batch:
@@ -54,7 +53,7 @@ class Rows:
 
 
 class Recorder:
-    """An Engine that passes everything on to another one and remembers the batches since it was last cleared."""
+    """An Engine that passes everything on to another one and records the batches since its last clear."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
 from textwrap import fill
 from typing import Any
 
@@ -14,6 +14,7 @@ from lacli.check.judge import Difference
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
+from lacli.text.format import columns, counted
 
 Piece = Callable[[int], bytes]
 
@@ -29,18 +30,15 @@ WIDTH = 96
 
 @dataclass(frozen=True)
 class Setup:
-    """What was checked. on_gpu: where layers may be. context: cells that were made. predict: most tokens of an answer.
-
-    piece: a token's bytes, while the model is open.
-    """
+    """What was checked. context: cells. predict: tokens of an answer at most. piece: the bytes of a token."""
 
     model: str
     description: str
     backend: str
     on_gpu: bool
     context: int
-    loading: ModelSettings
-    decoding: DecodeSettings
+    model_settings: ModelSettings
+    decode_settings: DecodeSettings
     sampling: SamplingSettings
     sampled: str
     predict: int
@@ -73,7 +71,7 @@ def advice(setup: Setup, result: Result) -> str:
     """What is known about flags that make this setup exact: what was measured here, and what to try next."""
     sentence = _on_sizes(result)
     exact = all(probe.exact for probe in result.probes)
-    if setup.decoding.strict or setup.on_gpu or (exact and not result.rounding):
+    if setup.decode_settings.strict or setup.on_gpu or (exact and not result.counts.rounding):
         return sentence
     return f"{sentence} --strict is made for exact texts on the CPU: lacli check --strict shows whether they are here."
 
@@ -82,7 +80,8 @@ def _on_sizes(result: Result) -> str:
     tried = result.advice
     if all(probe.exact for probe in result.probes):
         sentence = f"{_sizes(result.probes)} gave the same logits bit for bit"
-        if result.rounding == sum(mode.rounding for mode in result.modes if _grows_trees(mode.settings)) > 0:
+        of_trees = sum(mode.counts.rounding for mode in result.modes if _grows_trees(mode.settings))
+        if result.counts.rounding == of_trees > 0:
             return f"{sentence}; what is left is the order of the cells, which trees change."
         return f"{sentence}."
     depends = "Logits depend on the size of the batch here"
@@ -109,28 +108,29 @@ def _sizes(probes: Sequence[Probe], first: str = "B", least: int = 0) -> str:
 
 
 def _verdict(result: Result) -> str:
+    counts = result.counts
+    texts = f"{counts.answers} texts" if counts.answers > 1 else "1 text"
     if result.failure:
         return f"BUG: llama.cpp refused what it has to take. Please report this: {result.failure}"
-    texts = f"{result.answers} texts" if result.answers > 1 else "1 text"
-    if result.bugs:
-        return f"BUG: rounding does not explain {result.bugs} of {texts}. Please report this with the output of --json."
-    if result.rounding:
-        parts = "parts from plain's, at a near tie" if result.rounding == 1 else "part from plain's, each at a near tie"
-        sentence = f"{result.rounding} of {texts} {parts} that rounding decides; no bug was found."
+    if counts.bugs:
+        return f"BUG: rounding does not explain {counts.bugs} of {texts}. Please report this with the output of --json."
+    if counts.rounding:
+        parts = "parts from plain's, at a near tie" if counts.rounding == 1 else "part from plain's, each at a near tie"
+        sentence = f"{counts.rounding} of {texts} {parts} that rounding decides; no bug was found."
         unclear = sum(run.unclear for _, _, run in result.partings)
         if unclear:
             sentence += f" {unclear} of them unclear: rounding may have changed the sampler's state before the draw."
         return sentence
-    if result.answers:
-        return f"All {texts} are plain's." if result.answers > 1 else "The text is plain's."
+    if counts.answers:
+        return f"All {texts} are plain's." if counts.answers > 1 else "The text is plain's."
     return "No mode was checked, so there are no texts to compare."
 
 
 def _heading(setup: Setup) -> str:
-    loading = setup.loading
+    loading = setup.model_settings
     lines = [
         ("model", f"{setup.description}, {setup.backend}, {loading.all_thread_words}"),
-        ("context", f"{setup.context} cells, {loading.flags}{' --strict' if setup.decoding.strict else ''}"),
+        ("context", f"{setup.context} cells, {loading.flags}{' --strict' if setup.decode_settings.strict else ''}"),
         ("sampling", setup.sampled),
     ]
     return "\n".join(f"{name:9} {text}" for name, text in lines)
@@ -147,17 +147,17 @@ def _invariance_table(probes: Sequence[Probe]) -> str:
     alone = all(group[:1] == [1] for probe in probes for group in probe.groups[:1])
     compared = "in a row of its own" if alone else "in the smallest batch"
     title = f"Batch sizes: the largest difference of a logit from the same one decoded {compared}"
-    return "\n".join([title, *_aligned(rows, left={0, len(sizes) + 1})])
+    return _table(title, rows, right=range(1, len(sizes) + 1))
 
 
 def _mode_table(setup: Setup, result: Result) -> str:
     rows = [["mode", "identical", "rounding", "BUG", "tokens a step"]]
     for mode in result.modes:
-        counts = [f"{mode.identical} of {len(mode.runs)}", str(mode.rounding), str(mode.bugs)]
-        rows.append([mode.settings.mode, *counts, f"{mode.tokens_per_step:.2f}"])
-    prompts = "1 prompt" if setup.prompts == 1 else f"{setup.prompts} prompts"
-    title = f"Modes beside plain decoding: {prompts}, at most {setup.predict} tokens each"
-    return "\n".join([title, *_aligned(rows, left={0})])
+        counts = mode.counts
+        numbers = [f"{counts.identical} of {counts.answers}", str(counts.rounding), str(counts.bugs)]
+        rows.append([mode.settings.mode, *numbers, f"{mode.tokens_per_step:.2f}"])
+    title = f"Modes beside plain decoding: {counted(setup.prompts, 'prompt')}, at most {setup.predict} tokens each"
+    return _table(title, rows, right=range(1, 5))
 
 
 def _difference_table(setup: Setup, partings: Sequence[tuple[ModeName, int, Run]]) -> str:
@@ -178,7 +178,7 @@ def _difference_table(setup: Setup, partings: Sequence[tuple[ModeName, int, Run]
     )
     refusals = {run.failure for _, _, run in partings if run.failure}
     lines = [fill(f"Refused: {refusal}", WIDTH) for refusal in sorted(refusals)]
-    return "\n".join([title, *_aligned(rows, left={0, 3, 4, 7}), *lines])
+    return "\n".join([_table(title, rows, right=(1, 2, 5, 6)), *lines])
 
 
 def _measures(setup: Setup, parting: Difference) -> list[str]:
@@ -187,16 +187,9 @@ def _measures(setup: Setup, parting: Difference) -> list[str]:
     return [_number(parting.draw.distance), _number(parting.draw.movement)]
 
 
-def _aligned(rows: Sequence[Sequence[str]], left: set[int]) -> list[str]:
-    """Lines with the cells of a column below each other; numbers stand at the right of theirs."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  " + "  ".join(
-            cell.ljust(width) if index in left else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]  # fmt: skip
+def _table(title: str, rows: Sequence[Sequence[str]], right: Collection[int]) -> str:
+    header, *body = rows
+    return "\n".join([title, *(f"  {line}" for line in columns(header, body, right))])
 
 
 def _shown(setup: Setup, token: int | None) -> str:
@@ -220,18 +213,14 @@ def _number(value: float | None) -> str:
 
 
 def as_json(setup: Setup, result: Result) -> dict[str, Any]:
-    """One object; what it holds is described in docs/exactness.md.
-
-    Differences are of logits, distances and movements are parts of the cumulative distribution. null: there is no
-    such number.
-    """
-    decoding, advice = setup.decoding, result.advice
+    """One object; docs/exactness.md says what it holds. null: there is no such number."""
+    decoding, advice = setup.decode_settings, result.advice
     return {
         "model": setup.model,
         "description": setup.description,
         "backend": setup.backend,
         "context": setup.context,
-        **setup.loading.by_name,
+        **setup.model_settings.by_name,
         "window": decoding.window,
         "ngram": decoding.ngram,
         "guesses": decoding.guesses,
@@ -242,10 +231,7 @@ def as_json(setup: Setup, result: Result) -> dict[str, Any]:
         "prompts": setup.prompts,
         "predict": setup.predict,
         "verdict": result.verdict,
-        "answers": result.answers,
-        "identical": result.identical,
-        "rounding": result.rounding,
-        "bugs": result.bugs,
+        **asdict(result.counts),
         "summary": conclusion(setup, result),
         "failure": result.failure or None,
         "batch_invariant": all(probe.exact for probe in result.probes) if result.probes else None,
@@ -253,10 +239,7 @@ def as_json(setup: Setup, result: Result) -> dict[str, Any]:
         "modes": [
             {
                 "mode": mode.settings.mode,
-                "answers": len(mode.runs),
-                "identical": mode.identical,
-                "rounding": mode.rounding,
-                "bugs": mode.bugs,
+                **asdict(mode.counts),
                 "tokens": sum(len(run.tokens) for run in mode.runs),
                 "tokens_per_step": round(mode.tokens_per_step, 4),
             }
@@ -280,20 +263,20 @@ def _probe_json(probe: Probe) -> dict[str, Any]:
 
 
 def _parting_json(setup: Setup, mode: ModeName, number: int, run: Run) -> dict[str, Any]:
-    parting = run.difference
-    draw = parting.draw if parting else None
+    """One difference: of logits, or of parts of the cumulative distribution for a draw."""
+    parting = run.difference or Difference(len(run.tokens), None, None, math.nan, math.nan)
     return {
         "mode": mode,
         "prompt": number,
-        "position": parting.at if parting else len(run.tokens),
-        "plain_token": parting.plain if parting else None,
-        "plain_text": token_text(setup, parting.plain if parting else None),
-        "token": parting.other if parting else None,
-        "text": token_text(setup, parting.other if parting else None),
-        "margin": _finite(parting.margin) if parting else None,
-        "logit_difference": _finite(parting.rounding) if parting else None,
-        "draw_distance": draw.distance if draw else None,
-        "draw_movement": draw.movement if draw else None,
+        "position": parting.at,
+        "plain_token": parting.plain,
+        "plain_text": token_text(setup, parting.plain),
+        "token": parting.other,
+        "text": token_text(setup, parting.other),
+        "margin": _finite(parting.margin),
+        "logit_difference": _finite(parting.rounding),
+        "draw_distance": parting.draw.distance if parting.draw else None,
+        "draw_movement": parting.draw.movement if parting.draw else None,
         "verdict": run.verdict,
         "failure": run.failure or None,
     }

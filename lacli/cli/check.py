@@ -1,8 +1,12 @@
-"""`lacli check`: its flags, turned into settings and one call of `examine`."""
+"""`lacli check`: a model is opened and checked, and what was found is shown."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +16,18 @@ from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import GUESSING, lookahead_group
 from lacli.cli.options import model_group
 from lacli.cli.sampling_options import sampling_group
+from lacli.errors import Interrupted
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
 from lacli.settings import DecodeSettings
+
+if TYPE_CHECKING:
+    from lacli.check.compare import Result
+    from lacli.check.report import Setup
+    from lacli.llamacpp.context import LlamaEngine
+    from lacli.llamacpp.model import LlamaModel
+    from lacli.session.session import Session
+    from lacli.terminal.screen import Screen
 
 CHECK = "Check"
 PROMPTS = 8
@@ -72,14 +85,126 @@ def check(
 
     A text that differs is judged: the batches were rounded in another way, or there is a BUG (exit code 3).
     """
-    from lacli.cli.examine import Plan, examine
     from lacli.terminal.screen import Screen
     from lacli.text.question import check_text, read_text
 
     screen = Screen(color=color, quiet=quiet)
     path = options.model_path(model, screen, offline)
     own = read_text(file) if file is not None else check_text(prompt or "", "-p")
-    plan = Plan(prompts, predict, mode, fail_on_difference, json, verbose, own)
+    plan = CheckPlan(prompts, predict, mode, fail_on_difference, json, verbose, own)
     code = examine(path, loading, decoding, sampling, plan, screen)
     if code:
         raise typer.Exit(code)
+
+
+@dataclass(frozen=True)
+class CheckPlan:
+    """How much is checked and how it is shown.
+
+    prompts: how many of the built-in ones. predict: tokens of an answer at most. own: a prompt instead of them.
+    """
+
+    prompts: int = PROMPTS
+    predict: int = 64
+    mode: settings.ModeName | None = None
+    fail_on_difference: bool = False
+    json: bool = False
+    verbose: bool = False
+    own: str = ""
+
+
+def examine(
+    path: Path,
+    loading: ModelSettings,
+    decoding: DecodeSettings,
+    sampling: SamplingSettings,
+    plan: CheckPlan,
+    screen: Screen,
+) -> int:
+    """Check a model, print the result, return the exit code. Raises Interrupted after Ctrl-C, with nothing printed."""
+    from json import dumps
+
+    from lacli.check.compare import fixed_seed, refuse_other_draws
+    from lacli.check.report import as_json, as_lines
+    from lacli.session.session import Session
+    from lacli.terminal.screen import loading_model
+
+    refuse_other_draws(sampling)
+    with loading_model(screen):
+        opened = Session(path, loading, replace(decoding, mode="plain"), fixed_seed(sampling), verbose=plan.verbose)
+    with opened as session:
+        try:
+            setup, result = _checked(session, plan, screen)
+            # While the model is open: it knows the tokens' texts.
+            shown = dumps(as_json(setup, result), ensure_ascii=False) if plan.json else as_lines(setup, result)
+        except KeyboardInterrupt:
+            raise Interrupted("") from None
+    screen.line(shown)
+    return result.exit_code(fail_on_difference=plan.fail_on_difference)
+
+
+def _modes(session: Session, only: settings.ModeName | None, screen: Screen) -> list[DecodeSettings]:
+    """The modes to check; of a model with a recurrent state those whose chains it can take back, and that is said."""
+    from lacli.check.compare import checked_modes
+
+    modes = [fitted(each, session.model_settings) for each in checked_modes(session.settings, only)]
+    if why := session.model.chain_only:
+        back = 0 if session.settings.strict else session.most_back
+        modes = [replace(each, back=back) for each in modes if back and each.mode != "lookahead"]
+        chains = f"chains of at most {back} guesses are checked" if modes else "batch sizes are compared"
+        screen.note(f"only {chains}: {why}")
+    for mode in modes:
+        check_rows(mode, session.model_settings)
+    return modes
+
+
+def _checked(session: Session, plan: CheckPlan, screen: Screen) -> tuple[Setup, Result]:
+    """Check the modes in contexts of their own, which take the place of the session's."""
+    from lacli.check import compare
+    from lacli.check.report import Setup
+    from lacli.session.report import describe_sampling
+
+    model, loading = session.model, session.model_settings
+    modes = _modes(session, plan.mode, screen)
+    screen.notes(session.notes, session.warnings)
+    if not session.sampling.greedy:
+        screen.note(f"sampling with seed {session.sampling.seed}")
+    prompts = [session.prompt(prompt) for prompt in compare.PROMPTS]
+    asked = [session.prompt(plan.own)] if plan.own else prompts[: plan.prompts]
+    setup = Setup(
+        model=str(model.path),
+        description=model.description,
+        backend=model.devices,
+        on_gpu=model.offloaded,
+        context=session.engine.cells,
+        model_settings=loading,
+        decode_settings=session.settings,
+        sampling=session.sampling,
+        sampled=describe_sampling(session.sampling),
+        predict=plan.predict,
+        prompts=len(asked),
+        piece=partial(model.piece, special=True),
+    )
+    # There may be no memory for one more context.
+    session.engine.close()
+    exact = compare.exact_settings(loading)
+    result = compare.check(
+        partial(_open, model, loading),
+        asked,
+        modes,
+        plan.predict,
+        sampler=session.sampler,
+        alternative=compare.Alternative(compare.EXACT_FLAGS, partial(_open, model, exact)) if exact else None,
+        probed=list(chain.from_iterable(prompts)),
+        progress=screen.note,
+    )
+    return setup, result
+
+
+def _open(model: LlamaModel, loading: ModelSettings, decode: DecodeSettings) -> LlamaEngine:
+    """A context for a mode, whose logits can be compared and drawn from: the backend does not choose."""
+    from lacli.llamacpp.context import LlamaEngine
+    from lacli.terminal.interrupts import ctrl_c_ends_at_once
+
+    with ctrl_c_ends_at_once():
+        return LlamaEngine(model, loading, decode, backend_greedy=False)

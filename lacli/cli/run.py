@@ -1,19 +1,31 @@
-"""`lacli run`: its flags, turned into settings and one call of `ask`."""
+"""`lacli run`: one question, one answer streamed to the screen, and what it cost if asked."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from lacli.cli import options
 from lacli.cli.chat import ANSWERING, plan_of, start
 from lacli.cli.environment import setting
 from lacli.cli.groups import with_groups
 from lacli.cli.options import Wording
-from lacli.errors import UsageError
+from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import DecodeSettings
+
+if TYPE_CHECKING:
+    from lacli.session.generation import Generation
+    from lacli.session.session import Session
+    from lacli.terminal.screen import Screen
+
+LAST_TOKENS = 16
+"""Tokens at the end of a prompt, enough to hold what begins a thought there."""
 
 History = Annotated[bool, setting("--history/--no-history", hidden=True)]
 """Of the chat that a run without a prompt is."""
@@ -68,15 +80,12 @@ def run(
         )
         start(plan, loading, offline=offline, quiet=quiet, show_accepted=show_accepted)
         return
-    screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
-    text = read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note)
-
-    from lacli.cli.ask import Output, Question, ask
     from lacli.text.records import state_file
 
-    path = options.model_path(model, screen, offline)
+    screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
+    text = read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note)
     ask(
-        path,
+        model,
         Question(text, wording.system, raw, wording.limit, wording.stops, wording.template, wording.variables),
         loading,
         decoding,
@@ -86,4 +95,164 @@ def run(
         state_file() if store else None,
         state_file(),
         copies,
+        offline,
     )
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked and how the answer is to end.
+
+    max_tokens: of the answer, -1 for no limit. template: as --chat-template takes it. variables: as Session takes them.
+    """
+
+    text: str
+    system: str = ""
+    raw: bool = False
+    max_tokens: int = -1
+    stops: tuple[str, ...] = ()
+    template: str = ""
+    variables: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Output:
+    """How the answer is shown: as it comes or as JSON, with numbers, with llama.cpp's log, with a line a step."""
+
+    json: bool = False
+    stats: bool = False
+    verbose: bool = False
+    explain: bool = False
+
+
+def ask(
+    model: str | None,
+    question: Question,
+    model_settings: ModelSettings,
+    decode_settings: DecodeSettings,
+    sampling: SamplingSettings,
+    output: Output,
+    screen: Screen,
+    texts: Path | None = None,
+    costs: Path | None = None,
+    replicas: ReplicaSettings | None = None,
+    offline: bool = False,
+) -> None:
+    """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out.
+
+    model: as MODEL is; None for the demo model. texts, costs: the file of kept texts and of measured costs, None for
+    none. replicas: as Session takes it.
+    """
+    from lacli.auto.model_cost import known_cost
+    from lacli.auto.past_texts import open_texts
+    from lacli.session.session import Session
+    from lacli.terminal.screen import loading_model
+
+    path = options.model_path(model, screen, offline)
+    with loading_model(screen):
+        store, notes = open_texts(path, decode_settings, texts)
+        opened = Session(
+            path,
+            model_settings,
+            decode_settings,
+            sampling,
+            template=None if question.raw else question.template,
+            template_variables=question.variables,
+            past_texts=store.texts if store else (),
+            replicas=replicas,
+            verbose=output.verbose,
+        )
+    with opened as session:
+        cost = known_cost(costs, path, session.model_settings) if costs and session.settings.mode == "auto" else None
+        if cost:
+            session.use_cost(cost)
+        session.notes[:0] = notes
+        screen.notes(session.notes, session.warnings)
+        prompt = session.prompt(question.text, question.system, raw=question.raw)
+        generation = _answer(session, prompt, question, output, screen)
+        if store and (trouble := store.add([*prompt, *generation.answer().tokens])):
+            session.notes.append(trouble)
+            screen.note(trouble)
+        _conclude(session, generation, question, output, screen)
+
+
+def _answer(session: Session, prompt: list[int], question: Question, output: Output, screen: Screen) -> Generation:
+    """Show the answer as it comes, and its steps where they are explained."""
+    from lacli.session.report import Explanation, watching
+    from lacli.terminal.interrupts import without_ctrl_c
+    from lacli.text.reasoning import begun_reasoning
+
+    wait = screen.shared and not output.json
+    explanation = Explanation(screen.row, planned=session.settings.mode == "auto", wait=wait)
+    tell = partial(_tell_losses, session, screen) if not wait and len(session.copies.names) > 1 else None
+    generation = session.generate(
+        prompt,
+        question.max_tokens,
+        (*question.stops, *session.prompts.turn_ends),
+        watch=watching(explanation if output.explain else None, tell),
+    )
+    stopped = False
+    try:
+        _stream(generation, output, screen, begun=begun_reasoning(session.text(prompt[-LAST_TOKENS:], special=True)))
+    except KeyboardInterrupt:
+        stopped = True
+    finally:
+        screen.end_line()
+        explanation.end()
+        _tell_losses(session, screen)
+    if stopped:
+        if output.json:
+            with without_ctrl_c():
+                _print_object(session, generation, screen)
+        raise Interrupted("")
+    return generation
+
+
+def _tell_losses(session: Session, screen: Screen) -> None:
+    """Say which replicas have failed: it is about the answer, and so said also where notes are not wanted."""
+    for loss in session.losses():
+        screen.say(f"lacli: {loss}")
+        session.notes.append(loss)
+
+
+def _stream(generation: Generation, output: Output, screen: Screen, *, begun: str) -> None:
+    from lacli.terminal.interrupts import hidden_keys
+    from lacli.text.reasoning import mark_reasoning
+
+    if output.json:
+        for _ in generation:
+            pass
+    else:
+        # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
+        with closing(mark_reasoning(generation, begun)) as pieces, hidden_keys():
+            screen.write(pieces)
+
+
+def _print_object(session: Session, generation: Generation, screen: Screen) -> None:
+    """Print the answer so far as one JSON object."""
+    from json import dumps
+
+    from lacli.session.report import as_json
+
+    screen.line(dumps(as_json(session, generation.answer()), ensure_ascii=False))
+
+
+def _conclude(session: Session, generation: Generation, question: Question, output: Output, screen: Screen) -> None:
+    """Say why and how the answer ended, and what it cost if asked."""
+    from lacli.session.report import against_plain, as_lines
+
+    answer = generation.answer()
+    if not output.json:
+        screen.legend(answer.statistics.accepted_from)
+    if answer.finish_reason == "length" and answer.statistics.tokens != question.max_tokens:
+        screen.note(
+            f"the context of {session.engine.cells} tokens is full and the answer ends here; -c makes it larger"
+        )
+    if output.json:
+        _print_object(session, generation, screen)
+    if output.stats:
+        screen.report(as_lines(session, answer))
+        if session.settings.mode != "plain" and answer.tokens:
+            sentence = against_plain(answer, session.plain_tokens_per_second(), session.settings.mode)
+            if sentence:
+                screen.report(sentence)

@@ -7,12 +7,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lacli.errors import ModelLoadError
-from lacli.text.files import Closing
 
 MOST_DIMENSIONS = 4
 """ggml's GGML_MAX_DIMS."""
@@ -140,7 +140,7 @@ def _header(file: GgufFile, tensors: list[Tensor], size: int) -> Header:
     )
 
 
-class GgufFile(Closing):
+class GgufFile(AbstractContextManager["GgufFile"]):
     """One opened file: its keys and its tensors, not their values; close it, or use it in `with`.
 
     A key whose value is of another kind is like one that is not there. Raises ModelLoadError when llama.cpp cannot
@@ -222,6 +222,9 @@ class GgufFile(Closing):
                 elements,
                 self._ggml.gguf_get_tensor_size(self._file, index),
             )
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         if self._file:

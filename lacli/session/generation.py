@@ -1,7 +1,4 @@
-"""One answer on its way: the decoder's steps as text, and what they cost.
-
-Neither a model nor a screen: tokens come from a decoder, their bytes from a function.
-"""
+"""One answer on its way: the decoder's steps as text, and what they cost."""
 
 from __future__ import annotations
 
@@ -23,9 +20,9 @@ from lacli.text.stream import Piece, TextStream
 class Answer:
     """One finished generation.
 
-    tokens: the generated ids that the text was made of, an end token included; those of a stop string are not, though
-    they count as predicted. finish_reason: stop (a stop string), eog (an end token), length (the limit, or a full
-    context) or interrupt (it was left early).
+    tokens: the generated ids that the text was made of, with an end token but without those of a stop string, which
+    count as predicted all the same. finish_reason: stop (a stop string), eog (an end token), length (`max_tokens`, or a
+    full context) or interrupt (it was left early).
     """
 
     text: str
@@ -41,7 +38,7 @@ class Answer:
 
 
 def as_stops(stops: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the stop strings that were given; a str is one of them."""
+    """The stop strings of an argument that may be a single one."""
     return (stops,) if isinstance(stops, str) else tuple(stops)
 
 
@@ -57,28 +54,29 @@ class Generation(Closing):
         decoder: Decoder,
         bytes_of: Callable[[int], bytes],
         prompt: Sequence[int],
-        limit: int = -1,
+        max_tokens: int = -1,
         stops: Sequence[str] = (),
         *,
         controls: Mapping[int, str] | None = None,
         reuse: bool = False,
-        keep: int | None = None,
+        n_keep: int | None = None,
         watch: Callable[[Step, str], None] | None = None,
         alone: Callable[[], AbstractContextManager[Decoder | None]] = nullcontext,
     ) -> None:
-        """controls: as `TextStream` takes them. reuse, keep: as `Decoder.generate` takes them.
+        """max_tokens: of the answer, -1 for no limit. controls: as `TextStream` takes them.
 
-        watch: gets every step with the text of its tokens. `alone` is entered while the decoder is in use and gives the
-        one that has taken its place, or None; it raises LacliError where something else uses it.
+        reuse, n_keep: `reuse` and `keep` of `Decoder.generate`. watch: gets every step with the text of its tokens.
+        alone: entered while the decoder is in use; gives the decoder that has taken its place, or None, and raises
+        LacliError where something else uses it.
         """
         self._decoder, self._alone = decoder, alone
         self._begun = False
         # Strong references would keep an iteration that was left open.
         self._iterations: WeakSet[Generator[Piece]] = WeakSet()
-        self._reuse, self._keep = reuse, keep
+        self._reuse, self._n_keep = reuse, n_keep
         self._prompt = prompt
         self._bytes_of, self._watch = bytes_of, watch
-        self._limit = limit
+        self._max_tokens = max_tokens
         self._stream = TextStream(bytes_of, stops, controls)
         self._text: list[str] = []
         self._tokens: list[int] = []
@@ -118,7 +116,7 @@ class Generation(Closing):
             self._begun = True
             self._decoder = decoder or self._decoder
             begin = perf_counter()
-            steps = self._decoder.generate(self._prompt, self._limit, reuse=self._reuse, keep=self._keep)
+            steps = self._decoder.generate(self._prompt, self._max_tokens, reuse=self._reuse, keep=self._n_keep)
             try:
                 for step in steps:
                     if not self.statistics.steps:

@@ -17,16 +17,16 @@ from lacli.terminal.charts import histogram
 from lacli.text.format import counted
 
 SHOWN_CHARACTERS = 48
-"""Of the text that a line's steps brought."""
+"""Characters of a step's text that its line shows."""
 
 
 class Explanation:
-    """The lines about the steps of one answer; equal ones without guesses that follow each other are one line."""
+    """A line a step of an answer; equal steps without guesses that follow each other share a line."""
 
     def __init__(self, say: Callable[[str], None], *, planned: bool, wait: bool = False) -> None:
-        """say: takes a line. planned: whether the mode expects anything of its steps.
+        """say: takes a line. planned: whether the mode plans its steps, as auto does.
 
-        wait: keep all lines until `end`, since the answer comes out in the same place.
+        wait: keep all lines until `end`, since the answer appears in the same place.
         """
         self._say = say
         self._planned = planned
@@ -38,7 +38,7 @@ class Explanation:
         self._plain = 0.0
 
     def add(self, step: Step, text: str) -> None:
-        """One more step, and the text of its tokens."""
+        """Take in a step and the text of its tokens."""
         if self._steps and _kind(step) != _kind(self._steps[0]):
             self._tell()
         self._steps.append(step)
@@ -47,14 +47,14 @@ class Explanation:
             self._tell()
 
     def end(self) -> None:
-        """The answer is complete, or was broken off."""
+        """Say what is left: the answer is complete, or was broken off."""
         self._tell()
         for line in self._lines:
             self._say(line)
         self._lines.clear()
 
     def _tell(self) -> None:
-        """The line of the steps that have none yet."""
+        """Say the line of the steps that have none yet."""
         if not self._steps:
             return
         if not self._told:
@@ -73,7 +73,7 @@ class Explanation:
         self._steps, self._text = [], ""
 
     def _came(self) -> str:
-        """Tokens and the time for them: in plain steps where that is known, and else in milliseconds."""
+        """The tokens of the waiting steps and their time, in plain steps once known, else in milliseconds."""
         tokens = sum(len(step.tokens) for step in self._steps)
         seconds = sum(step.seconds for step in self._steps)
         plan = self._steps[0].plan
@@ -90,7 +90,7 @@ class Explanation:
 
 
 def _kind(step: Step) -> tuple[bool, int, str]:
-    """What steps without guesses have in common that share a line."""
+    """What two steps without guesses must have in common to share a line."""
     return bool(step.guesses), step.rows, step.plan.reason if step.plan else ""
 
 
@@ -99,7 +99,7 @@ def _expected(plan: Plan) -> str:
 
 
 def _guessed(steps: list[Step]) -> str:
-    """By each source, how many of its guesses were accepted, and the reason for the rows."""
+    """The accepted and all guesses of each source, and the reason for the number of rows."""
     step = steps[0]
     accepted = Counter(step.origins)
     sources = [f"{origin.value} {accepted[origin]}/{count}" for origin, count in Counter(step.guesses).most_common()]
@@ -116,20 +116,17 @@ def _shortened(text: str) -> str:
 
 
 def watching(explanation: Explanation | None, tell: Callable[[], None] | None) -> Callable[[Step, str], None] | None:
-    """Who is to hear of every step: an explanation, where one is wanted, and whoever tells what else has happened.
-
-    None where nobody is, because every step's text is made once more for whoever hears of it.
-    """
+    """Combine the per-step callbacks; None if there are none, as a step's text is made anew for each of them."""
     if not explanation and not tell:
         return None
 
-    def hear(step: Step, text: str) -> None:
+    def watch(step: Step, text: str) -> None:
         if explanation:
             explanation.add(step, text)
         if tell:
             tell()
 
-    return hear
+    return watch
 
 
 def as_json(session: Session, answer: Answer) -> dict[str, Any]:
@@ -197,7 +194,7 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
 
 
 def as_lines(session: Session, answer: Answer) -> str:
-    """The same for a person, a subject a line."""
+    """The report for a person, a line for each subject."""
     run, pool = answer.statistics, answer.pool
     steps = max(run.steps, 1)
     prefill = max(run.prompt_tokens - 1 - run.reused_tokens, 0)
@@ -235,12 +232,12 @@ def as_lines(session: Session, answer: Answer) -> str:
 
 
 def _devices(session: Session) -> str:
-    """What computed the answer: the copies that began it, or one copy's devices."""
+    """The replicas that began the answer, or the devices of a single one."""
     return ", ".join(name for name in session.decoder.replicas.work if name) or session.model.devices
 
 
 def _shared(replicas: Replicas) -> list[tuple[str, str]]:
-    """How much of the answer's steps each copy of the model has decoded."""
+    """How much of the answer's steps each replica has decoded."""
     width = max(map(len, replicas.work))
     lines = [
         f"{name:{width}} {_done(work)}{', then failed' if name in replicas.lost else ''}"
@@ -259,7 +256,7 @@ def _done(work: Work) -> str:
 
 
 def against_plain(answer: Answer, plain_tokens_per_second: float, mode: str) -> str:
-    """A sentence on whether the guesses paid, from the speed of a few plain steps."""
+    """Say whether the guesses paid, from the speed of a few plain steps."""
     speed = answer.statistics.tokens_per_second
     if not plain_tokens_per_second or not speed:
         return ""
@@ -291,7 +288,7 @@ def _sizes(settings: DecodeSettings) -> str:
 
 
 def _asked(settings: DecodeSettings) -> str:
-    """The sources that are asked, where it is not all that need no file."""
+    """The sources, where they are not all that need no file."""
     if {*SOURCES} - {*settings.sources} <= {"store"}:
         return ""
     return f", sources {','.join(settings.sources) or 'none'}"
@@ -309,7 +306,7 @@ def describe_sampling(sampling: SamplingSettings) -> str:
 
 
 def _by_source(run: RunStatistics) -> list[str]:
-    """A line for each place that guesses came from: how many were accepted, and their share of the answer."""
+    """A line for each source: how many of its guesses were accepted, and their share of the answer."""
     name = max((len(origin.value) for origin in run.origins), default=0)
     count = len(str(max(run.tried.values(), default=0)))
     return [
@@ -321,7 +318,7 @@ def _by_source(run: RunStatistics) -> list[str]:
 
 
 def _plans(run: RunStatistics) -> list[tuple[str, str]]:
-    """How large the steps were, what was expected of those with guesses, and whether they paid."""
+    """The sizes of the steps, what was expected of those with guesses, and whether they paid."""
     sizes = Counter[int]()
     for rows, steps in run.batches.items():
         sizes[(rows - 1).bit_length()] += steps
@@ -339,7 +336,7 @@ def _plans(run: RunStatistics) -> list[tuple[str, str]]:
 
 
 def _span(size: int) -> str:
-    """Rows from one power of two to the next, the upper one included."""
+    """The rows above one power of two up to the next."""
     if size < 2:
         return f"{1 + size}"
     return f"{2 ** (size - 1) + 1}-{2**size}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lacli.api import load
+from lacli import load
 from lacli.auto.measure import MeasurePlan
 from lacli.auto.mode import Experience
 from lacli.auto.model_cost import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.api import load
+from lacli import load
 from lacli.batch import Batch
 from lacli.bench.contenders import (
     Contexts,

@@ -18,7 +18,7 @@ from benchmarks.pictures.figure import Panel, figure
 from benchmarks.pictures.mask import mask_picture
 from benchmarks.pictures.panels import Staircase, compression, stairs
 from lacli.bench.plot import Speedup, draw_speedups
-from lacli.cli.mask_step import mask_of
+from lacli.cli.mask import mask_of
 from lacli.errors import LacliError, UsageError
 from lacli.settings import DecodeSettings
 from tests.fakes.pictures import legend, places, points_of

@@ -27,7 +27,7 @@ from benchmarks.rivals.found import RIVALS, find_rivals
 from benchmarks.rivals.programs import Program
 from benchmarks.rivals.runs import Patience, RivalRun
 from benchmarks.rivals.server import Server
-from lacli.api import load
+from lacli import load
 from lacli.bench.rounds import Trial
 from lacli.errors import LacliError, UsageError
 from lacli.hub.names import demo_model

@@ -166,19 +166,19 @@ def test_an_answer_keeps_its_tokens(session: Session) -> None:
     prompts.answered(first, [*tokens, end])
     second = prompts.prompt(after(ANSWER))
     assert second.tokens[: len(first.tokens) + len(tokens)] == [*first.tokens, *tokens]
-    assert session.text(second.tokens, special=True) == session.conversation_text(after(ANSWER))
+    assert session.text(second.tokens, special=True) == session.prompts.render(after(ANSWER))
 
 
 def test_without_an_answer_of_ours_the_tokenizer_decides(session: Session) -> None:
     prompts = PromptTokens(session)
-    assert prompts.prompt(after(ANSWER)).tokens == session.conversation_prompt(after(ANSWER))
+    assert prompts.prompt(after(ANSWER)).tokens == session.prompts.conversation(after(ANSWER))
 
 
 def test_a_conversation_that_was_changed_is_read_anew(session: Session) -> None:
     prompts = PromptTokens(session)
     prompts.answered(prompts.prompt([ASKED]), spelled_otherwise(session, ANSWER))
     other = after("something else")
-    assert prompts.prompt(other).tokens == session.conversation_prompt(other)
+    assert prompts.prompt(other).tokens == session.prompts.conversation(other)
 
 
 def test_taking_a_question_back_finds_the_answer_before_it(session: Session) -> None:
@@ -188,17 +188,17 @@ def test_taking_a_question_back_finds_the_answer_before_it(session: Session) -> 
     prompts.answered(prompts.prompt(after(ANSWER)), tokens)
     changed = [*after(ANSWER)[:2], {"role": "user", "content": "Something else."}]
     spelled = prompts.prompt(changed).tokens
-    assert spelled != session.conversation_prompt(changed)
-    assert session.text(spelled, special=True) == session.conversation_text(changed)
+    assert spelled != session.prompts.conversation(changed)
+    assert session.text(spelled, special=True) == session.prompts.render(changed)
 
 
 def test_an_answer_followed_by_ordinary_text_is_read_with_it(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        session, "conversation_text", lambda messages: "".join(f"{each['content']} USER: " for each in messages)
+        session.prompts, "render", lambda messages: "".join(f"{each['content']} USER: " for each in messages)
     )
     prompts = PromptTokens(session)
     prompts.answered(prompts.prompt([ASKED]), spelled_otherwise(session, ANSWER))
-    assert prompts.prompt(after(ANSWER)).tokens == session.model.tokenize(session.conversation_text(after(ANSWER)))
+    assert prompts.prompt(after(ANSWER)).tokens == session.model.tokenize(session.prompts.render(after(ANSWER)))
 
 
 @pytest.fixture
@@ -275,13 +275,16 @@ def test_a_question_that_cannot_be_answered_anew_keeps_its_answer() -> None:
 def test_an_answer_that_fails_before_it_begins_leaves_the_old_one(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     said(chat.ask(QUESTION))
     before = chat.conversation.messages.copy()
-    for name, error in (("conversation_text", KeyboardInterrupt), ("generate", ModelLoadError("no context"))):
+    for owner, name, error in (
+        (chat.session.prompts, "render", KeyboardInterrupt),
+        (chat.session, "generate", ModelLoadError("no context")),
+    ):
         with monkeypatch.context() as patched:
 
             def failing(*arguments: object, error: BaseException | type[BaseException] = error, **more: object) -> None:
                 raise error
 
-            patched.setattr(chat.session, name, failing)
+            patched.setattr(owner, name, failing)
             with pytest.raises((KeyboardInterrupt, ModelLoadError)):
                 said(chat.again())
         assert chat.conversation.messages == before and chat.dropped == 0
@@ -306,16 +309,16 @@ def test_tokens_that_are_special_here_are_no_answers_of_this_model(chat: Chat) -
     saved = [Message("user", QUESTION), Message("assistant", "", tuple(start))]
     chat.resume(Conversation("", saved))
     said(chat.ask(NEXT))
-    rendered = chat.session.conversation_text(chat.conversation.as_messages()[:-1])
+    rendered = chat.session.prompts.render(chat.conversation.as_messages()[:-1])
     assert chat.session.text(chat.session.decoder.text, special=True).startswith(rendered)
 
 
 def test_an_edit_under_a_template_that_fails_is_an_edit_all_the_same(chat: Chat) -> None:
     said(chat.ask(QUESTION))
-    own = chat.session.template
+    own = chat.session.prompts.template
     assert own
     failing = "{{ raise_exception('not today') }}"
-    chat.session.use_template(replace(own, source=failing, formatter=chat.session.model.compile_template(failing)))
+    chat.session.prompts.use(replace(own, source=failing, formatter=chat.session.model.compile_template(failing)))
     assert chat.undo() == QUESTION and not chat.conversation.messages
     chat.clear()
 
@@ -351,7 +354,7 @@ def test_a_saved_conversation_keeps_the_tokens_of_its_answers(chat: Chat) -> Non
     with opened() as session:
         again = Chat(session, ChatSettings(session.settings, max_tokens=12), Conversation("", saved))
         said(again.ask(NEXT))
-        place = len(session.conversation_prompt(Conversation("", saved[:1]).as_messages()))
+        place = len(session.prompts.conversation(Conversation("", saved[:1]).as_messages()))
         assert session.decoder.text[place : place + len(odd)] == odd
         foreign = [saved[0], Message("assistant", "of another model", (1, 2, 10**6))]
         again.resume(Conversation("", foreign))
@@ -406,7 +409,7 @@ def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) ->
     assert chat.turns[1].statistics.reused_tokens == 0
     messages = chat.conversation.as_messages()[:-1]
     with opened(more) as session:
-        generation = session.generate(session.conversation_prompt(messages), 12)
+        generation = session.generate(session.prompts.conversation(messages), 12)
         assert "".join(piece.text for piece in generation) == answer
 
 
@@ -476,7 +479,7 @@ def test_a_context_that_was_lost_is_opened_anew_with_the_next_question(monkeypat
 
 def test_a_model_without_a_template_talks_in_chatml() -> None:
     with opened() as session:
-        session.use_template(None)
+        session.prompts.use(None)
         chat = chat_on(session)
         assert "ChatML" in chat.notes[0]
         said(chat.ask(QUESTION))
@@ -488,10 +491,10 @@ BEGINS_THOUGHT = "{% if add_generation_prompt %}<think>\n{% endif %}"
 
 def use_also(session: Session, source: str) -> None:
     """The session's template with something behind it."""
-    own = session.template
+    own = session.prompts.template
     assert own
     formatter = session.model.compile_template(own.source + source)
-    session.use_template(replace(own, source=own.source + source, formatter=formatter))
+    session.prompts.use(replace(own, source=own.source + source, formatter=formatter))
 
 
 def test_a_thought_that_the_prompt_opened_stays_decoded_where_the_template_keeps_it() -> None:
@@ -589,7 +592,7 @@ def test_a_compacted_chat_leaves_half_of_the_context_free() -> None:
         assert chat.used > 256
         dropped = chat.compact()
         assert dropped and chat.conversation.questions == 12 - dropped
-        assert len(session.conversation_prompt(chat.conversation.as_messages())) <= 256
+        assert len(session.prompts.conversation(chat.conversation.as_messages())) <= 256
         assert said(chat.ask(QUESTION))
         assert len(chat.conversation.messages) == 2 * (13 - dropped)
 

@@ -321,13 +321,13 @@ def test_a_context_is_made_whole_whatever_is_pressed(
     decoding = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
     write_chat(tmp_path / "chat", SavedChat(settings=ChatSettings(replace(decoding, window=43), max_tokens=5)))
     with load(model_settings=ModelSettings(context=256, threads=1), decode_settings=decoding) as session:
-        made = session._new_engine
+        made = session._open_contexts
 
         def pressed(settings: DecodeSettings) -> object:
             signal.raise_signal(signal.SIGINT)
             return made(settings)
 
-        monkeypatch.setattr(session, "_new_engine", pressed)
+        monkeypatch.setattr(session, "_open_contexts", pressed)
         chat = Chat(session, ChatSettings(decoding, max_tokens=5), Conversation())
         lines: list[Line] = ["hello", f"/load {tmp_path}/chat", "hello", "/mode plain", "/regen"]
         repl_of(chat, Screen()).run(Typed(lines))

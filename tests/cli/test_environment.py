@@ -13,7 +13,6 @@ from unittest.mock import patch
 import pytest
 import typer.main
 
-from lacli.cli.ask import Question
 from lacli.cli.environment import (
     LLAMA_CPP,
     known_variables,
@@ -21,6 +20,7 @@ from lacli.cli.environment import (
     variables,
 )
 from lacli.cli.main import app
+from lacli.cli.run import Question
 from lacli.settings import DecodeSettings
 from tests.program import Done, call
 
@@ -95,7 +95,7 @@ def parsed(command: str, parameter: Any, arguments: list[str], env: Mapping[str,
 @cache
 def settings_of_run(*arguments: str, **env: str) -> tuple[Any, ...]:
     """The settings that `lacli run` hands on, instead of an answer."""
-    with patch("lacli.cli.ask.ask") as ask:
+    with patch("lacli.cli.run.ask") as ask:
         assert call("run", "-p", "hi", *arguments, env=env).code == 0
     return tuple(each for each in ask.call_args.args if isinstance(each, Path) or type(each).__name__ in SETTINGS)
 

@@ -24,7 +24,7 @@ from lacli import (
 from lacli.batch import from_tokens, from_tree
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.model import LlamaModel
-from lacli.settings import MAX_SEQUENCES, MODES, ModeName
+from lacli.settings import MAX_SEQUENCES, ModeName
 from lacli.tree import Tree
 from tests.fakes.tiny_models import (
     write_bert,
@@ -36,17 +36,15 @@ from tests.fakes.tiny_models import (
 )
 from tests.program import (
     PROGRAM,
-    SECONDS,
     Done,
     call,
     finish,
     on_terminal,
     run,
-    start,
 )
 
 FAILED, USAGE = 1, 2
-DAMAGES = 150
+DAMAGES = 60
 """Ways to break a header, a few hundredths of a second each."""
 
 
@@ -72,44 +70,105 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_no_such_file() -> None:
-    assert "no such file: nosuch.gguf" in refused("nosuch.gguf", "-p", "hi")
+ASKED = ("run", "-q", "-p", "hi")
 
-
-def test_a_prompt_in_the_place_of_the_model_is_pointed_out() -> None:
-    assert "a prompt needs -p" in refused("What is a tree?", "-p", "hi")
-    assert len(refused("What is a tree? " * 500, "-p", "hi")) < 200
-
-
-def test_a_directory_names_a_file_in_it(tiny: Path) -> None:
-    assert f"{tiny.parent} is a directory (name a file in it: {tiny})" in refused(str(tiny.parent), "-p", "hi")
-
-
-def test_a_directory_without_models(tmp_path: Path) -> None:
-    assert "is a directory" in refused(str(tmp_path), "-p", "hi")
+SLIPS = [
+    (FAILED, ("run", "-q", "nosuch.gguf", "-p", "hi"), "no such file: nosuch.gguf"),
+    (FAILED, ("run", "-q", "What is a tree?", "-p", "hi"), "a prompt needs -p"),
+    *((FAILED, ("run", "-q", "-p", prompt), "the prompt is empty") for prompt in ("", " ", "\n")),
+    (FAILED, ("run", "-q", "-f", "nosuch.txt"), "cannot read nosuch.txt: No such file"),
+    (FAILED, (*ASKED, "-sysf", "nosuch.txt"), "cannot read nosuch.txt"),
+    (FAILED, ("run", "-q", "-f", "~nosuch/prompt"), "cannot read ~nosuch/prompt"),
+    (FAILED, ("run", "-q", "-f", "."), "cannot read .: Is a directory"),
+    *((FAILED, (*ASKED, flag, os.fsdecode(b"caf\xe9")), f"{flag} is not UTF-8") for flag in ("-p", "-sys", "--stop")),
+    (USAGE, ("run", "-q"), "there is no prompt"),
+    (USAGE, (*ASKED, "--raw", "-sys", "Be brief."), "--raw leaves no place"),
+    (USAGE, (*ASKED, "--raw", "-sysf", "any.txt"), "--raw leaves no place"),
+    (USAGE, (*ASKED, "-sys", "Be brief.", "-sysf", "any.txt"), "both given"),
+    *(
+        (USAGE, (*ASKED, flag, str(least - 1)), f"{flag} is {least - 1} ({flag} must be at least {least})")
+        for least, flags in (
+            (0, ("-W", "-G")),
+            (1, ("--pool-keys", "--lookup-match", "--lookup-draft", "-b")),
+            (2, ("-N",)),
+        )
+        for flag in flags
+    ),
+    *((USAGE, (*ASKED, flag, "-2"), f"lacli: {flag}") for flag in ("-c", "-t", "-tb", "-n")),
+    (USAGE, (*ASKED, "-c", "5000000000"), "-c can be at most"),
+    *((USAGE, (*ASKED, flag, "100000"), f"{flag} is 100000 (llama.cpp runs at most") for flag in ("-t", "-tb")),
+    *((USAGE, (*ASKED, flag, "f17"), f"{flag} f17") for flag in ("-ctk", "-ctv")),
+    (USAGE, (*ASKED, "-ctk", "f17"), "f16, bf16, q8_0"),
+    (USAGE, (*ASKED, "-fa", "off", "-ctv", "q8_0"), "needs flash attention"),
+    (USAGE, (*ASKED, "-n", "many"), "-n is 'many', which is no whole number"),
+    (USAGE, (*ASKED, "-ng", "3"), "-n is 'g', which is no whole number"),
+    (USAGE, (*ASKED, "-n", "-5"), "-n is '-5', which is below -1"),
+    (USAGE, (*ASKED, "-W", "1.5"), "-W is '1.5', which is no whole number"),
+    (USAGE, (*ASKED, "-ngl", "most"), "neither a number nor 'auto' nor 'all'"),
+    (USAGE, (*ASKED, "-fa", "perhaps"), "'on', 'off', 'auto'"),
+    (USAGE, (*ASKED, "--mode", "magic"), "'lookahead'"),
+    (USAGE, (*ASKED, "--preset", "poem"), "'creative'"),
+    (USAGE, (*ASKED, "--colour", "on"), "perhaps --color"),
+    (USAGE, ("run", "--frobnicate"), "no such option: --frobnicate"),
+    (USAGE, ("run", "-p"), "'-p' requires an argument (lacli run -h"),
+    (USAGE, ("chat", "-n"), "'-n' requires an argument (lacli chat -h"),
+    (USAGE, ("--version", "-n"), "no such option: -n (lacli -h"),
+    (USAGE, ("run", "model.gguf", "hello"), "unexpected argument 'hello'"),
+    (USAGE, ("run", "model.gguf", "-", "hello"), "unexpected extra argument"),
+    (USAGE, ("walk",), "no such command 'walk'"),
+    (USAGE, ("--frobnicate",), "no such option: --frobnicate"),
+    (USAGE, ("check", "--replicas", "2"), "no such option: --replicas (lacli run, chat and bench have it)"),
+    (USAGE, ("doctor", "--no-test", "--all-quants"), "lacli doctor -h lists what there is"),
+    (USAGE, ("run", "--no-test"), "no such option: --no-test (lacli doctor has it)"),
+    *((USAGE, ("run", "--no-stdin", *dash), "--no-stdin") for dash in (["-"], ["-p", "-"], ["-f", "-"])),
+]
+"""Each: the exit code, what was typed, and words of the line."""
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(b"", "is empty"), (b"Hello, world.\n", "is not a GGUF file"), (b"GG", "is not a GGUF file")]
+    ("code", "arguments", "words"), SLIPS, ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else ""
 )
-def test_a_file_that_is_no_model(content: bytes, words: str, tmp_path: Path) -> None:
+def test_a_slip_on_the_command_line_is_one_line_with_a_hint(code: int, arguments: tuple[str, ...], words: str) -> None:
+    line = complaint(call(*arguments), code)
+    assert words in line and len(line) < 300
+
+
+def test_a_path_that_is_no_model_says_what_it_is(tiny: Path, tmp_path: Path) -> None:
+    assert f"{tiny.parent} is a directory (name a file in it: {tiny})" in refused(str(tiny.parent), "-p", "hi")
+    assert "is a directory" in refused(str(tmp_path), "-p", "hi")
+    assert len(refused("What is a tree? " * 500, "-p", "hi")) < 200
     path = tmp_path / "model.gguf"
-    path.write_bytes(content)
-    assert f"{path} {words}" in refused(str(path), "-p", "hi")
+    for content, words in ((b"", "is empty"), (b"Hello, world.\n", "is not a GGUF"), (b"GG", "is not a GGUF file")):
+        path.write_bytes(content)
+        assert f"{path} {words}" in refused(str(path), "-p", "hi")
+    os.mkfifo(tmp_path / "pipe.gguf")
+    assert "is not a regular file" in refused(str(tmp_path / "pipe.gguf"), "-p", "hi")
+    if os.geteuid():  # root may read everything
+        path.chmod(0)
+        assert "Permission denied" in refused(str(path), "-p", "hi")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF")
-    path.chmod(0)
-    assert "Permission denied" in refused(str(path), "-p", "hi")
+def test_a_prompt_that_is_empty_or_not_utf8_wherever_it_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    for blank in ("", " ", "\n"):
+        file.write_text(blank)
+        assert "the prompt is empty" in refused("-f", str(file))
+    assert "there is no prompt" in refused(code=USAGE, stdin=b"\n \n")
+    file.write_bytes("für immer".encode("latin-1"))
+    assert "prompt.txt is not UTF-8 text: byte 0xfc at offset 1" in refused("-f", str(file))
+    assert "prompt.txt is not UTF-8" in refused("-p", "hi", "-sysf", str(file))
+    assert "standard input is not UTF-8" in refused(stdin=file.read_bytes())
 
 
-def test_a_pipe_is_no_model(tmp_path: Path) -> None:
-    path = tmp_path / "pipe.gguf"
-    os.mkfifo(path)
-    assert "is not a regular file" in refused(str(path), "-p", "hi")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *("-W 255 -G 0 -N 2", "-W 0 -G 255 -N 2", "-W 0 -G 0 -N 2", "-W 100 -G 155 -N 8", "-b 4294967296"),
+        *("-N 99999 -b 2999940", "--pool-keys 99999999999", "-ngl 99999999999", "-c 1", "-ctk q8_0 -ctv q8_0"),
+    ],
+)
+def test_the_largest_sizes_run_and_absurd_ones_are_only_cut(flags: str, tiny: Path) -> None:
+    assert call("run", str(tiny), *flags.split(), "-p", "hi", "-n", "3").code == 0
 
 
 def test_a_truncated_model_wherever_it_ends(tiny: Path, tmp_path: Path) -> None:
@@ -157,7 +216,7 @@ def numberless(tiny: Path, tmp_path_factory: pytest.TempPathFactory, request: py
 
 
 @pytest.mark.parametrize("flags", [[], ["--temp", "1"]])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ("plain", "lookahead", "auto"))
 def test_a_model_that_computes_no_numbers_ends_every_mode(numberless: str, mode: str, flags: list[str]) -> None:
     assert "NaN" in refused(numberless, "-p", "hi", "-n", "8", "-c", "256", "--mode", mode, *flags)
 
@@ -181,7 +240,7 @@ def test_each_replica_without_numbers_is_dropped_until_the_last_one_ends_the_ans
     done = call("run", "-q", numberless, "-p", "hi", "--replicas", "2")
     dropped, last = done.err.splitlines()
     assert (done.code, done.out) == (1, "")
-    assert "CPU (1) has failed" in dropped and last.startswith("lacli: the model's logits are NaN")
+    assert re.search(r"CPU \([12]\) has failed", dropped) and last.startswith("lacli: the model's logits are NaN")
 
 
 def test_the_api_raises_where_a_model_computes_no_numbers(numberless: str) -> None:
@@ -189,7 +248,7 @@ def test_the_api_raises_where_a_model_computes_no_numbers(numberless: str) -> No
         load(numberless, model_settings=ModelSettings(context=256, threads=1, gpu_layers=0)) as session,
         pytest.raises(LacliError, match="NaN"),
     ):
-        generate(session, "hi", limit=4)
+        generate(session, "hi", max_tokens=4)
 
 
 @pytest.mark.parametrize("mode", ["plain", "auto"])
@@ -263,54 +322,12 @@ def test_no_prompt_on_a_terminal_is_wrong_usage_where_it_cannot_be_a_chat() -> N
     assert "-p" in done.out and "-f FILE" in done.out
 
 
-@pytest.mark.parametrize("piped", [b"", b"\n \n"])
-def test_nothing_but_an_empty_pipe_is_wrong_usage(piped: bytes) -> None:
-    assert "there is no prompt" in refused(code=USAGE, stdin=piped)
-
-
-@pytest.mark.parametrize("prompt", ["", " ", "\n"])
-def test_an_empty_prompt(prompt: str, tmp_path: Path) -> None:
-    assert "the prompt is empty" in refused("-p", prompt)
-    file = tmp_path / "prompt.txt"
-    file.write_text(prompt)
-    assert "the prompt is empty" in refused("-f", str(file))
-
-
 def test_a_prompt_longer_than_the_context_and_the_context_that_fits() -> None:
     asked = ["--raw", "-p", "def f(x): return x\n" * 60]
     line = refused(*asked, "-c", "256")
     assert "the context 256 cells" in line
     fits = re.search(r"-c \d+", line)
     assert fits and call("run", *asked, *fits[0].split(), "-n", "1").code == 0
-
-
-def test_a_prompt_file_that_is_not_there() -> None:
-    assert "cannot read nosuch.txt: No such file" in refused("-f", "nosuch.txt")
-    assert "cannot read nosuch.txt" in refused("-sysf", "nosuch.txt", "-p", "hi")
-    assert "cannot read ~nosuch/prompt" in refused("-f", "~nosuch/prompt")
-
-
-def test_a_prompt_file_that_is_a_directory(tmp_path: Path) -> None:
-    assert f"cannot read {tmp_path}: Is a directory" in refused("-f", str(tmp_path))
-
-
-def test_a_prompt_that_is_not_utf8(tmp_path: Path) -> None:
-    file = tmp_path / "latin.txt"
-    file.write_bytes("für immer".encode("latin-1"))
-    assert "latin.txt is not UTF-8 text: byte 0xfc at offset 1" in refused("-f", str(file))
-    assert "latin.txt is not UTF-8" in refused("-p", "hi", "-sysf", str(file))
-    assert "standard input is not UTF-8" in refused(stdin=file.read_bytes())
-
-
-@pytest.mark.parametrize("flag", ["-p", "-sys", "--stop"])
-def test_an_argument_that_is_not_utf8(flag: str) -> None:
-    assert f"{flag} is not UTF-8 text" in refused("-p", "hi", flag, os.fsdecode(b"caf\xe9"))
-
-
-def test_a_system_prompt_has_no_place_in_raw_text() -> None:
-    assert "--raw leaves no place" in refused("--raw", "-sys", "Be brief.", "-p", "hi", code=USAGE)
-    assert "--raw leaves no place" in refused("--raw", "-sysf", "any.txt", "-p", "hi", code=USAGE)
-    assert "both given" in refused("-sys", "Be brief.", "-sysf", "any.txt", "-p", "hi", code=USAGE)
 
 
 def test_a_closed_standard_input() -> None:
@@ -320,31 +337,12 @@ def test_a_closed_standard_input() -> None:
     assert run("run", "-q", "-p", "hi", "-n", "1", program=shell).code == 0
 
 
-@pytest.mark.parametrize(
-    ("flag", "least"),
-    [("-W", 0), ("-N", 2), ("-G", 0), ("--pool-keys", 1), ("--lookup-match", 1), ("--lookup-draft", 1), ("-b", 1)],
-)
-def test_too_small_a_number_says_the_least(flag: str, least: int) -> None:
-    line = refused(flag, str(least - 1), "-p", "hi", code=USAGE)
-    assert f"{flag} is {least - 1} ({flag} must be at least {least})" in line
-
-
-@pytest.mark.parametrize("flag", ["-c", "-t", "-tb", "-n"])
-def test_negative_numbers_that_mean_nothing(flag: str) -> None:
-    assert f"lacli: {flag}" in refused(flag, "-2", "-p", "hi", code=USAGE)
-
-
 @pytest.mark.parametrize("sizes", [(200, 100), (MAX_SEQUENCES, 0), (0, MAX_SEQUENCES), (10**9, 10**9)])
 def test_more_sequences_than_llama_cpp_has_and_what_would_fit(sizes: tuple[int, int], tiny: Path) -> None:
     line = refused("-W", str(sizes[0]), "-G", str(sizes[1]), "-p", "hi", code=USAGE)
     assert f"llama.cpp has {MAX_SEQUENCES}" in line
     fits = re.search(r"-W \d+ -G \d+", line)
     assert fits and call("run", str(tiny), *fits[0].split(), "-N", "3", "-p", "hi", "-n", "1").code == 0
-
-
-def test_the_largest_sizes_run(tiny: Path) -> None:
-    for sizes in ("-W 255 -G 0 -N 2", "-W 0 -G 255 -N 2", "-W 0 -G 0 -N 2", "-W 100 -G 155 -N 8"):
-        assert call("run", str(tiny), *sizes.split(), "-p", "hi", "-n", "3").code == 0, sizes
 
 
 def test_a_batch_smaller_than_a_step_and_the_one_that_fits(tiny: Path) -> None:
@@ -365,15 +363,6 @@ def test_auto_answers_with_steps_that_fit_into_a_small_batch(flags: str, tiny: P
     assert found["mode"] == "auto" and found["auto_rows"] == (2 if "--strict" in flags else batch)
 
 
-def test_absurd_sizes_are_only_cut(tiny: Path) -> None:
-    for flags in ("-b 4294967296", "-N 99999 -b 2999940", "--pool-keys 99999999999", "-ngl 99999999999", "-c 1"):
-        assert call("run", str(tiny), *flags.split(), "-p", "hi", "-n", "3").code == 0, flags
-
-
-def test_a_context_beyond_counting() -> None:
-    assert "-c can be at most" in refused("-c", "5000000000", "-p", "hi", code=USAGE)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system pages, and nothing is refused")
 def test_a_context_beyond_memory() -> None:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -382,49 +371,6 @@ def test_a_context_beyond_memory() -> None:
     line = refused("-c", str(2 * memory // cell), "-p", "hi")
     assert "not enough memory" in line and "-c 4096" in line
     assert resource.getrlimit(resource.RLIMIT_AS) == before
-
-
-@pytest.mark.parametrize("flag", ["-t", "-tb"])
-def test_more_threads_than_llama_cpp_can_have(flag: str) -> None:
-    assert f"{flag} is 100000 (llama.cpp runs at most" in refused(flag, "100000", "-p", "hi", code=USAGE)
-
-
-@pytest.mark.parametrize("flag", ["-ctk", "-ctv"])
-def test_an_unknown_cache_type_lists_those_there_are(flag: str) -> None:
-    line = refused(flag, "f17", "-p", "hi", code=USAGE)
-    assert f"{flag} f17" in line and "f16, bf16, q8_0" in line
-
-
-def test_quantised_values_need_flash_attention(tiny: Path) -> None:
-    assert "needs flash attention" in refused("-fa", "off", "-ctv", "q8_0", "-p", "hi", code=USAGE)
-    assert call("run", str(tiny), "-ctk", "q8_0", "-ctv", "q8_0", "-p", "hi", "-n", "1").code == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["run", "-n", "many", "-p", "hi"], "-n is 'many', which is no whole number"),
-        (["run", "-ng", "3", "-p", "hi"], "-n is 'g', which is no whole number"),
-        (["run", "-n", "-5", "-p", "hi"], "-n is '-5', which is below -1"),
-        (["run", "-W", "1.5", "-p", "hi"], "-W is '1.5', which is no whole number"),
-        (["run", "-ngl", "most", "-p", "hi"], "neither a number nor 'auto' nor 'all'"),
-        (["run", "-fa", "perhaps", "-p", "hi"], "'on', 'off', 'auto'"),
-        (["run", "--mode", "magic", "-p", "hi"], "'lookahead'"),
-        (["run", "--preset", "poem", "-p", "hi"], "'creative'"),
-        (["run", "--colour", "on", "-p", "hi"], "perhaps --color"),
-        (["run", "--frobnicate"], "no such option: --frobnicate"),
-        (["run", "-p"], "'-p' requires an argument (lacli run -h"),
-        (["chat", "-n"], "'-n' requires an argument (lacli chat -h"),
-        (["--version", "-n"], "no such option: -n (lacli -h"),
-        (["run", "model.gguf", "hello"], "unexpected argument 'hello'"),
-        (["run", "model.gguf", "-", "hello"], "unexpected extra argument"),
-        (["walk"], "no such command 'walk'"),
-        (["--frobnicate"], "no such option: --frobnicate"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_slip_on_the_command_line(arguments: list[str], words: str) -> None:
-    assert words in complaint(call(*arguments), USAGE)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -467,11 +413,3 @@ def test_escape_codes_of_a_damaged_file_do_not_reach_the_terminal(tmp_path: Path
     assert name + b"llama" in raw
     path.write_bytes(raw.replace(name + b"llama", name + b"\x1b[31m"))
     assert "\x1b" not in refused(str(path), "-p", "hi")
-
-
-def test_a_run_that_never_reads_its_input_is_not_held_up_by_it(tmp_path: Path) -> None:
-    """An error in the flags is told at once, also where standard input stays open."""
-    with start("run", "-q", "-W", "-1", stdin=-1) as process:
-        assert process.stderr
-        assert b"-W is -1" in process.stderr.readline()
-        assert process.wait(SECONDS) == USAGE

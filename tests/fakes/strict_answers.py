@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from lacli.api import generate
+from lacli import generate
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
@@ -36,7 +36,7 @@ def main() -> None:
     found = []
     for decoding in MODES:
         with Session(Path(sys.argv[1]), loading, decoding, SamplingSettings(seed=7, temp=1.0)) as session:
-            found.append([answer.tokens for answer in generate(session, QUESTIONS, limit=48)])
+            found.append([answer.tokens for answer in generate(session, QUESTIONS, max_tokens=48)])
     json.dump(found, sys.stdout)
 
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from lacli.api import generate, load
+from lacli import generate, load
 from lacli.check.compare import Comparison
 from lacli.decode import Decoder
 from lacli.errors import ModelLoadError
@@ -124,7 +124,7 @@ def test_a_model_that_cannot_go_back_decodes_plainly_and_says_why(
             assert len(session.notes) == (chosen != PLAIN)
             assert all(why in note and note.startswith("decoding plainly") for note in session.notes)
             answers.append(
-                [generate(session, prompt, limit=40, raw=True) for prompt in ("the thing", "and so on\n" * 20)]
+                [generate(session, prompt, max_tokens=40, raw=True) for prompt in ("the thing", "and so on\n" * 20)]
             )
     for again in answers[1:]:
         assert [answer.tokens for answer in again] == [answer.tokens for answer in answers[0]]
@@ -139,12 +139,12 @@ def test_a_model_that_cannot_go_back_stops_at_a_stop_string_and_answers_again(
     path = tmp_path / "model.gguf"
     write(path)
     with load(path, model_settings=ON_ONE_THREAD) as session:
-        whole = generate(session, "the thing", limit=40, raw=True)
+        whole = generate(session, "the thing", max_tokens=40, raw=True)
         stop = whole.text[len(whole.text) // 2 :][:3]
-        cut = generate(session, "the thing", limit=40, stops=[stop], raw=True)
+        cut = generate(session, "the thing", max_tokens=40, stops=[stop], raw=True)
         assert cut.text == whole.text[: whole.text.find(stop)]
         assert cut.finish_reason == "stop"
-        assert generate(session, "the thing", limit=40, raw=True).tokens == whole.tokens
+        assert generate(session, "the thing", max_tokens=40, raw=True).tokens == whole.tokens
         assert session.plain_tokens_per_second() == 0, "no step can be taken back to be timed again"
 
 
@@ -174,7 +174,7 @@ def test_a_split_model_opens_from_any_part(tmp_path: Path) -> None:
     for part in parts:
         with load(part, model_settings=ON_ONE_THREAD) as session:
             assert session.model.path == parts[0]
-            texts.append(generate(session, "the thing", limit=20, raw=True).tokens)
+            texts.append(generate(session, "the thing", max_tokens=20, raw=True).tokens)
     assert texts[0] == texts[1]
     parts[1].unlink()
     with pytest.raises(ModelLoadError, match=parts[1].name):

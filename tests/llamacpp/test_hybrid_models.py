@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from lacli.api import generate, load
+from lacli import generate, load
 from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
 from lacli.check.replay import Recorder
@@ -161,12 +161,12 @@ def test_a_hybrid_session_stops_is_cut_back_and_answers_as_a_fresh_one(
     question = "for x in range(10):\n    print(x)\n" * 4
     chosen = DecodeSettings(mode=mode)  # type: ignore[arg-type]
     with load(path, model_settings=LOADING, sampling=warm, decode_settings=PLAIN) as plain:
-        whole = generate(plain, question, limit=40, raw=True)
+        whole = generate(plain, question, max_tokens=40, raw=True)
         with load(path, model_settings=LOADING, sampling=warm, decode_settings=chosen) as session:
             assert session.settings.back == session.engine.back == MOST_BACK
-            assert generate(session, question, limit=40, raw=True).tokens == whole.tokens
+            assert generate(session, question, max_tokens=40, raw=True).tokens == whole.tokens
             stop = whole.text[len(whole.text) // 2 :][:3]
-            cut = generate(session, question, limit=40, stops=[stop], raw=True)
+            cut = generate(session, question, max_tokens=40, stops=[stop], raw=True)
             assert (cut.text, cut.finish_reason) == (whole.text[: whole.text.find(stop)], "stop")
             for kept in (len(session.decoder.text), 60, 3):
                 session.plain_tokens_per_second()
@@ -197,10 +197,10 @@ def test_a_plain_session_keeps_no_copies_of_the_state_and_makes_them_when_it_dra
     with load(path, model_settings=LOADING, decode_settings=PLAIN) as session:
         assert session.engine.back == 0
         assert session.notes == []
-        before = generate(session, "the thing", limit=30, raw=True).tokens
+        before = generate(session, "the thing", max_tokens=30, raw=True).tokens
         assert session.adapt(DecodeSettings(mode="jacobi", window=4), session.sampling), "it takes a new context"
         assert session.engine.back == MOST_BACK
-        assert generate(session, "the thing", limit=30, raw=True).tokens == before
+        assert generate(session, "the thing", max_tokens=30, raw=True).tokens == before
 
 
 def test_strict_decodes_a_hybrid_model_plainly(path: Path) -> None:

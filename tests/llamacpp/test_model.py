@@ -17,7 +17,7 @@ import llama_cpp as lib
 import numpy as np
 import pytest
 
-from lacli.api import generate, load
+from lacli import generate, load
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
@@ -377,10 +377,10 @@ ON_A_CLOSED_SESSION: dict[str, Callable[[Session], object]] = {
     "decode": lambda session: list(session.decoder.generate([5])),
     "prompt": lambda session: session.prompt("the"),
     "raw prompt": lambda session: session.prompt("the", raw=True),
-    "conversation_prompt": lambda session: session.conversation_prompt(as_messages("the")),
+    "conversation_prompt": lambda session: session.prompts.conversation(as_messages("the")),
     "text": lambda session: session.text([5]),
-    "piece": lambda session: session.piece(5),
-    "use_template": lambda session: session.use_template(chatml(session.model)),
+    "piece": lambda session: session.prompts.piece(5),
+    "use_template": lambda session: session.prompts.use(chatml(session.model)),
     "adapt": lambda session: session.adapt(LOOKAHEAD, SamplingSettings(temp=1)),
     "plain_tokens_per_second": lambda session: session.plain_tokens_per_second(),
     "tokenize": lambda session: session.model.tokenize("the"),
@@ -398,7 +398,7 @@ ON_A_CLOSED_SESSION: dict[str, Callable[[Session], object]] = {
 @pytest.mark.parametrize("name", ON_A_CLOSED_SESSION)
 def test_what_is_asked_of_a_closed_session_is_one_error(name: str, path: Path) -> None:
     with load(path, model_settings=SETTINGS, decode_settings=PLAIN) as session:
-        generate(session, "the thing", limit=3)
+        generate(session, "the thing", max_tokens=3)
     with pytest.raises(LacliError, match=r"tiny.gguf is closed \(load the model again\)"):
         ON_A_CLOSED_SESSION[name](session)
 
@@ -423,7 +423,7 @@ def test_a_dropped_session_gives_its_samplers_contexts_and_model_back(
     freed = told(monkeypatch)
     sampling = SamplingSettings(temp=1, seed=1)
     session = load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD, sampling=sampling)
-    generate(session, "the thing", limit=3)
+    generate(session, "the thing", max_tokens=3)
     if in_a_circle:
         session.notes.append(session)  # type: ignore[arg-type]  # as a caller's own objects can make one
     assert "llama_model_free" not in freed
@@ -460,7 +460,7 @@ BESIDE_AN_ANSWER: dict[str, Callable[[Session], object]] = {
 def test_what_would_decode_beside_an_answer_is_refused_and_the_answer_whole(
     in_a_thread: bool, name: str, opened: Session
 ) -> None:
-    whole = generate(opened, "the thing", limit=40)
+    whole = generate(opened, "the thing", max_tokens=40)
     before = opened.generate([6, 7])
     answer = opened.generate(opened.prompt("the thing"), 40)
     pieces = iter(answer)
@@ -485,19 +485,19 @@ def test_what_would_decode_beside_an_answer_is_refused_and_the_answer_whole(
 
 
 def test_an_answer_that_is_left_closed_or_dropped_makes_room(opened: Session) -> None:
-    whole = generate(opened, "the thing", limit=20).text
+    whole = generate(opened, "the thing", max_tokens=20).text
     for _ in opened.generate([6, 7]):
         break
-    assert generate(opened, "the thing", limit=20).text == whole
+    assert generate(opened, "the thing", max_tokens=20).text == whole
     pieces = iter(opened.generate([6, 7]))
     next(pieces)
     del pieces
-    assert generate(opened, "the thing", limit=20).text == whole
+    assert generate(opened, "the thing", max_tokens=20).text == whole
     with opened.generate([6, 7]) as left:
         pieces = iter(left)
         next(pieces)
     assert list(pieces) == [] and left.answer().finish_reason == "interrupt"
-    assert generate(opened, "the thing", limit=20).text == whole
+    assert generate(opened, "the thing", max_tokens=20).text == whole
 
 
 def test_a_session_closes_with_an_answer_that_is_on_its_way(path: Path) -> None:
@@ -511,7 +511,7 @@ def test_a_session_closes_with_an_answer_that_is_on_its_way(path: Path) -> None:
 
 def test_a_session_is_not_closed_under_a_thread_that_decodes(path: Path) -> None:
     with load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD) as session, ThreadPoolExecutor(1) as threads:
-        whole = generate(session, "the thing", limit=20)
+        whole = generate(session, "the thing", max_tokens=20)
 
         def close(*_: object) -> None:
             with pytest.raises(LacliError, match="an answer is being generated"):
@@ -558,14 +558,14 @@ def test_a_file_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
 def test_half_of_a_character_is_refused_wherever_it_comes_from(half: str, opened: Session) -> None:
     with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
         generate(opened, half)
-    opened.use_template(ChatTemplate("", "", opened.model.compile_template("{{ messages[0].content }}{{ '\\ud800' }}")))
+    opened.prompts.use(ChatTemplate("", "", opened.model.compile_template("{{ messages[0].content }}{{ '\\ud800' }}")))
     try:
         with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
             opened.prompt("the thing")
         with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
-            opened.conversation_prompt(as_messages("the thing", half))
+            opened.prompts.conversation(as_messages("the thing", half))
     finally:
-        opened.use_template(None)
+        opened.prompts.use(None)
 
 
 def test_what_aborts_the_library_is_said_without_a_debuggers_words() -> None:
@@ -577,7 +577,7 @@ def test_what_aborts_the_library_is_said_without_a_debuggers_words() -> None:
 
 
 def test_a_model_that_is_left_to_the_end_of_the_program_ends_with_it(path: Path) -> None:
-    program = LOADED + "print(lacli.generate(session, 'the thing', limit=3).finish_reason)\n"
+    program = LOADED + "print(lacli.generate(session, 'the thing', max_tokens=3).finish_reason)\n"
     assert run(str(path), program=(sys.executable, "-c", program)) == Done(0, "length\n", "")
 
 

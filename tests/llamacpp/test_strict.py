@@ -12,7 +12,7 @@ from pathlib import Path
 import llama_cpp as lib
 import pytest
 
-from lacli.api import generate
+from lacli import generate
 from lacli.check.invariance import PROBE, probe
 from lacli.errors import LacliError, UsageError
 from lacli.hub.names import demo_model
@@ -140,7 +140,7 @@ def test_a_recurrent_model_decodes_plainly_and_needs_nothing_else(tmp_path: Path
     found = []
     for decoding in (DecodeSettings(mode="plain", strict=True), DECODING):
         with Session(tmp_path / "mamba.gguf", loading, decoding, SamplingSettings()) as session:
-            found.append(generate(session, "the cat and the dog", limit=20).tokens)
+            found.append(generate(session, "the cat and the dog", max_tokens=20).tokens)
     assert found[0] == found[1] and len(found[0]) > 1
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lacli.api import generate, load
+from lacli import generate, load
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.errors import ModelLoadError, UsageError
 from lacli.hub.names import demo_model
@@ -75,10 +75,10 @@ def test_a_mode_without_branches_opens_one_context_and_says_so_and_another_mode_
     with session_of(PLAIN) as session:
         assert list(session.copies.contexts) == ["CPU (1)"]
         assert any("mode plain has no branches to share" in note for note in session.notes)
-        plain = generate(session, QUESTION, limit=40)
+        plain = generate(session, QUESTION, max_tokens=40)
         assert session.adapt(LOOKAHEAD, SamplingSettings())
         assert list(session.copies.contexts) == ["CPU (1)", "CPU (2)"]
-        assert generate(session, QUESTION, limit=40).tokens == plain.tokens
+        assert generate(session, QUESTION, max_tokens=40).tokens == plain.tokens
         # Which one gets how much of the steps is a matter of their speed.
         work = session.decoder.replicas.work
         assert list(work) == ["CPU (1)", "CPU (2)"] and any(done.parts for done in work.values())
@@ -110,7 +110,7 @@ def test_a_copy_that_has_no_memory_is_left_out_with_a_sentence(monkeypatch: pyte
         expected = "replica CPU (2) is left out: cannot make a context: not enough memory (a smaller one may fit)"
         assert expected in session.notes
         assert session.copies.names == ["CPU (1)"]
-        assert generate(session, QUESTION, limit=10).tokens
+        assert generate(session, QUESTION, max_tokens=10).tokens
 
 
 def test_with_no_copy_left_the_first_ones_reason_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,25 +121,25 @@ def test_with_no_copy_left_the_first_ones_reason_is_the_error(monkeypatch: pytes
 
 def test_a_copy_that_fails_in_an_answer_is_said_once_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     with session_of() as session:
-        expected = generate(session, QUESTION, limit=40).tokens
+        expected = generate(session, QUESTION, max_tokens=40).tokens
         second = session.copies.contexts["CPU (2)"]
         monkeypatch.setattr(second, "decode", full)
-        assert generate(session, QUESTION, limit=40).tokens == expected
+        assert generate(session, QUESTION, max_tokens=40).tokens == expected
         (loss,) = session.losses()
         assert loss.startswith("replica CPU (2) has failed, CPU (1) went on: cannot make a context")
         assert session.losses() == [] and list(session.copies.contexts) == ["CPU (1)"]
         assert not second.suits(PLAIN, raw_logits=True)
-        assert generate(session, QUESTION, limit=40).tokens == expected
+        assert generate(session, QUESTION, max_tokens=40).tokens == expected
 
 
 def test_when_the_first_copy_fails_the_others_speak_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with session_of() as session:
-        expected = generate(session, QUESTION, limit=40).tokens
+        expected = generate(session, QUESTION, max_tokens=40).tokens
         monkeypatch.setattr(session.engine, "decode", full)
-        assert generate(session, QUESTION, limit=40).tokens == expected
+        assert generate(session, QUESTION, max_tokens=40).tokens == expected
         assert len(session.losses()) == 1
         assert session.engine is session.copies.contexts["CPU (2)"]
-        assert generate(session, QUESTION, limit=40).tokens == expected
+        assert generate(session, QUESTION, max_tokens=40).tokens == expected
         assert session.plain_tokens_per_second() > 0
 
 
@@ -148,7 +148,7 @@ def test_a_model_that_takes_no_trees_is_decoded_by_one_copy(tmp_path: Path) -> N
     with Session(tmp_path / "model.gguf", LOADING, DecodeSettings(), SamplingSettings(), replicas=TWO) as session:
         assert session.copies.names == ["CPU (1)"]
         assert any("CPU (1) decodes alone" in note for note in session.notes)
-        assert generate(session, "the cat sat on", limit=10, raw=True).tokens
+        assert generate(session, "the cat sat on", max_tokens=10, raw=True).tokens
 
 
 def test_strict_is_refused_where_other_machines_compute() -> None:
@@ -173,7 +173,7 @@ def test_a_program_can_load_copies() -> None:
     settings = {"model_settings": LOADING, "decode_settings": LOOKAHEAD}
     with load(replicas=ReplicaSettings(count=3), **settings) as model:  # type: ignore[arg-type]
         assert len(model.copies.contexts) == 3
-        assert generate(model, QUESTION, limit=10).tokens
+        assert generate(model, QUESTION, max_tokens=10).tokens
 
 
 def test_the_programs_answer_is_one_copys_and_says_who_did_how_much() -> None:
@@ -208,8 +208,8 @@ def test_one_copy_that_decodes_alone_has_no_block_about_copies() -> None:
 
 def test_work_is_that_of_the_last_answer() -> None:
     with session_of() as session:
-        generate(session, QUESTION, limit=40)
-        steps = generate(session, QUESTION, limit=5).statistics.steps
+        generate(session, QUESTION, max_tokens=40)
+        steps = generate(session, QUESTION, max_tokens=5).statistics.steps
         parts = [work.parts for work in session.decoder.replicas.work.values()]
         assert 0 < max(parts) <= steps
 

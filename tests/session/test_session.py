@@ -51,7 +51,7 @@ stop_texts = st.lists(st.sampled_from([*ALPHABET, *CONTROLS.values()]), min_size
 @given(any_settings, prompts, st.integers(0, 60), st.lists(stop_texts, max_size=3), ends)
 # A control token stands between the two characters of the stop string.
 @example(DecodeSettings(mode="plain", window=0, ngram=2, guesses=0), [0, 0, 6], 12, ["a "], frozenset())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 def test_every_mode_gives_plains_answer(
     chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
 ) -> None:
@@ -66,7 +66,7 @@ def test_every_mode_gives_plains_answer(
 
 
 @given(any_settings, prompts, st.integers(1, 10))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60)
 def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
     chosen: DecodeSettings, prompt: list[int], pieces: int
 ) -> None:
@@ -83,7 +83,7 @@ def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
 
 
 @given(any_settings, prompts)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60)
 def test_a_stop_that_is_a_control_token_ends_every_mode_just_before_it(
     chosen: DecodeSettings, prompt: list[int]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lacli.api import generate, load
+from lacli import generate, load
 from lacli.chat.conversation import PromptTokens
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.llamacpp.settings import ModelSettings
@@ -77,7 +77,7 @@ WRITERS = {
 @pytest.mark.parametrize("template", WRITERS)
 def test_a_vocabulary_that_adds_bos_gets_exactly_one_at_the_start(template: str, adding: Path) -> None:
     with opened(adding, WRITERS[template]) as session:
-        for tokens in (session.conversation_prompt(CONVERSATION), session.prompt("the thing", "Be brief.")):
+        for tokens in (session.prompts.conversation(CONVERSATION), session.prompt("the thing", "Be brief.")):
             assert tokens[0] == BOS and tokens.count(BOS) == 1
             assert "the" in session.text(tokens)
 
@@ -85,23 +85,23 @@ def test_a_vocabulary_that_adds_bos_gets_exactly_one_at_the_start(template: str,
 @pytest.mark.parametrize("template", WRITERS)
 def test_a_vocabulary_that_adds_no_bos_gets_the_one_that_the_template_writes(template: str, path: Path) -> None:
     with opened(path, WRITERS[template]) as session:
-        tokens = session.conversation_prompt(CONVERSATION)
+        tokens = session.prompts.conversation(CONVERSATION)
         assert tokens.count(BOS) == (template != "none")
         assert (tokens[0] == BOS) == (template != "none")
 
 
 def test_bos_before_later_turns_stays_where_the_format_has_it(adding: Path) -> None:
     with opened(adding, "llama2") as session:
-        tokens = session.conversation_prompt(CONVERSATION)
+        tokens = session.prompts.conversation(CONVERSATION)
         # One at the start, one after the answer's EOS, which is the same token here.
         assert tokens[0] == BOS and tokens[1] != BOS and tokens.count(BOS) == 3
 
 
 def test_a_question_is_a_conversation_of_one(path: Path) -> None:
     with opened(path) as session:
-        assert session.template and session.template.name == OWN and session.notes == []
+        assert session.prompts.template and session.prompts.template.name == OWN and session.notes == []
         asked = session.prompt("the other thing", "Be brief.", history=[("the thing", "a thing")])
-        assert asked == session.conversation_prompt(CONVERSATION)
+        assert asked == session.prompts.conversation(CONVERSATION)
         assert session.text(asked, special=True) == (
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nthe thing<|im_end|>\n"
             "<|im_start|>assistant\na thing<|im_end|>\n<|im_start|>user\nthe other thing<|im_end|>\n"
@@ -111,18 +111,18 @@ def test_a_question_is_a_conversation_of_one(path: Path) -> None:
 
 def test_without_a_template_a_question_goes_in_as_it_stands_and_a_conversation_in_chatml(bare: Path) -> None:
     with opened(bare) as session:
-        assert session.template is None and session.turn_ends == ()
+        assert session.prompts.template is None and session.prompts.turn_ends == ()
         assert session.text(session.prompt("the thing", "Be brief."), special=True) == "Be brief.\n\nthe thing"
-        rendered = session.text(session.conversation_prompt(CONVERSATION), special=True)
+        rendered = session.text(session.prompts.conversation(CONVERSATION), special=True)
         assert rendered == chatml(session.model).render(CONVERSATION)
 
 
 def test_a_text_is_one_stop_and_not_its_letters(path: Path) -> None:
     with opened(path, None) as session:
-        whole = generate(session, "the thing", limit=30).text
+        whole = generate(session, "the thing", max_tokens=30).text
         stop = next(stop for at in range(30) if set(stop := whole[at : at + 2]) & set(whole[: whole.index(stop)]))
         ended = whole[: whole.index(stop)]
-        assert generate(session, "the thing", limit=30, stops=stop).text == ended
+        assert generate(session, "the thing", max_tokens=30, stops=stop).text == ended
         answer = session.generate(session.prompt("the thing"), 30, stop)
         assert "".join(piece.text for piece in answer) == ended
 
@@ -133,7 +133,7 @@ SPOKEN = "{{ word }}{{ messages[-1].content }}"
 
 def test_variables_of_a_template_reach_every_prompt_of_a_session(path: Path, bare: Path) -> None:
     with load(path, model_settings=SETTINGS, template=SPOKEN, template_variables={"word": "and the "}) as session:
-        for tokens in (session.prompt("thing"), session.conversation_prompt(as_messages("thing"))):
+        for tokens in (session.prompt("thing"), session.prompts.conversation(as_messages("thing"))):
             assert session.text(tokens) == "and the thing"
     with load(bare, model_settings=SETTINGS, template_variables={"word": "and the "}) as session:
         assert session.notes == ["--chat-template-kwargs has no effect: the model has no chat template"]
@@ -175,24 +175,24 @@ def test_a_named_template_ends_answers_with_its_own_texts(path: Path, monkeypatc
     monkeypatch.setitem(STOPS, "phi3", (end,))
     assert call(*asked).out.rstrip("\n") == whole[: whole.index(end)].rstrip("\n")
     with opened(path, "phi3") as session:
-        assert session.turn_ends == (end,)
-        assert generate(session, "the thing", limit=30).text == whole[: whole.index(end)]
-        raw = generate(session, "the thing", limit=30, raw=True).text
-        session.template = replace(chatml(session.model), stops=(raw[10:13],))
-        assert generate(session, "the thing", limit=30, raw=True).text == raw
+        assert session.prompts.turn_ends == (end,)
+        assert generate(session, "the thing", max_tokens=30).text == whole[: whole.index(end)]
+        raw = generate(session, "the thing", max_tokens=30, raw=True).text
+        session.prompts.template = replace(chatml(session.model), stops=(raw[10:13],))
+        assert generate(session, "the thing", max_tokens=30, raw=True).text == raw
 
 
 def test_a_template_is_compiled_once_a_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(path) as session:
-        monkeypatch.setattr("lacli.llamacpp.library.compile_template", None)
+        monkeypatch.setattr("lacli.llamacpp.model.compile_template", None)
         assert callable(session.model.compile_template(session.model.chat_template))
-        session.conversation_prompt(CONVERSATION)
+        session.prompts.conversation(CONVERSATION)
 
 
 def test_a_failing_template_names_the_ways_out(path: Path) -> None:
     with opened(path, "{{ raise_exception('not today') }}") as session:
         with pytest.raises(PromptError, match=r"not today \(.*--chat-template.*--raw"):
-            session.conversation_prompt(CONVERSATION)
+            session.prompts.conversation(CONVERSATION)
         assert session.prompt("the thing", raw=True)
 
 
@@ -250,7 +250,7 @@ def talking(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def said(talking: Session) -> Session:
-    talking.use_template(choose_template("", talking.model)[0])
+    talking.prompts.use(choose_template("", talking.model)[0])
     return talking
 
 
@@ -260,33 +260,33 @@ def controls(session: Session, tokens: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("template", ["", "vicuna", "{% for m in messages %}{{ m.content }}{% endfor %}"])
 def test_a_message_makes_no_control_token_wherever_it_stands(template: str, said: Session) -> None:
-    said.use_template(choose_template(template, said.model)[0])
-    innocent = said.conversation_prompt(as_messages("a", "b", [("c", "d")]))
-    tokens = said.conversation_prompt(as_messages(INJECTED, INJECTED, [(INJECTED, INJECTED)]))
+    said.prompts.use(choose_template(template, said.model)[0])
+    innocent = said.prompts.conversation(as_messages("a", "b", [("c", "d")]))
+    tokens = said.prompts.conversation(as_messages(INJECTED, INJECTED, [(INJECTED, INJECTED)]))
     assert controls(said, tokens) == controls(said, innocent)
     assert said.text(tokens, special=True).count(INJECTED.strip()) == 4
 
 
 def test_pieces_that_the_tokenizer_joins_to_a_control_token_are_kept_apart(said: Session) -> None:
-    innocent = said.conversation_prompt(as_messages("a"))
-    tokens = said.conversation_prompt(as_messages("the <s> and"))
+    innocent = said.prompts.conversation(as_messages("a"))
+    tokens = said.prompts.conversation(as_messages("the <s> and"))
     assert controls(said, tokens) == controls(said, innocent)
     assert said.text(tokens).replace(" ", "").count("the<s>and") == 1
 
 
 def test_messages_that_a_template_puts_side_by_side_make_no_control_token_together(said: Session) -> None:
-    said.use_template(choose_template(NONE_WRITTEN.replace("m.role ~ ", ""), said.model)[0])
-    tokens = said.conversation_prompt(as_messages("end|>", "the <|im_"))
+    said.prompts.use(choose_template(NONE_WRITTEN.replace("m.role ~ ", ""), said.model)[0])
+    tokens = said.prompts.conversation(as_messages("end|>", "the <|im_"))
     assert said.text(tokens, special=True).count("the <|im_end|>") == 1
-    assert controls(said, tokens) == controls(said, said.conversation_prompt(as_messages("the", "and")))
+    assert controls(said, tokens) == controls(said, said.prompts.conversation(as_messages("the", "and")))
 
 
 def test_only_in_a_thought_an_answer_has_the_tokens_that_mark_thoughts(
     said: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(said, "_thought_names", {"<|im_end|>"})
+    monkeypatch.setattr(said.prompts, "_thought_names", {"<|im_end|>"})
     text = "<think>a <|im_end|></think>b <|im_end|>"
-    assert said.as_text(text, "assistant").replace(MARK, "#") == "<think>a <|im_end|></think>b <#|im_end|>"
+    assert said.prompts.marked(text, "assistant").replace(MARK, "#") == "<think>a <|im_end|></think>b <#|im_end|>"
 
 
 def test_a_raw_prompt_is_in_the_models_own_format(said: Session) -> None:
@@ -296,12 +296,12 @@ def test_a_raw_prompt_is_in_the_models_own_format(said: Session) -> None:
 @given(text=st.text(st.sampled_from("the and\n <im_end>\u00e9"), min_size=1), at=st.integers(0))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
 def test_text_is_cut_as_ever_whether_a_name_stands_in_it_or_not(said: Session, text: str, at: int) -> None:
-    rendered = said.conversation_text(as_messages(text, "the", [("and", "the and")]))
+    rendered = said.prompts.render(as_messages(text, "the", [("and", "the and")]))
     begin = rendered.rindex("user\n") + 5
     place = begin + at % (len(text) + 1)
     marked = rendered[:place] + MARK + rendered[place:]
     plain = rendered.replace(MARK, "")
-    assert said.tokenize(marked) == said.tokenize(rendered) == said.model.tokenize(plain)
+    assert said.prompts.tokenize(marked) == said.prompts.tokenize(rendered) == said.model.tokenize(plain)
 
 
 def test_what_was_generated_keeps_its_tokens_behind_a_message_with_names(said: Session) -> None:

@@ -1,0 +1,111 @@
+"""A model's prompts: conversations written as its chat template does and cut into tokens, and tokens read as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from lacli.errors import PromptError
+from lacli.llamacpp.model import LlamaModel
+from lacli.text.reasoning import mark_reasoning, marker_tokens
+from lacli.text.stream import Piece
+from lacli.text.template import MARK, ChatTemplate, ControlNames, as_messages, chatml, with_one_bos
+
+Messages = Sequence[Mapping[str, str]]
+"""The role and content of each message; answers stand as they were generated."""
+
+
+class PromptWriter:
+    """Writes prompts for a model.
+
+    template: the chat template, or None where questions go in as they stand.
+    """
+
+    def __init__(self, model: LlamaModel, template: ChatTemplate | None) -> None:
+        self._model = model
+        self.use(template)
+
+    def use(self, template: ChatTemplate | None) -> None:
+        """Write conversations as this template does."""
+        self.template = template
+        self._markers = marker_tokens(template.source, self._cut) if template else frozenset()
+        self._thought_names = {self.text([token], special=True) for token in self._markers}
+
+    @property
+    def turn_ends(self) -> tuple[str, ...]:
+        """Texts that end an answer in the template's format, where the model's end tokens may be others."""
+        return self.template.stops if self.template else ()
+
+    def question(self, question: str, system: str, history: Sequence[tuple[str, str]], *, raw: bool) -> list[int]:
+        """The tokens of a question behind earlier ones with their answers; without a template or `raw`, as it stands.
+
+        Raises PromptError when the question is empty or the template fails.
+        """
+        if not question.strip():
+            raise PromptError("the prompt is empty", "give some text with -p or -f")
+        if raw or self.template is None:
+            before = [part for exchange in history for part in exchange]
+            return self._model.tokenize("\n\n".join([*([system] if system else []), *before, question]))
+        return self.conversation(as_messages(question, system, history))
+
+    def conversation(self, messages: Messages) -> list[int]:
+        """The tokens of a conversation up to where its next answer begins."""
+        return self.tokenize(self.render(messages))
+
+    def render(self, messages: Messages) -> str:
+        """A conversation as the template writes it, in ChatML without one; for `tokenize`.
+
+        Names of control tokens in messages are marked. Raises PromptError when the template fails.
+        """
+        marked = [{**message, "content": self.marked(message["content"], message["role"])} for message in messages]
+        rendered = (self.template or chatml(self._model)).render(marked)
+        return with_one_bos(rendered, self._model.bos(), adds_bos=self._model.adds_bos)
+
+    def marked(self, content: str, role: str) -> str:
+        """A message with marks in the names of control tokens, but for what begins and ends an answer's thoughts."""
+        if role != "assistant" or not self._thought_names:
+            return self._control_names.marked(content)
+        pieces = mark_reasoning([Piece(content)])
+        return "".join(
+            self._control_names.marked(piece.text, self._thought_names if piece.reasoning else ()) for piece in pieces
+        )
+
+    def tokenize(self, rendered: str, *, add_special: bool = True) -> list[int]:
+        """The tokens of a rendered conversation, or of its later part; marked text has no control token."""
+        tokens: list[int] = []
+        for place, (span, is_marked) in enumerate(self._control_names.spans(rendered)):
+            begins = add_special and not place
+            if is_marked:
+                tokens += [*(self._model.tokenize("") if begins else ()), *self._plain_tokens(span)]
+            else:
+                tokens += self._model.tokenize(span, add_special=begins)
+        return tokens
+
+    def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """What tokens say; end tokens and other control tokens only with `special`."""
+        pieces = (self._model.piece(token, special=True) if special else self.piece(token) for token in tokens)
+        return b"".join(pieces).decode("utf-8", "replace")
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token's text; the tokens that mark thoughts have one too."""
+        return self._model.piece(token, special=token in self._markers)
+
+    def control_tokens(self, texts: Sequence[str]) -> dict[int, str]:
+        """The control tokens that texts name, each with its name; they have no other text."""
+        tokens = {token for text in texts for token in self._cut(text)}
+        return {token: name for token in tokens if not self.piece(token) and (name := self.text([token], special=True))}
+
+    def _cut(self, text: str) -> list[int]:
+        return self._model.tokenize(text, add_special=False)
+
+    def _plain_tokens(self, span: str) -> list[int]:
+        tokens = self._model.tokenize(span.replace(MARK, ""), add_special=False, special=False)
+        if all(map(self._model.piece, tokens)):
+            return tokens
+        # The tokenizer may join the pieces of a name to its control token all the same: they are read apart.
+        parts = (self._model.tokenize(part, add_special=False, special=False) for part in span.split(MARK))
+        return [token for part in parts for token in part]
+
+    @cached_property
+    def _control_names(self) -> ControlNames:
+        return ControlNames(self._model.control_tokens)

@@ -1,0 +1,152 @@
+"""`lacli check` as a person runs it, on the demo model and on models that take back less than a tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lacli.batch import Ints
+from lacli.llamacpp.context import LlamaEngine
+from tests.check.test_compare import run_check
+from tests.fakes.tiny_models import write_lfm2, write_mamba
+from tests.fakes.wrong_engines import Rounding
+from tests.program import Done, call, start
+
+
+def check_demo(*arguments: str) -> Done:
+    return call("check", "-c", "256", "-t", "1", "-n", "24", "--prompts", "2", *arguments)
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--temp", "0.8", "-s", "7"), ("--strict", "--temp", "0.8", "-n", "48")], ids=str
+)
+def test_the_demo_model_has_no_bug(flags: tuple[str, ...]) -> None:
+    done = check_demo("--json", *flags)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["bugs"], found["answers"], found["prompts"]) == (0, 8, 2)
+    assert [probe["context"] for probe in found["invariance"]] == [32, 192]
+    assert (found["context"], found["temperature"], found["seed"]) == (256, 0.8 if flags else 0, 7 if flags else None)
+    assert found["advice_flags"] == (None if found["batch_invariant"] else "-fa on -ctk q8_0 -ctv q8_0")
+    if "--strict" in flags:
+        assert found["strict"] and found["batch_invariant"] and found["identical"] == 8
+        assert (found["flash_attention"], found["cache_type_k"]) == ("on", "q8_0")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--fail-on-difference"], 3)])
+def test_rounding_fails_a_check_only_where_that_is_asked_for(
+    arguments: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounded = run_check(Rounding)
+    monkeypatch.setattr("lacli.check.compare.check", lambda *_, **__: rounded)
+    done = check_demo("-q", *arguments)
+    assert (done.code, done.err) == (code, "")
+    assert f"{rounded.counts.rounding} of 12 texts part from plain's" in done.out
+
+
+def test_a_mistake_on_the_demo_model_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WrongRows(LlamaEngine):
+        """Reads each row's choice from the row before it."""
+
+        def greedy(self) -> Ints:
+            return np.roll(super().greedy(), 1)
+
+    monkeypatch.setattr("lacli.llamacpp.context.LlamaEngine", WrongRows)
+    done = check_demo("--mode", "lookahead", "-W", "3", "-G", "3")
+    assert done.code == 3
+    assert "BUG: rounding does not explain" in done.out
+
+
+def test_a_model_that_cannot_go_back_has_its_batch_sizes_compared(tmp_path: Path) -> None:
+    write_mamba(tmp_path / "model.gguf")
+    done = call("check", str(tmp_path / "model.gguf"), "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["modes"], found["answers"], found["verdict"]) == ([], 0, "identical")
+    assert len(found["invariance"]) == 2
+    assert "a recurrent model keeps one state" in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "modes", "said"),
+    [
+        ((), ["jacobi", "lookup", "auto"], "only chains of at most 8 guesses are checked"),
+        (("-b", "6", "--mode", "auto"), ["auto"], "only chains of at most 4 guesses are checked"),
+        (("--mode", "lookahead"), [], "only batch sizes are compared"),
+    ],
+)
+def test_a_model_that_goes_back_along_chains_is_checked_without_lookahead(
+    flags: tuple[str, ...], modes: list[str], said: str, tmp_path: Path
+) -> None:
+    write_lfm2(tmp_path / "model.gguf")
+    done = call("check", str(tmp_path / "model.gguf"), "--json", "--prompts", "2", "-n", "16", *flags)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert [mode["mode"] for mode in found["modes"]] == modes
+    assert (found["answers"], found["bugs"]) == (2 * len(modes), 0)
+    assert f"{said}: a hybrid model" in done.err
+
+
+def test_a_person_gets_tables_and_progress_on_stderr() -> None:
+    done = check_demo("--mode", "lookup", "--prompts", "1", "--temp", "0.5")
+    assert done.code == 0
+    assert "lookup" in done.out and "jacobi:" not in done.out and "1 prompt, at most 24 tokens" in done.out
+    assert "Batch sizes" in done.out and "The text is plain's." in done.out
+    assert max(map(len, done.out.splitlines())) <= 100
+    assert "lacli: plain: 1 answer of at most 24 tokens" in done.err
+    assert "seed 7" in done.err
+    assert "\x1b" not in done.out + done.err
+    assert check_demo("--mode", "lookup", "--prompts", "1", "-q").err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--temp", "1", "--verify", "rejection"], "--verify rejection"),
+        (["-b", "16"], "-b is 16"),
+        (["--mode", "lookahead", "-b", "8"], "a smaller -W, -N or -G"),
+        (["--prompts", "9"], "--prompts"),
+        (["-n", "0"], "-n"),
+        (["--mode", "best"], "--mode"),
+    ],
+)
+def test_flags_that_cannot_be_checked_are_refused_in_one_line(arguments: list[str], words: str) -> None:
+    done = check_demo("-q", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err and done.err.count("\n") == 1
+
+
+def test_a_small_batch_keeps_auto_from_nothing() -> None:
+    done = check_demo("--mode", "auto", "-b", "8", "--prompts", "1", "--json")
+    assert done.code == 0 and json.loads(done.out)["answers"] == 1
+
+
+def test_a_prompt_of_ones_own_is_checked_instead_of_the_built_in_ones(tmp_path: Path) -> None:
+    flags = ("check", "-q", "-c", "256", "-n", "8", "--mode", "lookup", "--json")
+    (tmp_path / "prompt").write_text("Explain os.path.join.")
+    typed, read = (
+        json.loads(call(*flags, *prompt).out)
+        for prompt in (["-p", "Explain os.path.join."], ["-f", str(tmp_path / "prompt")])
+    )
+    assert typed["prompts"] == read["prompts"] == 1
+    assert typed["modes"] == read["modes"]
+    assert call("check", "-f", "nosuch").code == 1
+
+
+def test_ctrl_c_ends_a_check_with_nothing_printed() -> None:
+    with start("check", "-n", "400") as process:
+        assert process.stderr and process.stdout
+        for line in process.stderr:
+            if b"plain:" in line:
+                break
+        os.kill(process.pid, signal.SIGINT)
+        assert process.stdout.read() == b""
+        # The next mode may have begun.
+        assert all(re.fullmatch(rb"lacli: \w+: [^\n]*\n", line) for line in process.stderr)
+    assert process.returncode == 130

@@ -1,0 +1,96 @@
+"""Fake engines with a mistake in a mask or a cache call, and some that only round: what a check has to tell apart."""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import suppress
+
+import numpy as np
+
+from lacli.batch import Batch
+from lacli.engine import Floats
+from lacli.errors import BatchRefused
+from tests.fakes.engine import FakeEngine, RuleBroken
+
+
+class LikeLlama(FakeEngine):
+    """Refuses a broken rule as llama.cpp's context does."""
+
+    def decode(self, batch: Batch) -> bool:
+        try:
+            return super().decode(batch)
+        except RuleBroken as error:
+            raise BatchRefused(f"llama_decode failed (-1): {error}") from error
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        # llama.cpp says nothing about a cell that is there already.
+        with suppress(RuleBroken):
+            super().copy(source, target, start, end)
+
+
+class WrongMask(LikeLlama):
+    """A row sees the first token at its position too, whoever it belongs to."""
+
+    def _visible(self, sequence: int, position: int) -> list[tuple[int, int]]:
+        seen = super()._visible(sequence, position)
+        here = ((cell.position, cell.token) for cell in self._cells if cell.position == position)
+        return sorted({*seen, *list(here)[:1]})
+
+
+class LateCopy(LikeLlama):
+    """Copies begin one position too late."""
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        super().copy(source, target, start + 1, end)
+
+
+class WrongCopy(LikeLlama):
+    """The accepted tokens are taken from the next candidate, where that has as many."""
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        held = {cell.position for cell in self._cells if source + 1 in cell.owners}
+        if source and held.issuperset(range(start, end)):
+            source += 1
+        super().copy(source, target, start, end)
+
+
+class LateRemove(LikeLlama):
+    """Removes begin one position too late."""
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        return super().remove(sequence, start + 1, end)
+
+
+class EarlyRemove(LikeLlama):
+    """Removes begin one position too early."""
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        return super().remove(sequence, max(start - 1, 0), end)
+
+
+WRONG = (WrongMask, LateCopy, WrongCopy, LateRemove, EarlyRemove)
+
+
+class Rounding(LikeLlama):
+    """Logits depend a little on the rows of the batch, and the second choice is often close."""
+
+    noise = 0.02
+
+    def decode(self, batch: Batch) -> bool:
+        self.now = len(batch)
+        return super().decode(batch)
+
+    def logits_after(self, context: list[tuple[int, int]]) -> Floats:
+        logits = super().logits_after(context)
+        best = int(logits.argmax())
+        logits[(best + 1) % self.vocabulary] = 3 - 0.015 * (len(context) % 3)
+        if self.now > 1:
+            random = np.random.default_rng(zlib.crc32(repr((self.now, context)).encode()))
+            logits += random.uniform(-self.noise, self.noise, len(logits))
+        return logits
+
+
+class Tied(Rounding):
+    """Near ties, but exact."""
+
+    noise = 0.0
