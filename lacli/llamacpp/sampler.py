@@ -304,7 +304,7 @@ def _grammar(model: LlamaModel, text: str) -> Any:
     log.forget()
     reason, sampler = danger(text), None
     if not reason:
-        with log.kept_quiet(), captured_stderr() as printed:
+        with log.quiet(), captured_stderr() as printed:
             sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
         reason = "" if sampler else complaint(text, "".join(printed), log.last_error())
     if not sampler:
