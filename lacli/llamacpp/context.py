@@ -132,7 +132,7 @@ class LlamaEngine(Closing):
             self._batch, self._struct = batch, _struct_over(batch)
         self._struct.n_tokens = rows
         self.calls += 1
-        with self._heeding_ctrl_c() if not batch.wanted else nullcontext():
+        with self._interruptible() if not batch.wanted else nullcontext():
             status = lib.llama_decode(self._handle, self._struct)
         if status == 0:
             # A state is kept after each row, none from before the first one, and each for one way back.
@@ -212,7 +212,7 @@ class LlamaEngine(Closing):
         self._free()
 
     @contextmanager
-    def _heeding_ctrl_c(self) -> Iterator[None]:
+    def _interruptible(self) -> Iterator[None]:
         """Let Ctrl-C end a piece of the prefill, which may take seconds, at its next operation on the CPU.
 
         Only where Ctrl-C raises KeyboardInterrupt. The caller cuts the piece's rows from the cache.
