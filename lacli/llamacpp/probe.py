@@ -30,6 +30,7 @@ from lacli.llamacpp.build import PYTHON, build_files, processor, rebuild_command
 from lacli.llamacpp.devices import with_threads
 from lacli.llamacpp.settings import ModelSettings, Placement
 from lacli.records import UNREADABLE, read_record, save_record
+from lacli.text.format import counted
 
 COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.probe")
 """Command of a trial; the folder for its files, both numbers of threads and `repack` or `plain` follow."""
@@ -189,7 +190,7 @@ Value = int | float | str | list[str]
 
 def _in_words(case: Case) -> str:
     weights, rows = case
-    return f"in a batch of {rows} row{'s' * (rows > 1)} with {weights} weights"
+    return f"in a batch of {counted(rows, 'row')} with {weights} weights"
 
 
 def _read(printed: str) -> Mapping[Case, npt.NDArray[np.float64]]:

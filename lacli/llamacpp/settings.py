@@ -10,6 +10,7 @@ from typing import Literal
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, ModeName, Switch, check_words
+from lacli.text.format import counted
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
 
@@ -159,7 +160,7 @@ class ModelSettings:
     @property
     def thread_words(self) -> str:
         """The threads of single-row steps in words."""
-        return "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return counted(self.threads, "thread")
 
     @property
     def all_thread_words(self) -> str:
