@@ -130,18 +130,19 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         check_words(self)
+        too_many = f"llama.cpp runs at most {MOST_THREADS} threads"
         ranges = (
-            ("-c", self.context, 0, MOST_CELLS),
-            ("-b", self.batch, 1, math.inf),
-            ("-t", self.threads, 0, MOST_THREADS),
-            ("-tb", self.threads_batch, 0, MOST_THREADS),
+            ("-c", self.context, 0, MOST_CELLS, f"-c can be at most {MOST_CELLS}"),
+            ("-b", self.batch, 1, math.inf, ""),
+            ("-t", self.threads, 0, MOST_THREADS, too_many),
+            ("-tb", self.threads_batch, 0, MOST_THREADS, too_many),
         )
         # llama.cpp checks none of them: more threads than it has room for crash it.
-        for flag, value, least, most in ranges:
+        for flag, value, least, most, too_large in ranges:
             if value < least:
                 raise UsageError(f"{flag} is {value}", f"{flag} must be at least {least}")
             if value > most:
-                raise UsageError(f"{flag} is {value}", f"{flag} can be at most {most}")
+                raise UsageError(f"{flag} is {value}", too_large)
         for flag, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
             if name not in CACHE_TYPES:
                 raise UsageError(f"{flag} {name} is no cache type", "one of " + ", ".join(CACHE_TYPES))
