@@ -37,7 +37,7 @@ class Samplers(NamedTuple):
     """A grammar or None, the sampler chain, and the sampler that draws behind it."""
 
     grammar: Any
-    chain: Any
+    sampler_chain: Any
     last: Any
 
 
@@ -70,7 +70,7 @@ class LlamaSampler(Closing):
                 lib.llama_sampler_reset(sampler)
         # The penalties see the prompt, as in llama.cpp's programs; a grammar sees the answer only.
         for token in text[-self._reach :] if self._reach else ():
-            lib.llama_sampler_accept(self._samplers.chain, token)
+            lib.llama_sampler_accept(self._samplers.sampler_chain, token)
 
     def draw(self, logits: Floats) -> int:
         token = self._drawn(self._samplers, logits)
@@ -120,7 +120,7 @@ class LlamaSampler(Closing):
         return token
 
     def _pick(self, samplers: Samplers, array: Any) -> int:
-        _apply(samplers.last, _apply(samplers.chain, array))
+        _apply(samplers.last, _apply(samplers.sampler_chain, array))
         assert 0 <= array.selected < array.size, "samplers leave at least one candidate"
         chosen = array.data[array.selected]
         # llama.cpp aborts on accepting a token that a grammar forbids.
@@ -142,7 +142,7 @@ class LlamaSampler(Closing):
         return Distribution(tokens, np.bincount(place, shares).astype(np.float64))
 
     def _weighed(self, samplers: Samplers, array: Any) -> Distribution:
-        left = _left_in(_apply(samplers.chain, array))
+        left = _left_in(_apply(samplers.sampler_chain, array))
         logits = left["logit"].astype(np.float64)
         if not np.isfinite(logits.max()):
             raise self._nothing_left()
@@ -243,10 +243,10 @@ def _sampler_chain(model: LlamaModel, settings: SamplingSettings) -> Any:
             lib.llama_sampler_init_xtc(settings.xtc_probability, settings.xtc_threshold, MIN_KEEP, settings.seed),
             lib.llama_sampler_init_temp_ext(settings.temp, settings.dynatemp_range, settings.dynatemp_exp),
         ]
-    chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+    sampler_chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
     for sampler in samplers:
-        lib.llama_sampler_chain_add(chain, sampler)
-    return chain
+        lib.llama_sampler_chain_add(sampler_chain, sampler)
+    return sampler_chain
 
 
 def _last(model: LlamaModel, settings: SamplingSettings) -> Any:
