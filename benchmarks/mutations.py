@@ -211,8 +211,8 @@ MUTANTS = (
     ),
     Mutant(
         "lacli/llamacpp/sampler.py",
-        "left = _left_in(_apply(samplers.chain, array))",
-        "left = self._candidates[: _apply(samplers.chain, array).size]",
+        "left = _left_in(_apply(samplers.sampler_chain, array))",
+        "left = self._candidates[: _apply(samplers.sampler_chain, array).size]",
         ("tests/llamacpp/test_sampler.py",),
     ),
     Mutant(

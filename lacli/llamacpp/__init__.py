@@ -1,1 +1,1 @@
-"""What knows llama.cpp."""
+"""The only folder that knows llama.cpp; `library.py` is the only file that imports it."""

@@ -1,6 +1,6 @@
-"""The llama.cpp that is installed here: its files, its versions in words, and the command that builds it again.
+"""The installed llama.cpp: its files, its versions in words, and the command that builds it again.
 
-Only `load_library` loads it: the rest also describes a build that crashes, or is not there.
+Only `load_library` loads it; the rest also describes a build that crashes or is missing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 PACKAGE = "llama-cpp-python"
 PYTHON = sys.executable or "python3"
-"""This Python; a program that embeds it may not say where it is."""
+"""This Python; empty in sys where a program embeds it."""
 
 GIB = 2**30
 
 Kind = Literal["cuda", "hip", "vulkan", "metal", "rpc", "native", "no-amx"]
-"""What a build is asked for: a backend of ggml's, all instructions of this processor, or none of its AMX."""
+"""A build's option: one of ggml's backends, all instructions of this processor, or no AMX."""
 
 CMAKE_ARGUMENTS: dict[Kind, str] = {
     "cuda": "-DGGML_CUDA=on",
@@ -51,32 +51,32 @@ INSTRUCTIONS = {
     "FP16_VA": "asimdhp",
     "MATMUL_INT8": "i8mm",
 }
-"""ggml's names of instruction sets, and Linux's flags of processors that have them."""
+"""ggml's names of instruction sets, and Linux's flags of the processors with them."""
 
 VENDORS: dict[str, tuple[str, Kind]] = {
     "0x10de": ("an NVIDIA GPU", "cuda"),
     "0x1002": ("an AMD GPU", "vulkan"),
     "0x8086": ("an Intel GPU", "vulkan"),
 }
-"""GPUs and what llama.cpp is built with for them, by their makers' PCI numbers."""
+"""GPUs and the build for them, by their makers' PCI numbers."""
 
 DRIVER_S = 2.0
-"""Seconds that NVIDIA's driver may take to answer."""
+"""Seconds for NVIDIA's driver to answer; a broken one may never do."""
 
 
 class LibraryMissing(Exception):
-    """llama.cpp cannot be loaded; the text is the loader's."""
+    """llama.cpp cannot be loaded, with the loader's reason."""
 
 
 class Library(NamedTuple):
-    """llama.cpp as it is loaded here."""
+    """The loaded llama.cpp."""
 
     build: Build
     devices: list[Device]
 
 
 class Processor(NamedTuple):
-    """The processor's name, and on Linux the flags of all that it can do."""
+    """The processor's name, and on Linux the flags of its instruction sets and other features."""
 
     name: str
     flags: tuple[str, ...] = ()
@@ -93,10 +93,10 @@ def load_library() -> Library:
 
 
 def library_files() -> list[Path]:
-    """The files of llama.cpp's libraries, where llama_cpp would load them."""
+    """Files of the libraries that llama_cpp would load."""
     spec = find_spec("llama_cpp")
     package = Path(spec.origin).parent if spec and spec.origin else Path()
-    # llama_cpp's own variable: which build is described must be the build that it loads.
+    # llama_cpp reads this variable too, and the build described must be the one that it loads.
     found = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or package / "lib")
     return sorted(path for path in found.glob("*") if re.search(r"\.(so|dylib|dll)\b", path.name))
 
@@ -125,7 +125,7 @@ def processor() -> Processor:
 
 
 def gpu_here() -> tuple[str, Kind | None]:
-    """A GPU of this machine, used or not, and what llama.cpp is built with for it; None without a GPU."""
+    """A GPU of this machine, used or not, and the build for it; "" and None without one."""
     if platform.system() == "Darwin":
         return ("Apple's GPU", "metal") if platform.machine() == "arm64" else ("", None)
     with suppress(OSError, subprocess.SubprocessError):  # no driver, or one that does not answer
@@ -145,7 +145,7 @@ def gpu_here() -> tuple[str, Kind | None]:
 
 
 def sound_kind() -> Kind:
-    """What mends a build that fails on this processor: no AMX where it has AMX, else its own instructions.
+    """The build to try after one that fails here: without AMX if the processor has it, else with its own instructions.
 
     GCC 12.2 makes the set-up of ggml's AMX kernels crash (llama.cpp issue 20824); GCC 12.4, 13.3, 14 and clang do not.
     """
@@ -155,10 +155,11 @@ def sound_kind() -> Kind:
 def rebuild_command(*kinds: Kind, as_before: bool = True) -> str:
     """The command of a shell, PowerShell on Windows, that builds llama.cpp again for this Python.
 
-    as_before: with the backends of the build at hand beside `kinds`.
+    as_before: with the backends of the installed build, by the names of its libraries, beside `kinds`.
     """
-    wanted = dict.fromkeys([*(_kinds_here() if as_before else []), *kinds])
-    arguments = " ".join(CMAKE_ARGUMENTS[kind] for kind in wanted)
+    names = {name for path in library_files() for name in re.findall(r"ggml-(\w+)", path.name)}
+    before = [kind for kind in CMAKE_ARGUMENTS if as_before and kind in names]
+    arguments = " ".join(CMAKE_ARGUMENTS[kind] for kind in dict.fromkeys([*before, *kinds]))
     on_windows = platform.system() == "Windows"
     # PowerShell runs a quoted program only after an ampersand.
     python = f"& '{PYTHON}'" if on_windows else shlex.quote(PYTHON)
@@ -168,14 +169,8 @@ def rebuild_command(*kinds: Kind, as_before: bool = True) -> str:
     return f'$env:CMAKE_ARGS="{arguments}"; {pip}' if on_windows else f'CMAKE_ARGS="{arguments}" {pip}'
 
 
-def _kinds_here() -> list[Kind]:
-    """The backends of the build at hand that have to be asked for, by the names of its libraries."""
-    names = {name for path in library_files() for name in re.findall(r"ggml-(\w+)", path.name)}
-    return [kind for kind in CMAKE_ARGUMENTS if kind in names]
-
-
 def _requirement() -> str:
-    """llama-cpp-python with the range of versions that lacli takes, from its own metadata or its checkout."""
+    """llama-cpp-python with lacli's range of versions, from lacli's metadata or its checkout."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -200,14 +195,14 @@ def version_lines(library: Library) -> list[str]:
 
 
 def build_words(build: Build) -> str:
-    """llama-cpp-python's version, and those of llama.cpp and ggml in it, as far as the library says."""
+    """llama-cpp-python's version with those of llama.cpp and ggml, if known."""
     versions = {"llama.cpp": build.llama, "ggml": build.ggml, "commit": build.commit}
     inside = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     return f"{PACKAGE} {build.python}" + (f" ({inside})" if inside else "")
 
 
 def backend_words(backend: Backend) -> str:
-    """A backend's name and what its build uses: CPU: AVX2, FMA."""
+    """A backend's name and the features of its build: CPU: AVX2, FMA."""
     return f"{backend.name}: {', '.join(backend.features)}" if backend.features else backend.name
 
 
@@ -216,11 +211,6 @@ def device_words(device: Device) -> str:
     words = f"{device.name}: {device.description.strip()}"
     if not device.total:
         return words
-    if not device.is_gpu:  # ggml calls all of the processor's memory free
-        return f"{words}, {gib(device.total)} GiB"
-    return f"{words}, {gib(device.free)} of {gib(device.total)} GiB free"
-
-
-def gib(size: int) -> str:
-    """Bytes as GiB: 0.4, 7.5, 120."""
-    return f"{size / GIB:.1f}" if size < 100 * GIB else f"{size / GIB:.0f}"
+    total = f"{device.total / GIB:.1f} GiB"
+    # ggml calls all of the processor's memory free.
+    return f"{words}, {device.free / GIB:.1f} of {total} free" if device.is_gpu else f"{words}, {total}"

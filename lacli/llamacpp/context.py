@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import signal
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -19,7 +18,7 @@ from lacli.batch import Batch, Ints
 from lacli.engine import Engine, Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llamacpp.devices import bounded_by_free_memory
-from lacli.llamacpp.library import lib, library
+from lacli.llamacpp.library import free_with, lib, library
 from lacli.llamacpp.logits import LogitsView, in_order, ranked
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
@@ -27,13 +26,13 @@ from lacli.settings import DecodeSettings
 from lacli.text.files import Closing
 
 CONTEXT_PAD = 256
-"""llama.cpp rounds a context up to a multiple of this many cells."""
+"""Cells to whose multiple llama.cpp rounds a context up."""
 
 MOST_BACK = 8
-"""Guesses that a recurrent state shall be taken back by: each one costs the memory of a whole copy of that state."""
+"""Guesses by which a recurrent state can be taken back, at most: each costs the memory of a copy of that state."""
 
 CANDIDATES = 8
-"""Tokens of a row that a backend keeps for mode auto; it copies these to the host instead of a whole vocabulary."""
+"""Tokens of a row that a GPU selects for mode auto and copies to the host in place of the whole vocabulary."""
 
 FLASH_ATTENTION = {
     "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
@@ -45,8 +44,8 @@ FLASH_ATTENTION = {
 class Context(Engine, Protocol):
     """An open context of llama.cpp, in this process or in another.
 
-    memory: MiB of its buffers. calls: how often it has decoded. back: guesses that can be taken back after a step, -1
-    for any number and trees.
+    memory: MiB of its buffers. calls: decodes made. back: guesses that can be taken back after a step, -1 for any
+    number and trees.
     """
 
     memory: float
@@ -54,18 +53,18 @@ class Context(Engine, Protocol):
     back: int
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """Whether these settings can decode in this context. raw_logits: they sample from them."""
+        """True if `decode` fits into this context. raw_logits: it samples from all logits of a row."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Free the context."""
 
 
 class LlamaEngine(Closing):
-    """One llama_context as an Engine; close it before its model, or use it in `with`.
+    """One llama_context as a Context; close it before its model, or use it in `with`.
 
-    memory: MiB of its buffers, the weights not counted. calls: how often it has decoded. back: guesses that can be
-    taken back after a step, -1 for any number and trees.
-    Raises ModelLoadError when the context does not fit into memory or its options contradict each other.
+    backend_greedy: choose greedy tokens where the logits are; None: only on a GPU, where it saves the logits' way to
+    the host, while on the CPU one vectorised argmax is faster (docs/measured.md). Raises ModelLoadError when the
+    context does not fit into memory or its options contradict each other.
     """
 
     def __init__(
@@ -76,10 +75,6 @@ class LlamaEngine(Closing):
         *,
         backend_greedy: bool | None = None,
     ) -> None:
-        """backend_greedy: whether greedy tokens are chosen where the logits are; None: where that is a GPU.
-
-        There it saves the logits' way to the host; on the CPU one vectorised argmax is faster (docs/measured.md).
-        """
         self._model = model
         self._log = library()
         self.sequences = decode.sequences
@@ -89,18 +84,16 @@ class LlamaEngine(Closing):
         self._most_outputs = int(parameters.n_outputs_max)
         self._plain_keys = settings.cache_type_k in PLAIN_CACHE_TYPES
         self._samplers: list[Any] = []
-        self._keeps_candidates = False
+        self._selects_candidates = False
         if model.chooses if backend_greedy is None else backend_greedy:
             self._add_samplers(parameters, decode)
         self._log.forget()
         self._log.take_buffers()
-        # A GPU driver reserves addresses, not memory, so no bound there; it refuses what it does not have.
+        # A GPU's driver reserves addresses beyond the memory; it refuses a context without room itself.
         with nullcontext() if model.offloaded else bounded_by_free_memory():
             self._handle = lib.llama_init_from_model(model.handle, parameters)
-        # The model is named, so that it outlives the context also where both are dropped at once.
-        self._free = weakref.finalize(self, _free_context, self._handle, self._samplers, model)
-        # At the end of the program the system takes the memory: a thread may decode still.
-        self._free.atexit = False
+        # The model is an argument, so that it outlives the context when both are dropped at once.
+        self._free = free_with(self, _free_context, self._handle, self._samplers, model)
         if not self._handle:
             self.close()
             reason = self._log.last_error()
@@ -120,11 +113,10 @@ class LlamaEngine(Closing):
         self._snapshots = 0
         self._batch: Batch | None = None
         self._logits = LogitsView(ctypes.c_float, self._most_outputs, self.vocabulary)
-        self._kept_tokens = LogitsView(ctypes.c_int32, self._most_outputs, self.vocabulary)
-        self._kept_logits = LogitsView(ctypes.c_float, self._most_outputs, self.vocabulary)
+        self._selected_tokens = LogitsView(ctypes.c_int32, self._most_outputs, self.vocabulary)
+        self._selected_logits = LogitsView(ctypes.c_float, self._most_outputs, self.vocabulary)
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """Whether these settings can decode in this context. raw_logits: they sample from them."""
         fits = bool(self._handle) and decode.sequences <= self.sequences and decode.most_outputs <= self._most_outputs
         fits = fits and (self.back < 0 or decode.back <= self.back)
         return fits and not (raw_logits and self._samplers)
@@ -140,10 +132,10 @@ class LlamaEngine(Closing):
             self._batch, self._struct = batch, _struct_over(batch)
         self._struct.n_tokens = rows
         self.calls += 1
-        with self._heeding_ctrl_c() if not batch.wanted else nullcontext():
+        with self._interruptible() if not batch.wanted else nullcontext():
             status = lib.llama_decode(self._handle, self._struct)
         if status == 0:
-            # The state is kept after each row, not from before the first one, and for one way back.
+            # A state is kept after each row, none from before the first one, and each for one way back.
             self._snapshots = min(self.back, rows - 1)
             return True
         if status == 1:
@@ -154,11 +146,11 @@ class LlamaEngine(Closing):
         raise kind(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
 
     def greedy(self) -> Ints:
-        if (kept := self._kept(1)) is not None:
-            best, found = kept.tokens[:, 0], kept.logits[:, 0].tolist()
+        if (selected := self._candidates(1)) is not None:
+            best, found = selected.tokens[:, 0], selected.logits[:, 0].tolist()
         else:
             logits = self.logits()
-            best = self._best(logits)
+            best = self._chosen(logits)
             found = map(logits.item, range(len(best)), best.tolist())
         # The argmax of a row with a NaN is that NaN, so no other logit needs a look.
         if not all(map(isfinite, found)):
@@ -169,27 +161,23 @@ class LlamaEngine(Closing):
         return best
 
     def logits(self) -> npt.NDArray[np.float32]:
-        """The last batch's logits, (outputs, vocabulary) float32, valid until the next decode.
-
-        Not there where the backend keeps a few candidates only.
-        """
+        """The last batch's logits, (outputs, vocabulary) float32, valid until the next decode; not with candidates."""
         assert self._batch is not None, "nothing is decoded yet"
         if not self._samplers:
             return self._logits.at(lib.llama_get_logits(self._handle))[: self._batch.wanted]
         # A sampler that chooses, or that the device cannot run, leaves the logits as they are; none are copied raw.
         first = int(self._batch.outputs.argmax())
-        assert lib.llama_get_sampled_logits_count_ith(self._handle, first) == self.vocabulary, (
-            "only candidates are kept"
-        )
-        return self._kept_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[: self._batch.wanted]
+        there = lib.llama_get_sampled_logits_count_ith(self._handle, first)
+        assert there == self.vocabulary, "only candidates were copied"
+        return self._selected_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[: self._batch.wanted]
 
     def row_logits(self, row: int) -> npt.NDArray[np.float32]:
         logits: npt.NDArray[np.float32] = self.logits()[row]
         return logits
 
     def successors(self, most: int) -> Successors:
-        kept = self._kept(most)
-        return ranked(self.logits(), most) if kept is None else kept
+        selected = self._candidates(most)
+        return ranked(self.logits(), most) if selected is None else selected
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         lib.llama_memory_seq_cp(self._memory, source, target, start, end)
@@ -198,7 +186,7 @@ class LlamaEngine(Closing):
         if self.back >= 0 and start > 0:
             last = lib.llama_memory_seq_pos_max(self._memory, sequence)
             if start <= last and not 0 <= end <= last:
-                # llama.cpp only looks whether there could be a snapshot, and one of another step is as good to it.
+                # llama.cpp would also take the snapshot of another step.
                 if last + 1 - start > self._snapshots:
                     return False
                 self._snapshots = 0
@@ -219,15 +207,15 @@ class LlamaEngine(Closing):
         return self._model.is_end(token)
 
     def close(self) -> None:
-        # A generator that is closed later finds no memory, which llama.cpp takes for an empty one.
+        # A generator closed later finds no memory, which llama.cpp takes for an empty one.
         self._handle = self._memory = self._batch = None
         self._free()
 
     @contextmanager
-    def _heeding_ctrl_c(self) -> Iterator[None]:
-        """Let Ctrl-C end a piece of prompt at its next operation on the CPU: some take seconds.
+    def _interruptible(self) -> Iterator[None]:
+        """Let Ctrl-C end a piece of the prefill, which may take seconds, at its next operation on the CPU.
 
-        Only where Ctrl-C would raise KeyboardInterrupt. What the piece has left in the cache is the caller's to cut.
+        Only where Ctrl-C raises KeyboardInterrupt. The caller cuts the piece's rows from the cache.
         """
         in_main_thread = threading.current_thread() is threading.main_thread()
         if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -267,9 +255,9 @@ class LlamaEngine(Closing):
         parameters.type_v = _cache_type(settings.cache_type_v)
         return parameters
 
-    def _kept(self, most: int) -> Successors | None:
-        """The best of what the backend keeps of each output row; None where it keeps no candidates."""
-        if not self._keeps_candidates:
+    def _candidates(self, most: int) -> Successors | None:
+        """The best of the candidates that the GPU selected of each output row; None where it selects none."""
+        if not self._selects_candidates:
             return None
         assert self._batch is not None, "nothing is decoded yet"
         first, wanted = int(self._batch.outputs.argmax()), self._batch.wanted
@@ -277,14 +265,14 @@ class LlamaEngine(Closing):
         if not 0 < there <= CANDIDATES:
             return None
         # One address is enough: llama.cpp lays the rows out a whole vocabulary apart.
-        tokens = self._kept_tokens.at(lib.llama_get_sampled_candidates_ith(self._handle, first))[:wanted, :there]
-        logits = self._kept_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[:wanted, :there]
-        kept = in_order(Successors(tokens, logits))
-        return Successors(kept.tokens[:, :most], kept.logits[:, :most])
+        tokens = self._selected_tokens.at(lib.llama_get_sampled_candidates_ith(self._handle, first))[:wanted, :there]
+        logits = self._selected_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[:wanted, :there]
+        found = in_order(Successors(tokens, logits))
+        return Successors(found.tokens[:, :most], found.logits[:, :most])
 
-    def _best(self, logits: npt.NDArray[np.float32]) -> Ints:
-        """The most probable token of each output row: as the backend chose it, or by the logits where it did not."""
-        if self._samplers and not self._keeps_candidates:
+    def _chosen(self, logits: npt.NDArray[np.float32]) -> Ints:
+        """The most probable token of each output row: the backend's choice, or by the logits without one."""
+        if self._samplers and not self._selects_candidates:
             assert self._batch is not None
             rows = np.flatnonzero(self._batch.outputs[: len(self._batch)]).tolist()
             tokens = np.fromiter((lib.llama_get_sampled_token_ith(self._handle, row) for row in rows), np.int32)
@@ -294,18 +282,18 @@ class LlamaEngine(Closing):
         return best
 
     def _add_samplers(self, parameters: Any, decode: DecodeSettings | Capacity) -> None:
-        """One chain a sequence: an output row whose id has none would bring all raw logits back.
+        """Give each sequence a sampler chain: an output row without one would bring all raw logits back.
 
-        What is most probable of the candidates is found on the host: llama.cpp's greedy sampler would give its index.
+        The best candidate is found on the host: llama.cpp's greedy sampler would give its index, not its token.
         """
-        self._keeps_candidates = decode.recycles
+        self._selects_candidates = decode.recycles
         configs = (lib.llama_sampler_seq_config * decode.sequences)()
         for sequence, config in enumerate(configs):
-            chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+            sampler_chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
             chooser = lib.llama_sampler_init_top_k(CANDIDATES) if decode.recycles else lib.llama_sampler_init_greedy()
-            lib.llama_sampler_chain_add(chain, chooser)
-            self._samplers.append(chain)
-            config.seq_id, config.sampler = sequence, ctypes.cast(chain, ctypes.c_void_p)
+            lib.llama_sampler_chain_add(sampler_chain, chooser)
+            self._samplers.append(sampler_chain)
+            config.seq_id, config.sampler = sequence, ctypes.cast(sampler_chain, ctypes.c_void_p)
         self._sampler_configs = configs
         parameters.samplers, parameters.n_samplers = configs, decode.sequences
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
@@ -319,10 +307,10 @@ def _free_context(handle: Any, samplers: list[Any], _: LlamaModel) -> None:
 
 
 def most_back(model: LlamaModel, loading: ModelSettings) -> int:
-    """Guesses that the model can take back after a step: -1 for any number and trees, k for chains of at most k."""
+    """Guesses that the model can take back after a step: -1 for any number and trees, k for chains up to k."""
     if not model.chain_only:
         return -1
-    # llama.cpp keeps the rows of a way back in one piece of a batch, and aborts where that has no row more.
+    # llama.cpp needs the rows of a way back and one more in one piece of a batch, and aborts otherwise.
     most = min(MOST_BACK, loading.batch - 2)
     if most <= 0:
         return 0
@@ -333,13 +321,13 @@ def most_back(model: LlamaModel, loading: ModelSettings) -> int:
 
 
 def _cache_type(name: str) -> int:
-    """ggml's number of a type; llama_cpp has no name for one of them."""
+    """ggml's number of a type; llama_cpp lacks GGML_TYPE_BF16."""
     number: int = 30 if name == "bf16" else getattr(lib, f"GGML_TYPE_{name.upper()}")
     return number
 
 
 def _struct_over(batch: Batch) -> Any:
-    """A llama_batch whose arrays are the batch's own; it is good as long as the batch lives."""
+    """A llama_batch over the arrays of `batch`, valid while that lives."""
     return lib.llama_batch(
         token=batch.tokens.ctypes.data_as(ctypes.POINTER(lib.llama_token)),
         pos=batch.positions.ctypes.data_as(ctypes.POINTER(lib.llama_pos)),

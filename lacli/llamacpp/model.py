@@ -5,21 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import weakref
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lacli.errors import LacliError, ModelLoadError, PromptError
-from lacli.llamacpp.devices import (
-    CPU,
-    FUNCTIONS,
-    apply_placement,
-    offloading,
-    settled,
-)
-from lacli.llamacpp.library import _switch_tiles, declared, devices, lib, library
+from lacli.llamacpp.devices import CPU, FUNCTIONS, apply_placement, offloading, settled
+from lacli.llamacpp.library import declared, devices, free_with, lib, library, switch_tiles
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import Closing
@@ -27,7 +20,7 @@ from lacli.text.format import count_in_words
 from lacli.text.jinja import compile_template
 
 LARGEST_DEFAULT_CONTEXT = 8192
-"""A model's own context is used up to here; -c asks for more."""
+"""Most tokens of a context without -c: 1 GiB of F16 cache at 32 layers with 8 key-value heads of width 128."""
 
 DAMAGED = "the file may be damaged, incomplete or of a newer kind: fetch it again or update llama-cpp-python"
 
@@ -37,22 +30,21 @@ NOT_LOADED = {
     "split buffers": "-sm layer splits between all devices",
     "unable to allocate": "fewer layers on a GPU (-ngl), more devices (-dev) or a smaller model may fit",
 }
-"""What to do, by what llama.cpp says of a model that it cannot load."""
-
+"""Hints by a part of llama.cpp's reason why it cannot load a model."""
 
 ESCAPED = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))", re.DOTALL)
 
 LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
-"""How an RWKV vocabulary writes bytes (llama_unescape_rwkv_token)."""
+"""Escapes of bytes in an RWKV vocabulary (llama_unescape_rwkv_token)."""
 
 
 def offloads(settings: ModelSettings) -> bool:
-    """Whether a model with these settings computes on a GPU, of this machine or of another."""
+    """True if a model with these settings computes on a GPU, of this machine or of another."""
     return settings.gpu_layers != 0 and bool(offloading(settings.placement, devices(memory=False)))
 
 
 def _lacks_bytes(texts: Iterable[bytes]) -> bool:
-    """Whether a sentencepiece vocabulary has no token for some byte, which llama.cpp would throw for."""
+    """True if a sentencepiece vocabulary has no token for some byte, for which llama.cpp would throw."""
     byte_of = {name: byte for byte in range(256) for name in (b"<0x%02X>" % byte, bytes([byte]))}
     missing = set(range(256))
     for text in texts:
@@ -64,7 +56,7 @@ def _lacks_bytes(texts: Iterable[bytes]) -> bool:
 
 
 def _lacks_first_bytes(texts: Iterable[bytes]) -> bool:
-    """Whether an RWKV vocabulary has a token but not its first byte: llama.cpp reads that byte again and again."""
+    """True if an RWKV vocabulary lacks the first byte of a token, which llama.cpp would read again and again."""
 
     def byte(escaped: re.Match[bytes]) -> bytes:
         return bytes.fromhex(escaped[1].decode()) if escaped[1] else LETTERS.get(escaped[2], escaped[2])
@@ -76,10 +68,9 @@ def _lacks_first_bytes(texts: Iterable[bytes]) -> bool:
 class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
-    memory: MiB that its weights take, mapped from the file or copied to a device. simulated: its weights are not read
-    and its contexts take no memory but say how much they would; nothing can be decoded then. Kernels that fail on this
-    processor are left out (`probe.proven`).
-    Raises ModelLoadError when llama.cpp cannot read the file or lacli cannot decode with its kind of model.
+    memory: MiB of its weights, mapped from the file or copied to a device. simulated: the weights are not read, and
+    contexts only say how much memory they would take. Kernels that fail on this processor are left out
+    (`probe.proven`). Raises ModelLoadError for a file that llama.cpp cannot read or lacli cannot decode.
     """
 
     def __init__(self, path: Path, settings: ModelSettings, *, verbose: bool = False, simulated: bool = False) -> None:
@@ -91,28 +82,28 @@ class LlamaModel(Closing):
             settings, _ = proven(settings)
         settings = settled(settings, devices(memory=False))
         parameters = lib.llama_model_default_params()
-        kept = apply_placement(parameters, settings, declared(*FUNCTIONS))
+        pointed_to = apply_placement(parameters, settings, declared(*FUNCTIONS))
         parameters.use_extra_bufts = settings.repack
         if simulated:
             parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
-        _switch_tiles(settings.tiled)
+        switch_tiles(settings.tiled)
         self.path, self.placement = path, settings.placement
         self.offloaded = offloads(settings)
         self._formatters: dict[str, Callable[..., str]] = {}
         handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
-        del kept  # what the parameters pointed to
+        del pointed_to
         if not handle:
-            raise self._not_loaded()
+            reason = self._log.last_error().removeprefix("error loading model: ")
+            hint = next((hint for words, hint in NOT_LOADED.items() if words in reason), DAMAGED)
+            raise ModelLoadError(f"cannot load {path.name}: {reason}", hint)
         self._handle, self._vocabulary_handle = handle, lib.llama_model_get_vocab(handle)
-        self._free = weakref.finalize(self, lib.llama_model_free, handle)
-        # At the end of the program the system takes the memory: a thread may decode still.
-        self._free.atexit = False
+        self._free = free_with(self, lib.llama_model_free, handle)
         self.memory = self._log.take_buffers()
         self._refuse()
 
     @property
     def closed(self) -> bool:
-        """Whether its memory is given back, so that nothing can be asked of it any more."""
+        """True once its memory is given back, so that nothing can be asked of it."""
         return not self._free.alive
 
     @property
@@ -123,7 +114,7 @@ class LlamaModel(Closing):
 
     @property
     def vocabulary_handle(self) -> Any:
-        """The llama_vocab, which is a part of the model."""
+        """The llama_vocab, a part of the model."""
         self.check_open()
         return self._vocabulary_handle
 
@@ -132,22 +123,22 @@ class LlamaModel(Closing):
         """Architecture, size and type in llama.cpp's words."""
         buffer = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self.handle, buffer, len(buffer))
-        # It names the sizes of well-known models only.
+        # llama.cpp knows the sizes of well-known models only.
         return buffer.value.decode("utf-8", "replace").replace("?B", count_in_words(self.parameters))
 
     @property
     def parameters(self) -> int:
-        """How many numbers its weights are."""
+        """Elements of all weights."""
         return int(lib.llama_model_n_params(self.handle))
 
     @property
     def size(self) -> int:
-        """Bytes of its weights."""
+        """Bytes of all weights."""
         return int(lib.llama_model_size(self.handle))
 
     @property
     def devices(self) -> str:
-        """Where it computes, in a word or two, or the devices that were named."""
+        """The device that computes, or the devices that were named."""
         if not self.offloaded:
             return CPU
         named = self.placement.devices
@@ -157,7 +148,7 @@ class LlamaModel(Closing):
 
     @property
     def chooses(self) -> bool:
-        """Whether tokens can be chosen where the logits are, on a GPU; -sm tensor has parts of them on each."""
+        """True if tokens can be chosen where the logits are, on a GPU; -sm tensor has parts of them on each."""
         return self.offloaded and self.placement.split_mode != "tensor"
 
     @property
@@ -167,7 +158,7 @@ class LlamaModel(Closing):
 
     @property
     def default_context(self) -> int:
-        """Tokens of the context that is made when none is asked for."""
+        """Tokens of a context without -c."""
         return min(self.context, LARGEST_DEFAULT_CONTEXT)
 
     @property
@@ -180,7 +171,7 @@ class LlamaModel(Closing):
 
     @property
     def chain_only(self) -> str:
-        """Why this model takes no trees, and only chains that it can go back by (`most_back`), or an empty string."""
+        """The reason why this model takes no trees, and only chains no longer than `most_back`; "" without one."""
         if lib.llama_model_is_recurrent(self.handle):
             return "a recurrent model keeps one state and cannot forget a wrong guess"
         if lib.llama_model_is_hybrid(self.handle):
@@ -188,16 +179,15 @@ class LlamaModel(Closing):
         return ""
 
     def tokenize(self, text: str, *, add_special: bool = True, special: bool = True) -> list[int]:
-        """Token ids of a text; the names of special tokens in it become those tokens (llama.cpp's rule for prompts).
+        """Token ids of `text`; names of special tokens in it become those tokens (llama.cpp's rule for prompts).
 
-        special: False leaves the names of control tokens text.
+        special: False leaves the names of control tokens text. Raises PromptError for text that is no valid Unicode.
         """
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
-            raise PromptError(
-                "the prompt is not valid Unicode (a lone surrogate)", "give text that is UTF-8"
-            ) from error
+            what = "the prompt is not valid Unicode (a lone surrogate)"
+            raise PromptError(what, "give text that is UTF-8") from error
         count = -lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), None, 0, add_special, special)
         if count <= 0:
             return []
@@ -207,7 +197,7 @@ class LlamaModel(Closing):
 
     @cached_property
     def control_tokens(self) -> dict[str, tuple[bool, bool]]:
-        """Names that stay text where `special` is False; whether such a token takes the space left and right of it."""
+        """Names that stay text with `special` False, and whether each token takes the space left and right of it."""
         vocabulary = self.vocabulary_handle
         attributes = [lib.llama_vocab_get_attr(vocabulary, token) for token in range(self.vocabulary)]
         return {
@@ -217,7 +207,7 @@ class LlamaModel(Closing):
         }
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of one token, which may be a part of a character; special tokens have none unless asked for."""
+        """The bytes of one token, possibly a part of a character; those of special tokens only with `special`."""
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -236,25 +226,25 @@ class LlamaModel(Closing):
         return bool(lib.llama_vocab_is_eog(self.vocabulary_handle, token))
 
     def ends(self) -> list[int]:
-        """All tokens that end a generation."""
+        """All tokens that end an answer."""
         vocabulary = self.vocabulary_handle
         return [token for token in range(self.vocabulary) if lib.llama_vocab_is_eog(vocabulary, token)]
 
     @property
     def suppressed(self) -> list[int]:
-        """Tokens that the model's file says must never be generated."""
+        """Tokens that must never be generated, by the model's file."""
         count = ctypes.c_int32()
         tokens = lib.llama_vocab_get_suppress_tokens(self.vocabulary_handle, ctypes.byref(count))
         return [tokens[index] for index in range(count.value)]
 
     @property
     def chat_template(self) -> str:
-        """The file's own Jinja template, or an empty string."""
+        """The file's own Jinja template, or ""."""
         template = lib.llama_model_chat_template(self.handle, None)
         return template.decode("utf-8", "replace") if template else ""
 
     def compile_template(self, source: str) -> Callable[..., str]:
-        """A Jinja template as a function of `messages`. Raises PromptError when it is broken."""
+        """Compile the Jinja template `source` to a function of `messages`, once. Raises PromptError if it is broken."""
         # Compiling a template takes longer than rendering a prompt and reading its tokens.
         if source not in self._formatters:
             self._formatters[source] = compile_template(source, self.bos(), self.eos())
@@ -264,34 +254,29 @@ class LlamaModel(Closing):
         self._free()
 
     def check_open(self) -> None:
-        """Raise LacliError where it is closed."""
+        """Raise LacliError if it is closed."""
         if self.closed:
             raise LacliError(f"{self.path.name} is closed", "load the model again")
 
     def _special(self, token: int) -> str:
         return "" if token < 0 else self.piece(token, special=True).decode("utf-8", "replace")
 
-    def _not_loaded(self) -> ModelLoadError:
-        reason = self._log.last_error().removeprefix("error loading model: ")
-        hint = next((hint for words, hint in NOT_LOADED.items() if words in reason), DAMAGED)
-        return ModelLoadError(f"cannot load {self.path.name}: {reason}", hint)
-
     def _refuse(self) -> None:
-        """Models that do not generate one token after another are not for us."""
-        kind = ""
+        """Close and raise ModelLoadError if the model does not generate one token after another."""
+        hint = "lacli decodes causal text models only"
         if lib.llama_model_has_encoder(self.handle):
-            kind = "an encoder (or encoder-decoder) model"
+            what = f"{self.path.name} is an encoder (or encoder-decoder) model"
         elif lib.llama_model_is_diffusion(self.handle):
-            kind = "a diffusion model"
-        if kind:
-            self.close()
-            raise ModelLoadError(f"{self.path.name} is {kind}", "lacli decodes causal text models only")
-        if fault := self._vocabulary_fault():
-            self.close()
-            raise ModelLoadError(f"cannot use {self.path.name}: {fault}", DAMAGED)
+            what = f"{self.path.name} is a diffusion model"
+        elif fault := self._vocabulary_fault():
+            what, hint = f"cannot use {self.path.name}: {fault}", DAMAGED
+        else:
+            return
+        self.close()
+        raise ModelLoadError(what, hint)
 
     def _vocabulary_fault(self) -> str:
-        """Say why some text would end the process in `llama_tokenize`, or never end there; empty where none does."""
+        """The reason why `llama_tokenize` would end the process on some text, or never return; "" without one."""
         kind = lib.llama_vocab_type(self._vocabulary_handle)
         if kind == lib.LLAMA_VOCAB_TYPE_NONE:
             return "it has no vocabulary"

@@ -1,8 +1,8 @@
 """Try this build of llama.cpp on this processor in a child process, which may crash.
 
 Some builds end by a signal at their first batch of two rows: ggml's AMX kernels as GCC 12.2 compiles them, a library
-made for another processor. Each build is tried before its first use, once a processor and number of threads, and the
-records keep what came out.
+made for another processor. Each build is tried before its first use, once per processor and number of threads, and the
+records keep the outcome.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -25,69 +25,68 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.errors import ModelLoadError
-from lacli.llamacpp.build import (
-    PYTHON,
-    build_files,
-    processor,
-    rebuild_command,
-    sound_kind,
-)
+from lacli.llamacpp.build import PYTHON, build_files, processor, rebuild_command, sound_kind
 from lacli.llamacpp.devices import with_threads
 from lacli.llamacpp.settings import ModelSettings, Placement
+from lacli.text.format import counted
 from lacli.text.records import Records, state_file
 
 COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.probe")
-"""Starts a trial; the folder for its files, both numbers of threads and `repack` or `plain` follow."""
+"""Command of a trial; the folder for its files, both numbers of threads and `repack` or `plain` follow."""
 
 IN_TRIAL = "LACLI_TRIAL"
-"""Set in the environment of a trial, which uses the build untried, whatever program sys.executable is."""
+"""Set in the environment of a trial, which must use the build untried; sys.executable may be another program."""
 
 REFERENCE = "F16"
 WEIGHTS = {REFERENCE: 1, "Q8_0": 7, "Q4_0": 2, "Q4_K": 14, "Q6_K": 18}
-"""llama_ftype of the weights that are tried: types of most model files, each with kernels of its own."""
+"""llama_ftype of the tried weights: those of most model files, each with kernels of its own."""
 
 ROWS = (1, 2, 16)
-"""Rows of the batches: one row, a few rows and a whole AMX tile have kernels of their own."""
+"""Rows of the tried batches: one row, a few rows and a whole AMX tile have kernels of their own."""
+
+Case = tuple[str, int]
+"""A type of weights and the rows of a batch."""
+
+CASES: tuple[Case, ...] = tuple((weights, rows) for weights in WEIGHTS for rows in ROWS)
+"""All batches in the order of their trial."""
 
 LEAST_COSINE = 0.8
-"""Least cosine of a row's logits with those of F16 weights: sound kernels gave 0.93 (Q4_0) to 1.0, unrelated logits of
+"""Least cosine of a row's logits with those of F16 weights: sound kernels gave 0.93 (Q4_0) to 1.0; unrelated logits of
 64 tokens give 0.0 with a spread of 0.13."""
 
 PATIENCE_S = 60.0
-"""Seconds that a trial may take: a hundred times what it took on two cores (0.6 s)."""
+"""Seconds for a trial: a hundred times its 0.6 s on two cores."""
 
 CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
-"""Signals by which computing ends a process; others come from a user, a supervisor or a system short of memory."""
+"""Signals of failed computing; others come from a user, a supervisor or a system short of memory."""
 
 CELLS, VOCABULARY, WIDTH, KEY_WIDTH, HEADS = 256, 64, 256, 128, 4
-"""Shape of the model that is tried: one layer of the least width that K-quants allow, 0.8 MB in F16."""
+"""Shape of the tried model: one layer of the least width that K-quants allow, 0.8 MB in F16."""
 
 NO_ANSWER = "no answer"
-"""How the fault of a trial that took too long begins. A busy machine may be the cause, so it is believed for a day."""
+"""Begins the fault of a trial that took too long; a busy machine may be the cause, so it is believed for a day."""
 
-A_DAY = 86_400
-"""Seconds."""
+A_DAY_S = 86_400
 
 KIND = "trial"
 """The records' kind."""
 
 
 def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
-    """Return settings under which this build computes rightly here, and a sentence where that took a change.
+    """Return settings under which this build computes rightly here, and a sentence if that took a change.
 
-    Both numbers of threads are decided in what is returned. Raises ModelLoadError where nothing works.
+    Both numbers of threads are decided in the result. Raises ModelLoadError if no settings help.
     """
     settings = with_threads(settings)
     notes = [*trouble_with(state_file())]
     fault = fault_of(settings.threads, settings.threads_batch, settings.repack)
     if not fault:
         return settings, " ".join(notes)
+    fails, command = f"this build of llama.cpp fails on this processor: {fault}", rebuild_command(sound_kind())
     if settings.repack and not fault_of(settings.threads, settings.threads_batch, repack=False):
-        what = f"this build of llama.cpp fails on this processor: {fault}. Its faster kernels are off (--no-repack)"
-        notes.append(f"{what}; a sound build: {rebuild_command(sound_kind())}")
+        notes.append(f"{fails}. Its faster kernels are off (--no-repack); a sound build: {command}")
         return replace(settings, repack=False), ". ".join(notes)
-    hint = f"build it: {rebuild_command(sound_kind())}"
-    raise ModelLoadError(f"this build of llama.cpp fails on this processor: {fault}", hint)
+    raise ModelLoadError(fails, f"build it: {command}")
 
 
 @cache
@@ -100,14 +99,14 @@ def trouble_with(records: Path) -> tuple[str, ...]:
 
 @cache
 def fault_of(threads: int, threads_batch: int, repack: bool) -> str:
-    """Say what goes wrong with this build here in a few words, '' if nothing does or no child could tell.
+    """The fault of this build here in a few words, "" without one or where no child could tell.
 
-    repack: with the kernels for repacked weights and AMX, or without (llama.cpp's use_extra_bufts).
+    repack: with the kernels for repacked weights and AMX (llama.cpp's use_extra_bufts).
     """
     if IN_TRIAL in os.environ:
         return ""
     match Records(state_file()).read(KIND, _key(threads, threads_batch, repack)):
-        case {"fault": str(fault), "at": float(at)} if not fault.startswith(NO_ANSWER) or time() - at < A_DAY:
+        case {"fault": str(fault), "at": float(at)} if not fault.startswith(NO_ANSWER) or time() - at < A_DAY_S:
             return fault
     try:
         return trial(threads, threads_batch, repack)
@@ -116,38 +115,38 @@ def fault_of(threads: int, threads_batch: int, repack: bool) -> str:
 
 
 def forget() -> None:
-    """Forget all outcomes, so that the next use tries this build again."""
+    """Remove all outcomes, so that the next use tries this build again."""
     fault_of.cache_clear()
     Records(state_file()).forget(KIND)
 
 
 def _key(threads: int, threads_batch: int, repack: bool) -> dict[str, object]:
-    """What an outcome is kept under: the files of the build, the processor, and how it is tried."""
+    """What an outcome is kept under: the files of the build, the processor and the settings of the trial."""
     tried = {"threads": threads, "threads_batch": threads_batch, "repack": repack}
     return {"build": build_files(), "processor": processor(), **tried}
 
 
 def trial(threads: int, threads_batch: int, repack: bool) -> str:
-    """Try this build now, keep the outcome and return the fault, '' for none.
+    """Try this build now, keep the outcome and return the fault, "" for none.
 
-    Raises OSError where no child could be run to its end, which says nothing of the build.
+    Raises OSError if no child could be run to its end, which says nothing about the build.
     """
     with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as place:
         arguments = [place, str(threads), str(threads_batch), "repack" if repack else "plain"]
         ended, printed = _run(arguments, place)
     found = _read(printed)
     if ended:
-        missing = next((case for case in _cases() if case not in found), None)
+        missing = next((case for case in CASES if case not in found), None)
         fault = f"{ended} {_in_words(missing) if missing and found else 'when it is loaded'}"
     else:
-        fault = next((f"wrong numbers {_in_words(case)}" for case in _cases() if not _is_right(found, case)), "")
-    # Where it cannot be kept, the next process tries again.
+        fault = next((f"wrong numbers {_in_words(case)}" for case in CASES if not _is_right(found, case)), "")
+    # If it cannot be kept, the next process tries again.
     Records(state_file()).save(KIND, _key(threads, threads_batch, repack), {"fault": fault, "at": time()})
     return fault
 
 
 def python_environment() -> dict[str, str]:
-    """The environment in which a Python started with -P imports the modules that this one imports.
+    """The environment in which a Python started with -P finds the modules that this one finds.
 
     Without -P it would look first into the user's folder, where a json.py may lie.
     """
@@ -155,23 +154,19 @@ def python_environment() -> dict[str, str]:
 
 
 def _run(arguments: list[str], place: str) -> tuple[str, str]:
-    """Run a trial and return what ended it, '' if it ended by itself, and what it printed.
+    """Run a trial and return the signal or limit that ended it, "" for an end by itself, and its output.
 
     Its own process group keeps a terminal's Ctrl-C away. Raises OSError if it cannot run.
     """
-    environment, quiet = {**python_environment(), IN_TRIAL: "1"}, subprocess.PIPE
-    with subprocess.Popen(
-        [*COMMAND, *arguments], cwd=place, env=environment, stdin=subprocess.DEVNULL, stdout=quiet, stderr=quiet,
-        text=True, process_group=0,
-    ) as child:  # fmt: skip
-        try:
-            printed, said = child.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            return f"{NO_ANSWER} within {PATIENCE_S:g} s", child.communicate()[0]
-        except BaseException:
-            child.kill()
-            raise
+    environment = {**python_environment(), IN_TRIAL: "1"}
+    try:
+        child = subprocess.run(
+            [*COMMAND, *arguments], cwd=place, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=PATIENCE_S, process_group=0,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        return f"{NO_ANSWER} within {PATIENCE_S:g} s", (late.stdout or b"").decode("utf-8", "replace")
+    printed, said = (stream.decode("utf-8", "replace") for stream in (child.stdout, child.stderr))
     if child.returncode < 0:
         name = signal.Signals(-child.returncode).name
         if name not in CRASHES:
@@ -184,35 +179,27 @@ def _run(arguments: list[str], place: str) -> tuple[str, str]:
     return "", printed
 
 
-Case = tuple[str, int]
-"""A type of weights and the rows of a batch."""
-
 Value = int | float | str | list[str]
 """A value of a GGUF file's header."""
 
 
-def _cases() -> Iterator[Case]:
-    """All batches in the order in which they are tried."""
-    return ((weights, rows) for weights in WEIGHTS for rows in ROWS)
-
-
 def _in_words(case: Case) -> str:
     weights, rows = case
-    return f"in a batch of {rows} row{'s' * (rows > 1)} with {weights} weights"
+    return f"in a batch of {counted(rows, 'row')} with {weights} weights"
 
 
 def _read(printed: str) -> Mapping[Case, npt.NDArray[np.float64]]:
-    """The logits of each case that a trial has printed, (rows, VOCABULARY); a last line may be cut."""
+    """The logits of each case in a trial's output, (rows, VOCABULARY); the last line may be cut."""
     found = {}
     for line in printed.splitlines():
-        with suppress(ValueError, TypeError):  # what a library prints beside them
+        with suppress(ValueError, TypeError):  # output of a library
             weights, rows, logits = json.loads(line)
             found[weights, rows] = np.array(logits, np.float64).reshape(rows, VOCABULARY)
     return found
 
 
 def _is_right(found: Mapping[Case, npt.NDArray[np.float64]], case: Case) -> bool:
-    """Whether a case's logits are numbers and point where those of F16 weights do, row by row."""
+    """True if each row of a case's logits is finite and points in the direction of F16 weights' row."""
     weights, rows = case
     if case not in found or (REFERENCE, rows) not in found:
         return False
@@ -226,7 +213,10 @@ def _is_right(found: Mapping[Case, npt.NDArray[np.float64]], case: Case) -> bool
 
 def main(place: Path, threads: int, threads_batch: int, *, repack: bool) -> None:
     """Decode every case and print its logits, a line of JSON each: weights, rows, logits."""
-    _leave_no_core()
+    with suppress(ImportError):  # Windows has no core dumps
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from lacli.batch import Batch
     from lacli.llamacpp.context import LlamaEngine
     from lacli.llamacpp.library import quantize
@@ -243,8 +233,8 @@ def main(place: Path, threads: int, threads_batch: int, *, repack: bool) -> None
         path = place / f"{weights}.gguf"
         if weights != REFERENCE:
             quantize(original, path, kind)
-        one_chain = DecodeSettings(mode="lookup", lookup_draft=ROWS[-1] - 1)
-        with LlamaModel(path, settings) as model, LlamaEngine(model, settings, one_chain) as engine:
+        linear_draft = DecodeSettings(mode="lookup", lookup_draft=ROWS[-1] - 1)
+        with LlamaModel(path, settings) as model, LlamaEngine(model, settings, linear_draft) as engine:
             for rows in ROWS:
                 engine.clear()
                 batch = Batch(rows).set_rows(range(rows), range(rows), [(0,)] * rows, [True] * rows)
@@ -301,7 +291,7 @@ def _string(text: str) -> bytes:
 
 
 def _value(value: Value) -> bytes:
-    """A value of the file's header behind GGUF's number of its type."""
+    """A header's value behind the number of its gguf_type."""
     match value:
         case int():
             return struct.pack("<II", 4, value)
@@ -314,16 +304,8 @@ def _value(value: Value) -> bytes:
 
 
 def _padded(part: bytes) -> bytes:
-    """The same up to GGUF's alignment of 32 bytes."""
+    """`part` with zeros up to GGUF's alignment of 32 bytes."""
     return part + bytes(-len(part) % 32)
-
-
-def _leave_no_core() -> None:
-    """A trial that dies needs no core dump."""
-    with suppress(ImportError):  # Windows has neither
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 if __name__ == "__main__":

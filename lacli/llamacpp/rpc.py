@@ -1,8 +1,7 @@
 """llama.cpp's RPC: addresses of servers, the devices they have, and serving this machine's.
 
-ggml has the protocol and both ends of it. Its client aborts the process when a server goes away, so `remote_devices`
-looks first whether somebody listens and then asks from a child process, which this file run as a program is: for each
-address among its arguments it prints a line of JSON.
+ggml's client aborts the process when a server goes away, so `remote_devices` connects once and then asks from a child
+process: this file as a program prints a line of JSON for each address among its arguments.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -24,12 +24,7 @@ from typing import NamedTuple, NoReturn
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.build import PYTHON, rebuild_command
 from lacli.llamacpp.devices import Device
-from lacli.llamacpp.library import (
-    declared,
-    devices,
-    library,
-    on_abort,
-)
+from lacli.llamacpp.library import declared, devices, library, on_abort
 from lacli.llamacpp.probe import python_environment
 
 LISTING = (PYTHON, "-P", "-m", "lacli.llamacpp.rpc")
@@ -43,87 +38,84 @@ LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 ENDPOINT = re.compile(r"(?P<host>[^\s:/\\\[\]\x00]+)(?::(?P<port>[0-9]+))?")
 
 CONNECT_S, ANSWER_S = 5.0, 5.0
-"""Most seconds for connecting to an address, and for what servers have; one that is free needs a moment for either."""
+"""Seconds for connecting to an address, and for all answers, at most; a free server needs milliseconds for either."""
 
 GLANCE_S = 0.02
-"""Seconds between two looks at a server that starts."""
+"""Seconds between two attempts to connect to a server that starts."""
 
 EXAMPLE = ("192.0.2.1", PORT)
-"""An address reserved for examples (RFC 5737): routed as other networks are, and nobody's."""
+"""An address reserved for examples (RFC 5737), routed like other networks."""
 
 BUSY = "it serves one client at a time, and another may be using it"
 SAME_VERSION = "both ends need the same version of llama.cpp"
 
 OTHER_VERSION = re.compile(r"RPC server version mismatch: (\S+)")
 NO_SERVER = "Remote RPC server crashed or returned malformed response"
-"""What ggml says of a server of another version, and when an answer breaks off or has a wrong length."""
+"""ggml's words about a server of another version, and about an answer that breaks off or has a wrong length."""
 
 ADD, SERVE = "ggml_backend_rpc_add_server", "ggml_backend_rpc_start_server"
-"""ggml's functions, asked for by name as llama.cpp's programs do (common/arg.cpp): a build that loads its backends at
-run time has them too."""
+"""ggml's functions, found by name as llama.cpp's programs do (common/arg.cpp), also in backends loaded at run time."""
 
 POINTER, TEXT, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
 
 
 def check_endpoints(text: str) -> tuple[str, ...]:
     """Split --rpc, "host:port,host:port" as llama.cpp writes it; a missing port is 50052. Raises UsageError."""
-    endpoints = tuple(_checked(part.strip()) for part in text.split(","))
-    for place, endpoint in enumerate(endpoints):
-        if endpoint in endpoints[:place]:
+    endpoints: list[str] = []
+    for part in map(str.strip, text.split(",")):
+        if not part:
+            raise UsageError("--rpc has an empty address", "give host:port, several with commas between them")
+        found = _endpoint("--rpc", part, f"it looks like 192.168.1.2:{PORT}")
+        port = int(found["port"] or PORT)
+        if not 0 < port <= LARGEST_PORT:
+            raise UsageError(f"--rpc {part} has no such port", f"ports go from 1 to {LARGEST_PORT}")
+        endpoint = f"{found['host'].lower()}:{port}"
+        if endpoint in endpoints:
             raise UsageError(f"--rpc names {endpoint} twice", "name each server once")
-    return endpoints
-
-
-def _checked(part: str) -> str:
-    if not part:
-        raise UsageError("--rpc has an empty address", "give host:port, several with commas between them")
-    if "://" not in part and part.count(":") > 1:
-        raise UsageError(
-            f"--rpc {part} is an IPv6 address, which llama.cpp does not take", "give an IPv4 one or a name"
-        )
-    found = ENDPOINT.fullmatch(part)
-    if not found:
-        raise UsageError(f"--rpc {part} is no address", f"it looks like 192.168.1.2:{PORT}")
-    port = int(found["port"] or PORT)
-    if not 0 < port <= LARGEST_PORT:
-        raise UsageError(f"--rpc {part} has no such port", f"ports go from 1 to {LARGEST_PORT}")
-    return f"{found['host'].lower()}:{port}"
+        endpoints.append(endpoint)
+    return tuple(endpoints)
 
 
 def check_host(host: str) -> None:
     """Raise UsageError if -H of a server is no IPv4 address or name of a machine."""
-    if host.count(":") > 1:
-        raise UsageError(f"-H {host} is an IPv6 address, which llama.cpp does not take", f"{EVERYWHERE} is all of IPv4")
-    found = ENDPOINT.fullmatch(host)
-    if not found:
-        raise UsageError(f"-H {host!r} is no address", f"for example -H {LOOPBACK}")
+    found = _endpoint("-H", host, f"for example -H {LOOPBACK}, or {EVERYWHERE} for all of this machine")
     if found["port"]:
         raise UsageError(f"-H {host} has a port", f"the port goes to -p: -H {found['host']} -p {found['port']}")
 
 
+def _endpoint(flag: str, text: str, hint: str) -> re.Match[str]:
+    """Match a flag's host, or host:port. Raises UsageError."""
+    if "://" not in text and text.count(":") > 1:
+        what = f"{flag} {text} is an IPv6 address, which llama.cpp does not take"
+        raise UsageError(what, "give an IPv4 one or a name")
+    if found := ENDPOINT.fullmatch(text):
+        return found
+    raise UsageError(f"{flag} {shlex.quote(text)} is no address", hint)
+
+
 def ipv4(host: str) -> str:
-    """Resolve a name to an IPv4 address, the only kind that llama.cpp knows. Raises LacliError."""
+    """Resolve a name to an IPv4 address, llama.cpp's only kind. Raises LacliError."""
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
-    except (OSError, UnicodeError) as error:  # a name may also be too long to be asked for
+    except (OSError, UnicodeError) as error:  # a name may also be too long for a query
         raise LacliError(f"the name {host} cannot be resolved", "check its spelling, or give an IP address") from error
 
 
 def own_address() -> str:
-    """This machine's IPv4 address towards other networks; its name if no way leads there."""
+    """This machine's IPv4 address towards other networks; its name without a route there."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-            # Connecting UDP sends nothing, it only chooses the way.
-            way.connect(EXAMPLE)
-            return str(way.getsockname()[0])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+            # Connecting UDP sends nothing, it only chooses the route.
+            route.connect(EXAMPLE)
+            return str(route.getsockname()[0])
     except OSError:
         return socket.gethostname()
 
 
 def check_reachable(endpoints: Sequence[str], timeout_s: float) -> None:
-    """Connect to each address once and leave again; two names of one server raise UsageError.
+    """Connect to each address once. Raises UsageError for two names of one server.
 
-    Raises LacliError if nothing listens there, or nothing answers within `timeout_s` seconds, at most 5.
+    Raises LacliError for an address where nothing listens or answers within `timeout_s` seconds, at most 5.
     """
     seen: dict[tuple[str, int], str] = {}
     for endpoint in endpoints:
@@ -132,25 +124,22 @@ def check_reachable(endpoints: Sequence[str], timeout_s: float) -> None:
         if address in seen:
             raise UsageError(f"--rpc: {seen[address]} and {endpoint} are the same RPC server", "name each server once")
         seen[address] = endpoint
-        _connect(endpoint, address, min(timeout_s, CONNECT_S))
-
-
-def _connect(endpoint: str, address: tuple[str, int], timeout_s: float) -> None:
-    try:
-        socket.create_connection(address, timeout_s).close()
-    except ConnectionRefusedError as error:
-        hint = f"start one there: lacli rpc-server -p {address[1]}; other machines need its -H too"
-        raise LacliError(f"--rpc: no RPC server listens at {endpoint}: connection refused", hint) from error
-    except TimeoutError as error:
-        hint = f"{BUSY}; or the address is wrong, or a firewall is in between"
-        raise LacliError(f"--rpc: {endpoint} does not answer within {timeout_s:g} s", hint) from error
-    except OSError as error:
-        what = f"--rpc: cannot reach {endpoint}: {reason_of(error)}"
-        raise LacliError(what, "check the address and the network") from error
+        limit_s = min(timeout_s, CONNECT_S)
+        try:
+            socket.create_connection(address, limit_s).close()
+        except ConnectionRefusedError as error:
+            hint = f"start one there: lacli rpc-server -p {port}; other machines need its -H too"
+            raise LacliError(f"--rpc: no RPC server listens at {endpoint}: connection refused", hint) from error
+        except TimeoutError as error:
+            hint = f"{BUSY}; or the address is wrong, or a firewall is in between"
+            raise LacliError(f"--rpc: {endpoint} does not answer within {limit_s:g} s", hint) from error
+        except OSError as error:
+            what = f"--rpc: cannot reach {endpoint}: {reason_of(error)}"
+            raise LacliError(what, "check the address and the network") from error
 
 
 class Answer(NamedTuple):
-    """What a child process printed, a line for each server asked, what ggml said, and whether it ended in time."""
+    """A child process's lines, one for each server, ggml's words on its stderr, and whether it ended in time."""
 
     lines: list[str]
     words: str
@@ -158,10 +147,10 @@ class Answer(NamedTuple):
 
 
 def remote_devices(endpoints: Sequence[str], timeout_s: float) -> list[Device]:
-    """Ask servers for their devices: RPC0, RPC1 and so on in their order, `description` being the server's address.
+    """Ask servers for their devices: RPC0, RPC1 and so on in their order, each with its server's address.
 
-    timeout_s: seconds for all answers, at most 5. Raises LacliError, in one line, if this build has no RPC or a server
-    is not there, does not answer, is none or is of another version.
+    timeout_s: for all answers, at most 5. Raises LacliError if this build has no RPC, or a server is absent, does not
+    answer, is something else or has another version.
     """
     need_support()
     check_reachable(endpoints, timeout_s)
@@ -188,7 +177,7 @@ def _ask(endpoints: Sequence[str], timeout_s: float) -> Answer:
     ) as child:
         try:
             assert child.stdout
-            # Loading llama.cpp is not the servers' time.
+            # The limit begins when llama.cpp is loaded.
             child.stdout.readline()
             out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -202,7 +191,7 @@ def _ask(endpoints: Sequence[str], timeout_s: float) -> Answer:
 
 
 def _refused(endpoint: str, words: str) -> LacliError:
-    """What ggml's last words about a server mean."""
+    """The error that ggml's last words about a server mean."""
     if other := OTHER_VERSION.search(words):
         what = f"--rpc: the RPC server at {endpoint} speaks version {other[1]} of the protocol, this llama.cpp another"
         return LacliError(what, SAME_VERSION)
@@ -214,7 +203,7 @@ def _refused(endpoint: str, words: str) -> LacliError:
 
 
 def supported() -> bool:
-    """Whether this llama.cpp was built with RPC."""
+    """True if this llama.cpp was built with RPC."""
     return bool(_address(ADD) and _address(SERVE))
 
 
@@ -225,9 +214,9 @@ def need_support() -> None:
 
 
 def register(endpoints: Sequence[str]) -> list[Device]:
-    """Make the devices of servers devices of this process: RPC0, RPC1 and so on in their order.
+    """Add the devices of servers to this process: RPC0, RPC1 and so on in their order.
 
-    Only for a process that may die: ggml aborts it when a server is not there, or not there any more.
+    Only for a process that may die: ggml aborts it when a server is absent or goes away.
     """
     need_support()
     add = ctypes.CFUNCTYPE(POINTER, TEXT)(_address(ADD))
@@ -242,7 +231,7 @@ def register(endpoints: Sequence[str]) -> list[Device]:
 
 
 def free_port(address: str, port: int) -> int:
-    """A port on which this machine can listen at `address`: this one, or any free one for 0. Raises LacliError."""
+    """Check that this machine can listen at `address` on `port`, or take any free port for 0. Raises LacliError."""
     try:
         with socket.create_server((address, port)) as server:
             return int(server.getsockname()[1])
@@ -256,10 +245,10 @@ def free_port(address: str, port: int) -> int:
 
 
 def start_server(address: str, port: int, names: Sequence[str], threads: int, cache: Path | None) -> Thread:
-    """Serve the devices of these names in a thread, which ends only if ggml cannot go on; wait until it listens.
+    """Serve the devices `names` in a thread, which ends only if ggml cannot go on, and wait until it listens.
 
-    Python sees Ctrl-C meanwhile, which a call of ggml's would keep away. threads: of the processor, if it is served.
-    cache: a folder for weights that clients send, None to keep none.
+    The thread keeps ggml's endless call from holding back Ctrl-C. threads: of the processor, if it is served. cache: a
+    folder for weights that clients send, None to keep none.
     """
     start = ctypes.CFUNCTYPE(None, TEXT, TEXT, SIZE, SIZE, POINTER)(_address(SERVE))
     ggml = declared(("ggml_backend_dev_by_name", [TEXT], POINTER))
@@ -277,7 +266,7 @@ def start_server(address: str, port: int, names: Sequence[str], threads: int, ca
 
 
 def _address(function: str) -> int:
-    """Where a function of ggml's RPC library lies; 0 in a build without it."""
+    """The address of a function of ggml's RPC library, 0 in a build without it."""
     library()
     ggml = declared(
         ("ggml_backend_reg_by_name", [TEXT], POINTER), ("ggml_backend_reg_get_proc_address", [POINTER, TEXT], POINTER)
@@ -288,7 +277,7 @@ def _address(function: str) -> int:
 
 
 def list_devices(endpoints: Sequence[str]) -> None:
-    """Print an empty line when llama.cpp is loaded, then each server's devices; ggml's words go to stderr."""
+    """Print an empty line once llama.cpp is loaded, then each server's devices as JSON; ggml's words go to stderr."""
     library().verbose = True
     on_abort(_end)
     print(flush=True)

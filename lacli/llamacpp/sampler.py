@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf, isfinite
@@ -16,118 +15,38 @@ import numpy.typing as npt
 from lacli.batch import Ints
 from lacli.engine import Distribution, Floats
 from lacli.errors import SamplingError, UsageError
-from lacli.llamacpp.library import captured_stderr, lib, library
+from lacli.llamacpp.library import captured_stderr, free_with, lib, library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.text.files import Closing
-
-LOCATED = re.compile(r"error parsing grammar: (?P<what>.*?)(?: at (?P<rest>.*))?\Z", re.DOTALL)
-
-RULE = re.compile(r"^\s*([A-Za-z0-9-]+)\s*::=", re.MULTILINE)
-
-TEXT = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
-
-NAME = re.compile(r"[\s(]*([A-Za-z][A-Za-z0-9-]*)")
-
-
-DEEPEST, MOST_RULES = 1000, 5000
-"""llama.cpp's parser calls itself for every parenthesis and every rule that begins with a rule."""
-
-REPEAT = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
-
-
-def danger(grammar: str) -> str:
-    """Why a grammar must not reach llama.cpp's parser, which it would crash or keep busy for ever; empty if it may."""
-    bare = TEXT.sub(" ", grammar)
-    if "\0" in grammar:
-        return "it holds a NUL character"
-    for found in REPEAT.finditer(bare):
-        least, most = int(found[1]), int(found[2])
-        if least > most:
-            return f"{found[0]} repeats at least {least} and at most {most} times"
-    depth = 0
-    for character in bare:
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if depth > DEEPEST:
-            return f"it has more than {DEEPEST} parentheses inside each other"
-    if bare.count("::=") > MOST_RULES:
-        return f"it has more than {MOST_RULES} rules"
-    return ""
-
-
-def complaint(grammar: str, printed: str, logged: str) -> str:
-    """A sentence about a grammar that was refused.
-
-    printed: what the parser wrote to C's stderr: its reason, the text from the fault on, and the whole grammar.
-    logged: the library's error line, for what was found after the parsing.
-    """
-    if found := LOCATED.search(printed.removesuffix("\n").removesuffix(grammar).rstrip("\n")):
-        what, rest = found["what"], found["rest"]
-        if rest is None:
-            return what[:1].lower() + what[1:]
-        line = grammar[: len(grammar) - len(rest)].count("\n") + 1
-        here = rest.split("\n", 1)[0].strip()[:40]
-        return f"line {line}: {what} at {here!r}" if here else f"line {line}: {what}"
-    if "left recursion" in logged:
-        rule = _left_recursive(grammar)
-        return f"rule {rule!r} begins with itself (left recursion)" if rule else "a rule begins with itself"
-    if "'root' symbol" in logged:
-        return "it has no rule named 'root'"
-    if "::=" not in grammar:
-        return "it has no rules"
-    return logged
-
-
-def _left_recursive(grammar: str) -> str | None:
-    """The first rule that reaches itself through the first names of alternatives."""
-    first = _first_names(grammar)
-    for name in first:
-        reached, new = set[str](), {name}
-        while new:
-            new = {follower for rule in new for follower in first.get(rule, ())} - reached
-            reached |= new
-        if name in reached:
-            return name
-    return None
-
-
-def _first_names(grammar: str) -> dict[str, set[str]]:
-    """For each rule the rules that one of its alternatives begins with."""
-    bare = TEXT.sub(" '' ", grammar)
-    parts = RULE.split(bare)[1:]
-    return {
-        name: {found[1] for alternative in re.split(r"[|(]", body) if (found := NAME.match(alternative))}
-        for name, body in zip(parts[::2], parts[1::2], strict=True)
-    }
-
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 """A llama_token_data."""
 
 MIROSTAT_CANDIDATES = 100
-"""The m of mirostat 1, which llama.cpp's programs do not let a user change."""
+"""The m of mirostat 1, fixed in llama.cpp's programs too."""
 
 MIN_KEEP = 0
 """Candidates that a sampler must leave: llama.cpp's programs ask for none beyond the one each leaves anyway."""
 
 UNIFORM_CANDIDATES = 2**20
-"""Equal candidates among which the draw to come is found."""
+"""Equal candidates that show the next draw's number, to one part in a million."""
 
 
 class Samplers(NamedTuple):
-    """The chain, what draws behind it, and a grammar or None."""
+    """A grammar or None, the sampler chain, and the sampler that draws behind it."""
 
     grammar: Any
-    chain: Any
+    sampler_chain: Any
     last: Any
 
 
 class LlamaSampler(Closing):
-    """The samplers of one model and one setting, in llama.cpp's default order; close it before its model.
+    """llama.cpp's samplers for one model and one setting, in its default order; close it before its model.
 
-    A grammar is asked about the drawn token only, and about the whole vocabulary when it refuses that: then another
-    one is drawn among those it allows (common_sampler_init and common_sampler_sample of llama.cpp). Raises UsageError
-    when the grammar cannot be parsed or a biased token does not exist.
+    A grammar checks the drawn token; if it refuses that, it masks the whole vocabulary and another token is drawn
+    (common_sampler_init and common_sampler_sample of llama.cpp). Raises UsageError when the grammar cannot be parsed
+    or a biased token does not exist.
     """
 
     def __init__(self, model: LlamaModel, settings: SamplingSettings) -> None:
@@ -137,23 +56,21 @@ class LlamaSampler(Closing):
         fresh = np.zeros(model.vocabulary, CANDIDATE)
         fresh["id"] = np.arange(model.vocabulary)
         self._candidates = fresh.copy()
-        # numpy copies bytes 25 times faster than records: 0.04 ms instead of 1 ms at 152,000 tokens.
+        # numpy copies bytes 25 times faster than records: 0.04 ms, not 1 ms, at 152,000 tokens.
         self._fresh_bytes, self._candidate_bytes = fresh.view(np.uint8), self._candidates.view(np.uint8)
         _check_biases(model, settings)
         grammar = _grammar(model, settings.grammar)
-        self._samplers = Samplers(grammar, _chain(model, settings), _last(model, settings))
-        # The model is named, so that it outlives its samplers also where all are dropped at once.
-        self._free = weakref.finalize(self, _free_samplers, self._samplers, model)
-        # At the end of the program the system takes the memory: a thread may decode still.
-        self._free.atexit = False
+        self._samplers = Samplers(grammar, _sampler_chain(model, settings), _last(model, settings))
+        # The model is an argument, so that it outlives its samplers when all are dropped at once.
+        self._free = free_with(self, _free_samplers, self._samplers, model)
 
     def begin(self, text: Sequence[int]) -> None:
         for sampler in self._samplers:
             if sampler:
                 lib.llama_sampler_reset(sampler)
-        # The penalties know the prompt, as in llama.cpp's programs; a grammar is about the answer only.
+        # The penalties see the prompt, as in llama.cpp's programs; a grammar sees the answer only.
         for token in text[-self._reach :] if self._reach else ():
-            lib.llama_sampler_accept(self._samplers.chain, token)
+            lib.llama_sampler_accept(self._samplers.sampler_chain, token)
 
     def draw(self, logits: Floats) -> int:
         token = self._drawn(self._samplers, logits)
@@ -169,25 +86,22 @@ class LlamaSampler(Closing):
                 lib.llama_sampler_accept(sampler, token)
 
     def peek(self, logits: Floats) -> int:
-        """What `draw` would give next; nothing changes."""
+        """The next token of `draw`, without a change of state."""
         with _cloned(self._samplers) as samplers:
             return self._drawn(samplers, logits)
 
     def preview(self, logits: Floats) -> Distribution:
-        """What the next token would be drawn from, in the order in which the draw goes through it; nothing changes."""
+        """The distribution of the next draw, in the order in which the draw goes through it, without a change."""
         with _cloned(self._samplers) as samplers:
             return self._distribution(samplers, logits)
 
     @property
     def drifts(self) -> bool:
-        """Whether logits decide more than the token: XTC and a grammar may draw once more, mirostat adapts."""
+        """True if logits decide more than the token: XTC and a grammar may draw once more, mirostat adapts."""
         return bool(self._settings.mirostat or self._settings.grammar or self._settings.xtc_probability)
 
     def uniform(self) -> float | None:
-        """The number from 0 to 1 that the next draw will use.
-
-        None where no single number decides: mirostat does not show its own, and a grammar may have two drawn.
-        """
+        """The number from 0 to 1 of the next draw; None with mirostat (it hides it) or a grammar (it may use two)."""
         if self._settings.mirostat or self._settings.grammar:
             return None
         candidates = np.zeros(UNIFORM_CANDIDATES, CANDIDATE)
@@ -206,10 +120,10 @@ class LlamaSampler(Closing):
         return token
 
     def _pick(self, samplers: Samplers, array: Any) -> int:
-        _apply(samplers.last, _apply(samplers.chain, array))
+        _apply(samplers.last, _apply(samplers.sampler_chain, array))
         assert 0 <= array.selected < array.size, "samplers leave at least one candidate"
         chosen = array.data[array.selected]
-        # To accept a token that a grammar forbids would end the process.
+        # llama.cpp aborts on accepting a token that a grammar forbids.
         if not isfinite(chosen.logit):
             raise self._nothing_left()
         return int(chosen.id)
@@ -228,7 +142,7 @@ class LlamaSampler(Closing):
         return Distribution(tokens, np.bincount(place, shares).astype(np.float64))
 
     def _weighed(self, samplers: Samplers, array: Any) -> Distribution:
-        left = _left_in(_apply(samplers.chain, array))
+        left = _left_in(_apply(samplers.sampler_chain, array))
         logits = left["logit"].astype(np.float64)
         if not np.isfinite(logits.max()):
             raise self._nothing_left()
@@ -242,7 +156,7 @@ class LlamaSampler(Closing):
         return _array_over(self._candidates)
 
     def _constrained(self, samplers: Samplers, logits: Floats) -> Any:
-        """The same without the tokens that the grammar forbids."""
+        """All tokens, those that the grammar forbids with a logit of -inf."""
         array = _apply(samplers.grammar, self._filled(logits))
         if not np.isfinite(self._candidates["logit"]).any():
             raise self._nothing_left()
@@ -261,10 +175,7 @@ def _array_over(candidates: Any) -> Any:
 
 
 def _left_in(array: Any) -> npt.NDArray[Any]:
-    """A copy of the candidates that samplers have left, (candidates,) CANDIDATE.
-
-    XTC drops the first ones by moving the array's own pointer, so they need not begin where `_array_over` put them.
-    """
+    """Copy the remaining candidates, (candidates,) CANDIDATE: XTC drops the first ones by moving `array`'s pointer."""
     return np.frombuffer(ctypes.string_at(array.data, array.size * CANDIDATE.itemsize), CANDIDATE)
 
 
@@ -274,7 +185,7 @@ def _apply(sampler: Any, array: Any) -> Any:
 
 
 def _allowed(grammar: Any, tokens: Sequence[int] | Ints) -> npt.NDArray[np.bool_]:
-    """Which of the tokens may come next."""
+    """True for each token that may come next."""
     candidates = np.zeros(len(tokens), CANDIDATE)
     candidates["id"] = tokens
     _apply(grammar, _array_over(candidates))
@@ -297,67 +208,49 @@ def _free_samplers(samplers: Samplers, _: LlamaModel | None = None) -> None:
             lib.llama_sampler_free(sampler)
 
 
-def _grammar(model: LlamaModel, text: str) -> Any:
-    if not text:
-        return None
-    log = library()
-    log.forget()
-    reason, sampler = danger(text), None
-    if not reason:
-        with log.kept_quiet(), captured_stderr() as printed:
-            sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
-        reason = "" if sampler else complaint(text, "".join(printed), log.last_error())
-    if not sampler:
-        raise UsageError(f"the grammar cannot be used: {reason}", "GBNF is described in llama.cpp's grammars/README.md")
-    return sampler
+def _sampler_chain(model: LlamaModel, settings: SamplingSettings) -> Any:
+    """The samplers that change or remove candidates, in llama.cpp's default order; an unused one costs nothing.
 
-
-def _chain(model: LlamaModel, settings: SamplingSettings) -> Any:
-    """Everything that changes or removes candidates."""
-    chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
-    for sampler in _mirostat(model, settings) if settings.mirostat else _default_order(model, settings):
-        lib.llama_sampler_chain_add(chain, sampler)
-    return chain
-
-
-def _default_order(model: LlamaModel, settings: SamplingSettings) -> list[Any]:
-    """llama.cpp's default order; one that its settings switch off is empty and costs nothing."""
+    Mirostat narrows the choice itself, so only the biases and the temperature go before it.
+    """
+    samplers = _bias(model, settings)
     breakers = [breaker.encode() for breaker in settings.dry_sequence_breaker]
-    return [
-        *_bias(model, settings),
-        lib.llama_sampler_init_penalties(
-            model.vocabulary,
-            settings.repeat_last_n,
-            settings.repeat_penalty,
-            settings.frequency_penalty,
-            settings.presence_penalty,
-        ),
-        lib.llama_sampler_init_dry(
-            model.vocabulary_handle,
-            settings.dry_multiplier,
-            settings.dry_base,
-            settings.dry_allowed_length,
-            settings.dry_penalty_last_n,
-            (ctypes.c_char_p * len(breakers))(*breakers),
-            len(breakers),
-        ),
-        lib.llama_sampler_init_top_n_sigma(settings.top_nsigma),
-        lib.llama_sampler_init_top_k(settings.top_k),
-        lib.llama_sampler_init_typical(settings.typical, MIN_KEEP),
-        lib.llama_sampler_init_top_p(settings.top_p, MIN_KEEP),
-        lib.llama_sampler_init_min_p(settings.min_p, MIN_KEEP),
-        lib.llama_sampler_init_xtc(settings.xtc_probability, settings.xtc_threshold, MIN_KEEP, settings.seed),
-        lib.llama_sampler_init_temp_ext(settings.temp, settings.dynatemp_range, settings.dynatemp_exp),
-    ]
-
-
-def _mirostat(model: LlamaModel, settings: SamplingSettings) -> list[Any]:
-    """Mirostat narrows the choice itself, so only the temperature goes before it."""
-    return [*_bias(model, settings), lib.llama_sampler_init_temp(settings.temp)]
+    if settings.mirostat:
+        samplers.append(lib.llama_sampler_init_temp(settings.temp))
+    else:
+        samplers += [
+            lib.llama_sampler_init_penalties(
+                model.vocabulary,
+                settings.repeat_last_n,
+                settings.repeat_penalty,
+                settings.frequency_penalty,
+                settings.presence_penalty,
+            ),
+            lib.llama_sampler_init_dry(
+                model.vocabulary_handle,
+                settings.dry_multiplier,
+                settings.dry_base,
+                settings.dry_allowed_length,
+                settings.dry_penalty_last_n,
+                (ctypes.c_char_p * len(breakers))(*breakers),
+                len(breakers),
+            ),
+            lib.llama_sampler_init_top_n_sigma(settings.top_nsigma),
+            lib.llama_sampler_init_top_k(settings.top_k),
+            lib.llama_sampler_init_typical(settings.typical, MIN_KEEP),
+            lib.llama_sampler_init_top_p(settings.top_p, MIN_KEEP),
+            lib.llama_sampler_init_min_p(settings.min_p, MIN_KEEP),
+            lib.llama_sampler_init_xtc(settings.xtc_probability, settings.xtc_threshold, MIN_KEEP, settings.seed),
+            lib.llama_sampler_init_temp_ext(settings.temp, settings.dynatemp_range, settings.dynatemp_exp),
+        ]
+    sampler_chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+    for sampler in samplers:
+        lib.llama_sampler_chain_add(sampler_chain, sampler)
+    return sampler_chain
 
 
 def _last(model: LlamaModel, settings: SamplingSettings) -> Any:
-    """What draws."""
+    """The sampler that draws."""
     seed, surprise, rate = settings.seed, settings.mirostat_ent, settings.mirostat_lr
     match settings.mirostat:
         case 1:
@@ -378,10 +271,94 @@ def _check_biases(model: LlamaModel, settings: SamplingSettings) -> None:
 
 
 def _bias(model: LlamaModel, settings: SamplingSettings) -> list[Any]:
-    """The user's biases, and the tokens that are never wanted: --ignore-eos's and the model's own."""
+    """A sampler of the user's biases and of -inf for the tokens of --ignore-eos and of the model's suppressed list."""
     never = [*model.suppressed, *(model.ends() if settings.ignore_eos else ())]
     biases = [*settings.logit_bias, *((token, -inf) for token in never)]
     if not biases:
         return []
     array = (lib.llama_logit_bias * len(biases))(*(lib.llama_logit_bias(*bias) for bias in biases))
     return [lib.llama_sampler_init_logit_bias(model.vocabulary, len(biases), array)]
+
+
+LOCATED = re.compile(r"error parsing grammar: (?P<what>.*?)(?: at (?P<rest>.*))?\Z", re.DOTALL)
+
+RULE = re.compile(r"^\s*([A-Za-z0-9-]+)\s*::=", re.MULTILINE)
+
+TEXT = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
+
+NAME = re.compile(r"[\s(]*([A-Za-z][A-Za-z0-9-]*)")
+
+REPEAT = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
+
+DEEPEST, MOST_RULES = 1000, 5000
+"""llama.cpp's parser recurses on each parenthesis and on each rule that begins with a rule."""
+
+
+def _grammar(model: LlamaModel, text: str) -> Any:
+    """llama.cpp's sampler of a GBNF grammar, None for "". Raises UsageError with the parser's reason."""
+    if not text:
+        return None
+    log = library()
+    log.forget()
+    reason, sampler = _danger(text), None
+    if not reason:
+        with log.quiet(), captured_stderr() as printed:
+            sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
+        reason = "" if sampler else _complaint(text, "".join(printed), log.last_error())
+    if not sampler:
+        raise UsageError(f"the grammar cannot be used: {reason}", "GBNF is described in llama.cpp's grammars/README.md")
+    return sampler
+
+
+def _danger(grammar: str) -> str:
+    """The reason why llama.cpp's parser would crash on a grammar, or never return; "" without one."""
+    bare = TEXT.sub(" ", grammar)
+    if "\0" in grammar:
+        return "it holds a NUL character"
+    for found in REPEAT.finditer(bare):
+        if int(found[1]) > int(found[2]):
+            return f"{found[0]} repeats at least {int(found[1])} and at most {int(found[2])} times"
+    depth = 0
+    for character in bare:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth > DEEPEST:
+            return f"it has more than {DEEPEST} parentheses inside each other"
+    return f"it has more than {MOST_RULES} rules" if bare.count("::=") > MOST_RULES else ""
+
+
+def _complaint(grammar: str, printed: str, logged: str) -> str:
+    """A sentence about a refused grammar.
+
+    printed: the parser's words on C's stderr: its reason, the text from the fault on, the whole grammar. logged: the
+    library's error line, for faults found after the parsing.
+    """
+    if found := LOCATED.search(printed.removesuffix("\n").removesuffix(grammar).rstrip("\n")):
+        what, rest = found["what"], found["rest"]
+        if rest is None:
+            return what[:1].lower() + what[1:]
+        line = grammar[: len(grammar) - len(rest)].count("\n") + 1
+        here = rest.split("\n", 1)[0].strip()[:40]
+        return f"line {line}: {what} at {here!r}" if here else f"line {line}: {what}"
+    if "left recursion" in logged:
+        rule = _left_recursive(grammar)
+        return f"rule {rule!r} begins with itself (left recursion)" if rule else "a rule begins with itself"
+    if "'root' symbol" in logged:
+        return "it has no rule named 'root'"
+    return logged if "::=" in grammar else "it has no rules"
+
+
+def _left_recursive(grammar: str) -> str | None:
+    """The first rule that reaches itself through the first names of alternatives."""
+    rules = RULE.split(TEXT.sub(" '' ", grammar))[1:]
+    first = {
+        name: {found[1] for alternative in re.split(r"[|(]", body) if (found := NAME.match(alternative))}
+        for name, body in zip(rules[::2], rules[1::2], strict=True)
+    }
+    for name in first:
+        reached, new = set[str](), {name}
+        while new:
+            new = {follower for rule in new for follower in first.get(rule, ())} - reached
+            reached |= new
+        if name in reached:
+            return name
+    return None

@@ -1,13 +1,10 @@
-"""How tokens are sampled: llama.cpp's sampler settings under llama.cpp's names, and their ranges.
-
-Values only. `chain.py` makes llama.cpp's samplers of them and `verify.py` uses those; greedy decoding (temperature 0
-and nothing else asked for) needs neither.
-"""
+"""llama.cpp's sampler settings under llama.cpp's names, and their ranges; `sampler.py` builds the samplers."""
 
 from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from secrets import randbelow
 from typing import Literal
@@ -18,19 +15,19 @@ from lacli.settings import check_words
 Verify = Literal["match", "rejection"]
 
 MOST_SEED = 2**32 - 2
-"""llama.cpp takes seeds of 32 bits, and the largest one for a random seed."""
+"""llama.cpp's seeds have 32 bits, and the largest one (LLAMA_DEFAULT_SEED) means a random seed."""
 
 LONGEST_MEMORY = 2**20
-"""Tokens a penalty may look back: llama.cpp takes memory for all of them at once."""
+"""Tokens that a penalty may look back, at most: llama.cpp allocates all of them at once."""
 
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """What llama.cpp's sampler chain is made of; the defaults are its own, but for a temperature of 0.
+    """Settings of llama.cpp's sampler chain, with its defaults except a temperature of 0.
 
-    seed: -1 for another one each time. logit_bias: (token id, what is added to its logit) pairs. grammar, json_schema:
-    what the answer must follow, as GBNF or JSON text; empty for none. verify: how guesses meet the samplers: match
-    (draw as plain decoding does and compare) or rejection (Algorithm 4 of the paper).
+    seed: -1 for a random one each time. logit_bias: (token id, number added to its logit) pairs. grammar, json_schema:
+    the answer's form, as GBNF or JSON text; "" for none. verify: match (draw as plain decoding does and compare with
+    the guess) or rejection (Algorithm 4 of the paper).
     """
 
     seed: int = -1
@@ -67,7 +64,9 @@ class SamplingSettings:
         for name, (least, most) in RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:
-                raise UsageError(f"{flag(name)} is {value}", _range(flag(name), least, most))
+                form = "" if isinstance(DEFAULT[name], int) else "g"
+                hint = f"{flag(name)} must be from {least:{form}} to {most:{form}}"
+                raise UsageError(f"{flag(name)} is {value}", hint)
         for token, bias in self.logit_bias:
             if bias != -math.inf and not abs(bias) <= HUGE:
                 raise UsageError(f"--logit-bias of token {token} is {bias}", "give a number, or -inf to forbid it")
@@ -90,17 +89,17 @@ class SamplingSettings:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most probable token is always the next one, so that no sampler is needed."""
+        """True if the most probable token is always the next one, so that no sampler is needed."""
         return not self.temp and all(getattr(self, name) == DEFAULT[name] for name in ALTERS_GREEDY)
 
     @property
     def draws_otherwise(self) -> bool:
-        """Whether a mode with guesses draws other random numbers than plain decoding, and so another text."""
+        """True if a mode with guesses draws other random numbers than plain decoding, and so another text."""
         return self.verify == "rejection" and not self.greedy
 
     @property
     def idle(self) -> list[str]:
-        """The flags that were changed and change nothing at this temperature."""
+        """Flags that were set and have no effect at this temperature."""
         if self.temp:
             return []
         return [flag(name) for name in (*NEEDS_TEMPERATURE, "verify") if getattr(self, name) != DEFAULT[name]]
@@ -117,30 +116,22 @@ def flag(name: str) -> str:
 
 
 def token_bias(text: str) -> tuple[int, float]:
-    """A bias as llama.cpp takes it: a token id, a sign and a number, 15043+1 or 2-inf."""
-    found = re.fullmatch(r"(\d+)([+-].+)", text)
-    try:
-        if found:
+    """Parse a bias as llama.cpp takes it, a token id, a sign and a number: 15043+1 or 2-inf. Raises UsageError."""
+    if found := re.fullmatch(r"(\d+)([+-].+)", text):
+        with suppress(ValueError):
             return int(found[1]), float(found[2])
-    except ValueError:
-        pass
     raise UsageError(f"--logit-bias {text!r} is not ID+BIAS or ID-BIAS", "write 15043-1 or 2-inf, say")
 
 
 def bias_words(token: int, bias: float) -> str:
-    """The same bias as text, so that `token_bias` reads it again."""
+    """Write a bias as `token_bias` reads it."""
     return f"{token}{bias:+}"
-
-
-def _range(name: str, least: float, most: float) -> str:
-    whole = isinstance(DEFAULT[name.removeprefix("--").replace("-", "_")], int)
-    return f"{name} must be from {least} to {most}" if whole else f"{name} must be from {least:g} to {most:g}"
 
 
 DEFAULT = {field.name: field.default for field in fields(SamplingSettings)}
 
 TINY, HUGE = 1e-6, 1e6
-"""The largest and smallest useful numbers; llama.cpp's 32-bit floats stay finite between them."""
+"""The smallest and the largest useful number: llama.cpp's 32-bit floats stay finite within them."""
 
 RANGES: dict[str, tuple[float, float]] = {
     "seed": (-1, MOST_SEED),
@@ -166,7 +157,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "mirostat_lr": (0, HUGE),
     "mirostat_ent": (0, HUGE),
 }
-"""The least and the most that a setting may be."""
+"""The least and the largest value of a setting."""
 
 ALTERS_GREEDY = (
     "typical",
@@ -180,7 +171,7 @@ ALTERS_GREEDY = (
     "grammar",
     "json_schema",
 )
-"""What can make another token than the most probable one the next, also at temperature 0."""
+"""Settings that can choose another token than the most probable one also at temperature 0."""
 
 NEEDS_TEMPERATURE = ("top_k", "top_p", "min_p", "top_nsigma", "dynatemp_range", "dynatemp_exp")
-"""What narrows or widens the choice among tokens that temperature 0 does not have."""
+"""Settings that have no effect at temperature 0."""

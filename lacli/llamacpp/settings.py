@@ -1,4 +1,4 @@
-"""How llama.cpp loads a model, makes a context and divides it between devices; what exact arithmetic asks of it."""
+"""Settings of llama.cpp: loading, contexts, placement and replicas, checked where they are made; --strict."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Literal
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, ModeName, Switch, check_words
+from lacli.text.format import counted
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
 
 MOST_REPLICAS = 64
-"""Copies of a model: each takes a context's memory, and a step has no more branches than sequence ids (256)."""
+"""Copies of a model, at most; our choice: a step has up to 256 branches (MAX_SEQUENCES) to share between them."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one copy of a model computes; names follow llama.cpp's flags.
+    """The devices of one copy of a model; names follow llama.cpp's flags.
 
-    devices: ggml's names ("CUDA0", "CPU", "RPC0"), none for llama.cpp's own choice. tensor_split: each device's
-    proportion of the model, none for what its free memory says. main_gpu: which of the devices computes with -sm none.
+    devices: ggml's names ("CUDA0", "CPU", "RPC0"); () for llama.cpp's own choice. tensor_split: each device's
+    proportion of the model; () for a split by free memory. main_gpu: index of the device that computes with -sm none.
     """
 
     devices: tuple[str, ...] = ()
@@ -39,7 +40,7 @@ class Placement:
             raise UsageError(f"-ts {self._shares} are no proportions", "for example -ts 3,1")
         if shares and self.split_mode == "none":
             raise UsageError("-ts splits the model and -sm none does not", "drop one of them")
-        # llama.cpp leaves it out of account then.
+        # llama.cpp would ignore -mg.
         if self.main_gpu and self.split_mode != "none":
             raise UsageError(
                 f"-mg {self.main_gpu} says where -sm none computes, and -sm is {self.split_mode}", "add -sm none"
@@ -47,7 +48,7 @@ class Placement:
 
     @property
     def flags(self) -> list[str]:
-        """What is not llama.cpp's own choice, as its programs take it."""
+        """The settings other than llama.cpp's own choice, as flags of its programs."""
         pairs = (
             ("--device", ",".join("none" if name == "CPU" else name for name in self.devices)),
             ("-sm", "" if self.split_mode == "layer" else self.split_mode),
@@ -58,7 +59,7 @@ class Placement:
 
     @property
     def by_name(self) -> dict[str, int | str]:
-        """What our JSON says of the flags; '' for what is llama.cpp's own choice."""
+        """The settings in lacli's JSON; "" for llama.cpp's own choice."""
         return {
             "device": ",".join(self.devices),
             "split_mode": self.split_mode,
@@ -75,9 +76,9 @@ class Placement:
 class ReplicaSettings:
     """Several copies of a model, and devices of other machines.
 
-    groups: the devices of each copy, by name. count: copies on identical devices, which are found; 0 for none asked.
-    rpc: addresses of llama.cpp's RPC servers. isolate: every copy in a process of its own. limit_s: seconds that a
-    call of its process may take.
+    groups: the devices of each copy, by name. count: copies on identical devices that lacli finds, 0 for no copies.
+    rpc: addresses of llama.cpp's RPC servers. isolate: every copy in a process of its own. limit_s: seconds for a
+    call of that process.
     """
 
     groups: tuple[tuple[str, ...], ...] = ()
@@ -87,33 +88,32 @@ class ReplicaSettings:
     limit_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if max(self.count, len(self.groups)) > MOST_REPLICAS:
-            raise UsageError(
-                f"--replicas asks for {max(self.count, len(self.groups))}", f"there are at most {MOST_REPLICAS}"
-            )
+        if (copies := max(self.count, len(self.groups))) > MOST_REPLICAS:
+            raise UsageError(f"--replicas asks for {copies}", f"there are at most {MOST_REPLICAS}")
         if not 0 < self.limit_s < math.inf:
-            raise UsageError(
-                f"--replica-timeout is {self.limit_s:g} s", "give seconds, a number above 0: 3600 is an hour"
-            )
+            hint = "give seconds, a number above 0: 3600 is an hour"
+            raise UsageError(f"--replica-timeout is {self.limit_s:g} s", hint)
 
 
-SMALLER: dict[ModeName, str] = {
-    "lookahead": "-W, -N or -G",
-    "jacobi": "-W",
-    "lookup": "--lookup-draft",
-    "auto": "--auto-rows",
-}
-"""What makes the steps of a mode smaller."""
+PLAIN_CACHE_TYPES = ("f32", "f16", "bf16")
+
+CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+"""KV cache types of llama.cpp's -ctk and -ctv; the plain ones are not quantised."""
+
+MOST_CELLS = 2**31 - 1
+"""Positions are 32-bit integers."""
+
+MOST_THREADS = 512
+"""ggml's GGML_MAX_N_THREADS."""
 
 
 @dataclass(frozen=True)
 class ModelSettings:
     """How llama.cpp loads a model and makes a context; names follow its flags.
 
-    context: cells, 0 = the model's own (at most 8,192). batch: rows a llama_decode call may have.
-    gpu_layers: -1 = all. threads: 0 = one per physical core. flash_attention: on, off or auto. repack, tiled: whether
-    llama.cpp may use its faster CPU kernels for several rows; tiled can be switched off before a process's first
-    decode only. placement: on which devices.
+    context: cells, 0 for the model's own (at most 8,192). batch: rows of a llama_decode call, at most. gpu_layers: -1
+    for all. threads: 0 for one per physical core. repack, tiled: allow llama.cpp's faster CPU kernels for several
+    rows; tiled can be switched off before a process's first decode only.
     """
 
     context: int = 0
@@ -130,16 +130,19 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         check_words(self)
-        threads = ("-t", self.threads, 0), ("-tb", self.threads_batch, 0)
-        for flag, value, lowest in (("-c", self.context, 0), ("-b", self.batch, 1), *threads):
-            if value < lowest:
-                raise UsageError(f"{flag} is {value}", f"{flag} must be at least {lowest}")
-        # llama.cpp does not check these itself: more threads than it has room for crash it.
-        if self.context > MOST_CELLS:
-            raise UsageError(f"-c is {self.context}", f"-c can be at most {MOST_CELLS}")
-        for flag, value, _ in threads:
-            if value > MOST_THREADS:
-                raise UsageError(f"{flag} is {value}", f"llama.cpp runs at most {MOST_THREADS} threads")
+        too_many = f"llama.cpp runs at most {MOST_THREADS} threads"
+        ranges = (
+            ("-c", self.context, 0, MOST_CELLS, f"-c can be at most {MOST_CELLS}"),
+            ("-b", self.batch, 1, math.inf, ""),
+            ("-t", self.threads, 0, MOST_THREADS, too_many),
+            ("-tb", self.threads_batch, 0, MOST_THREADS, too_many),
+        )
+        # llama.cpp checks none of them: more threads than it has room for crash it.
+        for flag, value, least, most, too_large in ranges:
+            if value < least:
+                raise UsageError(f"{flag} is {value}", f"{flag} must be at least {least}")
+            if value > most:
+                raise UsageError(f"{flag} is {value}", too_large)
         for flag, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
             if name not in CACHE_TYPES:
                 raise UsageError(f"{flag} {name} is no cache type", "one of " + ", ".join(CACHE_TYPES))
@@ -147,9 +150,9 @@ class ModelSettings:
             raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
 
     def attention(self, *, on_gpu: bool) -> Switch:
-        """What -fa means: `auto` is off on the CPU, where it was 1.4 to 3 times slower at 3,100 tokens.
+        """Resolve -fa auto: off on the CPU, where it was 1.4 to 3 times slower at 3,100 tokens (docs/measured.md).
 
-        Quantised cache values need it on; with a GPU the choice stays llama.cpp's. Source: docs/measured.md.
+        Quantised cache values need it on; with a GPU the choice stays llama.cpp's.
         """
         if self.flash_attention != "auto" or self.cache_type_v not in PLAIN_CACHE_TYPES:
             return self.flash_attention
@@ -157,42 +160,39 @@ class ModelSettings:
 
     @property
     def thread_words(self) -> str:
-        """The threads of single-row steps."""
-        return "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        """The threads of single-row steps in words."""
+        return counted(self.threads, "thread")
 
     @property
     def all_thread_words(self) -> str:
-        """The same, with those of larger steps where they are others."""
+        """The threads of single-row and of larger steps in words."""
         batches = f" ({self.threads_batch} for batches)" if self.threads_batch != self.threads else ""
         return f"{self.thread_words}{batches}"
 
     @property
     def flags(self) -> str:
-        """The flags of a context that change what it computes, as they are typed."""
+        """The flags that change what a context computes, as they are typed."""
         repack = "" if self.repack else " --no-repack"
         return f"-fa {self.flash_attention} -ctk {self.cache_type_k} -ctv {self.cache_type_v} -b {self.batch}{repack}"
 
     @property
     def by_name(self) -> dict[str, int | str]:
-        """What our JSON says of the flags."""
+        """The settings in lacli's JSON."""
         own = ("batch", "threads", "threads_batch", "gpu_layers", "flash_attention", "cache_type_k", "cache_type_v")
         return {**{name: getattr(self, name) for name in own}, **self.placement.by_name}
 
 
-PLAIN_CACHE_TYPES = ("f32", "f16", "bf16")
-
-CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-"""KV cache types that llama.cpp's -ctk and -ctv take; the plain ones are not quantised."""
-
-MOST_CELLS = 2**31 - 1
-"""Positions are 32-bit integers."""
-
-MOST_THREADS = 512
-"""ggml's GGML_MAX_N_THREADS."""
+SMALLER: dict[ModeName, str] = {
+    "lookahead": "-W, -N or -G",
+    "jacobi": "-W",
+    "lookup": "--lookup-draft",
+    "auto": "--auto-rows",
+}
+"""Flags that make the steps of a mode smaller."""
 
 
 def fitted(decoding: DecodeSettings, loading: ModelSettings) -> DecodeSettings:
-    """The settings with steps of mode auto no larger than a batch: it takes what room there is."""
+    """Cut the steps of mode auto to the size of a batch."""
     if decoding.mode != "auto":
         return decoding
     most = loading.batch
@@ -203,18 +203,15 @@ def fitted(decoding: DecodeSettings, loading: ModelSettings) -> DecodeSettings:
 
 
 def check_rows(decoding: DecodeSettings, loading: ModelSettings) -> None:
-    """Raise UsageError when a step would not fit into a batch."""
-    if decoding.most_rows > loading.batch:
-        smaller = SMALLER.get(decoding.mode, "")
-        raise UsageError(
-            f"a step has up to {decoding.most_rows} rows and -b is {loading.batch}",
-            f"-b {decoding.most_rows}" + (f" or a smaller {smaller}" if smaller else ""),
-        )
+    """Raise UsageError if a step can be larger than a batch."""
+    if (rows := decoding.most_rows) > loading.batch:
+        smaller = f" or a smaller {SMALLER[decoding.mode]}" if decoding.mode in SMALLER else ""
+        raise UsageError(f"a step has up to {rows} rows and -b is {loading.batch}", f"-b {rows}{smaller}")
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a context must have for several settings that decode in it one after another."""
+    """The size of a context in which several settings decode one after another."""
 
     sequences: int
     most_outputs: int
@@ -224,7 +221,7 @@ class Capacity:
 
     @classmethod
     def of(cls, settings: Sequence[DecodeSettings]) -> Capacity:
-        """Enough for each of them; they agree about `ordered`, which the model decides."""
+        """Enough for each of `settings`; they agree on `ordered`, which the model decides."""
         return cls(
             sequences=max(each.sequences for each in settings),
             most_outputs=max(each.most_outputs for each in settings),
@@ -235,25 +232,25 @@ class Capacity:
 
 
 EXACT_CELLS = ("q8_0", "bf16")
-"""Cells for which flash attention computes one row and many in the same order, whatever the number of threads.
+"""Cells for which flash attention adds up one row and many in the same order, with any number of threads.
 
-The first is faster for single rows; the second is for heads whose width 32 does not divide.
+q8_0 is faster for single rows; bf16 is for heads whose width 32 does not divide. Source: docs/exactness.md.
 """
 
 FLOATS = {"f32", "f16", "bf16"}
 """Weights with a kernel of their own for one row."""
 
 REPACKED = {"q2_K", "q3_K", "q4_K"}
-"""Weights that llama.cpp stores anew at loading, for kernels that take 4 rows at a time and others for the rest."""
+"""Weights that llama.cpp repacks at loading, for kernels of 4 rows and others for the rest (ggml-cpu/repack)."""
 
 EXACT_REPACKED = {"iq4_nl"}
-"""Weights that have a kernel of their own for one row only where they are not stored anew."""
+"""Weights with a kernel of their own for one row only where they are not repacked."""
 
 
 def strict_settings(
     loading: ModelSettings, decoding: DecodeSettings, types: frozenset[str], *, on_gpu: bool
 ) -> tuple[ModelSettings, DecodeSettings]:
-    """The same settings made strict, for weights of these types. Raises UsageError where they contradict it."""
+    """Make settings strict for weights of these `types` (ggml's names). Raises UsageError where they contradict it."""
     if on_gpu:
         raise UsageError("--strict holds on the CPU only", "-ngl 0 computes there; lacli check tells what differs")
     if loading.flash_attention == "off":
@@ -265,25 +262,21 @@ def strict_settings(
         flash_attention="on",
         cache_type_k=_exact(loading.cache_type_k),
         cache_type_v=_exact(loading.cache_type_v),
-        tiled=not any(map(_is_tiled, types)),
+        # ggml-cpu/tiled has another kernel for 8 rows and more of these.
+        tiled=not any(name.endswith("_K") or (name.startswith("iq") and name != "iq4_nl") for name in types),
         repack=repack,
     )
     return loading, replace(decoding, ordered=True, least_outputs=2 if one_row_differs else 1)
 
 
 def check_draws(sampling: SamplingSettings) -> None:
-    """Raise UsageError where no two modes draw alike."""
+    """Raise UsageError for draws that differ from mode to mode."""
     if sampling.draws_otherwise:
         raise UsageError("--verify rejection draws other numbers in every mode", "leave it out with --strict")
 
 
-def _is_tiled(weights: str) -> bool:
-    """Whether there is another kernel for 8 rows and more (ggml-cpu/tiled)."""
-    return weights.endswith("_K") or (weights.startswith("iq") and weights != "iq4_nl")
-
-
 def _exact(cells: str) -> str:
-    """The cells that were asked for, or the first exact ones where none were."""
+    """`cells` if they are exact, and exact ones in the place of the default. Raises UsageError for others."""
     if cells == ModelSettings().cache_type_k:
         return EXACT_CELLS[0]
     if cells not in EXACT_CELLS:

@@ -70,6 +70,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
 
 NVIDIA = {"gpu_here": ("NVIDIA H200", "cuda")}
 FAST = {"processor": Processor("Fast", (*FLAGS, "avx512f", "avx512_vnni"))}
+AMX = {"processor": Processor("Fast", (*FLAGS, "amx_int8"))}
+FAST_AMX = {"processor": Processor("Fast", (*FLAGS, "amx_int8", "avx512f"))}
 ARM = {"processor": Processor("ARM", ("asimd", "asimddp", "i8mm")), "load_library": library(features=("NEON",))}
 FOLDERS = {"kept": Path("/a"), "other": Path("/b")}
 
@@ -78,6 +80,8 @@ FOUND: list[tuple[Mapping[str, Any], Callable[[], Finding], str, str, str]] = [
     ({}, doctor.check_instructions, "fine", "AVX, AVX2, F16C, FMA in use, all that this processor has", ""),
     ({"processor": Processor("M4")}, doctor.check_instructions, "fine", "AVX, AVX2, F16C, FMA in use", ""),
     (FAST, doctor.check_instructions, "better", "built without AVX512, AVX512_VNNI, which", "-DGGML_NATIVE=on"),
+    (AMX, doctor.check_instructions, "fine", "FMA in use", ""),
+    (FAST_AMX, doctor.check_instructions, "better", "built without AVX512, which", "-DGGML_NATIVE=on"),
     (ARM, doctor.check_instructions, "better", "built without DOTPROD, MATMUL_INT8, which", "-DGGML_NATIVE=on"),
     ({}, doctor.check_gpu, "fine", "none found; the processor computes (device CPU)", ""),
     ({"load_library": library("CUDA", devices=(CARD, PROCESSOR))}, doctor.check_gpu, "fine",

@@ -118,7 +118,7 @@ def test_a_hang_is_believed_for_a_day(play: Play, tmp_path: Path, monkeypatch: p
     play("pass")
     probe.fault_of.cache_clear()
     assert probe.fault_of(1, 1, repack=True) == hung != ""
-    monkeypatch.setattr(probe, "time", lambda: time() + probe.A_DAY)
+    monkeypatch.setattr(probe, "time", lambda: time() + probe.A_DAY_S)
     probe.fault_of.cache_clear()
     assert probe.fault_of(1, 1, repack=True) == ""
 

@@ -166,7 +166,7 @@ def sampled(chain: Any, context: Any, row: Floats) -> int:
 
 
 def names(sampler: LlamaSampler) -> list[str]:
-    chain = sampler._samplers.chain
+    chain = sampler._samplers.sampler_chain
     parts = [lib.llama_sampler_chain_get(chain, index) for index in range(lib.llama_sampler_chain_n(chain))]
     parts.append(sampler._samplers.last)
     return [lib.llama_sampler_name(part).decode() for part in parts]
