@@ -17,7 +17,6 @@ import pytest
 from lacli.batch import from_tree
 from lacli.engine import Floats
 from lacli.errors import SamplingError, UsageError
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
@@ -34,9 +33,8 @@ GRAMMAR = 'root ::= "yes" | "no"'
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[LlamaModel]:
-    with LlamaModel(demo_model(), ModelSettings(gpu_layers=0, threads=1)) as model:
-        yield model
+def model(demo: LlamaModel) -> LlamaModel:
+    return demo
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +335,7 @@ def test_the_distribution_is_that_of_the_draws(model: LlamaModel, settings: Samp
     logits = np.full(model.vocabulary, -5.0, np.float32)
     for place, text in enumerate((" self", "\n", "A", " return", "(", "_", " the", "7")):
         logits[token(model, text)] = 2 - 0.3 * place
-    count = 3000
+    count = 1000
     seen: Counter[int] = Counter()
     with LlamaSampler(model, settings) as sampler:
         tokens, probabilities = sampler.distribution(logits)
@@ -430,3 +428,32 @@ def test_a_finished_grammar_whose_end_is_forbidden_is_a_dead_end(model: LlamaMod
         sampler.draw(logits)
         with pytest.raises(SamplingError, match="the grammar allows no token"):
             sampler.draw(logits)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "words"),
+    [
+        ("root = [a]", "line 1: expecting ::="),
+        ('root ::= "a"\nnext ::= (("b")\n', "line 3: expecting ')'"),
+        ('root ::= "a\n', "unexpected end of input"),
+        ("# words at the start\n\nroot ::= [a] {2,x}", "line 3: expecting"),
+        ('root ::= "a" thing', "'thing'"),
+        ('start ::= "a"', "no rule named 'root'"),
+        ('root ::= "a" | list\nlist ::= list "," [0-9]', "rule 'list' begins with itself"),
+        ('root ::= one\none ::= ("x" | two)\ntwo ::= one "y"', "rule 'one' begins with itself"),
+        ('root ::= * "a"', "line 1: expecting preceding item"),
+        ("a b c", "line 1: expecting"),
+    ],
+)
+def test_a_grammar_that_cannot_be_parsed_is_refused_in_one_line(
+    model: LlamaModel, grammar: str, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        LlamaSampler(model, SamplingSettings(seed=1, grammar=grammar))
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_good_grammar_is_accepted(model: LlamaModel) -> None:
+    LlamaSampler(model, SamplingSettings(seed=1, grammar='root ::= "a" root | [b-z]')).close()
