@@ -242,7 +242,7 @@ MUTANTS = (
         "lacli/session/session.py",
         "if not self._busy.acquire(blocking=False):",
         "if False:",
-        ("tests/llamacpp/test_model.py", "tests/session/test_session.py"),
+        ("tests/session/test_lifetime.py", "tests/session/test_session.py"),
     ),
 )
 
