@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from lacli.hub.names import demo_model
 from tests import program
 from tests.fakes import hub_cache, tiny_models
-from tests.fakes.hub_commands import Home, make_home
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    return make_home(tmp_path, monkeypatch)
+from tests.fakes.hub_commands import Home
 
 
 def test_json_is_what_is_on_the_disk(home: Home) -> None:
@@ -24,7 +18,7 @@ def test_json_is_what_is_on_the_disk(home: Home) -> None:
     link = home.add("me/a", "a-Q8_0.gguf")
     damaged = home.add("me/a", "a-Q4_0.gguf", home.model.read_bytes()[:5000])
     broken_off = hub_cache.add_unfinished(home.cache, "me/b", 99)
-    done = program.run("list", "--json", env=home.env)
+    done = home.call("list", "--json")
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
     assert {each["path"]: each["size"] for each in found["models"] if each["repository"]} == {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,31 +16,11 @@ from tests.here import (
     NAME,
     Here,
     add_large,
-    looking_up,
     point_at,
-    tiny_hub,
-    tiny_model,
 )
 from tests.program import Done
 
 ONE_TOKEN = ("-p", "hi", "-n", "1", "--json")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return tiny_model(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture
-def hub(tiny: bytes) -> Iterator[FakeHub]:
-    with tiny_hub(tiny).running() as running:
-        yield running
-
-
-@pytest.fixture
-def here(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
-    with looking_up(hub, tmp_path / "hub", monkeypatch) as found:
-        yield found
 
 
 def call(here: Here, *arguments: str, stdin: bytes = b"") -> Done:

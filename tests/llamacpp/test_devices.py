@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from lacli.llamacpp.library import declared, devices
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings, SplitMode
 from lacli.settings import Switch
-from tests.fakes import tiny_models
 
 GIB = 2**30
 PROCESSOR = Device("CPU", "A processor", False, 64 * GIB, 64 * GIB)
@@ -62,11 +60,6 @@ def loading(
     return ModelSettings(flash_attention=fa, placement=Placement(devices, sm, ts, mg))
 
 
-def groups(wanted: ReplicaSettings, found: Sequence[Device], settings: ModelSettings = LOADING) -> list[str]:
-    """The devices of each copy in the flag's own spelling."""
-    return ["+".join(placement.devices) for placement in placements(wanted, settings, found)]
-
-
 def asked(text: str) -> ReplicaSettings:
     return ReplicaSettings(groups=tuple(tuple(group.split("+")) for group in text.split(",")))
 
@@ -77,45 +70,65 @@ def test_nothing_asked_is_one_copy_where_llama_cpp_puts_it() -> None:
         assert placements(ReplicaSettings(count=1), LOADING, found) == (Placement(),)
 
 
-def test_named_groups_are_copies_in_ggmls_spelling() -> None:
-    assert groups(asked("cuda0+CUDA1,Cuda3+cuda2"), FOUR) == ["CUDA0+CUDA1", "CUDA3+CUDA2"]
-
-
-def test_one_device_can_have_several_copies_and_unlike_ones_go_together() -> None:
-    assert groups(asked("CPU,CPU,CPU"), [PROCESSOR]) == ["CPU"] * 3
-    assert groups(asked("cuda0,cuda0,cpu"), FOUR) == ["CUDA0", "CUDA0", "CPU"]
-
-
 def test_the_other_flags_hold_for_every_group() -> None:
     found = placements(asked("CUDA0+CUDA1,CUDA2+CUDA3"), loading(sm="row", ts=(3, 1)), FOUR)
     assert found == (
         Placement(("CUDA0", "CUDA1"), "row", (3, 1)),
         Placement(("CUDA2", "CUDA3"), "row", (3, 1)),
     )
-    with pytest.raises(UsageError, match="-ts has 2 proportions, and the copy on CUDA2 has 1 device"):
-        placements(asked("CUDA0+CUDA1,CUDA2"), loading(ts=(3, 1)), FOUR)
 
 
-def test_a_number_takes_the_first_gpus_of_one_model_and_memory() -> None:
-    assert groups(ReplicaSettings(count=3), FOUR) == ["CUDA0", "CUDA1", "CUDA2"]
-    mixed = [card(0, "A100"), card(1), card(2, "A100", 40), card(3), PROCESSOR]
-    assert groups(ReplicaSettings(count=2), mixed) == ["CUDA1", "CUDA3"]
+MIXED = [card(0, "A100"), card(1), card(2, "A100", 40), card(3), PROCESSOR]
+TWO = ReplicaSettings(count=2)
+SERVED = ReplicaSettings(count=2, rpc=("10.0.0.0:50052",))
+ONE_SERVER_TWICE = [PROCESSOR, remote(0), remote(1)._replace(description=remote(0).description)]
+BESIDE_SERVERS = [card(0), PROCESSOR, remote(0), remote(1)]
+
+GROUPS: dict[str, tuple[ReplicaSettings, ModelSettings, list[Device], str]] = {
+    "names in ggml's spelling": (asked("cuda0+CUDA1,Cuda3+cuda2"), LOADING, FOUR, "CUDA0+CUDA1,CUDA3+CUDA2"),
+    "one device several times": (asked("CPU,CPU,CPU"), LOADING, [PROCESSOR], "CPU,CPU,CPU"),
+    "unlike ones together": (asked("cuda0,cuda0,cpu"), LOADING, FOUR, "CUDA0,CUDA0,CPU"),
+    "the first GPUs": (ReplicaSettings(count=3), LOADING, FOUR, "CUDA0,CUDA1,CUDA2"),
+    "GPUs of one model and memory": (TWO, LOADING, MIXED, "CUDA1,CUDA3"),
+    "the processor without a GPU": (TWO, LOADING, [BLAS, PROCESSOR], "CPU,CPU"),
+    "a number among named ones": (TWO, loading("CUDA2", "cuda3"), FOUR, "CUDA2,CUDA3"),
+    "a number of the named processor": (TWO, loading("CPU"), FOUR, "CPU,CPU"),
+    "one of each server": (SERVED, LOADING, [*ONE_SERVER_TWICE, remote(2)], "RPC0,RPC2"),
+    "servers alike": (SERVED, LOADING, [PROCESSOR, remote(0), remote(1)], "RPC0,RPC1"),
+    "servers by their memory": (SERVED, LOADING, [PROCESSOR, remote(0, 8), remote(1), remote(2)], "RPC1,RPC2"),
+    "one copy over servers and GPUs": (replace(SERVED, count=0), LOADING, BESIDE_SERVERS, "RPC0+RPC1+CUDA0"),
+    "one copy over named ones": (replace(SERVED, count=0), loading("cuda0", "rpc1"), BESIDE_SERVERS, "CUDA0+RPC1"),
+    "groups with servers": (asked("RPC0,RPC1+CUDA0"), LOADING, BESIDE_SERVERS, "RPC0,RPC1+CUDA0"),
+}
 
 
-def test_one_card_behind_two_backends_is_not_two_alike() -> None:
-    with pytest.raises(UsageError, match="not 2 devices alike"):
-        placements(ReplicaSettings(count=2), LOADING, [card(0), card(0, backend="Vulkan"), PROCESSOR])
+@pytest.mark.parametrize(("wanted", "settings", "found", "copies"), GROUPS.values(), ids=GROUPS)
+def test_copies_are_put_where_they_are_asked_for(
+    wanted: ReplicaSettings, settings: ModelSettings, found: list[Device], copies: str
+) -> None:
+    assert ",".join("+".join(placement.devices) for placement in placements(wanted, settings, found)) == copies
 
 
-def test_a_number_without_a_gpu_is_so_many_times_the_processor() -> None:
-    assert groups(ReplicaSettings(count=2), [BLAS, PROCESSOR]) == ["CPU", "CPU"]
+REFUSED: list[tuple[ReplicaSettings, ModelSettings, list[Device], str]] = [
+    (asked("CUDA0+CUDA1,CUDA2"), loading(ts=(3, 1)), FOUR, "-ts has 2 proportions, and the copy on CUDA2 has 1 device"),
+    (TWO, LOADING, [card(0), card(0, backend="Vulkan"), PROCESSOR], "not 2 devices alike"),
+    (TWO, loading("CUDA2"), FOUR, "not 2 devices alike, there is CUDA2"),
+    (TWO, loading("CUDA2"), FOUR, "--replicas CUDA2,CUDA2 without --device"),
+    (SERVED, LOADING, [PROCESSOR, remote(0)], "--replicas CPU,RPC0; or start another server: lacli rpc-server"),
+    (SERVED, LOADING, [card(0), PROCESSOR, remote(0)], "--replicas CUDA0,RPC0;"),
+    (replace(SERVED, count=3), LOADING, [PROCESSOR, remote(0)], "--replicas CPU,RPC0,CPU;"),
+    (SERVED, LOADING, ONE_SERVER_TWICE, "there is RPC0 .*, RPC1 .*--replicas CPU,RPC0;"),
+    (asked("CPU,BLAS"), LOADING, [BLAS, PROCESSOR], r"--replicas: there is no device 'BLAS' \(there is CPU\)"),
+    (asked("CUDA0,CUDA1"), loading("CUDA2"), FOUR, "--device and --replicas both name devices"),
+]
 
 
-def test_a_number_chooses_among_the_devices_that_are_named() -> None:
-    assert groups(ReplicaSettings(count=2), FOUR, loading("CUDA2", "cuda3")) == ["CUDA2", "CUDA3"]
-    assert groups(ReplicaSettings(count=2), FOUR, loading("CPU")) == ["CPU", "CPU"]
-    with pytest.raises(UsageError, match="not 2 devices alike, there is CUDA2"):
-        groups(ReplicaSettings(count=2), FOUR, loading("CUDA2"))
+@pytest.mark.parametrize(("wanted", "settings", "found", "message"), REFUSED, ids=[row[3] for row in REFUSED])
+def test_copies_that_cannot_be_placed_are_refused_with_what_can_be_typed(
+    wanted: ReplicaSettings, settings: ModelSettings, found: list[Device], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        placements(wanted, settings, found)
 
 
 def test_too_few_alike_are_named_with_what_can_be_typed() -> None:
@@ -127,40 +140,6 @@ def test_too_few_alike_are_named_with_what_can_be_typed() -> None:
     )
 
 
-def test_an_rpc_device_is_never_offered_for_two_copies() -> None:
-    wanted = ReplicaSettings(count=2, rpc=("10.0.0.0:50052",))
-    with pytest.raises(UsageError, match="--replicas CPU,RPC0; or start another server: lacli rpc-server"):
-        placements(wanted, LOADING, [PROCESSOR, remote(0)])
-    with pytest.raises(UsageError, match="--replicas CUDA0,RPC0;"):
-        placements(wanted, LOADING, [card(0), PROCESSOR, remote(0)])
-    with pytest.raises(UsageError, match="--replicas CPU,RPC0,CPU;"):
-        placements(replace(wanted, count=3), LOADING, [PROCESSOR, remote(0)])
-    with pytest.raises(UsageError, match="--replicas CUDA2,CUDA2 without --device"):
-        placements(ReplicaSettings(count=2), loading("CUDA2"), FOUR)
-
-
-def test_two_devices_of_one_server_are_not_two_alike() -> None:
-    same = remote(1)._replace(description=remote(0).description)
-    wanted = ReplicaSettings(count=2, rpc=("10.0.0.0:50052", "10.0.0.2:50052"))
-    assert groups(wanted, [PROCESSOR, remote(0), same, remote(2)]) == ["RPC0", "RPC2"]
-    with pytest.raises(UsageError, match="there is RPC0 .*, RPC1 .*--replicas CPU,RPC0;"):
-        placements(wanted, LOADING, [PROCESSOR, remote(0), same])
-
-
-def test_servers_alike_are_told_by_their_memory() -> None:
-    wanted = ReplicaSettings(count=2, rpc=("10.0.0.0:50052", "10.0.0.1:50052"))
-    assert groups(wanted, [PROCESSOR, remote(0), remote(1)]) == ["RPC0", "RPC1"]
-    assert groups(wanted, [PROCESSOR, remote(0, 8), remote(1), remote(2)]) == ["RPC1", "RPC2"]
-
-
-def test_servers_without_replicas_make_one_copy_over_them_and_the_local_gpus() -> None:
-    wanted = ReplicaSettings(rpc=("10.0.0.0:50052",))
-    found = [card(0), PROCESSOR, remote(0), remote(1)]
-    assert groups(wanted, found) == ["RPC0+RPC1+CUDA0"]
-    assert groups(wanted, found, loading("cuda0", "rpc1")) == ["CUDA0+RPC1"]
-    assert groups(asked("RPC0,RPC1+CUDA0"), found) == ["RPC0", "RPC1+CUDA0"]
-
-
 def test_llama_cpp_takes_integrated_gpus_only_where_there_is_no_other() -> None:
     shared = card(0, "Iris", backend="Vulkan")._replace(is_integrated=True)
     of_another = card(0, "Iris", backend="SYCL")._replace(is_integrated=True)
@@ -169,30 +148,19 @@ def test_llama_cpp_takes_integrated_gpus_only_where_there_is_no_other() -> None:
     assert chosen([PROCESSOR]) == ()
 
 
-def test_an_unknown_name_is_answered_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match=r"--device: there is no device 'CUDA9' \(there is CUDA0, CUDA1, .*CPU\)"):
-        settled(loading("CUDA9"), FOUR)
-    with pytest.raises(UsageError, match=r"--replicas: there is no device 'BLAS' \(there is CPU\)"):
-        placements(asked("CPU,BLAS"), LOADING, [BLAS, PROCESSOR])
-
-
-def test_a_servers_device_without_a_server_is_answered_with_the_flag_that_it_needs() -> None:
-    with pytest.raises(UsageError, match="'rpc0'.*--rpc HOST:PORT"):
-        named(["rpc0"], FOUR)
-    with pytest.raises(UsageError, match="there is CPU, RPC0"):
-        named(["RPC1"], [PROCESSOR, remote(0)])
-
-
-def test_one_copy_has_a_device_once_and_the_processor_alone() -> None:
-    with pytest.raises(UsageError, match="has CUDA1 twice"):
-        named(["CUDA0", "CUDA1", "cuda1"], FOUR)
-    with pytest.raises(UsageError, match="CPU stands alone, and not with CUDA0.*-ngl N leaves the rest of the layers"):
-        named(["cuda0", "cpu"], FOUR)
-
-
-def test_device_and_replicas_cannot_both_name_devices() -> None:
-    with pytest.raises(UsageError, match="--device and --replicas both name devices"):
-        placements(asked("CUDA0,CUDA1"), loading("CUDA2"), FOUR)
+@pytest.mark.parametrize(
+    ("names", "found", "message"),
+    [
+        (["CUDA9"], FOUR, r"there is no device 'CUDA9' \(there is CUDA0, CUDA1, .*CPU\)"),
+        (["rpc0"], FOUR, "'rpc0'.*--rpc HOST:PORT"),
+        (["RPC1"], [PROCESSOR, remote(0)], "there is CPU, RPC0"),
+        (["CUDA0", "CUDA1", "cuda1"], FOUR, "has CUDA1 twice"),
+        (["cuda0", "cpu"], FOUR, "CPU stands alone, and not with CUDA0.*-ngl N leaves the rest of the layers"),
+    ],
+)
+def test_names_that_make_no_copy_are_refused(names: list[str], found: list[Device], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        named(names, found)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +171,7 @@ def test_device_and_replicas_cannot_both_name_devices() -> None:
             FOUR,
             "3 proportions, and the model has 2 devices .*0 CUDA0, 1 CUDA1",
         ),
+        (loading("CUDA9"), FOUR, "--device: there is no device 'CUDA9'"),
         (loading(ts=(1, 1)), [PROCESSOR], "2 proportions, and the model has no GPU"),
         (loading(sm="none", mg=4), FOUR, "-mg is 4, and the model has 4 devices .*3 CUDA3"),
         (loading("CPU", sm="none", mg=1), FOUR, "-mg is 1, and the model has no GPU"),
@@ -251,13 +220,6 @@ class Library:
     @staticmethod
     def llama_max_devices() -> int:
         return int(lib.llama_max_devices())
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("offload") / "tiny.gguf"
-    tiny_models.write_llama(path)
-    return path
 
 
 def parameters(settings: ModelSettings) -> tuple[Any, list[object]]:
@@ -323,9 +285,9 @@ def test_the_library_lists_the_processor_and_finds_it_by_name_in_any_case() -> N
     assert ggml.ggml_backend_dev_by_name(b"cpu")
 
 
-def test_a_model_on_the_processor_says_so_whatever_ngl_says(path: Path) -> None:
+def test_a_model_on_the_processor_says_so_whatever_ngl_says(tiny_path: Path) -> None:
     settings = ModelSettings(gpu_layers=99, threads=1, placement=Placement(("cpu",)))
-    with LlamaModel(path, settings) as model:
+    with LlamaModel(tiny_path, settings) as model:
         assert (model.devices, model.offloaded, model.chooses) == (CPU, False, False)
         assert model.placement == Placement((CPU,))
 
@@ -349,12 +311,12 @@ def played(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     ],
 )
 def test_a_model_on_gpus_says_which(
-    placement: Placement, words: str, chooses: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, words: str, chooses: bool, tiny_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played(monkeypatch, "CUDA0", "CUDA1")
-    with LlamaModel(path, ModelSettings(placement=placement)) as model:
+    with LlamaModel(tiny_path, ModelSettings(placement=placement)) as model:
         assert (model.devices, model.offloaded, model.chooses) == (words, True, chooses)
-    with LlamaModel(path, ModelSettings(gpu_layers=0, placement=placement)) as model:
+    with LlamaModel(tiny_path, ModelSettings(gpu_layers=0, placement=placement)) as model:
         assert (model.devices, model.offloaded) == (CPU, False)
 
 
@@ -383,15 +345,17 @@ def test_a_build_with_rpc_computes_on_the_processor_while_there_is_no_server(mon
         ("error loading model: tensor data is not within the file bounds", "damaged"),
     ],
 )
-def test_the_hint_fits_what_llama_cpp_says(reason: str, hint: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hint_fits_what_llama_cpp_says(
+    reason: str, hint: str, tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(path: bytes, parameters: object) -> None:
         library_log.receive(4, f"llama_model_load: {reason}\n".encode())
 
-    with LlamaModel(path, ModelSettings(gpu_layers=0)) as model:
+    with LlamaModel(tiny_path, ModelSettings(gpu_layers=0)) as model:
         library_log = model._log
     monkeypatch.setattr(lib, "llama_model_load_from_file", refuse)
     with pytest.raises(ModelLoadError) as refusal:
-        LlamaModel(path, ModelSettings(gpu_layers=0))
+        LlamaModel(tiny_path, ModelSettings(gpu_layers=0))
     assert hint in refusal.value.hint
 
 
