@@ -19,7 +19,6 @@ from lacli.check.replay import Recorder
 from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.errors import ModelLoadError
-from lacli.hub.download import find_model
 from lacli.llamacpp.context import MOST_BACK, LlamaEngine, most_back
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
@@ -48,25 +47,18 @@ MODES = {
 }
 
 
-def write_llama_split(path: Path) -> None:
-    """The llama model in two files, found through the name of the second."""
-    tiny_models.write_llama_split(path.parent)
-
-
-TRANSFORMERS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "llama": (tiny_models.write_llama, "model.gguf"),
-    "split llama": (write_llama_split, "tiny-00002-of-00002.gguf"),
-    "gemma2 with a sliding window": (tiny_models.write_gemma_swa, "model.gguf"),
-    "qwen2 with biases": (tiny_models.write_qwen2, "model.gguf"),
+TRANSFORMERS: dict[str, Callable[[Path], None]] = {
+    "llama": tiny_models.write_llama,
+    "gemma2 with a sliding window": tiny_models.write_gemma_swa,
+    "qwen2 with biases": tiny_models.write_qwen2,
 }
 
 
 @pytest.fixture(scope="module", params=TRANSFORMERS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
-    write, name = TRANSFORMERS[request.param]
-    path = tmp_path_factory.mktemp("model") / name
-    write(path)
-    with LlamaModel(find_model(path), ON_ONE_THREAD) as model:
+    path = tmp_path_factory.mktemp("model") / "model.gguf"
+    TRANSFORMERS[request.param](path)
+    with LlamaModel(path, ON_ONE_THREAD) as model:
         yield model
 
 
@@ -175,15 +167,15 @@ def test_a_model_that_does_not_generate_is_refused(write: Callable[[Path], None]
     assert "\n" not in str(refusal.value)
 
 
-def test_a_split_model_opens_from_any_part(tmp_path: Path) -> None:
+def test_a_split_model_opens_from_any_part_and_answers_as_the_whole_one(tmp_path: Path, tiny_path: Path) -> None:
     parts = tiny_models.write_llama_split(tmp_path)
     assert len(parts) == 2
     texts = []
-    for part in parts:
-        with load(part, model_settings=ON_ONE_THREAD) as session:
-            assert session.model.path == parts[0]
+    for path, opened in ((tiny_path, tiny_path), (parts[0], parts[0]), (parts[1], parts[0])):
+        with load(path, model_settings=ON_ONE_THREAD) as session:
+            assert session.model.path == opened
             texts.append(generate(session, "the thing", limit=20, raw=True).tokens)
-    assert texts[0] == texts[1]
+    assert texts[0] == texts[1] == texts[2]
     parts[1].unlink()
     with pytest.raises(ModelLoadError, match=parts[1].name):
         load(parts[0], model_settings=ON_ONE_THREAD)
