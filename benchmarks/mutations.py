@@ -99,7 +99,7 @@ MUTANTS = (
         "lacli/batch.py",
         "(past + count + depth for depth in tree.depths)",
         "(past + depth for depth in tree.depths)",
-        ("tests/test_decode.py", "tests/llamacpp/test_strict.py"),
+        ("tests/test_decode.py", "tests/llamacpp/test_settings.py"),
     ),
     Mutant(
         "lacli/batch.py",
@@ -245,7 +245,7 @@ MUTANTS = (
         "lacli/session/session.py",
         "if not self._busy.acquire(blocking=False):",
         "if False:",
-        ("tests/llamacpp/test_model.py", "tests/session/test_session.py"),
+        ("tests/session/test_lifetime.py", "tests/session/test_session.py"),
     ),
 )
 

@@ -1,16 +1,19 @@
-"""What every test needs: Ctrl-C that reaches the programs tests start, and properties that a slow machine passes."""
+"""What every test needs: one thread, no trials of the build, Ctrl-C that arrives, and patience with a slow machine."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from lacli.llamacpp.probe import proven
+from lacli.llamacpp.probe import IN_TRIAL, proven
+from lacli.llamacpp.settings import ModelSettings
+from tests.program import FAULTY
 
 # On CI the same examples each time: a red run there is about the change, and new examples are found here.
 settings.register_profile(
@@ -20,9 +23,24 @@ settings.load_profile("lacli")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def faults_of_this_build_go_unsaid() -> Iterator[None]:
-    """Where this build fails with repacked weights every session would say so; test_probe.py's sessions do."""
-    with patch("lacli.session.session.proven", lambda settings: (proven(settings)[0], "")):
+def this_build_is_not_tried_again() -> Iterator[None]:
+    """tests.program has tried the build; test_probe.py, whose subject that is, undoes this.
+
+    An outcome that a test forgets would else be written anew into the folders of whichever test comes next.
+    """
+
+    def known(settings: ModelSettings) -> tuple[ModelSettings, str]:
+        settings, _ = proven(settings)
+        return replace(settings, repack=settings.repack and not FAULTY), ""
+
+    with patch.dict(os.environ, {IN_TRIAL: ""}), patch("lacli.session.session.proven", known):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> Iterator[None]:
+    """Settings without a number of threads mean one, so that the workers of xdist do not wait for one another."""
+    with patch("lacli.llamacpp.devices.physical_cores", lambda: 1):
         yield
 
 

@@ -21,15 +21,18 @@ from unittest.mock import patch
 import pexpect
 
 from lacli.cli.main import main
-from lacli.llamacpp.probe import fault_of
+from lacli.llamacpp.probe import IN_TRIAL, fault_of
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = (sys.executable, "-m", "lacli")
 SECONDS = 60
 """How long a run may take at most, on a very busy machine."""
 
-MACHINE = {"LACLI_THREADS": "1", "LACLI_N_GPU_LAYERS": "0"} | ({"LACLI_NO_REPACK": "1"} if fault_of(1, 1, True) else {})
-"""What every run gets; where this build fails with repacked weights, no run says so unless its test asks for it."""
+FAULTY = bool(fault_of(1, 1, True))
+"""True if this build fails with repacked weights; no run uses them then, or says so, unless its test asks for it."""
+
+MACHINE = {"LACLI_THREADS": "1", "LACLI_N_GPU_LAYERS": "0", IN_TRIAL: ""} | ({"LACLI_NO_REPACK": "1"} if FAULTY else {})
+"""What every run gets: one thread, no GPU, and no trial of the build beside the one above."""
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 HUBS = (

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.chat import conversations
+from benchmarks.chat import conversations, main
 from benchmarks.core import PROMPTS
 from benchmarks.keeping import KeepingNothing, LearningAnew, Unforgetting
 from lacli.decode import Decoder
 from lacli.settings import DecodeSettings, ModeName
-from tests.program import ROOT, SECONDS, environment
 from tests.test_decode import (
     any_settings,
     engine_for,
@@ -29,7 +28,7 @@ turns = st.lists(st.tuples(st.integers(0, 60), prompts, st.integers(0, 12)), min
 
 
 @given(kinds, any_settings, turns)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_turn_has_plains_tokens(
     kind: type[Decoder], chosen: DecodeSettings, rest: list[tuple[int, list[int], int]]
 ) -> None:
@@ -71,18 +70,25 @@ def test_a_conversation_edits_what_it_showed_before() -> None:
     assert [question.endswith("```") for question in conversations(PROMPTS, pasted=False)[0]] == [True, False, False]
 
 
-def table(*arguments: str) -> list[dict[str, str]]:
+Table = Callable[..., list[dict[str, str]]]
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Table:
     """The rows of what the benchmark prints, by their headings."""
-    command = [sys.executable, "-m", "benchmarks.chat", *arguments, "--each", "1", "--repeats", "1", "--tokens", "6"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    header, _, *rows = (line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("|"))
-    return [dict(zip(header, row, strict=True)) for row in rows]
+
+    def printed(*arguments: str) -> list[dict[str, str]]:
+        short = ("--each", "1", "--repeats", "1", "--tokens", "6")
+        monkeypatch.setattr(sys, "argv", ["chat", *arguments, *short])
+        main()
+        lines = (line.strip("| ").split(" | ") for line in capfd.readouterr().out.splitlines() if line[:1] == "|")
+        header, _, *rows = lines
+        return [dict(zip(header, row, strict=True)) for row in rows]
+
+    return printed
 
 
-def test_the_table_of_turns_tells_what_each_decoded() -> None:
+def test_the_table_of_turns_tells_what_each_decoded(table: Table) -> None:
     rows = table("turns", "--modes", "plain", "lookup", "--context", "512", "--pasted")
     assert [(row["mode"], row["turn"]) for row in rows] == [
         (mode, str(turn)) for mode in ("plain", "lookup") for turn in (1, 2, 3)
@@ -94,7 +100,7 @@ def test_the_table_of_turns_tells_what_each_decoded() -> None:
         assert kept < nothing and alone < nothing if turn else kept == nothing == alone
 
 
-def test_the_other_tables_have_their_rows() -> None:
+def test_the_other_tables_have_their_rows(table: Table) -> None:
     again = table("again", "--modes", "plain", "lookup", "--context", "512")
     assert [(row["mode"], row["temperature"], row["same"]) for row in again] == [
         ("lookup", "0", "1 of 1"),

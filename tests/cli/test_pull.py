@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,31 +16,11 @@ from tests.here import (
     NAME,
     Here,
     add_large,
-    looking_up,
     point_at,
-    tiny_hub,
-    tiny_model,
 )
 from tests.program import Done
 
 ONE_TOKEN = ("-p", "hi", "-n", "1", "--json")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return tiny_model(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture
-def hub(tiny: bytes) -> Iterator[FakeHub]:
-    with tiny_hub(tiny).running() as running:
-        yield running
-
-
-@pytest.fixture
-def here(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
-    with looking_up(hub, tmp_path / "hub", monkeypatch) as found:
-        yield found
 
 
 def call(here: Here, *arguments: str, stdin: bytes = b"") -> Done:
@@ -62,7 +41,8 @@ def complaint(done: Done, code: int = 1) -> str:
     return lines[0]
 
 
-def test_a_model_is_fetched_once_and_its_name_explained(hub: FakeHub, tmp_path: Path, tiny: bytes) -> None:
+def test_a_model_is_fetched_once_and_its_name_explained(here: Here, tmp_path: Path, tiny: bytes) -> None:
+    hub = here.hub
     first = program.run("run", NAME, *ONE_TOKEN, env=hub.environment(tmp_path))
     assert first.code == 0, first.err
     path = Path(json.loads(first.out)["model"])
@@ -70,7 +50,7 @@ def test_a_model_is_fetched_once_and_its_name_explained(hub: FakeHub, tmp_path: 
     assert f"{NAME} is tiny-Q4_K_M.gguf: fetching" in first.err and "\r" not in first.err
     assert hub.transfers() == [("tiny-Q4_K_M.gguf", "")]
     hub.requests.clear()
-    second = program.run("run", NAME, *ONE_TOKEN, env=hub.environment(tmp_path))
+    second = call(here, "run", NAME, *ONE_TOKEN)
     assert json.loads(second.out)["model"] == str(path) and "tiny-Q4_K_M.gguf, from the cache" in second.err
     assert hub.requests == []
 
@@ -91,19 +71,22 @@ def test_ctrl_c_keeps_what_was_fetched(here: Here, tmp_path: Path, tiny: bytes) 
 
 
 def test_a_terminal_sees_a_bar_with_the_speed_unless_quiet(hub: FakeHub, tmp_path: Path) -> None:
-    shown = [
-        program.finish(program.on_terminal("pull", NAME, *quiet, env=hub.environment(tmp_path / str(len(quiet))))).out
+    terminals = [
+        program.on_terminal("pull", NAME, *quiet, env=hub.environment(tmp_path / str(len(quiet))))
         for quiet in ([], ["-q"])
     ]
+    shown = [program.finish(terminal).out for terminal in terminals]
     assert re.search(r"tiny-Q4_K_M.gguf: 100%\|.*B/s\]", shown[0])
     assert shown[1].count("\n") == 1 and shown[1].endswith("tiny-Q4_K_M.gguf\n")
 
 
 @pytest.mark.parametrize("offline", ["LACLI_OFFLINE", "LLAMA_ARG_OFFLINE", "HF_HUB_OFFLINE"])
-def test_the_environment_can_forbid_the_network(offline: str, hub: FakeHub, tmp_path: Path) -> None:
-    line = complaint(program.run("run", NAME, *ONE_TOKEN, env=hub.environment(tmp_path, **{offline: "1"})))
+def test_the_environment_can_forbid_the_network(offline: str, here: Here) -> None:
+    # The library reads its own variable once, when it is imported.
+    run = program.run if offline == "HF_HUB_OFFLINE" else program.call
+    line = complaint(run("run", NAME, *ONE_TOKEN, env=here.hub.environment(here.cache.parent, **{offline: "1"})))
     assert ("HF_HUB_OFFLINE is set" if offline == "HF_HUB_OFFLINE" else f"lacli pull {NAME}") in line
-    assert hub.requests == []
+    assert here.hub.requests == []
 
 
 @pytest.mark.parametrize("command", ["run", "chat", "check", "bench", "cost"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -12,12 +11,7 @@ from lacli.hub.names import demo_model
 from lacli.text.format import size_in_words
 from tests import program
 from tests.fakes import hub_cache
-from tests.fakes.hub_commands import Home, make_home
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    return make_home(tmp_path, monkeypatch)
+from tests.fakes.hub_commands import Home
 
 
 def test_a_terminal_is_asked_and_what_is_answered_is_done(home: Home) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lacli.cli import doctor
 from lacli.cli import rpc_server as command
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.build import GIB
@@ -135,7 +136,10 @@ def test_other_machines_are_let_in_only_with_a_warning_and_a_verbose_server_show
 
 
 @with_rpc
-def test_a_server_is_seen_by_the_doctor_and_missed_with_the_variable_that_names_it() -> None:
+def test_a_server_is_seen_by_the_doctor_and_missed_with_the_variable_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "check_kernels", lambda threads: doctor.Finding("fine", "not tried"))
     with rpc_server() as server:
         there = call("doctor", "--no-test", "--rpc", server.endpoint)
     assert f"RPC0: {server.endpoint}, " in there.out and " GiB free" in there.out

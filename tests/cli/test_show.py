@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from lacli.hub.names import demo_model
 from tests.fakes import tiny_models
 from tests.fakes.fake_hub import FakeHub, Repository
-from tests.fakes.hub_commands import Home, make_home
+from tests.fakes.hub_commands import Home
 from tests.here import looking_up
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    return make_home(tmp_path, monkeypatch)
 
 
 def test_show_names_the_model_its_modes_and_its_memory(home: Home) -> None:

@@ -46,6 +46,7 @@ _CONVOLVED = 3
 _RELATIVE_BUCKETS = 32
 _SPLIT_TENSORS = 11  # the llama model has 21 tensors, so this makes two files
 _LOGIT_SCALE = 6.0
+_OUTPUT_GAIN = _LOGIT_SCALE / np.sqrt(_WIDTH)
 _POST_NORM = 12.0  # embedding and output are one matrix in gemma2; this keeps a token from predicting itself
 
 
@@ -64,11 +65,61 @@ assert len(SENTENCEPIECE) == len(TOKENS)
 
 
 class _Builder:
-    """One model file in the making: its GGUF writer, and the generator that its weights are drawn from."""
+    """One model file in the making: its GGUF writer, and the generator that its weights are drawn from.
 
-    def __init__(self, path: Path, architecture: str, split_tensors: int = 0) -> None:
-        self.writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_tensors)
+    It begins with the keys that every architecture here reads. `sentencepiece`: the vocabulary of scored pieces.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        architecture: str,
+        *,
+        key_value_heads: int | Sequence[int] = _KEY_VALUE_HEADS,
+        layers: int = _LAYERS,
+        split_tensors: int = 0,
+        tokenizer: str = "gpt2",
+        tokens: Sequence[str] = TOKENS,
+        name: str = "",
+        sentencepiece: bool = False,
+    ) -> None:
+        self.writer = writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_tensors)
         self._random = np.random.default_rng(0)
+        writer.add_name(name or f"tiny {architecture}")
+        writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+        writer.add_vocab_size(len(TOKENS))
+        writer.add_context_length(CONTEXT_LENGTH)
+        writer.add_embedding_length(_WIDTH)
+        writer.add_block_count(layers)
+        writer.add_feed_forward_length(_FEED_FORWARD)
+        writer.add_head_count(_HEADS)
+        writer.add_head_count_kv(key_value_heads)
+        writer.add_layer_norm_rms_eps(_EPSILON)
+        self._add_pieces() if sentencepiece else self._add_merges(tokenizer, tokens)
+        writer.add_bos_token_id(END_OF_TEXT)
+        writer.add_eos_token_id(END_OF_TEXT)
+        writer.add_eot_token_id(END_OF_TURN)
+        writer.add_add_bos_token(sentencepiece)
+        writer.add_chat_template(CHAT_TEMPLATE)
+
+    def _add_pieces(self) -> None:
+        """Add a vocabulary whose pieces have scores, as the first llama's."""
+        control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+        kinds = [control] * len(SPECIAL_TOKENS) + [gguf.TokenType.BYTE] * 256
+        self.writer.add_tokenizer_model("llama")
+        self.writer.add_token_list(SENTENCEPIECE)
+        # llama.cpp joins the pieces "<s" and ">" to the control token, as it does wherever pieces have its name.
+        self.writer.add_token_types([*kinds, *(control if piece == "<s>" else normal for piece in _PIECES)])
+        self.writer.add_token_scores([*[0.0] * len(kinds), *(float(len(piece)) for piece in _PIECES)])
+
+    def _add_merges(self, kind: str, tokens: Sequence[str]) -> None:
+        """Add a vocabulary and its merges."""
+        control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+        self.writer.add_tokenizer_model(kind)
+        self.writer.add_tokenizer_pre("gpt-2")
+        self.writer.add_token_list(tokens)
+        self.writer.add_token_types([control if token in SPECIAL_TOKENS else normal for token in tokens])
+        self.writer.add_token_merges(_MERGES)
 
     def put(self, name: str, values: npt.NDArray[Any]) -> None:
         """Add one tensor as F32; `values` is in row-major order, the reverse of llama.cpp's dimensions."""
@@ -78,15 +129,18 @@ class _Builder:
         """Draw standard normal values."""
         return self._random.standard_normal(shape, dtype=np.float32)
 
-    def matrix(self, name: str, rows: int, columns: int, gain: float = 1.0) -> None:
+    def matrix(self, name: str, rows: int, columns: int = _WIDTH, gain: float = 1.0) -> None:
         """Add a matrix that takes inputs of unit size to outputs whose typical size is `gain`."""
-        self.put(name, gain / np.sqrt(columns) * self.normal(rows, columns))
+        self.put(f"{name}.weight", gain / np.sqrt(columns) * self.normal(rows, columns))
 
-    def vector(self, name: str, length: int, centre: float = 0.0, spread: float = 0.2) -> None:
-        """Add a bias, or a norm weight where `centre` is not zero."""
+    def vector(self, name: str, length: int = _WIDTH, centre: float = 0.0, spread: float = 0.2) -> None:
+        """Add a vector with values around `centre`."""
         self.put(name, centre + spread * self.normal(length))
 
-    def tokens_matrix(self, name: str, gain: float, likely: int = len(TOKENS)) -> None:
+    def norm(self, name: str, centre: float = 1.0, length: int = _WIDTH) -> None:
+        self.vector(f"{name}.weight", length, centre)
+
+    def tokens_matrix(self, name: str, gain: float = 1.0, likely: int = len(TOKENS)) -> None:
         """Add an embedding or output matrix, vocabulary x width.
 
         Rows of special tokens, and of those behind the first `likely`, are a tenth of the others.
@@ -94,7 +148,62 @@ class _Builder:
         values = gain * self.normal(len(TOKENS), _WIDTH)
         values[: len(SPECIAL_TOKENS)] *= 0.1
         values[likely:] *= 0.1
-        self.put(name, values)
+        self.put(f"{name}.weight", values)
+
+    def ends(self) -> None:
+        """Add the embedding, the last norm and an output matrix of its own."""
+        self.tokens_matrix("token_embd")
+        self.norm("output_norm")
+        self.tokens_matrix("output", _OUTPUT_GAIN)
+
+    def attention(
+        self,
+        block: str,
+        *,
+        key_value_heads: int = _KEY_VALUE_HEADS,
+        biases: bool = False,
+        out: str = "output",
+        sharpness: float = 1.7,
+    ) -> None:
+        """Add the four attention matrices of one block; a large `sharpness` makes it pick out few positions."""
+        width = key_value_heads * _HEAD_WIDTH
+        for name, rows, gain in (("q", _WIDTH, sharpness), ("k", width, sharpness), ("v", width, 1.5)):
+            self.matrix(f"{block}.attn_{name}", rows, gain=gain)
+            if biases:
+                self.vector(f"{block}.attn_{name}.bias", rows)
+        self.matrix(f"{block}.attn_{out}", _WIDTH, gain=1.5)
+
+    def feed_forward(self, block: str) -> None:
+        """Add the norm and the three matrices of a gated feed-forward part."""
+        self.norm(f"{block}.ffn_norm")
+        self.matrix(f"{block}.ffn_gate", _FEED_FORWARD, gain=1.5)
+        self.matrix(f"{block}.ffn_up", _FEED_FORWARD, gain=1.5)
+        self.matrix(f"{block}.ffn_down", _WIDTH, _FEED_FORWARD, 1.5)
+
+    def state_space_keys(self) -> None:
+        """Add the sizes that a mamba mixer reads."""
+        self.writer.add_ssm_conv_kernel(_STATE_KERNEL)
+        self.writer.add_ssm_inner_size(_STATE_INNER)
+        self.writer.add_ssm_state_size(_STATE_SIZE)
+        self.writer.add_ssm_time_step_rank(_STATE_RANK)
+
+    def state_space(self, block: str) -> None:
+        """Add the tensors of one mamba mixer; its states fade over some tens of tokens."""
+        self.matrix(f"{block}.ssm_in", 2 * _STATE_INNER, gain=1.5)
+        self.matrix(f"{block}.ssm_conv1d", _STATE_INNER, _STATE_KERNEL, 1.5)
+        self.vector(f"{block}.ssm_conv1d.bias", _STATE_INNER)
+        self.matrix(f"{block}.ssm_x", _STATE_RANK + 2 * _STATE_SIZE, _STATE_INNER, 2.0)
+        self.matrix(f"{block}.ssm_dt", _STATE_INNER, _STATE_RANK)
+        self.vector(f"{block}.ssm_dt.bias", _STATE_INNER, centre=-1.0)
+        self.put(f"{block}.ssm_a", np.tile(-np.linspace(0.05, 2.0, _STATE_SIZE), (_STATE_INNER, 1)))
+        self.vector(f"{block}.ssm_d", _STATE_INNER, centre=1.0)
+        self.matrix(f"{block}.ssm_out", _WIDTH, _STATE_INNER, 1.5)
+
+    def short_convolution(self, block: str) -> None:
+        """Add the tensors of a gated convolution over the last few tokens; gates of plain products fade quickly."""
+        self.matrix(f"{block}.shortconv.in_proj", 3 * _WIDTH, gain=1.5)
+        self.matrix(f"{block}.shortconv.conv", _WIDTH, _CONVOLVED, 1.5)
+        self.matrix(f"{block}.shortconv.out_proj", _WIDTH, gain=1.5)
 
     def save(self) -> None:
         """Write the file, or the files of a split model."""
@@ -104,139 +213,22 @@ class _Builder:
         self.writer.close()
 
 
-def _start(
+def write_llama(
     path: Path,
-    architecture: str,
-    *,
-    key_value_heads: int | Sequence[int] = _KEY_VALUE_HEADS,
-    layers: int = _LAYERS,
-    split_tensors: int = 0,
     tokenizer: str = "gpt2",
     tokens: Sequence[str] = TOKENS,
-    name: str = "",
-    sentencepiece: bool = False,
-) -> _Builder:
-    """Open a model file and give it the vocabulary and the keys that every architecture here reads."""
-    builder = _Builder(path, architecture, split_tensors)
-    writer = builder.writer
-    writer.add_name(name or f"tiny {architecture}")
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_vocab_size(len(TOKENS))
-    writer.add_context_length(CONTEXT_LENGTH)
-    writer.add_embedding_length(_WIDTH)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(_FEED_FORWARD)
-    writer.add_head_count(_HEADS)
-    writer.add_head_count_kv(key_value_heads)
-    writer.add_layer_norm_rms_eps(_EPSILON)
-    _add_sentencepiece(writer) if sentencepiece else _add_merges(writer, tokenizer, tokens)
-    writer.add_chat_template(CHAT_TEMPLATE)
-    return builder
-
-
-def _add_sentencepiece(writer: gguf.GGUFWriter) -> None:
-    """Add a vocabulary whose pieces have scores, as the first llama's."""
-    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
-    kinds = [control] * len(SPECIAL_TOKENS) + [gguf.TokenType.BYTE] * 256
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(SENTENCEPIECE)
-    # llama.cpp joins the pieces "<s" and ">" to the control token, as it does wherever pieces have its name.
-    writer.add_token_types([*kinds, *(control if piece == "<s>" else normal for piece in _PIECES)])
-    writer.add_token_scores([*[0.0] * len(kinds), *(float(len(piece)) for piece in _PIECES)])
-    writer.add_bos_token_id(END_OF_TEXT)
-    writer.add_eos_token_id(END_OF_TEXT)
-    writer.add_eot_token_id(END_OF_TURN)
-    writer.add_add_bos_token(True)
-
-
-def _add_merges(writer: gguf.GGUFWriter, kind: str, tokens: Sequence[str]) -> None:
-    """Add the vocabulary, its merges and special tokens."""
-    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
-    writer.add_tokenizer_model(kind)
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([control if token in SPECIAL_TOKENS else normal for token in tokens])
-    writer.add_token_merges(_MERGES)
-    writer.add_bos_token_id(END_OF_TEXT)
-    writer.add_eos_token_id(END_OF_TEXT)
-    writer.add_eot_token_id(END_OF_TURN)
-    writer.add_add_bos_token(False)
-
-
-def _add_ends(builder: _Builder) -> None:
-    """Add the embedding, the last norm and an output matrix of its own."""
-    builder.tokens_matrix("token_embd.weight", 1.0)
-    builder.vector("output_norm.weight", _WIDTH, centre=1.0)
-    builder.tokens_matrix("output.weight", _LOGIT_SCALE / np.sqrt(_WIDTH))
-
-
-def _add_attention(
-    builder: _Builder,
-    block: str,
     *,
-    key_value_heads: int = _KEY_VALUE_HEADS,
-    biases: bool = False,
-    out: str = "output",
-    sharpness: float = 1.7,
-) -> None:
-    """Add the four attention matrices of one block; a large `sharpness` makes it pick out few positions."""
-    key_value_width = key_value_heads * _HEAD_WIDTH
-    for name, rows, gain in (("q", _WIDTH, sharpness), ("k", key_value_width, sharpness), ("v", key_value_width, 1.5)):
-        builder.matrix(f"{block}.attn_{name}.weight", rows, _WIDTH, gain)
-        if biases:
-            builder.vector(f"{block}.attn_{name}.bias", rows)
-    builder.matrix(f"{block}.attn_{out}.weight", _WIDTH, _WIDTH, 1.5)
-
-
-def _add_feed_forward(builder: _Builder, block: str) -> None:
-    """Add the norm and the three matrices of a gated feed-forward part."""
-    builder.vector(f"{block}.ffn_norm.weight", _WIDTH, centre=1.0)
-    builder.matrix(f"{block}.ffn_gate.weight", _FEED_FORWARD, _WIDTH, 1.5)
-    builder.matrix(f"{block}.ffn_up.weight", _FEED_FORWARD, _WIDTH, 1.5)
-    builder.matrix(f"{block}.ffn_down.weight", _WIDTH, _FEED_FORWARD, 1.5)
-
-
-def _add_state_space(builder: _Builder, block: str) -> None:
-    """Add the tensors of one mamba mixer; its states fade over some tens of tokens."""
-    builder.matrix(f"{block}.ssm_in.weight", 2 * _STATE_INNER, _WIDTH, 1.5)
-    builder.matrix(f"{block}.ssm_conv1d.weight", _STATE_INNER, _STATE_KERNEL, 1.5)
-    builder.vector(f"{block}.ssm_conv1d.bias", _STATE_INNER)
-    builder.matrix(f"{block}.ssm_x.weight", _STATE_RANK + 2 * _STATE_SIZE, _STATE_INNER, 2.0)
-    builder.matrix(f"{block}.ssm_dt.weight", _STATE_INNER, _STATE_RANK)
-    builder.vector(f"{block}.ssm_dt.bias", _STATE_INNER, centre=-1.0)
-    builder.put(f"{block}.ssm_a", np.tile(-np.linspace(0.05, 2.0, _STATE_SIZE), (_STATE_INNER, 1)))
-    builder.vector(f"{block}.ssm_d", _STATE_INNER, centre=1.0)
-    builder.matrix(f"{block}.ssm_out.weight", _WIDTH, _STATE_INNER, 1.5)
-
-
-def _add_short_convolution(builder: _Builder, block: str) -> None:
-    """Add the tensors of a gated convolution over the last few tokens; gates of plain products fade quickly."""
-    builder.matrix(f"{block}.shortconv.in_proj.weight", 3 * _WIDTH, _WIDTH, 1.5)
-    builder.matrix(f"{block}.shortconv.conv.weight", _WIDTH, _CONVOLVED, 1.5)
-    builder.matrix(f"{block}.shortconv.out_proj.weight", _WIDTH, _WIDTH, 1.5)
-
-
-def _add_state_space_keys(writer: gguf.GGUFWriter) -> None:
-    """Add the sizes that a mamba mixer reads."""
-    writer.add_ssm_conv_kernel(_STATE_KERNEL)
-    writer.add_ssm_inner_size(_STATE_INNER)
-    writer.add_ssm_state_size(_STATE_SIZE)
-    writer.add_ssm_time_step_rank(_STATE_RANK)
-
-
-def _write_decoder(
-    path: Path,
-    architecture: str,
-    *,
+    architecture: str = "llama",
     biases: bool = False,
     split_tensors: int = 0,
-    tokenizer: str = "gpt2",
-    tokens: Sequence[str] = TOKENS,
     name: str = "",
     sentencepiece: bool = False,
 ) -> None:
-    """Write a plain transformer with a norm before each part, as llama and many others have it."""
-    builder = _start(
+    """Write a llama model: attention over the whole context, a norm before each part, no biases unless asked for.
+
+    `tokenizer` is the kind that the file names, and `tokens` are as many as TOKENS.
+    """
+    builder = _Builder(
         path,
         architecture,
         split_tensors=split_tensors,
@@ -247,21 +239,13 @@ def _write_decoder(
     )
     builder.writer.add_rope_dimension_count(_HEAD_WIDTH)
     builder.writer.add_rope_freq_base(10000.0)
-    _add_ends(builder)
+    builder.ends()
     for layer in range(_LAYERS):
         block = f"blk.{layer}"
-        builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)
-        _add_attention(builder, block, biases=biases)
-        _add_feed_forward(builder, block)
+        builder.norm(f"{block}.attn_norm")
+        builder.attention(block, biases=biases)
+        builder.feed_forward(block)
     builder.save()
-
-
-def write_llama(path: Path, tokenizer: str = "gpt2", tokens: Sequence[str] = TOKENS) -> None:
-    """Write a llama model: attention over the whole context, no biases.
-
-    `tokenizer` is the kind that the file names, and `tokens` are as many as TOKENS.
-    """
-    _write_decoder(path, "llama", tokenizer=tokenizer, tokens=tokens)
 
 
 def write_sentencepiece(path: Path, name: str = "") -> None:
@@ -269,71 +253,69 @@ def write_sentencepiece(path: Path, name: str = "") -> None:
 
     name: its own, by which llama.cpp knows that control tokens take the space behind them (phi-3).
     """
-    _write_decoder(path, "llama", name=name, sentencepiece=True)
+    write_llama(path, name=name, sentencepiece=True)
 
 
 def write_llama_split(folder: Path) -> list[Path]:
     """Write the model of `write_llama` as two files and return their paths; the first is the one to load."""
-    _write_decoder(folder / "tiny.gguf", "llama", split_tensors=_SPLIT_TENSORS)
+    write_llama(folder / "tiny.gguf", split_tensors=_SPLIT_TENSORS)
     return sorted(folder.glob("tiny-?????-of-?????.gguf"))
 
 
 def write_unknown_architecture(path: Path) -> None:
     """Write the tensors of a llama model under an architecture name that llama.cpp does not know."""
-    _write_decoder(path, "nonesuch")
+    write_llama(path, architecture="nonesuch")
 
 
 def write_qwen2(path: Path) -> None:
     """Write a qwen2 model: queries, keys and values have biases."""
-    _write_decoder(path, "qwen2", biases=True)
+    write_llama(path, architecture="qwen2", biases=True)
 
 
 def write_diffusion(path: Path) -> None:
     """Write a dream model: a diffusion model, which sees the whole text at once and keeps no memory of it."""
-    _write_decoder(path, "dream", biases=True)
+    write_llama(path, architecture="dream", biases=True)
 
 
 def write_gemma_swa(path: Path) -> None:
     """Write a gemma2 model: the first block sees the last `SLIDING_WINDOW` tokens, the second the whole context."""
-    builder = _start(path, "gemma2")
+    builder = _Builder(path, "gemma2")
     builder.writer.add_sliding_window(SLIDING_WINDOW)
-    builder.tokens_matrix("token_embd.weight", 1 / np.sqrt(_WIDTH))
-    builder.vector("output_norm.weight", _WIDTH, centre=_LOGIT_SCALE)
+    builder.tokens_matrix("token_embd", 1 / np.sqrt(_WIDTH))
+    builder.norm("output_norm", _LOGIT_SCALE)
     for layer in range(_LAYERS):
         block = f"blk.{layer}"
-        builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)
-        _add_attention(builder, block)
-        builder.vector(f"{block}.post_attention_norm.weight", _WIDTH, centre=_POST_NORM)
-        _add_feed_forward(builder, block)
-        builder.vector(f"{block}.post_ffw_norm.weight", _WIDTH, centre=_POST_NORM)
+        builder.norm(f"{block}.attn_norm")
+        builder.attention(block)
+        builder.norm(f"{block}.post_attention_norm", _POST_NORM)
+        builder.feed_forward(block)
+        builder.norm(f"{block}.post_ffw_norm", _POST_NORM)
     builder.save()
 
 
 def write_mamba(path: Path) -> None:
     """Write a mamba model: recurrent, with a state of fixed size instead of a cache."""
-    builder = _start(path, "mamba")
-    _add_state_space_keys(builder.writer)
-    _add_ends(builder)
+    builder = _Builder(path, "mamba")
+    builder.state_space_keys()
+    builder.ends()
     for layer in range(_LAYERS):
-        block = f"blk.{layer}"
-        builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)
-        _add_state_space(builder, block)
+        builder.norm(f"blk.{layer}.attn_norm")
+        builder.state_space(f"blk.{layer}")
     builder.save()
 
 
 def write_hybrid(path: Path) -> None:
     """Write a jamba model: a mamba block, then an attention block."""
-    builder = _start(path, "jamba", key_value_heads=(0, _KEY_VALUE_HEADS))
-    _add_state_space_keys(builder.writer)
-    _add_ends(builder)
+    builder = _Builder(path, "jamba", key_value_heads=(0, _KEY_VALUE_HEADS))
+    builder.state_space_keys()
+    builder.ends()
     for block in ("blk.0", "blk.1"):
-        builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)
-        _add_feed_forward(builder, block)
-    _add_state_space(builder, "blk.0")
-    builder.vector("blk.0.ssm_dt_norm.weight", _STATE_RANK, centre=1.0)
-    builder.vector("blk.0.ssm_b_norm.weight", _STATE_SIZE, centre=1.0)
-    builder.vector("blk.0.ssm_c_norm.weight", _STATE_SIZE, centre=1.0)
-    _add_attention(builder, "blk.1")
+        builder.norm(f"{block}.attn_norm")
+        builder.feed_forward(block)
+    builder.state_space("blk.0")
+    for name, length in (("dt", _STATE_RANK), ("b", _STATE_SIZE), ("c", _STATE_SIZE)):
+        builder.norm(f"blk.0.ssm_{name}_norm", length=length)
+    builder.attention("blk.1")
     builder.save()
 
 
@@ -343,69 +325,68 @@ def write_lfm2(path: Path) -> None:
     Its texts are made of few tokens, so that they repeat themselves and guesses come true.
     """
     kinds = (0, _KEY_VALUE_HEADS, 0)
-    builder = _start(path, "lfm2", key_value_heads=kinds, layers=len(kinds))
+    builder = _Builder(path, "lfm2", key_value_heads=kinds, layers=len(kinds))
     builder.writer.add_shortconv_l_cache(_CONVOLVED)
     builder.writer.add_rope_freq_base(10000.0)
-    builder.tokens_matrix("token_embd.weight", 1.0)
-    builder.vector("token_embd_norm.weight", _WIDTH, centre=1.0)  # the norm before the output has this name here
-    builder.tokens_matrix("output.weight", _LOGIT_SCALE / np.sqrt(_WIDTH), likely=11)
+    builder.tokens_matrix("token_embd")
+    builder.norm("token_embd_norm")  # the norm before the output has this name here
+    builder.tokens_matrix("output", _OUTPUT_GAIN, likely=11)
     for layer, heads in enumerate(kinds):
         block = f"blk.{layer}"
-        builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)
+        builder.norm(f"{block}.attn_norm")
         if heads:
-            _add_attention(builder, block)
+            builder.attention(block)
             for name in ("q", "k"):
-                builder.vector(f"{block}.attn_{name}_norm.weight", _HEAD_WIDTH, centre=1.7)
+                builder.norm(f"{block}.attn_{name}_norm", 1.7, _HEAD_WIDTH)
         else:
-            _add_short_convolution(builder, block)
-        _add_feed_forward(builder, block)
+            builder.short_convolution(block)
+        builder.feed_forward(block)
     builder.save()
 
 
 def write_bert(path: Path) -> None:
     """Write a bert model: an encoder that gives one embedding per text and no next token."""
-    builder = _start(path, "bert", key_value_heads=_HEADS)
-    writer = builder.writer
-    writer.add_layer_norm_eps(_EPSILON)
-    writer.add_causal_attention(False)
-    writer.add_pooling_type(gguf.PoolingType.MEAN)
-    writer.add_token_type_count(1)
-    builder.tokens_matrix("token_embd.weight", 1.0)
-    builder.matrix("token_types.weight", 1, _WIDTH)
-    builder.matrix("position_embd.weight", CONTEXT_LENGTH, _WIDTH)
+    builder = _Builder(path, "bert", key_value_heads=_HEADS)
+    builder.writer.add_layer_norm_eps(_EPSILON)
+    builder.writer.add_causal_attention(False)
+    builder.writer.add_pooling_type(gguf.PoolingType.MEAN)
+    builder.writer.add_token_type_count(1)
+    builder.tokens_matrix("token_embd")
+    builder.matrix("token_types", 1)
+    builder.matrix("position_embd", CONTEXT_LENGTH)
     norms = ["token_embd_norm"]
     for layer in range(_LAYERS):
         block = f"blk.{layer}"
-        _add_attention(builder, block, key_value_heads=_HEADS, biases=True)
-        builder.matrix(f"{block}.ffn_up.weight", _FEED_FORWARD, _WIDTH)
-        builder.matrix(f"{block}.ffn_down.weight", _WIDTH, _FEED_FORWARD)
+        builder.attention(block, key_value_heads=_HEADS, biases=True)
+        builder.matrix(f"{block}.ffn_up", _FEED_FORWARD)
+        builder.matrix(f"{block}.ffn_down", _WIDTH, _FEED_FORWARD)
         norms += [f"{block}.attn_output_norm", f"{block}.layer_output_norm"]
     for name in norms:
-        builder.vector(f"{name}.weight", _WIDTH, centre=1.0)
-        builder.vector(f"{name}.bias", _WIDTH)
+        builder.norm(name)
+        builder.vector(f"{name}.bias")
     builder.save()
 
 
 def write_t5(path: Path) -> None:
     """Write a t5 model: an encoder whose result a decoder attends to."""
-    builder = _start(path, "t5", key_value_heads=_HEADS)
+    builder = _Builder(path, "t5", key_value_heads=_HEADS)
     builder.writer.add_relative_attn_buckets_count(_RELATIVE_BUCKETS)
     builder.writer.add_decoder_start_token_id(END_OF_TEXT)
-    builder.tokens_matrix("token_embd.weight", 1.0)
-    builder.tokens_matrix("output.weight", _LOGIT_SCALE / np.sqrt(_WIDTH))
+    builder.tokens_matrix("token_embd")
+    builder.tokens_matrix("output", _OUTPUT_GAIN)
     for side in ("enc", "dec"):
-        builder.vector(f"{side}.output_norm.weight", _WIDTH, centre=1.0)
-        builder.matrix(f"{side}.blk.0.attn_rel_b.weight", _RELATIVE_BUCKETS, _HEADS)
+        builder.norm(f"{side}.output_norm")
+        builder.matrix(f"{side}.blk.0.attn_rel_b", _RELATIVE_BUCKETS, _HEADS)
         for layer in range(_LAYERS):
             block = f"{side}.blk.{layer}"
-            builder.vector(f"{block}.attn_norm.weight", _WIDTH, centre=1.0)
-            _add_attention(builder, block, key_value_heads=_HEADS, out="o", sharpness=0.7)  # t5 scales no scores down
-            _add_feed_forward(builder, block)
+            builder.norm(f"{block}.attn_norm")
+            builder.attention(block, key_value_heads=_HEADS, out="o", sharpness=0.7)  # t5 scales no scores down
+            builder.feed_forward(block)
     for layer in range(_LAYERS):
         block = f"dec.blk.{layer}.cross"
-        builder.vector(f"{block}_attn_norm.weight", _WIDTH, centre=1.0)
+        builder.norm(f"{block}_attn_norm")
         for part in ("q", "k", "v", "o"):
-            builder.matrix(f"{block}_attn_{part}.weight", _WIDTH, _WIDTH)
+            builder.matrix(f"{block}_attn_{part}", _WIDTH)
     builder.save()
 
 

@@ -1,28 +1,39 @@
-"""Small random models of other kinds on real llama.cpp: those that can equal plain, the others say why they cannot."""
+"""Small random models of every kind on real llama.cpp: those that can equal plain, the others say why they cannot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
 from lacli import generate, load
+from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
+from lacli.check.replay import Recorder
 from lacli.decode import Decoder
+from lacli.engine import Floats
 from lacli.errors import ModelLoadError
-from lacli.hub.download import find_model
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import MOST_BACK, LlamaEngine, most_back
 from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.sampler import LlamaSampler
+from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import MODES as ALL_MODES
 from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models
 from tests.fakes.margins import PLAIN, bugs, compare
+from tests.test_hybrid import CHAINS, Prophet
 
 LIMIT = 60
+LOOP = "for x in range(10):\n    print(x)\n"
+LETTERS = "".join(Random(5).choices("abcdefgh .()\n", k=330))
+WARM = SamplingSettings(seed=7, temp=0.9)
 ON_ONE_THREAD = ModelSettings(context=512, gpu_layers=0, threads=1)
 MODES = {
     "plain": PLAIN,
@@ -36,55 +47,49 @@ MODES = {
 }
 
 
-def write_llama_split(path: Path) -> None:
-    """The llama model in two files, found through the name of the second."""
-    tiny_models.write_llama_split(path.parent)
-
-
-TRANSFORMERS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "llama": (tiny_models.write_llama, "model.gguf"),
-    "split llama": (write_llama_split, "tiny-00002-of-00002.gguf"),
-    "gemma2 with a sliding window": (tiny_models.write_gemma_swa, "model.gguf"),
-    "qwen2 with biases": (tiny_models.write_qwen2, "model.gguf"),
+TRANSFORMERS: dict[str, Callable[[Path], None]] = {
+    "llama": tiny_models.write_llama,
+    "gemma2 with a sliding window": tiny_models.write_gemma_swa,
+    "qwen2 with biases": tiny_models.write_qwen2,
 }
 
 
 @pytest.fixture(scope="module", params=TRANSFORMERS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
-    write, name = TRANSFORMERS[request.param]
-    path = tmp_path_factory.mktemp("model") / name
-    write(path)
-    with LlamaModel(find_model(path), ON_ONE_THREAD) as model:
+    path = tmp_path_factory.mktemp("model") / "model.gguf"
+    TRANSFORMERS[request.param](path)
+    with LlamaModel(path, ON_ONE_THREAD) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
 def prompts(model: LlamaModel) -> list[list[int]]:
     """Short and long, with and without repetition; all but the first are longer than the sliding window."""
-    draw = Random(5)
-    letters = "".join(draw.choice("abcdefgh .()\n") for _ in range(330))
-    texts = ["the thing", "and the rest of the section " * 4, "for x in range(10):\n    print(x)\n" * 6, letters]
+    texts = ["the thing", "and the rest of the section " * 4, LOOP * 6, LETTERS]
     prompts = [model.tokenize(text) for text in texts]
     assert min(map(len, prompts[1:])) > tiny_models.SLIDING_WINDOW
     assert 300 < len(prompts[3]) < 400
     return prompts
 
 
-@pytest.fixture(scope="module", params=[512, 32], ids=["one prefill call", "prefill by 32"])
-def comparison(request: pytest.FixtureRequest, model: LlamaModel) -> Iterator[Comparison]:
-    """With the small -b, steps have at most 32 rows as well: larger trees are cut."""
-    with compare(model, replace(ON_ONE_THREAD, batch=request.param), LIMIT) as comparison:
-        yield comparison
+class Endless(LlamaEngine):
+    """Has no end tokens."""
+
+    def is_end(self, token: int) -> bool:
+        return False
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize(("batch", "modes"), [(512, MODES), (32, ("plain", "jacobi", "lookahead"))])
 def test_every_mode_equals_plain_but_for_rounding(
-    name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+    batch: int, modes: Iterable[str], model: LlamaModel, prompts: list[list[int]]
 ) -> None:
-    runs = comparison.run(MODES[name], prompts)
-    assert bugs(runs) == []
-    for run in runs:
-        assert len(run.tokens) == LIMIT or model.is_end(run.tokens[-1])
+    """With the small -b, prompts take several calls and steps have at most 32 rows: larger trees are cut."""
+    with compare(model, replace(ON_ONE_THREAD, batch=batch), LIMIT) as comparison:
+        for name in modes:
+            runs = comparison.run(MODES[name], prompts)
+            assert bugs(runs) == [], name
+            for run in runs:
+                assert len(run.tokens) == LIMIT or model.is_end(run.tokens[-1]), name
 
 
 def test_a_long_prompt_takes_as_many_calls_as_it_has_batches(model: LlamaModel, prompts: list[list[int]]) -> None:
@@ -93,18 +98,13 @@ def test_a_long_prompt_takes_as_many_calls_as_it_has_batches(model: LlamaModel, 
         assert engine.calls == -(-(len(prompts[3]) - 1) // 32) + 1
 
 
-@pytest.mark.parametrize("name", MODES)
-def test_a_full_context_holds_as_many_tokens_in_every_mode(
-    name: str, model: LlamaModel, prompts: list[list[int]]
-) -> None:
-    class Endless(LlamaEngine):
-        def is_end(self, token: int) -> bool:
-            return False
-
-    with Endless(model, replace(ON_ONE_THREAD, context=256), MODES[name]) as engine:
-        steps = list(Decoder(engine, MODES[name]).generate(prompts[3][:200]))
-        assert sum(len(step.tokens) for step in steps) == engine.cells - 200 + 1
-        assert steps[-1].finish == "length"
+@pytest.mark.parametrize("model", ["llama", "gemma2 with a sliding window"], indirect=True)
+def test_a_full_context_holds_as_many_tokens_in_every_mode(model: LlamaModel, prompts: list[list[int]]) -> None:
+    for name, mode in MODES.items():
+        with Endless(model, replace(ON_ONE_THREAD, context=256), mode) as engine:
+            steps = list(Decoder(engine, mode).generate(prompts[3][:200]))
+            assert sum(len(step.tokens) for step in steps) == engine.cells - 200 + 1, name
+            assert steps[-1].finish == "length"
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,203 @@ def test_a_model_that_does_not_generate_is_refused(write: Callable[[Path], None]
     assert "\n" not in str(refusal.value)
 
 
-def test_a_split_model_opens_from_any_part(tmp_path: Path) -> None:
+def test_a_split_model_opens_from_any_part_and_answers_as_the_whole_one(tmp_path: Path, tiny_path: Path) -> None:
     parts = tiny_models.write_llama_split(tmp_path)
     assert len(parts) == 2
     texts = []
-    for part in parts:
-        with load(part, model_settings=ON_ONE_THREAD) as session:
-            assert session.model.path == parts[0]
+    for path, opened in ((tiny_path, tiny_path), (parts[0], parts[0]), (parts[1], parts[0])):
+        with load(path, model_settings=ON_ONE_THREAD) as session:
+            assert session.model.path == opened
             texts.append(generate(session, "the thing", max_tokens=20, raw=True).tokens)
-    assert texts[0] == texts[1]
+    assert texts[0] == texts[1] == texts[2]
     parts[1].unlink()
     with pytest.raises(ModelLoadError, match=parts[1].name):
         load(parts[0], model_settings=ON_ONE_THREAD)
+
+
+@pytest.fixture(scope="module")
+def lfm2_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lfm2") / "model.gguf"
+    tiny_models.write_lfm2(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def lfm2(lfm2_path: Path) -> Iterator[LlamaModel]:
+    with LlamaModel(lfm2_path, ON_ONE_THREAD) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def asked(lfm2: LlamaModel) -> list[list[int]]:
+    return [lfm2.tokenize(text) for text in ("the thing", LOOP * 6, LETTERS)]
+
+
+@pytest.fixture(scope="module")
+def beside(lfm2: LlamaModel) -> Iterator[Comparison]:
+    with compare(lfm2, ON_ONE_THREAD, LIMIT) as comparison:
+        yield comparison
+
+
+@pytest.fixture(scope="module")
+def sampled(lfm2: LlamaModel) -> Iterator[Comparison]:
+    with (
+        LlamaSampler(lfm2, WARM) as sampler,
+        Comparison(lambda decode: LlamaEngine(lfm2, ON_ONE_THREAD, decode), LIMIT, sampler=sampler) as comparison,
+    ):
+        yield comparison
+
+
+@pytest.mark.parametrize("mode", CHAINS)
+@pytest.mark.parametrize("drawn", [False, True], ids=["greedy", "sampled"])
+def test_every_drafting_mode_of_a_hybrid_model_equals_plain_but_for_rounding(
+    mode: str, drawn: bool, beside: Comparison, sampled: Comparison, asked: list[list[int]]
+) -> None:
+    chosen = DecodeSettings(mode=mode, window=6, back=MOST_BACK)  # type: ignore[arg-type]
+    runs = (sampled if drawn else beside).run(chosen, asked)
+    assert bugs(runs) == []
+    accepted = {len(step.tokens) - 1 for run in runs for step in run.steps if step.drafted}
+    assert {0, 1} <= accepted, "hardly a chain was taken back"
+
+
+@pytest.mark.parametrize("drawn", [False, True], ids=["greedy", "sampled"])
+def test_a_hybrid_models_text_is_plains_whatever_is_accepted_of_its_chains(
+    drawn: bool, lfm2: LlamaModel, beside: Comparison, sampled: Comparison, asked: list[list[int]]
+) -> None:
+    chosen = DecodeSettings(mode="lookup", back=MOST_BACK)
+    other = sampled if drawn else beside
+    with LlamaEngine(lfm2, ON_ONE_THREAD, chosen) as opened:
+        assert opened.back == MOST_BACK
+        for seed, prompt in product(range(3), asked):
+            engine = Recorder(opened)
+            future = [*prompt, *other.plain(prompt)]
+            prophet = partial(Prophet, future, MOST_BACK, seed)
+            run = other.one(other.decoder(engine, chosen, prophet), engine, prompt)
+            assert bugs([run]) == []
+            depths = {len(step.tokens) - 1 for step in run.steps}
+            assert max(depths) > MOST_BACK // 2 and 0 in depths
+
+
+@pytest.mark.parametrize("keep", [None, 4], ids=["it ends", "it is shifted"])
+def test_a_full_context_of_a_hybrid_model_is_as_in_plain_decoding(
+    keep: int | None, lfm2: LlamaModel, asked: list[list[int]]
+) -> None:
+    loading = replace(ON_ONE_THREAD, context=256)
+    texts = []
+    for chosen in (PLAIN, DecodeSettings(mode="lookup", back=MOST_BACK), DecodeSettings(mode="jacobi", back=5)):
+        with Endless(lfm2, loading, chosen) as engine:
+            steps = Decoder(engine, chosen).generate(asked[1], 300, keep=keep)
+            texts.append([token for step in steps for token in step.tokens])
+    assert texts[1] == texts[2] == texts[0]
+    assert len(texts[0]) == (300 if keep else 256 - len(asked[1]) + 1)
+
+
+def fed(engine: LlamaEngine, tokens: Sequence[int], past: int) -> Floats:
+    """The last row's logits, (vocabulary,), of tokens decoded in one batch."""
+    rows = len(tokens)
+    wanted = [*[False] * (rows - 1), True]
+    assert engine.decode(Batch(rows).set_rows(tokens, range(past, past + rows), [[0]] * rows, wanted))
+    logits: Floats = engine.logits()[0].copy()
+    return logits
+
+
+@pytest.mark.parametrize("sizes", [(1,), (1, 1, 1, 1), (6,), (3, 3), (9,), (12,), (5, 2)])
+def test_a_state_that_was_taken_back_is_a_fresh_contexts_or_stays(
+    sizes: tuple[int, ...], lfm2: LlamaModel, asked: list[list[int]]
+) -> None:
+    text = asked[2]
+    chosen = DecodeSettings(mode="lookup", back=MOST_BACK)
+    with LlamaEngine(lfm2, ON_ONE_THREAD, chosen) as engine, LlamaEngine(lfm2, ON_ONE_THREAD, PLAIN) as fresh:
+        for back in range(1, MOST_BACK + 2):
+            assert engine.decode(from_tokens(text[:20], 0))
+            past = 20
+            for size in sizes:
+                fed(engine, text[past : past + size], past)
+                past += size
+            gone = engine.remove(0, past - back, -1)
+            assert gone == (back <= min(sizes[-1] - 1, MOST_BACK))
+            if gone:
+                past -= back
+                assert not engine.remove(0, past - 1, -1), "there is one way back a step"
+            assert engine.remove(0, past, -1), "nothing is behind the end"
+            assert fresh.decode(from_tokens(text[:past], 0))
+            after = [fed(each, [text[-1]], past) for each in (engine, fresh)]
+            np.testing.assert_allclose(after[0], after[1], atol=1e-3)
+            assert all(each.remove(0, 0, -1) for each in (engine, fresh)), "the whole can always be forgotten"
+
+
+@pytest.mark.parametrize("warm", [SamplingSettings(), WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("mode", CHAINS)
+def test_a_hybrid_session_stops_is_cut_back_and_answers_as_a_fresh_one(
+    mode: str, warm: SamplingSettings, lfm2_path: Path
+) -> None:
+    question = LOOP * 4
+    chosen = DecodeSettings(mode=mode)  # type: ignore[arg-type]
+    with load(lfm2_path, model_settings=ON_ONE_THREAD, sampling=warm, decode_settings=PLAIN) as plain:
+        whole = generate(plain, question, max_tokens=40, raw=True)
+        with load(lfm2_path, model_settings=ON_ONE_THREAD, sampling=warm, decode_settings=chosen) as session:
+            assert session.settings.back == session.engine.back == MOST_BACK
+            assert generate(session, question, max_tokens=40, raw=True).tokens == whole.tokens
+            stop = whole.text[len(whole.text) // 2 :][:3]
+            cut = generate(session, question, max_tokens=40, stops=[stop], raw=True)
+            assert (cut.text, cut.finish_reason) == (whole.text[: whole.text.find(stop)], "stop")
+            for kept in (len(session.decoder.text), 60, 3):
+                session.plain_tokens_per_second()
+                prompt = [*session.decoder.text[:kept], *session.model.tokenize(" and then")]
+                fresh, again = plain.generate(prompt, 20), session.generate(prompt, 20, reuse=True)
+                for generation in (fresh, again):
+                    assert list(generation)
+                assert again.answer().tokens == fresh.answer().tokens
+
+
+def test_a_tree_mode_becomes_auto_and_a_longer_chain_shorter_and_both_are_said(lfm2_path: Path) -> None:
+    with load(lfm2_path, model_settings=ON_ONE_THREAD) as session:
+        assert (session.settings.mode, session.settings.back) == ("auto", MOST_BACK)
+        assert session.notes == [], "mode auto is as it was asked for"
+    with load(lfm2_path, model_settings=ON_ONE_THREAD, decode_settings=DecodeSettings(mode="lookahead")) as session:
+        assert (session.settings.mode, session.settings.back) == ("auto", MOST_BACK)
+        assert "mode auto instead of lookahead" in session.notes[0]
+        session.notes.clear()
+        assert not session.adapt(DecodeSettings(mode="lookup", lookup_draft=MOST_BACK), session.sampling)
+        assert session.notes == []
+        assert not session.adapt(DecodeSettings(mode="jacobi", window=MOST_BACK + 1), session.sampling)
+        assert [f"at most {MOST_BACK} guesses" in note for note in session.notes] == [True]
+        assert session.settings.most_tokens == session.settings.most_rows == 1 + MOST_BACK
+        assert session.engine.sequences == 1
+
+
+def test_a_plain_session_keeps_no_copies_of_the_state_and_makes_them_when_it_drafts(lfm2_path: Path) -> None:
+    with load(lfm2_path, model_settings=ON_ONE_THREAD, decode_settings=PLAIN) as session:
+        assert session.engine.back == 0
+        assert session.notes == []
+        before = generate(session, "the thing", max_tokens=30, raw=True).tokens
+        assert session.adapt(DecodeSettings(mode="jacobi", window=4), session.sampling), "it takes a new context"
+        assert session.engine.back == MOST_BACK
+        assert generate(session, "the thing", max_tokens=30, raw=True).tokens == before
+
+
+def test_strict_decodes_a_hybrid_model_plainly(lfm2_path: Path) -> None:
+    with load(lfm2_path, model_settings=ON_ONE_THREAD, decode_settings=DecodeSettings(strict=True)) as session:
+        assert session.settings.mode == "plain"
+        assert any(note.startswith("decoding plainly: --strict") for note in session.notes)
+
+
+@pytest.mark.parametrize(("batch", "back"), [(2, 0), (3, 1), (9, 7), (10, 8), (11, 8)])
+def test_small_batches_hold_shorter_chains_and_llama_cpp_survives_them(
+    batch: int, back: int, lfm2_path: Path, beside: Comparison, asked: list[list[int]]
+) -> None:
+    loading = replace(ON_ONE_THREAD, batch=batch)
+    chosen = DecodeSettings(mode="lookup", lookup_draft=1)
+    with load(lfm2_path, model_settings=loading, decode_settings=chosen) as session:
+        assert most_back(session.model, loading) == back
+        assert (session.settings.mode, max(session.settings.back, 0)) == ("lookup" if back else "plain", back)
+        answer = session.generate(asked[1], 20)
+        assert list(answer)
+        assert list(answer.answer().tokens) == beside.plain(asked[1])[:20]
+
+
+def test_other_models_have_no_such_limit(tmp_path: Path) -> None:
+    for write, back in ((tiny_models.write_llama, -1), (tiny_models.write_mamba, 0), (tiny_models.write_hybrid, 0)):
+        write(tmp_path / "model.gguf")
+        with LlamaModel(tmp_path / "model.gguf", ON_ONE_THREAD) as model:
+            assert most_back(model, ON_ONE_THREAD) == back

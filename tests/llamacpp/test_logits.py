@@ -14,7 +14,6 @@ from hypothesis.extra.numpy import arrays
 from lacli.batch import Batch, from_tokens
 from lacli.decode import Decoder
 from lacli.engine import Floats
-from lacli.hub.download import find_model
 from lacli.llamacpp.context import CANDIDATES, LlamaEngine
 from lacli.llamacpp.library import lib
 from lacli.llamacpp.logits import FEW, ranked
@@ -46,7 +45,7 @@ def holds(logits: Floats, most: int) -> None:
     ),
     st.integers(1, 12),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_small_rows_with_many_equal_logits_are_ranked_as_by_a_sort(logits: Floats, most: int) -> None:
     holds(logits, most)
 
@@ -80,9 +79,8 @@ def test_where_almost_all_tokens_are_impossible_those_that_are_not_come_first() 
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[LlamaModel]:
-    with LlamaModel(find_model(None), LOADING) as model:
-        yield model
+def model(demo: LlamaModel) -> LlamaModel:
+    return demo
 
 
 def batches(model: LlamaModel) -> list[Batch]:

@@ -1,13 +1,40 @@
-"""The settings of where models compute: what contradicts itself, and how it is spelled for llama.cpp's programs."""
+"""Where models compute: what contradicts itself, llama.cpp's spelling, and strict decoding, the same in every mode."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import llama_cpp as lib
 import pytest
 
-from lacli.errors import UsageError
-from lacli.llamacpp.settings import MOST_REPLICAS, Placement, ReplicaSettings
+from lacli import generate
+from lacli.check.invariance import PROBE, probe
+from lacli.errors import LacliError, UsageError
+from lacli.hub.names import demo_model
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.gguf import weight_types
+from lacli.llamacpp.library import TILED_SWITCH
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import (
+    EXACT_CELLS,
+    MOST_REPLICAS,
+    ModelSettings,
+    Placement,
+    ReplicaSettings,
+    strict_settings,
+)
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
+from tests import program
+from tests.fakes import strict_answers, tiny_models
 
 
 def test_nothing_said_needs_no_flag() -> None:
@@ -64,3 +91,146 @@ def test_there_is_a_bound_of_copies_however_they_are_asked_for() -> None:
 def test_a_time_limit_is_a_time(seconds: float) -> None:
     with pytest.raises(UsageError, match="--replica-timeout.*a number above 0"):
         ReplicaSettings(limit_s=seconds)
+
+
+LOADING, DECODING = ModelSettings(), DecodeSettings(strict=True)
+
+FORMATS = {
+    "f16": (lib.LLAMA_FTYPE_MOSTLY_F16, {"f16"}),
+    "q4_0": (lib.LLAMA_FTYPE_MOSTLY_Q4_0, {"q4_0", "q6_K"}),
+    "q4_k": (lib.LLAMA_FTYPE_MOSTLY_Q4_K_M, {"q4_K", "q6_K"}),
+}
+
+
+def made_strict(*types: str) -> tuple[ModelSettings, DecodeSettings]:
+    return strict_settings(LOADING, DECODING, frozenset(types), on_gpu=False)
+
+
+@pytest.fixture(scope="module", params=["q8_0", *FORMATS])
+def model_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model in one number format."""
+    if request.param == "q8_0":
+        return demo_model()
+    path = tmp_path_factory.mktemp("formats") / f"{request.param}.gguf"
+    parameters = lib.llama_model_quantize_default_params()
+    parameters.ftype, parameters.allow_requantize, parameters.nthread = FORMATS[request.param][0], True, 1
+    assert lib.llama_model_quantize(str(demo_model()).encode(), str(path).encode(), parameters) == 0
+    assert weight_types(path) == FORMATS[request.param][1]
+    return path
+
+
+def strict_answers_of(path: Path, threads: int) -> list[Any]:
+    """The tokens of every question's answer in every mode, from a process of their own."""
+    command = [sys.executable, "-m", "tests.fakes.strict_answers", str(path), str(threads)]
+    done = subprocess.run(command, capture_output=True, check=True, env=program.environment(), cwd=program.ROOT)
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_seed_gives_the_same_texts_in_every_mode(model_path: Path) -> None:
+    plain, *others = strict_answers_of(model_path, 1)
+    assert sum(map(len, plain)) > 20 * len(strict_answers.QUESTIONS)
+    assert others == [plain] * (len(strict_answers.MODES) - 1)
+
+
+def test_a_seed_gives_the_same_texts_on_two_threads() -> None:
+    plain, *others = strict_answers_of(demo_model(), 2)
+    assert len(plain[0]) > 5 and others == [plain] * (len(strict_answers.SHORT) - 1)
+
+
+@pytest.mark.parametrize(("cells", "agree"), [*((cells, True) for cells in EXACT_CELLS), ("f16", False)])
+def test_only_exact_cells_make_batches_of_all_sizes_agree(cells: str, agree: bool) -> None:
+    loading, _ = strict_settings(
+        ModelSettings(context=512, gpu_layers=0, threads=1), DECODING, frozenset({"q8_0"}), on_gpu=False
+    )
+    loading = replace(loading, cache_type_k=cells, cache_type_v=cells)
+    with LlamaModel(demo_model(), loading) as model, LlamaEngine(model, loading, PROBE) as engine:
+        assert all(found.exact for found in probe(engine, range(300, 700))) is agree
+
+
+def test_every_kind_of_weights_gets_exact_cells_in_order() -> None:
+    loading, decoding = made_strict("q8_0")
+    assert (loading.flash_attention, loading.cache_type_k, loading.cache_type_v) == ("on", "q8_0", "q8_0")
+    assert decoding.ordered
+
+
+def test_exact_cells_that_were_asked_for_stay() -> None:
+    asked = ModelSettings(cache_type_k="bf16")
+    loading, _ = strict_settings(asked, DECODING, frozenset({"q8_0"}), on_gpu=False)
+    assert (loading.cache_type_k, loading.cache_type_v) == ("bf16", "q8_0")
+
+
+@pytest.mark.parametrize(
+    ("types", "least_outputs", "repack"),
+    [
+        (["q8_0"], 1, True),
+        (["q4_0", "q6_K"], 1, True),
+        (["q4_K", "q6_K"], 1, False),
+        (["f16"], 2, True),
+        (["f32", "q8_0"], 2, True),
+        (["iq4_nl"], 1, True),
+        (["iq4_nl", "q3_K"], 2, False),
+    ],
+)
+def test_the_kernels_follow_from_the_weights(types: list[str], least_outputs: int, repack: bool) -> None:
+    loading, decoding = made_strict(*types)
+    assert decoding.least_outputs == least_outputs
+    assert loading.repack is repack
+    assert loading.tiled is all(name in ("q8_0", "f16", "f32", "iq4_nl") for name in types)
+
+
+def test_weights_that_are_not_repacked_because_the_build_or_the_user_says_so_stay_so() -> None:
+    loading, decoding = strict_settings(ModelSettings(repack=False), DECODING, frozenset({"iq4_nl"}), on_gpu=False)
+    assert (loading.repack, decoding.least_outputs) == (False, 2)
+
+
+@pytest.mark.parametrize(
+    ("loading", "on_gpu", "words"),
+    [
+        (LOADING, True, "on the CPU only"),
+        (ModelSettings(flash_attention="off"), False, "needs flash attention"),
+        (ModelSettings(cache_type_k="q4_0"), False, "needs q8_0 or bf16 cells, not q4_0"),
+        (ModelSettings(cache_type_v="f32"), False, "not f32"),
+    ],
+)
+def test_what_strict_decoding_cannot_keep_is_refused(loading: ModelSettings, on_gpu: bool, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        strict_settings(loading, DECODING, frozenset({"q8_0"}), on_gpu=on_gpu)
+
+
+def test_the_program_takes_strict_and_names_what_it_changes() -> None:
+    done = program.call("run", "--strict", "--stats", "-n", "4", "-c", "256", "-p", "Explain os.path.join.")
+    assert done.code == 0 and done.out
+    assert "strict" in done.err
+
+
+def test_types_of_a_split_model_are_those_of_all_its_parts(tmp_path: Path) -> None:
+    parts = tiny_models.write_llama_split(tmp_path)
+    assert len(parts) == 2
+    assert weight_types(parts[0]) == {"f32"}
+
+
+def test_a_recurrent_model_decodes_plainly_and_needs_nothing_else(tmp_path: Path) -> None:
+    tiny_models.write_mamba(tmp_path / "mamba.gguf")
+    loading = ModelSettings(context=256, gpu_layers=0, threads=1)
+    found = []
+    for decoding in (DecodeSettings(mode="plain", strict=True), DECODING):
+        with Session(tmp_path / "mamba.gguf", loading, decoding, SamplingSettings()) as session:
+            found.append(generate(session, "the cat and the dog", max_tokens=20).tokens)
+    assert found[0] == found[1] and len(found[0]) > 1
+
+
+def test_kernels_that_a_process_has_chosen_already_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TILED_SWITCH, "1")
+    with pytest.raises(LacliError, match="--strict comes too late"):
+        LlamaModel(demo_model(), ModelSettings(gpu_layers=0, tiled=False))
+    monkeypatch.setenv(TILED_SWITCH, "0")
+    LlamaModel(demo_model(), ModelSettings(gpu_layers=0, tiled=True)).close()
+    assert os.environ[TILED_SWITCH] == "0", "they stay off"
+
+
+def test_a_batch_too_small_for_the_second_row_is_refused(tmp_path: Path) -> None:
+    tiny_models.write_llama(tmp_path / "llama.gguf")
+    loading = ModelSettings(context=256, batch=1, gpu_layers=0, threads=1)
+    with pytest.raises(UsageError, match="a step has up to 2 rows and -b is 1"):
+        Session(tmp_path / "llama.gguf", loading, DecodeSettings(mode="plain", strict=True), SamplingSettings())

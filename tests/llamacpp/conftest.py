@@ -1,0 +1,32 @@
+"""Two models for all tests of this folder, each loaded once a process: a tiny random one and the demo model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lacli.hub.names import demo_model
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import ModelSettings
+from tests.fakes import tiny_models
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llama") / "tiny.gguf"
+    tiny_models.write_llama(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_path: Path) -> Iterator[LlamaModel]:
+    with LlamaModel(tiny_path, ModelSettings(context=256, gpu_layers=0, threads=1)) as model:
+        yield model
+
+
+@pytest.fixture(scope="session")
+def demo() -> Iterator[LlamaModel]:
+    with LlamaModel(demo_model(), ModelSettings(context=512, gpu_layers=0, threads=1)) as model:
+        yield model

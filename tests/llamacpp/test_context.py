@@ -1,0 +1,241 @@
+"""A context on real llama.cpp: its limits read back, what rows of a batch see, refusals and what they say."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import llama_cpp as lib
+import numpy as np
+import pytest
+
+from lacli.batch import Batch, from_tokens, from_tree
+from lacli.cache import Cache
+from lacli.errors import LacliError, ModelLoadError
+from lacli.llamacpp.context import CONTEXT_PAD, LlamaEngine
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import MAX_SEQUENCES, DecodeSettings
+from lacli.tree import Origin, Tree
+from tests.fakes import tiny_models
+from tests.fakes.margins import PLAIN, Logits
+
+SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
+LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
+
+
+@pytest.fixture(scope="module")
+def model(tiny: LlamaModel) -> LlamaModel:
+    return tiny
+
+
+@pytest.fixture
+def engine(model: LlamaModel) -> Iterator[LlamaEngine]:
+    with LlamaEngine(model, SETTINGS, LOOKAHEAD) as engine:
+        yield engine
+
+
+def input_at(token: int, past: int) -> Batch:
+    return from_tree(Tree(token), past)
+
+
+def last_row(engine: LlamaEngine, tokens: list[int]) -> Logits:
+    """The logits after a text in an emptied cache."""
+    engine.clear()
+    assert engine.decode(from_tokens(tokens[:-1], 0))
+    assert engine.decode(input_at(tokens[-1], len(tokens) - 1))
+    logits: Logits = engine.logits()[-1].copy()
+    return logits
+
+
+def refuse_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lib, "llama_init_from_model", lambda *_: None)
+
+
+@pytest.mark.parametrize(("asked", "cells"), [(1, 256), (256, 256), (257, 512), (0, tiny_models.CONTEXT_LENGTH)])
+def test_cells_are_what_llama_cpp_made_of_the_context(asked: int, cells: int, model: LlamaModel) -> None:
+    with LlamaEngine(model, replace(SETTINGS, context=asked), PLAIN) as engine:
+        assert engine.cells == cells == lib.llama_n_ctx(engine._handle)
+        assert engine.cells % CONTEXT_PAD == 0
+
+
+@pytest.mark.parametrize(
+    ("batch", "context", "rows"), [(1, 256, 1), (100, 256, 100), (4096, 256, 256), (4096, 300, 512)]
+)
+def test_batch_rows_are_the_smaller_of_batch_and_cells(batch: int, context: int, rows: int, model: LlamaModel) -> None:
+    with LlamaEngine(model, replace(SETTINGS, batch=batch, context=context), PLAIN) as engine:
+        assert engine.batch_rows == rows == lib.llama_n_batch(engine._handle)
+
+
+def test_a_batch_above_the_limit_never_reaches_llama_cpp(model: LlamaModel) -> None:
+    with LlamaEngine(model, replace(SETTINGS, batch=8), PLAIN) as engine:
+        with pytest.raises(AssertionError, match="9 rows"):
+            engine.decode(from_tokens([5] * 9, 0))
+        assert engine.calls == 0
+
+
+def test_the_limit_of_sequences_is_the_librarys() -> None:
+    assert lib.llama_max_parallel_sequences() == MAX_SEQUENCES
+
+
+def test_all_sequences_of_the_library_can_be_used_at_once(model: LlamaModel) -> None:
+    chosen = DecodeSettings(mode="lookahead", window=0, ngram=2, guesses=MAX_SEQUENCES - 1)
+    tree = Tree(5)
+    for sequence in range(1, 200):
+        tree.add([sequence + 10], sequence, Origin.POOL)
+    with LlamaEngine(model, SETTINGS, chosen) as engine:
+        assert engine.sequences == MAX_SEQUENCES
+        assert engine.decode(from_tree(tree, 0))
+        assert engine.logits().shape == (200, model.vocabulary)
+
+
+def test_logits_have_a_row_an_output_and_greedy_chooses_the_largest(engine: LlamaEngine) -> None:
+    tree = Tree(20)
+    tree.add([21, 22], 1, Origin.POOL)
+    tree.add([21, 23], 2, Origin.POOL, verify=False)
+    assert engine.decode(from_tree(tree, 0))
+    logits = engine.logits()
+    assert logits.shape == (3, engine.vocabulary)
+    assert engine.greedy().tolist() == logits.argmax(axis=1).tolist()
+
+
+def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaEngine) -> None:
+    prefix = [30, 31, 32, 33]
+    cache = Cache(engine)
+    cache.prefill(prefix)
+    tree = Tree(20)
+    tree.add([21, 22], 1, Origin.POOL)
+    tree.add([21, 23], 2, Origin.POOL)
+    tree.add([24, 25], 3, Origin.POOL)
+    cache.share(tree)
+    assert engine.decode(from_tree(tree, len(prefix)))
+    rows = engine.logits().copy()
+    for row, path in enumerate([[20], [20, 21], [20, 21, 22], [20, 21, 23], [20, 24], [20, 24, 25]]):
+        np.testing.assert_allclose(rows[row], last_row(engine, prefix + path), atol=1e-2)
+
+
+def test_a_batch_without_free_cells_is_refused_and_changes_nothing(engine: LlamaEngine) -> None:
+    text = [3 + position % 250 for position in range(engine.cells)]
+    expected = last_row(engine, text)
+    engine.clear()
+    assert engine.decode(from_tokens(text[:-1], 0))
+    two = Tree(text[-1])
+    two.add([7], 0, Origin.CHAIN)
+    assert not engine.decode(from_tree(two, len(text) - 1))
+    assert lib.llama_memory_seq_pos_max(engine._memory, 0) == len(text) - 2
+    assert engine.decode(input_at(text[-1], len(text) - 1))
+    np.testing.assert_array_equal(engine.logits()[0], expected)
+    assert not engine.decode(input_at(7, len(text)))
+
+
+def test_removed_and_cleared_cells_are_forgotten(engine: LlamaEngine) -> None:
+    text = [40, 41, 42, 43]
+    expected = last_row(engine, text)
+    engine.clear()
+    assert engine.decode(from_tokens([*text[:-1], 99, 98], 0))
+    assert engine.remove(0, len(text) - 1, -1)
+    assert engine.decode(input_at(text[-1], len(text) - 1))
+    np.testing.assert_allclose(engine.logits()[0], expected, atol=1e-2)
+    engine.clear()
+    assert lib.llama_memory_seq_pos_max(engine._memory, 0) == -1
+
+
+def test_a_decode_that_fails_says_why(engine: LlamaEngine) -> None:
+    assert engine.decode(from_tokens([5, 6], 0))
+    with pytest.raises(LacliError, match="sequence 0 .*inconsistent sequence positions"):
+        engine.decode(from_tokens([7], 9))
+    with pytest.raises(LacliError, match="invalid token"):
+        engine.decode(input_at(engine.vocabulary, 2))
+
+
+def test_a_failure_without_a_reason_is_not_given_an_earlier_one(
+    model: LlamaModel, engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.decode(input_at(5, 0))
+    with pytest.raises(LacliError, match="inconsistent"):
+        engine.decode(input_at(5, 9))
+    monkeypatch.setattr(lib, "llama_decode", lambda *_: -3)
+    with pytest.raises(LacliError, match=r"failed \(-3\): llama.cpp gives no reason"):
+        engine.decode(input_at(5, 0))
+    monkeypatch.undo()
+    with pytest.raises(LacliError, match="inconsistent"):
+        engine.decode(input_at(5, 9))
+    refuse_contexts(monkeypatch)
+    with pytest.raises(ModelLoadError, match="cannot make a context: llama.cpp gives no reason"):
+        LlamaEngine(model, SETTINGS, PLAIN)
+
+
+def test_samplers_of_a_context_that_fails_are_freed(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    freed: list[int] = []
+    make, free = lib.llama_sampler_chain_init, lib.llama_sampler_free
+
+    def making(parameters: object) -> Any:
+        chain = make(parameters)
+        made.append(ctypes.addressof(chain.contents))
+        return chain
+
+    def freeing(chain: Any) -> None:
+        freed.append(ctypes.addressof(chain.contents))
+        free(chain)
+
+    monkeypatch.setattr(lib, "llama_sampler_chain_init", making)
+    monkeypatch.setattr(lib, "llama_sampler_free", freeing)
+    refuse_contexts(monkeypatch)
+    with pytest.raises(ModelLoadError, match="cannot make a context"):
+        LlamaEngine(model, SETTINGS, LOOKAHEAD, backend_greedy=True)
+    assert len(made) == LOOKAHEAD.sequences
+    assert freed == made
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a process's address space")
+def test_a_context_that_does_not_fit_into_memory_is_refused_and_says_how_much_it_wanted(model: LlamaModel) -> None:
+    import resource
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (128 << 20), hard))
+    try:
+        with pytest.raises(ModelLoadError, match="cannot make a context: .*failed to allocate") as refusal:
+            LlamaEngine(model, replace(SETTINGS, context=1 << 21), PLAIN)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert "-c" in refusal.value.hint
+    with LlamaEngine(model, SETTINGS, PLAIN) as engine:
+        assert engine.decode(input_at(5, 0))
+
+
+def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    kept: list[object] = []
+    set_callback = lib.llama_set_abort_callback
+
+    def with_ctrl_c(handle: Any, callback: Any, data: Any) -> None:
+        def press_and_ask(data: Any) -> bool:
+            if not calls:
+                signal.raise_signal(signal.SIGINT)
+            calls.append(1)
+            return bool(callback(data))
+
+        kept.append(lib.ggml_abort_callback(press_and_ask) if callback else callback)
+        set_callback(handle, kept[-1], data)
+
+    monkeypatch.setattr(lib, "llama_set_abort_callback", with_ctrl_c)
+    with LlamaEngine(model, SETTINGS, PLAIN) as engine:
+        with pytest.raises(KeyboardInterrupt):
+            engine.decode(from_tokens([*range(3, 103)], 0))
+        assert len(calls) == 1
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        engine.clear()
+        assert engine.decode(from_tokens([*range(3, 103)], 0))
+        operations = len(calls)
+        assert operations > 2
+        assert engine.decode(from_tree(Tree(5), 100))
+        assert len(calls) == operations

@@ -1,0 +1,292 @@
+"""A session's life: one answer at a time, closed or dropped it gives all back, and a program ends with it."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import llama_cpp as lib
+import pytest
+
+from lacli import generate, load
+from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.batch import from_tokens
+from lacli.errors import LacliError, ModelLoadError, PromptError
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.sampler import LlamaSampler
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
+from lacli.text.template import (
+    ChatTemplate,
+    as_messages,
+    chatml,
+)
+from tests.fakes import tiny_models
+from tests.fakes.margins import PLAIN
+from tests.program import Done, run
+
+SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
+LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llama") / "tiny.gguf"
+    tiny_models.write_llama(path)
+    return path
+
+
+LOADED = """
+import sys, threading, lacli
+settings = lacli.ModelSettings(context=256, gpu_layers=0, threads=1)
+session = lacli.load(sys.argv[1], model_settings=settings)
+"""
+"""The beginning of a program that has opened the model of its argument."""
+
+
+def test_a_session_whose_context_fails_frees_its_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[LlamaModel] = []
+    freed: list[LlamaModel] = []
+    close = LlamaModel.close
+
+    def closing(model: LlamaModel) -> None:
+        freed.append(model)
+        close(model)
+
+    def refusing(model: LlamaModel, *_: object) -> None:
+        loaded.append(model)
+        raise ModelLoadError("no context")
+
+    monkeypatch.setattr(LlamaModel, "close", closing)
+    monkeypatch.setattr(LlamaEngine, "__init__", lambda _, model, *rest, **more: refusing(model, *rest))
+    with pytest.raises(ModelLoadError, match="no context"):
+        Session(path, SETTINGS, PLAIN, SamplingSettings())
+    assert len(freed) == 1
+    assert freed == loaded
+    assert freed[0].closed
+
+
+def test_closing_twice_is_harmless(path: Path) -> None:
+    with LlamaModel(path, SETTINGS) as model:
+        with LlamaEngine(model, SETTINGS, LOOKAHEAD, backend_greedy=True) as engine:
+            assert engine.decode(from_tokens([5], 0))
+            engine.close()
+            engine.close()
+        model.close()
+        model.close()
+    session = load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD)
+    with session:
+        session.close()
+    session.close()
+
+
+ON_A_CLOSED_SESSION: dict[str, Callable[[Session], object]] = {
+    "api.generate": lambda session: generate(session, "the"),
+    "generate": lambda session: session.generate([5]),
+    "iterate": lambda session: list(session.generate([5])),
+    "decode": lambda session: list(session.decoder.generate([5])),
+    "prompt": lambda session: session.prompt("the"),
+    "raw prompt": lambda session: session.prompt("the", raw=True),
+    "conversation_prompt": lambda session: session.prompts.conversation(as_messages("the")),
+    "text": lambda session: session.text([5]),
+    "piece": lambda session: session.prompts.piece(5),
+    "use_template": lambda session: session.prompts.use(chatml(session.model)),
+    "adapt": lambda session: session.adapt(LOOKAHEAD, SamplingSettings(temp=1)),
+    "plain_tokens_per_second": lambda session: session.plain_tokens_per_second(),
+    "tokenize": lambda session: session.model.tokenize("the"),
+    "ends": lambda session: session.model.ends(),
+    "bos": lambda session: session.model.bos(),
+    "description": lambda session: session.model.description,
+    "chat_template": lambda session: session.model.chat_template,
+    "suppressed": lambda session: session.model.suppressed,
+    "vocabulary": lambda session: session.model.vocabulary,
+    "context": lambda session: LlamaEngine(session.model, SETTINGS, PLAIN),
+    "sampler": lambda session: LlamaSampler(session.model, SamplingSettings(seed=1, temp=1)),
+}
+
+
+def test_what_is_asked_of_a_closed_session_is_one_error(path: Path) -> None:
+    with load(path, model_settings=SETTINGS, decode_settings=PLAIN) as session:
+        generate(session, "the thing", max_tokens=3)
+    for name, ask in ON_A_CLOSED_SESSION.items():
+        with pytest.raises(LacliError, match=r"tiny.gguf is closed \(load the model again\)"):
+            ask(session)
+            raise AssertionError(name)
+
+
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of llama.cpp's functions that give memory back, as they are called from now on."""
+    freed: list[str] = []
+
+    def telling(name: str, free: Callable[[object], None], handle: object) -> None:
+        freed.append(name)
+        free(handle)
+
+    for name in ("llama_sampler_free", "llama_free", "llama_model_free"):
+        monkeypatch.setattr(lib, name, partial(telling, name, getattr(lib, name)))
+    return freed
+
+
+@pytest.mark.parametrize("in_a_circle", [False, True])
+def test_a_dropped_session_gives_its_samplers_contexts_and_model_back(
+    in_a_circle: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed = told(monkeypatch)
+    sampling = SamplingSettings(temp=1, seed=1)
+    session = load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD, sampling=sampling)
+    generate(session, "the thing", max_tokens=3)
+    if in_a_circle:
+        session.notes.append(session)  # type: ignore[arg-type]  # as a caller's own objects can make one
+    assert "llama_model_free" not in freed
+    gc.collect()
+    gc.disable()
+    try:
+        freed.clear()
+        del session
+        # Nothing of a session's own keeps it: without a circle of somebody else's it goes at once.
+        assert bool(freed) is not in_a_circle
+    finally:
+        gc.enable()
+    gc.collect()
+    assert freed == ["llama_sampler_free"] * 2 + ["llama_free", "llama_model_free"]
+
+
+@pytest.fixture(scope="module")
+def opened(path: Path) -> Iterator[Session]:
+    with load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD, template=None) as session:
+        yield session
+
+
+BESIDE_AN_ANSWER: dict[str, Callable[[Session], object]] = {
+    "api.generate": lambda session: generate(session, "another"),
+    "generate": lambda session: session.generate([6, 7]),
+    "adapt": lambda session: session.adapt(PLAIN, SamplingSettings()),
+    "use_cost": lambda session: session.use_cost(Cost((StepCost(64, (Point(1, 1.0, 1.0), Point(64, 1.5, 1.5))),))),
+    "plain_tokens_per_second": lambda session: session.plain_tokens_per_second(),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_AN_ANSWER)
+@pytest.mark.parametrize("in_a_thread", [False, True])
+def test_what_would_decode_beside_an_answer_is_refused_and_the_answer_whole(
+    in_a_thread: bool, name: str, opened: Session
+) -> None:
+    whole = generate(opened, "the thing", max_tokens=40)
+    before = opened.generate([6, 7])
+    answer = opened.generate(opened.prompt("the thing"), 40)
+    pieces = iter(answer)
+    next(pieces)
+
+    def beside() -> None:
+        with pytest.raises(LacliError, match=r"generating an answer already \(.*close it first"):
+            BESIDE_AN_ANSWER[name](opened)
+        with pytest.raises(LacliError, match="already"):
+            list(before)
+
+    if in_a_thread:
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(beside).result()
+    else:
+        beside()
+    assert opened.text(opened.model.tokenize("and the")) == "and the"
+    list(pieces)
+    assert (answer.answer().text, answer.answer().tokens) == (whole.text, whole.tokens)
+    BESIDE_AN_ANSWER[name](opened)
+    assert "".join(piece.text for piece in before), "what was refused can begin later"
+
+
+def test_an_answer_that_is_left_closed_or_dropped_makes_room(opened: Session) -> None:
+    whole = generate(opened, "the thing", max_tokens=20).text
+    for _ in opened.generate([6, 7]):
+        break
+    assert generate(opened, "the thing", max_tokens=20).text == whole
+    pieces = iter(opened.generate([6, 7]))
+    next(pieces)
+    del pieces
+    assert generate(opened, "the thing", max_tokens=20).text == whole
+    with opened.generate([6, 7]) as left:
+        pieces = iter(left)
+        next(pieces)
+    assert list(pieces) == [] and left.answer().finish_reason == "interrupt"
+    assert generate(opened, "the thing", max_tokens=20).text == whole
+
+
+def test_a_session_closes_with_an_answer_that_is_on_its_way(path: Path) -> None:
+    with load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD) as session:
+        pieces = iter(session.generate([6, 7]))
+        next(pieces)
+    assert list(pieces) == []
+    with pytest.raises(LacliError, match="is closed"):
+        session.generate([6, 7])
+
+
+def test_a_session_is_not_closed_under_a_thread_that_decodes(path: Path) -> None:
+    with load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD) as session, ThreadPoolExecutor(1) as threads:
+        whole = generate(session, "the thing", max_tokens=20)
+
+        def close(*_: object) -> None:
+            with pytest.raises(LacliError, match="an answer is being generated"):
+                threads.submit(session.close).result()
+
+        answer = session.generate(session.prompt("the thing"), 20, watch=close)
+        list(answer)
+        assert answer.answer().text == whole.text
+
+
+@pytest.mark.parametrize("half", ["\ud800", "the \udcff thing"])
+def test_half_of_a_character_is_refused_wherever_it_comes_from(half: str, opened: Session) -> None:
+    with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
+        generate(opened, half)
+    opened.prompts.use(ChatTemplate("", "", opened.model.compile_template("{{ messages[0].content }}{{ '\\ud800' }}")))
+    try:
+        with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
+            opened.prompt("the thing")
+        with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
+            opened.prompts.conversation(as_messages("the thing", half))
+    finally:
+        opened.prompts.use(None)
+
+
+def test_an_answer_that_has_not_begun_is_given_by_what_decodes_then(path: Path) -> None:
+    settings = DecodeSettings(mode="lookup")
+    with load(path, model_settings=SETTINGS, decode_settings=settings) as session:
+        prompt = session.prompt("the thing", raw=True)
+        expected = "".join(piece.text for piece in session.generate(prompt, 20))
+        waiting = session.generate(prompt, 20, reuse=True)
+        session.use_cost(Cost((StepCost(64, (Point(1, 1e-3, 1e-3), Point(2, 2e-3, 2e-3))),)))
+        list(session.generate(session.prompt("something else", raw=True), 20))
+        assert "".join(piece.text for piece in waiting) == expected
+
+
+def test_what_aborts_the_library_is_said_without_a_debuggers_words() -> None:
+    program = (
+        "import lacli.llamacpp.library as llama; llama.lib.llama_cpp._lib.ggml_abort(b'a.c', 1, b'the last words')"
+    )
+    done = run(program=(sys.executable, "-c", program))
+    assert (done.code, done.err) == (-signal.SIGABRT, "a.c:1: the last words\n")
+
+
+def test_a_model_that_is_left_to_the_end_of_the_program_ends_with_it(path: Path) -> None:
+    program = LOADED + "print(lacli.generate(session, 'the thing', max_tokens=3).finish_reason)\n"
+    assert run(str(path), program=(sys.executable, "-c", program)) == Done(0, "length\n", "")
+
+
+def test_a_program_may_end_while_a_thread_of_its_own_is_answering(path: Path) -> None:
+    program = LOADED + (
+        "begun = threading.Event()\n"
+        "def answer():\n"
+        "    while True:\n"
+        "        for piece in session.generate(session.prompt('the thing', raw=True), 200):\n"
+        "            begun.set()\n"
+        "threading.Thread(target=answer, daemon=True).start()\n"
+        "begun.wait()\n"
+    )
+    assert run(str(path), program=(sys.executable, "-c", program)) == Done(0, "", "")
