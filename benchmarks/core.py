@@ -168,10 +168,10 @@ def choose(bench: Bench) -> Iterator[list[str]]:
     settings = DecodeSettings(mode="lookahead")
     tree = Tree(5)
     for path, sequence in enumerate(range(settings.window + 1, settings.sequences)):
-        tree.add([path * 4 + depth + 10 for depth in range(settings.ngram - 1)], sequence, Origin.POOL)
+        tree.add_path([path * 4 + depth + 10 for depth in range(settings.ngram - 1)], sequence, Origin.POOL)
     for sequence in range(1, settings.window + 1):
-        tree.add([1000 + sequence], sequence, Origin.WINDOW)
-    assert len(tree) == settings.most_outputs
+        tree.add_path([1000 + sequence], sequence, Origin.WINDOW)
+    assert len(tree) == settings.max_outputs
     ways = {"argmax": False, "backend": True}
     engines = {way: LlamaEngine(bench.model, bench.settings, settings, backend_greedy=on) for way, on in ways.items()}
     times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from lacli.decode import Decoder
 from lacli.modes import Lookahead, Lookup, Mode, SuffixIndex
-from lacli.pool import NgramPool, Taught
+from lacli.pool import NgramPool, TextNgrams
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 
@@ -48,10 +48,10 @@ class UnforgettingLookahead(Lookahead):
         self, settings: DecodeSettings, pool: NgramPool, vocabulary: int, is_end: Callable[[int], bool]
     ) -> None:
         super().__init__(settings, pool, vocabulary, is_end)
-        self._taught = TaughtForGood(pool)
+        self._text_ngrams = TextNgramsForGood(pool)
 
 
-class TaughtForGood(Taught):
+class TextNgramsForGood(TextNgrams):
     """Learns what comes instead of a text that is taken back, and forgets nothing."""
 
     def truncate(self, text: Sequence[int], length: int) -> None:
@@ -81,7 +81,7 @@ class UnforgettingLookup(Lookup):
         tree = Tree(text[-1])
         found = self._index.continuation(text)
         if found is not None:
-            tree.add(whole[found : found + min(self._draft, room - 1)], 0, Origin.CHAIN)
+            tree.add_path(whole[found : found + min(self._draft, room - 1)], 0, Origin.CHAIN)
         return tree
 
     def _whole(self, text: Sequence[int]) -> list[int]:

@@ -39,7 +39,7 @@ def cells(step_cost: StepCost, window: int, ngram: int) -> tuple[str, str]:
     needed = step_cost.break_even(settings)
     if needed is None:
         return "-", "-"
-    about = "~" if settings.most_rows > step_cost.max_rows else ""
+    about = "~" if settings.max_rows > step_cost.max_rows else ""
     speedup = f"{about}{PAPER.compression(ngram - 1, window) / needed:.2f}" if window else "-"
     return f"{about}{needed:.1f}", speedup
 

@@ -102,11 +102,11 @@ def answer(engines: Sequence[LlamaEngine], decoding: DecodeSettings, prompt: lis
     others = {f"{place}": engine for place, engine in enumerate(engines[1:], start=2)}
     decoder = Decoder(engines[0], decoding, others=others)
     found = Answer(RunStatistics(prompt_tokens=len(prompt)))
-    watched(decoder.replicas, found.parts)
+    watched(decoder.group, found.parts)
     begin = perf_counter()
     for step in decoder.generate(prompt, limit):
         found.statistics.add(step)
-        found.decoding += max(replica.decode_s + replica.choose_s for replica, *_ in decoder.replicas._shares)
+        found.decoding += max(replica.decode_s + replica.choose_s for replica, *_ in decoder.group._shares)
     found.seconds = perf_counter() - begin - decoder.prompt_s
     return found
 

@@ -20,7 +20,7 @@ from lacli.replicas.group import Replicas
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
 from lacli.tree import Origin, Tree
-from lacli.verify import Choose, Verifier, walk
+from lacli.verify import Choose, Verifier, verify_tree
 
 
 class Decoder:
@@ -110,7 +110,7 @@ class Decoder:
     @property
     def _room(self) -> int:
         """Rows that the next step's tree may have: what the cache has less those decoded again and a padding row."""
-        return self.replicas.room(self.text) - (self.settings.least_outputs - 1)
+        return self.replicas.room(self.text) - (self.settings.min_outputs - 1)
 
     def _has_room(self) -> bool:
         """Whether the next step finds a cell; a full context is shifted first where that was asked for."""
@@ -152,7 +152,7 @@ class Decoder:
         """
         if not self.replicas.past:
             return 0.0
-        return self.replicas.time_plain_step(self.text, repeats, self.settings.least_outputs)
+        return self.replicas.time_plain_step(self.text, repeats, self.settings.min_outputs)
 
     def _start(self, prompt: Sequence[int], reuse: bool) -> None:
         if not prompt:
@@ -208,7 +208,7 @@ class Decoder:
         choices = replicas.choices()
         choose = self._sampled(self._verifier, tree) if self._verifier else choices.__getitem__
         try:
-            path = walk(tree, choose, lambda token, count: self._finish(token, count == remaining))
+            path = verify_tree(tree, choose, lambda token, count: self._finish(token, count == remaining))
         except ReplicaLost:
             # It was to say what follows the input, so nothing is drawn yet; the others do the step again.
             replicas.cut(replicas.past)
@@ -244,7 +244,7 @@ class Decoder:
         room = self._room
         while room > 0:
             tree = self._mode.grow(self.text, room)
-            if len(tree) < self.settings.least_outputs:
+            if len(tree) < self.settings.min_outputs:
                 # A second row where a step would have one, and single rows have a kernel of their own.
                 tree.pad()
             if self.replicas.decode(self.text, tree):

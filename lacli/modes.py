@@ -8,11 +8,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from lacli.engine import Engine, Successors
-from lacli.pool import NgramPool, Taught
+from lacli.pool import NgramPool, TextNgrams
 from lacli.settings import DecodeSettings
 from lacli.stats import Plan
 from lacli.tree import Origin, Tree
-from lacli.window import WINDOW_SEED, Columns
+from lacli.window import WINDOW_SEED, WindowBranch
 
 if TYPE_CHECKING:
     from lacli.auto.mode import Experience
@@ -135,7 +135,7 @@ class Lookup(Mode):
 
     def __init__(self, settings: DecodeSettings) -> None:
         self._index = SuffixIndex(settings.lookup_match)
-        self._draft = settings.chain
+        self._draft = settings.linear_draft
 
     def begin(self, text: Sequence[int]) -> None:
         self._index.extend(text)
@@ -148,7 +148,7 @@ class Lookup(Mode):
         tree = Tree(text[-1])
         found = self._index.continuation(text)
         if found is not None:
-            tree.add(text[found : found + min(self._draft, room - 1)], 0, Origin.CHAIN)
+            tree.add_path(text[found : found + min(self._draft, room - 1)], 0, Origin.CHAIN)
         return tree
 
 
@@ -156,8 +156,8 @@ class Jacobi(Mode):
     """Jacobi decoding: one block of guesses, iterated until it is fixed or often enough (Algorithm 1)."""
 
     def __init__(self, settings: DecodeSettings) -> None:
-        self._size = settings.chain
-        self._most_iterations = settings.jacobi_iterations
+        self._size = settings.linear_draft
+        self._max_iterations = settings.jacobi_iterations
 
     def begin(self, text: Sequence[int]) -> None:
         self._prompt = list(text)
@@ -171,14 +171,14 @@ class Jacobi(Mode):
             self._iterations = 0
         self._block = self._block[: room - 1]
         tree = Tree(text[-1])
-        tree.add(self._block, 0, Origin.CHAIN)
+        tree.add_path(self._block, 0, Origin.CHAIN)
         return tree
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         """The choices after the accepted part are the block's next values; a block that is fixed or old starts anew."""
         self._iterations += 1
         self._block = [outcome.choices[node] for node in range(outcome.accepted, 1 + len(self._block))]
-        if self._iterations >= self._most_iterations:
+        if self._iterations >= self._max_iterations:
             self._block = []
 
 
@@ -193,35 +193,35 @@ class Lookahead(Mode):
     ) -> None:
         self._settings = settings
         self._pool = pool
-        self._taught = Taught(pool)
-        self._columns = Columns(settings, pool, vocabulary, is_end)
+        self._text_ngrams = TextNgrams(pool)
+        self._branch = WindowBranch(settings, pool, vocabulary, is_end)
 
     def begin(self, text: Sequence[int]) -> None:
         if self._settings.pool_prompt:
-            self._taught.refresh(text)
-            self._taught.learn(text)
+            self._text_ngrams.refresh(text)
+            self._text_ngrams.learn(text)
         else:
-            self._taught.skip(text)
-        self._columns.open(text, self._settings.window)
+            self._text_ngrams.skip(text)
+        self._branch.open(text, self._settings.window)
 
     def truncate(self, text: Sequence[int], length: int) -> None:
-        self._taught.truncate(text, length)
+        self._text_ngrams.truncate(text, length)
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
         if self._settings.pool_text:
-            self._taught.learn(text)
-        self._columns.narrow(room - 1)
+            self._text_ngrams.learn(text)
+        self._branch.narrow(room - 1)
         tree = Tree(text[-1])
-        room -= self._columns.rows
+        room -= self._branch.rows
         for sequence, candidate in enumerate(self._pool.lookup(text[-1]), start=self._settings.window + 1):
             if len(tree) + tree.missing(candidate) > room:
                 break
-            tree.add(candidate, sequence, Origin.POOL)
-        self._columns.add(tree)
+            tree.add_path(candidate, sequence, Origin.POOL)
+        self._branch.add(tree)
         return tree
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
-        self._columns.take(tree, outcome.choices, outcome.accepted)
+        self._branch.take(tree, outcome.choices, outcome.accepted)
 
 
 def new_mode(settings: DecodeSettings, pool: NgramPool, engine: Engine, experience: Experience | None) -> Mode:

@@ -43,7 +43,7 @@ class NgramPool:
     def __init__(self, ngram: int, guesses: int, keys: int = 10_000) -> None:
         self.ngram = ngram
         self.guesses = guesses
-        self.most_keys = keys
+        self.max_keys = keys
         self.found: bool | None = None
         # A dict keeps insertion order, so its first entry is the least recently used one.
         # An n-gram's number: how often the text that was learned has it, 0 where it came from elsewhere.
@@ -58,7 +58,7 @@ class NgramPool:
         bucket = self._by_key.pop(key, None)
         if bucket is None:
             bucket = {}
-            if len(self._by_key) >= self.most_keys:
+            if len(self._by_key) >= self.max_keys:
                 del self._by_key[next(iter(self._by_key))]
         self._by_key[key] = bucket
         occurrences += bucket.pop(continuation, 0)
@@ -127,7 +127,7 @@ class NgramPool:
         )
 
 
-class Taught:
+class TextNgrams:
     """Learns a text's n-grams into a pool as it grows, and forgets them as it is cut back."""
 
     def __init__(self, pool: NgramPool) -> None:

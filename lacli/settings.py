@@ -127,7 +127,7 @@ class DecodeSettings:
     tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows` rows. back:
     guesses that the model can take back after a step, -1 for any number; otherwise only chains of at most so many are
     drafted. strict: the text must not depend on the rows of the steps; what that takes is found with the model
-    (`strict.py`): `ordered` cells and `least_outputs` rows whose logits are computed.
+    (`strict.py`): `ordered` cells and `min_outputs` rows whose logits are computed.
     """
 
     mode: ModeName = "auto"
@@ -144,10 +144,10 @@ class DecodeSettings:
     lookup_draft: int = 10
     sources: tuple[SourceName, ...] = SOURCES
     auto_rows: int = 64
-    back: int = -1
+    max_rollback: int = -1
     strict: bool = False
     ordered: bool = False
-    least_outputs: int = 1
+    min_outputs: int = 1
 
     def __post_init__(self) -> None:
         check_words(self)
@@ -174,7 +174,7 @@ class DecodeSettings:
         """Sequence ids a context needs for this mode: W + G + 1 in lookahead, one for chains."""
         if self.mode == "lookahead":
             return self.window + self.guesses + 1
-        return self.window + LEAVES + 1 if self.mode == "auto" and self.back < 0 else 1
+        return self.window + LEAVES + 1 if self.mode == "auto" and self.max_rollback < 0 else 1
 
     @property
     def deepest(self) -> int:
@@ -188,7 +188,7 @@ class DecodeSettings:
     def chain(self) -> int:
         """Guesses that a step of mode jacobi or lookup may have."""
         most = {"jacobi": self.window, "lookup": self.lookup_draft}.get(self.mode, 0)
-        return most if self.back < 0 else min(most, self.back)
+        return most if self.max_rollback < 0 else min(most, self.max_rollback)
 
     @property
     def recycles(self) -> bool:
@@ -197,35 +197,35 @@ class DecodeSettings:
 
     @property
     def _auto_rows(self) -> int:
-        return self.auto_rows if self.back < 0 else min(self.auto_rows, 1 + self.back)
+        return self.auto_rows if self.max_rollback < 0 else min(self.auto_rows, 1 + self.max_rollback)
 
     @property
-    def most_tokens(self) -> int:
+    def max_step_tokens(self) -> int:
         """Tokens that a step can bring at most: the guesses that can be accepted, and the model's own."""
         if self.mode == "auto":
             return self._auto_rows
         return 1 + (self.deepest if self.mode == "lookahead" else self.chain)
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """Rows of the largest step, before prefixes are shared."""
         if self.mode == "lookahead":
             again = self.deepest if self.ordered else 0
             guesses = window_rows(self.window, self.ngram) + self.guesses * (self.ngram - 1)
-            return 1 + again + max(guesses, self.least_outputs - 1)
+            return 1 + again + max(guesses, self.min_outputs - 1)
         if self.mode == "auto":
             again = self._auto_rows - 1 if self.ordered else 0
-            return again + max(self._auto_rows, self.least_outputs)
-        return max(1 + self.chain, self.least_outputs)
+            return again + max(self._auto_rows, self.min_outputs)
+        return max(1 + self.chain, self.min_outputs)
 
     @property
-    def most_outputs(self) -> int:
+    def max_outputs(self) -> int:
         """Rows of the largest step whose choice is read."""
         if self.mode == "auto":
-            return max(self._auto_rows, self.least_outputs)
+            return max(self._auto_rows, self.min_outputs)
         if self.mode != "lookahead":
-            return self.most_rows
-        return 1 + max(self.window + self.guesses * (self.ngram - 1), self.least_outputs - 1)
+            return self.max_rows
+        return 1 + max(self.window + self.guesses * (self.ngram - 1), self.min_outputs - 1)
 
 
 def window_rows(columns: int, ngram: int) -> int:
@@ -273,28 +273,28 @@ def decode_settings(preset: str | None = None, **chosen: Any) -> DecodeSettings:
 
 
 def possible(
-    settings: DecodeSettings, chain_only: str, most_back: Callable[[], int]
+    settings: DecodeSettings, chain_only: str, max_rollback: Callable[[], int]
 ) -> tuple[DecodeSettings, list[str]]:
     """The settings that a model can decode with, and what is to be said about it.
 
-    chain_only: why the model takes no trees, '' where it does. most_back: guesses that it can take back after a step.
+    chain_only: why the model takes no trees, '' where it does. max_rollback: guesses that it can take back after a step.
     """
     if not chain_only:
         return settings, []
     drafts = settings.mode != "plain"
-    if drafts and not settings.strict and (back := most_back()):
+    if drafts and not settings.strict and (back := max_rollback()):
         return _chained(settings, back)
     why = "--strict has no rule for a recurrent state" if settings.strict else chain_only
     notes = [f"decoding plainly: {why}"] if drafts else []
     # One mode is the same as itself, so nothing has to be done for it, and a second row could not be forgotten.
-    return replace(settings, mode="plain", ordered=False, least_outputs=1), notes
+    return replace(settings, mode="plain", ordered=False, min_outputs=1), notes
 
 
 def _chained(settings: DecodeSettings, back: int) -> tuple[DecodeSettings, list[str]]:
     """The settings for a model that can take back so many guesses of one chain."""
     if settings.mode == "lookahead":
         why = "mode auto instead of lookahead: a recurrent state goes back along one chain of guesses"
-        return replace(settings, mode="auto", back=back), [why]
-    chained = replace(settings, back=back)
-    shorter = chained.chain < settings.chain
+        return replace(settings, mode="auto", max_rollback=back), [why]
+    chained = replace(settings, max_rollback=back)
+    shorter = chained.chain < settings.linear_draft
     return chained, [f"at most {back} guesses a step: a recurrent state goes back no further"] if shorter else []

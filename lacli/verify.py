@@ -37,7 +37,7 @@ class Path(NamedTuple):
     finish: Finish | None
 
 
-def walk(tree: Tree, choose: Choose, ends: Ends) -> Path:
+def verify_tree(tree: Tree, choose: Choose, ends: Ends) -> Path:
     """Go down from the input while a child equals the choice (Algorithms 3 and 4 of the paper).
 
     Raises SamplingError when nothing can follow the input, ReplicaLost when nobody can say any more. Where that is so

@@ -81,7 +81,7 @@ WINDOW_SEED = 2402
 """The window's first guesses come from a generator of their own, so the user's seed never meets them."""
 
 
-class Columns:
+class WindowBranch:
     """A window in the sequences 1 .. W; it has as many columns as it was opened or narrowed to."""
 
     def __init__(
@@ -116,7 +116,7 @@ class Columns:
         """Put the columns into a step; only the choice after each one's end is read."""
         self._ends = []
         for column, path in enumerate(self._window.paths(), start=1):
-            end = tree.add(path, column, Origin.WINDOW, verify=False)
+            end = tree.add_path(path, column, Origin.WINDOW, verify=False)
             tree.verified[end] = True
             self._ends.append(end)
 

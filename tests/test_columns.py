@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings, WindowInit, window_rows
 from lacli.tree import Origin, Tree
-from lacli.window import Columns
+from lacli.window import WindowBranch
 
 VOCABULARY = 1000
 TEXT = [7, 3, 5]
@@ -18,14 +18,14 @@ widths = st.integers(0, 7)
 ngrams = st.integers(2, 5)
 
 
-def opened(width: int, ngram: int = 4, *, end: int = -1, init: WindowInit = "random", **chosen: object) -> Columns:
+def opened(width: int, ngram: int = 4, *, end: int = -1, init: WindowInit = "random", **chosen: object) -> WindowBranch:
     settings = DecodeSettings(mode="auto", window=15, ngram=ngram, window_init=init, **chosen)  # type: ignore[arg-type]
-    columns = Columns(settings, NgramPool(ngram, 50), VOCABULARY, lambda token: token == end)
+    columns = WindowBranch(settings, NgramPool(ngram, 50), VOCABULARY, lambda token: token == end)
     columns.open(TEXT, width)
     return columns
 
 
-def grown(columns: Columns) -> Tree:
+def grown(columns: WindowBranch) -> Tree:
     tree = Tree(TEXT[-1])
     columns.add(tree)
     return tree

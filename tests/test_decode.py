@@ -47,7 +47,7 @@ any_settings = st.builds(
     sources=st.lists(st.sampled_from(SOURCES), unique=True).map(tuple),
     auto_rows=st.integers(1, 70),
     ordered=st.booleans(),
-    least_outputs=st.sampled_from([1, 2]),
+    min_outputs=st.sampled_from([1, 2]),
 )
 prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
 ends = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=2)
@@ -56,16 +56,16 @@ ends = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=2)
 def engine_for(
     chosen: DecodeSettings, cells: int = 256, rows: int = 256, ends: frozenset[int] = frozenset()
 ) -> FakeEngine:
-    most_outputs = max(chosen.sequences, chosen.most_outputs)
+    max_outputs = max(chosen.sequences, chosen.max_outputs)
     return FakeEngine(
         cells,
         rows,
         chosen.sequences,
         VOCABULARY,
         ends,
-        most_outputs=most_outputs,
+        max_outputs=max_outputs,
         ordered=chosen.ordered,
-        least_outputs=chosen.least_outputs,
+        min_outputs=chosen.min_outputs,
     )
 
 
@@ -75,8 +75,8 @@ def tokens_of(steps: list[Step]) -> list[int]:
 
 def holds_its_text(decoder: decode.Decoder, engine: FakeEngine) -> bool:
     """The cache holds all of the text but its last token, and in order of the text perhaps a step's tokens less."""
-    held, text = engine.held(), decoder.text
-    least = len(text) - (decoder.settings.most_tokens if decoder.settings.ordered else 1)
+    held, text = engine.held(), decoder.tokens
+    least = len(text) - (decoder.settings.max_step_tokens if decoder.settings.ordered else 1)
     return held == text[: len(held)] and least <= len(held) < len(text)
 
 
@@ -94,8 +94,8 @@ def test_every_mode_equals_plain(
     decoder = Decoder(engine, chosen)
     steps = list(decoder.generate(prompt, limit))
     # A row that pads a step needs a cell, which the text then cannot have.
-    assert tokens_of(steps) == plain_tokens(prompt, limit, cells - chosen.least_outputs + 1, ends)
-    assert decoder.text == prompt + tokens_of(steps)
+    assert tokens_of(steps) == plain_tokens(prompt, limit, cells - chosen.min_outputs + 1, ends)
+    assert decoder.tokens == prompt + tokens_of(steps)
     assert holds_its_text(decoder, engine)
 
 
@@ -109,9 +109,9 @@ def test_closing_early_leaves_exactly_the_accepted_tokens(
     generation = decoder.generate(prompt, 100)
     taken = [step for _, step in zip(range(steps), generation, strict=False)]
     generation.close()
-    assert decoder.text == prompt + tokens_of(taken)
+    assert decoder.tokens == prompt + tokens_of(taken)
     assert holds_its_text(decoder, engine)
-    decoder.truncate(max(len(decoder.text) - cut, 1))
+    decoder.truncate(max(len(decoder.tokens) - cut, 1))
     assert holds_its_text(decoder, engine)
 
 
@@ -142,7 +142,7 @@ def test_a_second_prompt_is_answered_as_by_a_fresh_decoder(
 def test_a_cache_that_refuses_large_batches_gets_smaller_ones(
     chosen: DecodeSettings, prompt: list[int], largest: int
 ) -> None:
-    assume(largest >= chosen.least_outputs + (chosen.most_tokens if chosen.ordered else 1))
+    assume(largest >= chosen.min_outputs + (chosen.max_step_tokens if chosen.ordered else 1))
     engine = engine_for(chosen)
     decoder = Decoder(engine, chosen)
     generation = decoder.generate(prompt, 40)
@@ -224,7 +224,7 @@ def test_timing_plain_steps_leaves_text_and_cache_as_they_were() -> None:
     list(decoder.generate([1, 2, 3], 20))
     before = engine.held()
     assert decoder.time_plain_step() > 0
-    assert engine.held() == before == decoder.text[:-1]
+    assert engine.held() == before == decoder.tokens[:-1]
 
 
 class Interrupting(FakeEngine):
@@ -268,7 +268,7 @@ def test_an_interrupt_in_any_call_leaves_text_and_cache_agreeing(
     with suppress(KeyboardInterrupt):
         list(generation)
     engine.calls_left = 0
-    assert decoder.text == (prompt + plain_tokens(prompt, 60))[: len(decoder.text)]
+    assert decoder.tokens == (prompt + plain_tokens(prompt, 60))[: len(decoder.tokens)]
     assert holds_its_text(decoder, engine)
     assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
 
@@ -285,7 +285,7 @@ def test_an_interrupt_while_plain_steps_are_timed_leaves_the_text_and_what_was_l
     with suppress(KeyboardInterrupt):
         decoder.time_plain_step()
     engine.calls_left = 0
-    assert decoder.text == text
+    assert decoder.tokens == text
     assert engine.held() == text[: len(engine.held())]
     longer = [*text, 1, 2]
     assert tokens_of(list(decoder.generate(longer, 20, reuse=True))) == plain_tokens(longer, 20)
@@ -293,13 +293,13 @@ def test_an_interrupt_while_plain_steps_are_timed_leaves_the_text_and_what_was_l
 
 
 def test_a_recurrent_state_that_cannot_go_back_is_not_kept_after_an_interrupt() -> None:
-    engine = Interrupting(256, 256, 1, VOCABULARY, back=1)
+    engine = Interrupting(256, 256, 1, VOCABULARY, max_rollback=1)
     decoder = Decoder(engine, DecodeSettings(mode="plain"))
     list(decoder.generate([1, 2, 3], 2))
     engine.calls_left = 4
     with pytest.raises(KeyboardInterrupt):
         decoder.time_plain_step()
-    assert engine.held() == decoder.text[: decoder.replicas.past]
+    assert engine.held() == decoder.tokens[: decoder.group.past]
 
 
 class Mutant(FakeEngine):
@@ -398,8 +398,8 @@ def test_no_step_is_larger_than_the_settings_say(chosen: DecodeSettings) -> None
     assume(chosen.mode != "plain")
     engine = engine_for(chosen)
     for step in Decoder(engine, chosen).generate([1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2], 60):
-        assert step.rows <= chosen.most_rows
-        assert step.drafted < chosen.most_outputs
+        assert step.rows <= chosen.max_rows
+        assert step.drafted < chosen.max_outputs
 
 
 def test_a_jacobi_block_loses_only_the_guesses_that_were_accepted() -> None:

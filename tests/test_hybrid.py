@@ -34,7 +34,7 @@ chains = st.builds(
     jacobi_iterations=st.integers(1, 6),
     lookup_match=st.integers(1, 3),
     lookup_draft=st.integers(1, 6),
-    back=st.integers(1, 6),
+    max_rollback=st.integers(1, 6),
 )
 few = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
 turns = st.lists(st.tuples(st.integers(0, 60), few, st.integers(0, 12), st.booleans()), min_size=1, max_size=5)
@@ -52,18 +52,18 @@ class Prophet(Mode):
         ahead = list(self._future[len(text) :][: min(self._random.randint(0, self._most), room - 1)])
         right = self._random.randint(0, len(ahead))
         ahead[right:] = [abs(token - 1) for token in ahead[right:]]
-        tree.add(ahead, 0, Origin.CHAIN)
+        tree.add_path(ahead, 0, Origin.CHAIN)
         return tree
 
 
 def toy(back: int, ends: frozenset[int] = frozenset(), cells: int = 400) -> FakeEngine:
-    return FakeEngine(cells, 256, 1, VOCABULARY, ends, back=back)
+    return FakeEngine(cells, 256, 1, VOCABULARY, ends, max_rollback=back)
 
 
 def holds_a_part(decoder: Decoder, engine: FakeEngine) -> bool:
     """The cache holds what the decoder believes it does: tokens of the text up to its last one, or none."""
     held = engine.held()
-    return held in (decoder.text[: len(decoder.text) - 1], []) and len(held) == decoder.replicas.past
+    return held in (decoder.tokens[: len(decoder.tokens) - 1], []) and len(held) == decoder.group.past
 
 
 @given(chains, prompts, turns, ends)
@@ -71,7 +71,7 @@ def holds_a_part(decoder: Decoder, engine: FakeEngine) -> bool:
 def test_every_turn_of_a_chain_that_can_be_taken_back_is_a_fresh_plain_run(
     chosen: DecodeSettings, prompt: list[int], rest: list[tuple[int, list[int], int, bool]], ends: frozenset[int]
 ) -> None:
-    engine = toy(chosen.back, ends)
+    engine = toy(chosen.max_rollback, ends)
     decoder = (FixedClockDecoder if chosen.mode == "auto" else Decoder)(engine, chosen)
     steps = list(decoder.generate(prompt, 40))
     assert tokens_of(steps) == plain_tokens(prompt, 40, 400, ends)
@@ -79,11 +79,11 @@ def test_every_turn_of_a_chain_that_can_be_taken_back_is_a_fresh_plain_run(
         if truncate:
             decoder.truncate(keep)
             assert holds_a_part(decoder, engine)
-        prompt = [*decoder.text[:keep], *more] or [1]
+        prompt = [*decoder.tokens[:keep], *more] or [1]
         steps = list(decoder.generate(prompt, limit, reuse=True))
         assert tokens_of(steps) == plain_tokens(prompt, limit, 400, ends)
         assert holds_a_part(decoder, engine)
-        assert max((step.rows for step in steps), default=0) <= 1 + chosen.back
+        assert max((step.rows for step in steps), default=0) <= 1 + chosen.max_rollback
 
 
 @given(st.integers(1, 6), prompts, st.integers(0, 1000), st.integers(1, 20), st.integers(0, 9))
@@ -92,22 +92,22 @@ def test_whatever_is_accepted_of_a_chain_the_text_goes_on_as_plains(
     back: int, prompt: list[int], seed: int, taken: int, cut: int
 ) -> None:
     expected = prompt + plain_tokens(prompt, 80)
-    chosen = DecodeSettings(mode="lookup", back=back)
+    chosen = DecodeSettings(mode="lookup", max_rollback=back)
     engine = toy(back)
     decoder = Decoder(engine, chosen, mode=lambda: Prophet(expected, back, seed))
     generation = decoder.generate(prompt, 80)
     for _ in zip(range(taken), generation, strict=False):
         pass
     generation.close()
-    assert decoder.text == expected[: len(decoder.text)]
-    decoder.truncate(max(len(decoder.text) - cut, 1))
+    assert decoder.tokens == expected[: len(decoder.tokens)]
+    decoder.truncate(max(len(decoder.tokens) - cut, 1))
     assert holds_a_part(decoder, engine)
-    begun = list(decoder.text)
+    begun = list(decoder.tokens)
     assert begun + tokens_of(list(decoder.generate(begun, 10, reuse=True))) == begun + plain_tokens(begun, 10)
 
 
 def test_a_cut_goes_back_within_the_last_step_and_further_forgets_all() -> None:
-    chosen = DecodeSettings(mode="lookup", back=4)
+    chosen = DecodeSettings(mode="lookup", max_rollback=4)
     prompt = [1, 2, 3]
     expected = prompt + plain_tokens(prompt, 20)
     for cut, held in ((1, True), (4, True), (5, False)):
@@ -116,8 +116,8 @@ def test_a_cut_goes_back_within_the_last_step_and_further_forgets_all() -> None:
         generation = decoder.generate(prompt, 20)
         next(generation)
         generation.close()
-        assert len(decoder.text) == len(prompt) + 5
-        decoder.truncate(len(decoder.text) - cut)
+        assert len(decoder.tokens) == len(prompt) + 5
+        decoder.truncate(len(decoder.tokens) - cut)
         assert bool(engine.held()) == held
         assert holds_a_part(decoder, engine)
 
@@ -127,20 +127,20 @@ class Confident(Prophet):
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
         tree = Tree(text[-1])
-        tree.add(self._future[len(text) :][: self._most], 0, Origin.CHAIN)
+        tree.add_path(self._future[len(text) :][: self._most], 0, Origin.CHAIN)
         return tree
 
 
 def test_a_chain_that_cannot_be_taken_back_is_a_mistake_and_never_silent() -> None:
     wrong = [0] * 100
-    decoder = Decoder(toy(2), DecodeSettings(mode="lookup", back=2), mode=lambda: Confident(wrong, 4, 0))
+    decoder = Decoder(toy(2), DecodeSettings(mode="lookup", max_rollback=2), mode=lambda: Confident(wrong, 4, 0))
     with pytest.raises(AssertionError, match="take back"):
         list(decoder.generate([1, 2, 3], 40))
 
 
 def test_timing_plain_steps_never_decodes_a_forgotten_text_again() -> None:
     engine = toy(2)
-    decoder = Decoder(engine, DecodeSettings(mode="lookup", back=2))
+    decoder = Decoder(engine, DecodeSettings(mode="lookup", max_rollback=2))
     list(decoder.generate([1, 2, 3], 60))
     decoder.truncate(30)
     assert not engine.held()
@@ -150,6 +150,6 @@ def test_timing_plain_steps_never_decodes_a_forgotten_text_again() -> None:
 
 
 def test_a_context_for_several_settings_goes_as_far_back_as_the_furthest() -> None:
-    chained = [DecodeSettings(mode="lookup", back=3), DecodeSettings(mode="jacobi", back=5), PLAIN]
-    assert Capacity.of(chained).back == 5
-    assert Capacity.of([PLAIN, DecodeSettings()]).back == -1
+    chained = [DecodeSettings(mode="lookup", max_rollback=3), DecodeSettings(mode="jacobi", max_rollback=5), PLAIN]
+    assert Capacity.of(chained).max_rollback == 5
+    assert Capacity.of([PLAIN, DecodeSettings()]).max_rollback == -1

@@ -43,7 +43,7 @@ def test_a_window_that_leaves_mode_auto_no_branches_is_refused_with_what_fits() 
     assert "-W of at most 207 fits" in str(caught.value)
     assert DecodeSettings(mode="auto", window=207).sequences == 256
     # Where a model takes chains only the window has no sequences.
-    assert DecodeSettings(mode="auto", window=250, back=7).sequences == 1
+    assert DecodeSettings(mode="auto", window=250, max_rollback=7).sequences == 1
 
 
 def test_an_unknown_source_names_its_flag_and_what_there_is() -> None:
@@ -104,7 +104,7 @@ def test_a_setting_out_of_range_names_its_flag(flag: str, make: Callable[[], obj
 def test_every_preset_is_valid(preset: str) -> None:
     settings = decode_settings(preset)
     assert settings.window == PRESETS[preset]["window"]
-    assert settings.most_rows <= ModelSettings().batch
+    assert settings.max_rows <= ModelSettings().batch
 
 
 def test_what_is_given_wins_over_the_preset() -> None:
@@ -134,12 +134,12 @@ def test_without_a_choice_the_mode_is_auto() -> None:
 @pytest.mark.parametrize("asked", [1, 5, 64])
 @pytest.mark.parametrize("batch", range(1, 140, 3))
 def test_auto_takes_as_many_rows_as_a_batch_has_and_no_fewer(batch: int, asked: int, least: int, ordered: bool) -> None:
-    chosen = DecodeSettings(auto_rows=asked, ordered=ordered, least_outputs=least)
+    chosen = DecodeSettings(auto_rows=asked, ordered=ordered, min_outputs=least)
     loading = ModelSettings(batch=batch)
     found = fitted(chosen, loading)
     assert replace(found, auto_rows=asked) == chosen
-    assert found.most_rows <= max(batch, least)
-    assert found.auto_rows == asked or replace(found, auto_rows=found.auto_rows + 1).most_rows > batch
+    assert found.max_rows <= max(batch, least)
+    assert found.auto_rows == asked or replace(found, auto_rows=found.auto_rows + 1).max_rows > batch
 
 
 @pytest.mark.parametrize(
@@ -148,15 +148,15 @@ def test_auto_takes_as_many_rows_as_a_batch_has_and_no_fewer(batch: int, asked: 
 )
 def test_a_step_larger_than_a_batch_is_refused_with_what_makes_it_smaller(mode: ModeName, flags: str) -> None:
     chosen, small = DecodeSettings(mode=mode), ModelSettings(batch=8)
-    with pytest.raises(UsageError, match=rf"and -b is 8 \(-b {chosen.most_rows} or a smaller {flags}\)$"):
+    with pytest.raises(UsageError, match=rf"and -b is 8 \(-b {chosen.max_rows} or a smaller {flags}\)$"):
         check_rows(chosen, small)
     if mode != "auto":
         assert fitted(chosen, small) == chosen
-    check_rows(chosen, ModelSettings(batch=chosen.most_rows))
+    check_rows(chosen, ModelSettings(batch=chosen.max_rows))
 
 
 def test_a_single_row_that_needs_company_is_refused_with_the_batch_that_it_takes() -> None:
-    chosen = DecodeSettings(ordered=True, least_outputs=2)
+    chosen = DecodeSettings(ordered=True, min_outputs=2)
     with pytest.raises(UsageError, match=r"up to 2 rows and -b is 1 \(-b 2"):
         check_rows(fitted(chosen, ModelSettings(batch=1)), ModelSettings(batch=1))
 

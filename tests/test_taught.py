@@ -8,7 +8,7 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.pool import NgramPool, Taught
+from lacli.pool import NgramPool, TextNgrams
 from tests.session.test_reuse import ctrl_c_at_line
 
 TOKENS = 4
@@ -35,7 +35,7 @@ def ngrams(text: list[int], ngram: int) -> Known:
 @given(texts, sizes, st.lists(st.integers(0, 25), max_size=4))
 def test_each_ngram_is_learned_once_in_whatever_pieces(text: list[int], ngram: int, cuts: list[int]) -> None:
     pool = NgramPool(ngram, 100)
-    taught = Taught(pool)
+    taught = TextNgrams(pool)
     for cut in sorted(cuts):
         taught.learn(text[:cut])
     taught.learn(text)
@@ -50,7 +50,7 @@ def test_a_text_cut_back_at_any_length_leaves_what_the_shorter_one_teaches(
 ) -> None:
     for length in range(len(text) + 1):
         pool = NgramPool(ngram, 100)
-        taught = Taught(pool)
+        taught = TextNgrams(pool)
         taught.learn(text[:begin])
         taught.learn(text)
         taught.truncate(text, length)
@@ -64,7 +64,7 @@ def test_a_text_cut_back_at_any_length_leaves_what_the_shorter_one_teaches(
 @given(texts, sizes, st.lists(st.integers(0, 25), max_size=5), texts)
 def test_it_may_be_cut_back_again_and_again(text: list[int], ngram: int, cuts: list[int], more: list[int]) -> None:
     pool = NgramPool(ngram, 100)
-    taught = Taught(pool)
+    taught = TextNgrams(pool)
     for cut in cuts:
         taught.learn(text)
         taught.truncate(text, cut)
@@ -77,7 +77,7 @@ def test_it_may_be_cut_back_again_and_again(text: list[int], ngram: int, cuts: l
 def test_what_is_skipped_is_never_learned_and_never_taken_back(prompt: list[int], text: list[int], ngram: int) -> None:
     pool = NgramPool(ngram, 100)
     before = knowledge(pool)
-    taught = Taught(pool)
+    taught = TextNgrams(pool)
     taught.skip(prompt)
     taught.learn(prompt)
     assert knowledge(pool) == before
@@ -90,7 +90,7 @@ def test_what_is_skipped_is_never_learned_and_never_taken_back(prompt: list[int]
 
 def test_refreshing_makes_the_text_s_ngrams_the_most_recent_ones_and_counts_them_once() -> None:
     pool = NgramPool(3, 5)
-    taught = Taught(pool)
+    taught = TextNgrams(pool)
     taught.learn([1, 2, 3, 0])
     pool.insert(1, (0, 0))
     assert pool.entries(1) == [((0, 0), 0), ((2, 3), 1)]
@@ -100,7 +100,7 @@ def test_refreshing_makes_the_text_s_ngrams_the_most_recent_ones_and_counts_them
 
 def test_what_the_window_found_too_stays_when_the_text_goes() -> None:
     pool = NgramPool(3, 5)
-    taught = Taught(pool)
+    taught = TextNgrams(pool)
     pool.insert(1, (0, 0))
     taught.learn([1, 2, 3])
     taught.truncate([1, 2, 3], 0)
@@ -111,7 +111,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_that_is_never_taken_back() -> N
     text = [1, 2, 3, 1, 2, 3, 1, 2]
     for line in count(1):
         pool = NgramPool(3, 5)
-        taught = Taught(pool)
+        taught = TextNgrams(pool)
         taught.learn(text[:5])
         with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
             taught.learn(text)

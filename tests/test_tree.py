@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lacli import batch
 from lacli.settings import DecodeSettings
 from lacli.tree import ROOT, Origin, Tree
-from lacli.verify import walk
+from lacli.verify import verify_tree
 from lacli.window import Window
 
 paths = st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=8)
@@ -21,7 +21,7 @@ paths = st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=8)
 def grown(guesses: list[list[int]], *, verify: bool = True) -> Tree:
     tree = Tree(9)
     for sequence, path in enumerate(guesses, start=1):
-        tree.add(path, sequence, Origin.POOL, verify=verify)
+        tree.add_path(path, sequence, Origin.POOL, verify=verify)
     return tree
 
 
@@ -49,7 +49,7 @@ def test_a_tree_has_one_node_for_each_prefix(guesses: list[list[int]]) -> None:
 def test_missing_says_what_adding_appends(guesses: list[list[int]], path: list[int]) -> None:
     tree = grown(guesses)
     missing, before = tree.missing(path), len(tree)
-    tree.add(path, 99, Origin.POOL)
+    tree.add_path(path, 99, Origin.POOL)
     assert len(tree) - before == missing
 
 
@@ -71,7 +71,7 @@ def test_the_walk_accepts_the_longest_agreeing_path_and_one_more(guesses: list[l
         asked.append(node)
         return text[tree.depths[node]]
 
-    path = walk(tree, choose, lambda token, count: None)
+    path = verify_tree(tree, choose, lambda token, count: None)
     agreeing = 0
     while any(guess[: agreeing + 1] == text[: agreeing + 1] for guess in guesses if len(guess) > agreeing):
         agreeing += 1
@@ -83,7 +83,7 @@ def test_the_walk_accepts_the_longest_agreeing_path_and_one_more(guesses: list[l
 
 def test_the_walk_stops_where_the_choice_is_not_known() -> None:
     tree = grown([[1, 2]], verify=False)
-    assert walk(tree, lambda node: 1, lambda token, count: None).tokens == [1]
+    assert verify_tree(tree, lambda node: 1, lambda token, count: None).tokens == [1]
 
 
 @given(paths, st.integers(1, 6))
@@ -95,7 +95,7 @@ def test_the_walk_asks_for_no_choice_after_the_text_has_ended(guesses: list[list
         asked.append(node)
         return 0
 
-    path = walk(tree, choose, lambda token, count: "length" if count == last else None)
+    path = verify_tree(tree, choose, lambda token, count: "length" if count == last else None)
     assert len(asked) == len(path.tokens) <= last
     assert (path.finish == "length") == (len(path.tokens) == last)
 
@@ -104,11 +104,11 @@ def test_the_walk_asks_for_no_choice_after_the_text_has_ended(guesses: list[list
 def test_reachable_counts_what_some_text_would_accept(verified: list[list[int]], others: list[list[int]]) -> None:
     tree = grown(verified)
     for sequence, path in enumerate(others, start=50):
-        tree.verified[tree.add(path, sequence, Origin.WINDOW, verify=False)] = True
+        tree.verified[tree.add_path(path, sequence, Origin.WINDOW, verify=False)] = True
     reached: set[int] = set()
     for text in ([*path, -1] for path in [*verified, *others]):
         choices = [text[min(depth, len(text) - 1)] for depth in tree.depths]
-        reached.update(walk(tree, choices.__getitem__, lambda token, count: None).nodes)
+        reached.update(verify_tree(tree, choices.__getitem__, lambda token, count: None).nodes)
     assert sorted(map(str, tree.reachable())) == sorted(str(tree.origins[node]) for node in reached)
 
 
@@ -121,7 +121,7 @@ def attach_all(nodes: list[tuple[int, int]]) -> Tree:
     for above, token in nodes:
         parent = above % len(tree)
         if token not in tree.guesses(parent):
-            tree.attach(parent, token, Origin.SUFFIX)
+            tree.add_node(parent, token, Origin.SUFFIX)
     return tree
 
 
@@ -130,7 +130,7 @@ def test_of_attached_nodes_each_leaf_gets_a_sequence_and_the_nodes_above_it_too(
     nodes: list[tuple[int, int]], first: int
 ) -> None:
     tree = attach_all(nodes)
-    tree.number(first)
+    tree.assign_sequences(first)
     leaves = [node for node in range(1, len(tree)) if node not in tree.parents[1:]]
     assert tree.sequences[ROOT] == [0, *range(first, first + len(leaves))]
     for sequence, leaf in enumerate(leaves, start=first):
@@ -150,7 +150,7 @@ def test_attached_nodes_are_where_added_paths_would_be(nodes: list[tuple[int, in
         while above:
             path.insert(0, tree.tokens[above])
             above = tree.parents[above]
-        added.add(path, node, Origin.SUFFIX)
+        added.add_path(path, node, Origin.SUFFIX)
     for name in ("tokens", "parents", "depths", "origins", "verified"):
         assert getattr(tree, name) == getattr(added, name)
     for node in range(len(tree)):
@@ -160,9 +160,9 @@ def test_attached_nodes_are_where_added_paths_would_be(nodes: list[tuple[int, in
 
 def test_a_path_is_merged_with_attached_nodes_and_keeps_its_own_sequence() -> None:
     tree = Tree(9)
-    tree.attach(tree.attach(ROOT, 1, Origin.SUFFIX), 2, Origin.POOL)
-    tree.number(5)
-    tree.add([1, 3], 1, Origin.WINDOW, verify=False)
+    tree.add_node(tree.add_node(ROOT, 1, Origin.SUFFIX), 2, Origin.POOL)
+    tree.assign_sequences(5)
+    tree.add_path([1, 3], 1, Origin.WINDOW, verify=False)
     assert tree.tokens == [9, 1, 2, 3]
     assert tree.sequences == [[0, 5, 1], [5, 1], [5], [1]]
     assert tree.origins[1:] == [Origin.SUFFIX, Origin.POOL, Origin.WINDOW]
@@ -170,8 +170,8 @@ def test_a_path_is_merged_with_attached_nodes_and_keeps_its_own_sequence() -> No
 
 def test_a_shared_node_is_verified_if_any_path_wants_it() -> None:
     tree = Tree(9)
-    tree.add([1, 2], 1, Origin.WINDOW, verify=False)
-    tree.add([1], 2, Origin.POOL)
+    tree.add_path([1, 2], 1, Origin.WINDOW, verify=False)
+    tree.add_path([1], 2, Origin.POOL)
     assert tree.verified == [True, True, False]
     assert tree.origins[1] is Origin.WINDOW
 
@@ -209,11 +209,11 @@ def test_a_batch_is_written_again_and_again_and_each_row_points_at_its_own_ids()
 def test_the_picture_of_a_step_is_what_is_built() -> None:
     tree = Tree(0)
     for candidate in range(2):
-        tree.add([1000 + 10 * candidate + depth for depth in range(3)], 6 + candidate, Origin.POOL)
+        tree.add_path([1000 + 10 * candidate + depth for depth in range(3)], 6 + candidate, Origin.POOL)
     window = Window(5, 4, lambda: 0)
     window.rows = [[100 * row + column for column in range(5)] for row in range(3)]
     for column, path in enumerate(window.paths(), start=1):
-        tree.verified[tree.add(path, column, Origin.WINDOW, verify=False)] = True
+        tree.verified[tree.add_path(path, column, Origin.WINDOW, verify=False)] = True
     drawn = {line[:17].strip(): line[17:] for line in (batch.__doc__ or "").splitlines() if line.startswith("    ")}
 
     def line(marks: Sequence[object]) -> str:
@@ -230,4 +230,4 @@ def test_the_picture_of_a_step_is_what_is_built() -> None:
 def test_the_reference_settings_have_the_reference_shape() -> None:
     """llama.cpp's example sends 120 rows, 76 of them outputs, in 31 sequences for W=15 N=5 G=15."""
     settings = DecodeSettings(mode="lookahead")
-    assert (settings.most_rows, settings.most_outputs, settings.sequences) == (120, 76, 31)
+    assert (settings.max_rows, settings.max_outputs, settings.sequences) == (120, 76, 31)

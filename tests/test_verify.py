@@ -25,7 +25,7 @@ from lacli.verify import (
     Rejection,
     SampleAndMatch,
     Verifier,
-    walk,
+    verify_tree,
 )
 from tests.fakes.engine import FakeEngine
 from tests.fakes.sampler import FakeSampler
@@ -75,14 +75,14 @@ def sampled(verifier: Verifier, model: Model, guess: Guess) -> Text:
     while len(text) < len(PROMPT) + LENGTH:
         tree = Tree(text[-1])
         for sequence, path in enumerate(guess(text), start=1):
-            tree.add(path, sequence, Origin.POOL)
+            tree.add_path(path, sequence, Origin.POOL)
         remaining = len(PROMPT) + LENGTH - len(text)
 
         def choose(node: int, tree: Tree = tree) -> int:
             text.append(verifier.choose(model(text), tree.guesses(node)))
             return text[-1]
 
-        walk(tree, choose, lambda token, count, remaining=remaining: "length" if count == remaining else None)  # type: ignore[misc]
+        verify_tree(tree, choose, lambda token, count, remaining=remaining: "length" if count == remaining else None)  # type: ignore[misc]
     return tuple(text[len(PROMPT) :])
 
 

@@ -79,7 +79,7 @@ def _blocks(engine: Engine, settings: DecodeSettings, decoder: MakeDecoder, exch
     decoding = decoder(recorder, settings)
     for _ in decoding.generate(exchange.prompt, exchange.limit):
         pass
-    return convergence(recorder.decoded, decoding.text, settings)
+    return convergence(recorder.decoded, decoding.tokens, settings)
 
 
 def as_columns(details: Details) -> dict[str, Any]:

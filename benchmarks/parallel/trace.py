@@ -148,11 +148,11 @@ def full_tree(window: int, ngram: int, guesses: int) -> tuple[Tree, list[int]]:
     tokens = count(1)
     tree = Tree(0)
     ends = [
-        tree.add([next(tokens) for _ in range(ngram - 1)], sequence, Origin.POOL)
+        tree.add_path([next(tokens) for _ in range(ngram - 1)], sequence, Origin.POOL)
         for sequence in range(window + 1, window + guesses + 1)
     ]
     for column, path in enumerate(Window(window, ngram, lambda: next(tokens), ()).paths(), start=1):
-        tree.verified[tree.add(path, column, Origin.WINDOW, verify=False)] = True
+        tree.verified[tree.add_path(path, column, Origin.WINDOW, verify=False)] = True
     return tree, ends
 
 

@@ -83,7 +83,11 @@ class Measurement:
 
 def engine_settings(rows: int, back: int = -1) -> DecodeSettings:
     """Return settings for an engine with one sequence and the logits of `rows` rows; `back` as in DecodeSettings."""
-    return DecodeSettings(mode="lookup", lookup_draft=rows - 1, back=back) if rows > 1 else DecodeSettings(mode="plain")
+    return (
+        DecodeSettings(mode="lookup", lookup_draft=rows - 1, max_rollback=back)
+        if rows > 1
+        else DecodeSettings(mode="plain")
+    )
 
 
 def drift(context: int) -> int:
@@ -214,7 +218,7 @@ class _Bench:
 
     def _tree(self, size: int, *, every: bool) -> Tree:
         tree = Tree(next(self._tokens))
-        tree.add(list(islice(self._tokens, size - 1)), 0, Origin.CHAIN, verify=every)
+        tree.add_path(list(islice(self._tokens, size - 1)), 0, Origin.CHAIN, verify=every)
         return tree
 
     def _decode(self, tree: Tree) -> float:

@@ -20,11 +20,11 @@ from lacli.auto.step_cost import Cost
 from lacli.auto.suffix import MatchSource, SuffixSource, kind_of
 from lacli.engine import Successors
 from lacli.modes import Mode, Outcome
-from lacli.pool import NgramPool, Taught
+from lacli.pool import NgramPool, TextNgrams
 from lacli.settings import LEAVES, DecodeSettings
 from lacli.stats import Plan
 from lacli.tree import Origin, Tree
-from lacli.window import Columns
+from lacli.window import WindowBranch
 
 CHEAP_ROW = 0.15
 """Plain steps a row up to which all sources are asked; dearer rows only copies repay. Source: docs/auto.md."""
@@ -54,7 +54,7 @@ class Experience:
         sampled: bool = False,
     ) -> None:
         """Begin with a measured `cost` and texts of earlier runs, if any; `sampled`: tokens are drawn, not argmax."""
-        self.cost_model = StepCostModel(settings.most_rows, cost)
+        self.cost_model = StepCostModel(settings.max_rows, cost)
         self.budget = LossBudget()
         columns = settings.window if "window" in settings.sources else 0
         self.width = WindowWidth(columns, settings.ngram, settings.auto_rows)
@@ -81,9 +81,9 @@ class Auto(Mode):
         experience: Experience,
     ) -> None:
         self._settings = settings
-        self._experience = experience
+        self.experience = experience
         self._cost, self._budget = experience.cost_model, experience.budget
-        self._columns = Columns(settings, pool, vocabulary, is_end)
+        self._branch = WindowBranch(settings, pool, vocabulary, is_end)
         chosen = settings.sources
         # Those that are mostly right come first: where two guess differently the first one's word counts.
         # With each, by kind of match, the step until which it rests because it did not pay.
@@ -95,7 +95,7 @@ class Auto(Mode):
             self._match_sources.append((source, [0] * len(suffix.EXPECTED)))
         self._sources: list[Source] = [source for source, _ in self._match_sources]
         if "pool" in chosen:
-            self._sources.append(PoolSource(pool, Origin.POOL, Taught(pool), experience.text_ngram_acceptance))
+            self._sources.append(PoolSource(pool, Origin.POOL, TextNgrams(pool), experience.text_ngram_acceptance))
         self._recycles = "recycling" in chosen
         if self._recycles:
             self._sources.append(experience.recycling)
@@ -116,7 +116,7 @@ class Auto(Mode):
         self._seen = None
         for source in self._sources:
             source.begin(text)
-        self._columns.open(text, self._experience.width.columns)
+        self._branch.open(text, self.experience.width.columns)
 
     def truncate(self, text: Sequence[int], length: int) -> None:
         self._seen = None
@@ -133,8 +133,8 @@ class Auto(Mode):
         if self._is_asleep:
             return Tree(text[-1])
         self._cost.set_context(len(text))
-        room = min(room, self._settings.most_tokens)
-        self._is_wide = self._cost.slope[1] <= CHEAP_ROW and self._settings.back < 0
+        room = min(room, self._settings.max_step_tokens)
+        self._is_wide = self._cost.slope[1] <= CHEAP_ROW and self._settings.max_rollback < 0
         if self._is_wide:
             self._cost.refresh()
             self._learn(text)
@@ -154,7 +154,7 @@ class Auto(Mode):
             self._budget.record(outcome.accepted, self._cost.record(outcome.rows, seconds))
         else:
             self._budget.record_plain(self._step - self._booked)
-            if outcome.rows <= self._settings.least_outputs and (excess := self._cost.record(1, seconds)):
+            if outcome.rows <= self._settings.min_outputs and (excess := self._cost.record(1, seconds)):
                 self._budget.record(0, excess)
         self._booked = self._step
 
@@ -189,11 +189,11 @@ class Auto(Mode):
             else:
                 resting[kind_of(length)] = self._step + REST
         if best > margin and self._pays(expected, cost.relative[size], f"a match of {found.match[1]}", margin):
-            tree.add(found.continuation(size - 1), 0, found.origin)
+            tree.add_path(found.continuation(size - 1), 0, found.origin)
 
     def _grow_tree(self, text: Sequence[int], room: int) -> Tree:
         """Where rows are cheap: the best guesses of all sources, and the window's columns."""
-        columns, relative, max_cost = self._columns, self._cost.relative, self._budget.max_cost
+        columns, relative, max_cost = self._branch, self._cost.relative, self._budget.max_cost
         self._set_width(text, room)
         self._before = text[-2] if len(text) > 1 else -1
         room -= columns.rows
@@ -208,41 +208,41 @@ class Auto(Mode):
         return tree
 
     def _set_width(self, text: Sequence[int], room: int) -> None:
-        width = self._experience.width
+        width = self.experience.width
         before = width.columns
         if width.decide(self._cost.relative, round(self._mean_rows), self._mean_tokens) != before:
-            self._columns.open(text, width.columns)
-        self._columns.narrow(room - 1)
+            self._branch.open(text, width.columns)
+        self._branch.narrow(room - 1)
 
     def _plant(self, tree: Tree, draft: Draft) -> None:
         """Put the draft into the tree: a single chain in sequence 0, branches in sequences of their own."""
         for node in draft.nodes:
-            tree.attach(node.parent + 1, node.token, node.origin)
+            tree.add_node(node.parent + 1, node.token, node.origin)
         is_chain = all(node.parent == place for place, node in enumerate(draft.nodes, start=-1))
-        tree.number(0 if is_chain and not self._columns.rows else self._settings.window + 1)
+        tree.assign_sequences(0 if is_chain and not self._branch.rows else self._settings.window + 1)
 
     def _learn(self, text: Sequence[int]) -> None:
         """Score the sources' guesses by the text, then let recycling learn the last step's rows."""
         for source in self._sources:
             source.extend(text)
         if self._seen:
-            self._experience.recycling.learn(*self._seen)
+            self.experience.recycling.learn(*self._seen)
             self._seen = None
 
     def _look(self, tree: Tree, outcome: Outcome) -> None:
         """Note what a decoded step's rows say about other texts."""
         if self._recycles:
             # A padding row is the last one, and its token does not follow the one above it.
-            nodes = [node for node in tree.outputs() if tree.origins[node] is not Origin.CHAIN]
+            nodes = [node for node in tree.outputs() if tree.origins[node] is not Origin.PADDING]
             tokens = [tree.tokens[node] for node in nodes]
             befores = [tree.tokens[tree.parents[node]] if node else self._before for node in nodes]
             found = outcome.successors(MAX_SUCCESSORS)
             self._seen = befores, tokens, Successors(found.tokens[: len(nodes)], found.logits[: len(nodes)])
         rows = len(tree)
-        if self.plan and self._columns.rows:
-            self._columns.take(tree, outcome.choices, outcome.accepted)
-            self._experience.width.record(sum(tree.origins[node] is Origin.WINDOW for node in outcome.nodes))
-            rows = max(rows - self._columns.rows, 1)
+        if self.plan and self._branch.rows:
+            self._branch.take(tree, outcome.choices, outcome.accepted)
+            self.experience.width.record(sum(tree.origins[node] is Origin.WINDOW for node in outcome.nodes))
+            rows = max(rows - self._branch.rows, 1)
         self._mean_rows += AVERAGE_WEIGHT * (rows - self._mean_rows)
         self._mean_tokens += AVERAGE_WEIGHT * (outcome.accepted - self._mean_tokens)
 

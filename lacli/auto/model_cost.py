@@ -20,7 +20,7 @@ from lacli.auto.measure import (
 )
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.llamacpp.build import build_files
-from lacli.llamacpp.context import LlamaEngine, most_back
+from lacli.llamacpp.context import LlamaEngine, max_rollback
 from lacli.llamacpp.devices import CPU, Device, with_threads
 from lacli.llamacpp.library import build, devices
 from lacli.llamacpp.model import LlamaModel, offloads
@@ -162,7 +162,7 @@ def measure_cost(
         measured_at=time(),
         budget=plan.seconds,
     )
-    back = most_back(model, settings)
+    back = max_rollback(model, settings)
     if not back:
         return cost
     # A step's time depends on the cells in use, not on those that are there.

@@ -77,9 +77,9 @@ class StepCost:
 
         None if these steps are more than REACH times as large as any measured one.
         """
-        rows = settings.most_rows
+        rows = settings.max_rows
         known = rows <= (REACH * self.max_rows if self.max_rows > 1 else 1)
-        return self.relative(rows, min(settings.most_outputs, rows)) if known else None
+        return self.relative(rows, min(settings.max_outputs, rows)) if known else None
 
     @property
     def row(self) -> float:

@@ -51,11 +51,11 @@ def points_of(session: Session, axes: Axes, screen: Screen) -> list[Point]:
     modes: Sequence[ModeName] = axes.modes
     base = session.settings
     if why := session.model.chain_only:
-        back = 0 if base.strict else session.most_back
+        back = 0 if base.strict else session.max_rollback
         only = f"chains of at most {back} guesses are" if back else "plain decoding is"
         screen.note(f"only {only} measured: {why}")
         modes = [mode for mode in modes if mode != "lookahead"] if back else ["plain"]
-        base = replace(base, back=back)
+        base = replace(base, max_rollback=back)
     found, skipped = points(replace(axes, modes=tuple(modes)), base=base, loading=session.model_settings)
     if skipped and len({point.settings.mode for point in found}) < len(modes):
         raise UsageError(f"{skipped[0].label} cannot run: {skipped[0].reason}", "lacli mask shows what a setting takes")
@@ -71,7 +71,7 @@ def with_plain(points: Sequence[Point]) -> list[Point]:
     ahead = [plain.get(switch) or Point(points[0].settings, switch) for switch in switches]
     return [
         # Plain decoding rolls nothing back, and being able to would cost it something.
-        *(replace(point, settings=replace(point.settings, mode="plain", back=-1)) for point in ahead),
+        *(replace(point, settings=replace(point.settings, mode="plain", max_rollback=-1)) for point in ahead),
         *(point for point in points if point.settings.mode != "plain"),
     ]
 
@@ -194,7 +194,7 @@ def _answering(session: Session, contexts: Contexts, point: Point) -> Callable[[
     def answer(exchange: Exchange) -> Trial:
         decoder = contexts.decoder(point)
         trial = timed(decoder, exchange, session.text)
-        for name, why in decoder.replicas.lost.items():
+        for name, why in decoder.group.lost.items():
             raise LacliError(f"replica {name} has failed, and fewer are another machine: {why}")
         return trial
 

@@ -51,7 +51,7 @@ class OracleMode(Mode):
         # The answer's last token is the model's own choice, which needs no row.
         end = min(begin + min(self._rows, room), len(self._answer)) - 1
         tree = Tree(text[-1])
-        tree.add(self._answer[begin:end], 0, Origin.CHAIN)
+        tree.add_path(self._answer[begin:end], 0, Origin.CHAIN)
         return tree
 
 
@@ -181,7 +181,7 @@ def oracles(asking: Asking, rounds: Rounds, number: int, cost: Cost) -> Iterator
     contender = rounds.contenders[number]
     assert contender.point and cost.staircases, "another program has no oracle, and neither has an unknown machine"
     settings, plain = contender.point.settings, rounds.contenders[contender.baseline]
-    most = max(best_rows(each, settings.back) for each in cost.staircases)
+    most = max(best_rows(each, settings.max_rollback) for each in cost.staircases)
     point = replace(contender.point, settings=chain(settings, most))
     rows: dict[Exchange, int] = {}
     known: dict[Exchange, tuple[int, ...]] = {}
@@ -193,7 +193,7 @@ def oracles(asking: Asking, rounds: Rounds, number: int, cost: Cost) -> Iterator
             return trial
 
         def foretold(exchange: Exchange) -> Trial:
-            rows[exchange] = min(best_rows(cost.at(len(exchange.prompt)), settings.back), most)
+            rows[exchange] = min(best_rows(cost.at(len(exchange.prompt)), settings.max_rollback), most)
             decoder = oracle_in(
                 engine, point.settings, exchange.prompt, known[exchange], rows[exchange], asking.sampler
             )

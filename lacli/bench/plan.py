@@ -139,7 +139,7 @@ def hopeless(contenders: Sequence[Contender], speeds: Sequence[Speed]) -> list[i
     lost = []
     for number, contender in enumerate(contenders):
         if contender.point and contender.mode != "plain":
-            most = contender.point.settings.most_tokens
+            most = contender.point.settings.max_step_tokens
             if speeds[number].step_s > most * speeds[contender.baseline].step_s:
                 lost.append(number)
     return sorted(lost, key=lambda number: speeds[number].step_s, reverse=True)

@@ -349,7 +349,7 @@ class Chat:
         self.conversation.answer(closed(begun + answer.text) if begun else answer.text, answer.tokens)
         self._prompts.answered(prompt, answer.tokens)
         self.turns.append(answer)
-        self._used = len(self.session.decoder.text)
+        self._used = len(self.session.decoder.tokens)
         shifted = len(prompt.tokens) + len(answer.tokens) - self._used
         if self.store and (trouble := self.store.add([*prompt.tokens, *answer.tokens])):
             self.notes.append(trouble)

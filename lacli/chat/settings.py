@@ -37,10 +37,10 @@ from lacli.text.question import check_text, read_text
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ...]
 
-WITH_THE_MODEL = ("strict", "ordered", "least_outputs")
+WITH_THE_MODEL = ("strict", "ordered", "min_outputs")
 """Fields of DecodeSettings that decide how the model is loaded."""
 
-OF_THE_MODEL = ("back",)
+OF_THE_MODEL = ("max_rollback",)
 """Those that the model decides."""
 
 DEFAULT, PRESET, NO = "default", "preset", "no-"

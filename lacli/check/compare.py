@@ -258,14 +258,14 @@ def check(
     tokens = list(probed or chain.from_iterable(prompts))
     progress("comparing batch sizes")
     with open_engine(PROBE) as engine:
-        probes, failure = _probed(engine, tokens, modes[0].least_outputs if modes else 1)
+        probes, failure = _probed(engine, tokens, modes[0].min_outputs if modes else 1)
     advice = None
     if alternative and not all(probe.exact for probe in probes):
         progress(f"comparing batch sizes with {alternative.flags}")
         advice = _tried(alternative, tokens)
     found = []
     if modes:
-        plain = replace(modes[0], mode="plain", back=-1)
+        plain = replace(modes[0], mode="plain", max_rollback=-1)
         with Comparison(open_engine, max_tokens, plain, sampler) as comparison:
             count = "1 answer" if len(prompts) == 1 else f"{len(prompts)} answers"
             progress(f"plain: {count} of at most {max_tokens} tokens")

@@ -92,7 +92,7 @@ def _decoded(engine: Engine, cache: Cache, tokens: Sequence[int], size: int) -> 
     for start in range(0, len(tokens), size):
         root, *below = tokens[start : start + size]
         tree = Tree(root)
-        tree.add(below, 0, Origin.CHAIN)
+        tree.add_path(below, 0, Origin.CHAIN)
         fits = engine.decode(from_tree(tree, cache.past))
         assert fits, "the context is chosen so that the probe fits"
         parts.append(engine.logits().copy())

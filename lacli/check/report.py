@@ -99,7 +99,7 @@ def _on_sizes(result: Result) -> str:
 
 
 def _grows_trees(settings: DecodeSettings) -> bool:
-    return settings.mode in TREES and settings.back < 0
+    return settings.mode in TREES and settings.max_rollback < 0
 
 
 def _sizes(probes: Sequence[Probe], first: str = "B", least: int = 0) -> str:

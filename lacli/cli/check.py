@@ -149,8 +149,8 @@ def _modes(session: Session, only: settings.ModeName | None, screen: Screen) -> 
 
     modes = [fitted(each, session.model_settings) for each in checked_modes(session.settings, only)]
     if why := session.model.chain_only:
-        back = 0 if session.settings.strict else session.most_back
-        modes = [replace(each, back=back) for each in modes if back and each.mode != "lookahead"]
+        back = 0 if session.settings.strict else session.max_rollback
+        modes = [replace(each, max_rollback=back) for each in modes if back and each.mode != "lookahead"]
         chains = f"chains of at most {back} guesses are checked" if modes else "batch sizes are compared"
         screen.note(f"only {chains}: {why}")
     for mode in modes:

@@ -222,7 +222,7 @@ def _on_dips(step_cost: StepCost) -> str:
 def _on_lookahead(step_cost: StepCost) -> str:
     settings = DecodeSettings(mode="lookahead")
     name = f"W={settings.window} N={settings.ngram} G={settings.guesses}"
-    full, most = f"its full steps have {settings.most_rows} rows", settings.most_tokens
+    full, most = f"its full steps have {settings.max_rows} rows", settings.max_step_tokens
     needed = step_cost.break_even(settings)
     if needed is None:
         known = f"{full}, and the largest measured has {step_cost.max_rows}"
@@ -231,7 +231,7 @@ def _on_lookahead(step_cost: StepCost) -> str:
         # More rows never cost less.
         dearer = f"which costs {_number(already)} plain ones already, and it can bring at most {most} tokens a step"
         return f"{name} cannot pay: {known}, {dearer}."
-    about = "about " if settings.most_rows > step_cost.max_rows else ""
+    about = "about " if settings.max_rows > step_cost.max_rows else ""
     must = f"To be as fast as plain decoding {name} must bring {about}{needed:.1f} tokens a step where {full}"
     if most < needed:
         return f"{must}, and can bring at most {most}: it cannot pay."

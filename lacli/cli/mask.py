@@ -157,9 +157,9 @@ def mask_of(settings: DecodeSettings, *, shared: bool = False) -> Mask:
     from lacli.batch import from_tree
     from lacli.check.replay import Rows
 
-    if settings.most_rows > MAX_ROWS:
+    if settings.max_rows > MAX_ROWS:
         raise UsageError(
-            f"the step has {settings.most_rows} rows, and {MAX_ROWS} are drawn at most", "try a smaller -W, -N or -G"
+            f"the step has {settings.max_rows} rows, and {MAX_ROWS} are drawn at most", "try a smaller -W, -N or -G"
         )
     batch = from_tree(full_step(settings, shared=shared), past=0)
     read = Rows.of(batch)
@@ -186,7 +186,7 @@ def full_step(settings: DecodeSettings, *, shared: bool = False) -> Tree:
         pool.insert(INPUT, tuple(continuation))
     mode = Lookahead(settings, pool, VOCABULARY, lambda token: False)
     mode.begin([INPUT])
-    return mode.grow([INPUT], settings.most_rows)
+    return mode.grow([INPUT], settings.max_rows)
 
 
 def _visible(batch: Batch) -> Visible:
@@ -248,8 +248,8 @@ def sizes(mask: Mask) -> str:
         "Every row also sees all of the text before the input."
     )
     if mask.shared:
-        saved = settings.most_rows - rows
-        sentence += f" Candidates that begin alike share rows, which saves {saved} of {settings.most_rows} here."
+        saved = settings.max_rows - rows
+        sentence += f" Candidates that begin alike share rows, which saves {saved} of {settings.max_rows} here."
     return sentence
 
 

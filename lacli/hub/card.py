@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lacli.errors import LacliError, ModelLoadError, PromptError
-from lacli.llamacpp.context import LlamaEngine, most_back
+from lacli.llamacpp.context import LlamaEngine, max_rollback
 from lacli.llamacpp.devices import with_threads
 from lacli.llamacpp.gguf import Header, read_header
 from lacli.llamacpp.library import library
@@ -119,7 +119,7 @@ def make_card(path: Path, loading: ModelSettings, decoding: DecodeSettings, *, v
     except ModelLoadError as error:
         return Card(path, header, problem=error.what)
     with model:
-        back = most_back(model, with_threads(loading))
+        back = max_rollback(model, with_threads(loading))
         notes = _notes(model, header, back)
         memory: list[Memory] = []
         try:

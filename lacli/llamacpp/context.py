@@ -28,7 +28,7 @@ from lacli.text.files import Closing
 CONTEXT_PAD = 256
 """Cells to whose multiple llama.cpp rounds a context up."""
 
-MOST_BACK = 8
+MAX_ROLLBACK = 8
 """Guesses by which a recurrent state can be taken back, at most: each costs the memory of a copy of that state."""
 
 CANDIDATES = 8
@@ -50,7 +50,7 @@ class Context(Engine, Protocol):
 
     memory: float
     calls: int
-    back: int
+    max_rollback: int
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """True if `decode` fits into this context. raw_logits: it samples from all logits of a row."""
@@ -81,7 +81,7 @@ class LlamaEngine(Closing):
         self.vocabulary = model.vocabulary
         self.calls = 0
         parameters = self._parameters(settings, decode)
-        self._most_outputs = int(parameters.n_outputs_max)
+        self._max_outputs = int(parameters.n_outputs_max)
         self._plain_keys = settings.cache_type_k in PLAIN_CACHE_TYPES
         self._samplers: list[Any] = []
         self._selects_candidates = False
@@ -105,26 +105,26 @@ class LlamaEngine(Closing):
         self.memory = self._log.take_buffers()
         self.cells = int(lib.llama_n_ctx(self._handle))
         self.batch_rows = int(lib.llama_n_batch(self._handle))
-        self.back = int(lib.llama_n_rs_seq(self._handle)) if model.chain_only else -1
+        self.max_rollback = int(lib.llama_n_rs_seq(self._handle)) if model.chain_only else -1
         self._memory = lib.llama_get_memory(self._handle)
         if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
             self.close()
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
         self._snapshots = 0
         self._batch: Batch | None = None
-        self._logits = LogitsView(ctypes.c_float, self._most_outputs, self.vocabulary)
-        self._selected_tokens = LogitsView(ctypes.c_int32, self._most_outputs, self.vocabulary)
-        self._selected_logits = LogitsView(ctypes.c_float, self._most_outputs, self.vocabulary)
+        self._logits = LogitsView(ctypes.c_float, self._max_outputs, self.vocabulary)
+        self._selected_tokens = LogitsView(ctypes.c_int32, self._max_outputs, self.vocabulary)
+        self._selected_logits = LogitsView(ctypes.c_float, self._max_outputs, self.vocabulary)
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        fits = bool(self._handle) and decode.sequences <= self.sequences and decode.most_outputs <= self._most_outputs
-        fits = fits and (self.back < 0 or decode.back <= self.back)
+        fits = bool(self._handle) and decode.sequences <= self.sequences and decode.max_outputs <= self._max_outputs
+        fits = fits and (self.max_rollback < 0 or decode.max_rollback <= self.max_rollback)
         return fits and not (raw_logits and self._samplers)
 
     def decode(self, batch: Batch) -> bool:
         rows = batch.rows
         assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
-        assert batch.wanted <= self._most_outputs, f"{batch.wanted} outputs in a context for {self._most_outputs}"
+        assert batch.wanted <= self._max_outputs, f"{batch.wanted} outputs in a context for {self._max_outputs}"
         if not self._handle:
             self._model.check_open()
             raise LacliError("there is no context: memory was too short for it", "settings of fewer rows may fit")
@@ -136,7 +136,7 @@ class LlamaEngine(Closing):
             status = lib.llama_decode(self._handle, self._struct)
         if status == 0:
             # A state is kept after each row, none from before the first one, and each for one way back.
-            self._snapshots = min(self.back, rows - 1)
+            self._snapshots = min(self.max_rollback, rows - 1)
             return True
         if status == 1:
             self._log.forget()
@@ -183,7 +183,7 @@ class LlamaEngine(Closing):
         lib.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
-        if self.back >= 0 and start > 0:
+        if self.max_rollback >= 0 and start > 0:
             last = lib.llama_memory_seq_pos_max(self._memory, sequence)
             if start <= last and not 0 <= end <= last:
                 # llama.cpp would also take the snapshot of another step.
@@ -241,10 +241,10 @@ class LlamaEngine(Closing):
         parameters.n_ctx = -(-cells // CONTEXT_PAD) * CONTEXT_PAD
         parameters.n_batch = min(settings.batch, parameters.n_ctx)
         parameters.n_seq_max = decode.sequences
-        parameters.n_rs_seq = max(decode.back, 0)
+        parameters.n_rs_seq = max(decode.max_rollback, 0)
         parameters.kv_unified = True
         parameters.swa_full = True
-        parameters.n_outputs_max = max(decode.sequences, decode.most_outputs)
+        parameters.n_outputs_max = max(decode.sequences, decode.max_outputs)
         parameters.n_threads = settings.threads
         parameters.n_threads_batch = settings.threads_batch or settings.threads
         parameters.flash_attn_type = FLASH_ATTENTION[settings.attention(on_gpu=self._model.offloaded)]
@@ -306,18 +306,18 @@ def _free_context(handle: Any, samplers: list[Any], _: LlamaModel) -> None:
         lib.llama_sampler_free(sampler)
 
 
-def most_back(model: LlamaModel, loading: ModelSettings) -> int:
+def max_rollback(model: LlamaModel, loading: ModelSettings) -> int:
     """Guesses that the model can take back after a step: -1 for any number and trees, k for chains up to k."""
     if not model.chain_only:
         return -1
     # llama.cpp needs the rows of a way back and one more in one piece of a batch, and aborts otherwise.
-    most = min(MOST_BACK, loading.batch - 2)
+    most = min(MAX_ROLLBACK, loading.batch - 2)
     if most <= 0:
         return 0
     # Only a context knows whether llama.cpp can do it with this architecture.
     smallest = replace(loading, context=CONTEXT_PAD, batch=min(loading.batch, CONTEXT_PAD))
-    with LlamaEngine(model, smallest, DecodeSettings(mode="lookup", back=1), backend_greedy=False) as engine:
-        return most if engine.back else 0
+    with LlamaEngine(model, smallest, DecodeSettings(mode="lookup", max_rollback=1), backend_greedy=False) as engine:
+        return most if engine.max_rollback else 0
 
 
 def _cache_type(name: str) -> int:

@@ -171,7 +171,7 @@ class LlamaModel(Closing):
 
     @property
     def chain_only(self) -> str:
-        """The reason why this model takes no trees, and only chains no longer than `most_back`; "" without one."""
+        """The reason why this model takes no trees, and only chains no longer than `max_rollback`; "" without one."""
         if lib.llama_model_is_recurrent(self.handle):
             return "a recurrent model keeps one state and cannot forget a wrong guess"
         if lib.llama_model_is_hybrid(self.handle):

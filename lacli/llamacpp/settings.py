@@ -198,13 +198,13 @@ def fitted(decoding: DecodeSettings, loading: ModelSettings) -> DecodeSettings:
     most = loading.batch
     if decoding.ordered:
         # The accepted part is decoded again in front of the next step.
-        most = min((most + 1) // 2, most + 1 - decoding.least_outputs)
+        most = min((most + 1) // 2, most + 1 - decoding.min_outputs)
     return replace(decoding, auto_rows=max(min(decoding.auto_rows, most), 1))
 
 
 def check_rows(decoding: DecodeSettings, loading: ModelSettings) -> None:
     """Raise UsageError if a step can be larger than a batch."""
-    if (rows := decoding.most_rows) > loading.batch:
+    if (rows := decoding.max_rows) > loading.batch:
         smaller = f" or a smaller {SMALLER[decoding.mode]}" if decoding.mode in SMALLER else ""
         raise UsageError(f"a step has up to {rows} rows and -b is {loading.batch}", f"-b {rows}{smaller}")
 
@@ -214,9 +214,9 @@ class Capacity:
     """The size of a context in which several settings decode one after another."""
 
     sequences: int
-    most_outputs: int
+    max_outputs: int
     ordered: bool
-    back: int = -1
+    max_rollback: int = -1
     recycles: bool = False
 
     @classmethod
@@ -224,9 +224,9 @@ class Capacity:
         """Enough for each of `settings`; they agree on `ordered`, which the model decides."""
         return cls(
             sequences=max(each.sequences for each in settings),
-            most_outputs=max(each.most_outputs for each in settings),
+            max_outputs=max(each.max_outputs for each in settings),
             ordered=any(each.ordered for each in settings),
-            back=max(each.back for each in settings),
+            max_rollback=max(each.max_rollback for each in settings),
             recycles=any(each.recycles for each in settings),
         )
 
@@ -266,7 +266,7 @@ def strict_settings(
         tiled=not any(name.endswith("_K") or (name.startswith("iq") and name != "iq4_nl") for name in types),
         repack=repack,
     )
-    return loading, replace(decoding, ordered=True, least_outputs=2 if one_row_differs else 1)
+    return loading, replace(decoding, ordered=True, min_outputs=2 if one_row_differs else 1)
 
 
 def check_draws(sampling: SamplingSettings) -> None:

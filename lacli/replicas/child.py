@@ -81,7 +81,7 @@ class Answers:
             vocabulary=context.vocabulary,
             can_shift=context.can_shift,
             memory=context.memory,
-            back=context.back,
+            max_rollback=context.max_rollback,
             ends=tuple(token for token in range(context.vocabulary) if context.is_end(token)),
         )
 

@@ -333,11 +333,11 @@ class Replicas:
         """Hold on to the tokens up to `past`, which are decoded."""
         self.crew.each(lambda replica: replica.cache.grow(past))
 
-    def time_plain_step(self, text: Sequence[int], repeats: int, least_outputs: int) -> float:
+    def time_plain_step(self, text: Sequence[int], repeats: int, min_outputs: int) -> float:
         """Median seconds of a one-row step, as the one that holds the most times it."""
         while True:
             leader = self.leader
-            seconds = self.crew.guarded(leader, partial(leader.time_plain_step, text, repeats, least_outputs))
+            seconds = self.crew.guarded(leader, partial(leader.time_plain_step, text, repeats, min_outputs))
             if seconds is not None:
                 return seconds
 

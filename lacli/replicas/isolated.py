@@ -62,7 +62,7 @@ class Opened:
     vocabulary: int
     can_shift: bool
     memory: float
-    back: int
+    max_rollback: int
     ends: tuple[int, ...]
 
 
@@ -445,7 +445,7 @@ class RemoteEngine(Closing):
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         # Attention can forget any part; what a recurrent state can forget only the context knows.
-        if self.back >= 0 and self._child:
+        if self.max_rollback >= 0 and self._child:
             return bool(self._ask("remove", sequence=sequence, start=start, end=end))
         self._queue("remove", sequence, start, end)
         return True
@@ -476,7 +476,7 @@ class RemoteEngine(Closing):
         self.vocabulary = opened.vocabulary
         self.can_shift = opened.can_shift
         self.memory = opened.memory
-        self.back = opened.back
+        self.max_rollback = opened.max_rollback
         self._ends = frozenset(opened.ends)
 
     def _check(self) -> None:

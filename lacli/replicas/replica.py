@@ -249,7 +249,7 @@ class Replica:
         if not self.cache.truncate(length):
             self.cache.clear()
 
-    def time_plain_step(self, text: Sequence[int], repeats: int, least_outputs: int) -> float:
+    def time_plain_step(self, text: Sequence[int], repeats: int, min_outputs: int) -> float:
         """Median seconds of a one-row step at the end of a text, whose last tokens are decoded again, one by one.
 
         0 where none can be timed. After an interrupt its cache lacks some tokens.
@@ -262,7 +262,7 @@ class Replica:
             for token in text[start:-1]:
                 begin = perf_counter()
                 tree = Tree(token)
-                if least_outputs > 1:
+                if min_outputs > 1:
                     tree.pad()
                 self.engine.decode(self._batch.set_tree(tree, self.cache.past))
                 self.engine.greedy()

@@ -133,7 +133,7 @@ class Generation(Closing):
             finally:
                 steps.close()
                 if self._stream.stopped:
-                    self._decoder.truncate(len(self._decoder.text) - self._behind_stop)
+                    self._decoder.truncate(len(self._decoder.tokens) - self._behind_stop)
 
     def _take(self, step: Step) -> list[Piece]:
         """Count a step, and give the text that it makes certain."""

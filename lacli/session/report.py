@@ -8,7 +8,6 @@ from typing import Any
 
 from lacli.llamacpp.sampling import DEFAULT, SamplingSettings, flag
 from lacli.replicas.group import Replicas
-from lacli.replicas.replica import Work
 from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import SOURCES, DecodeSettings
@@ -138,7 +137,7 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
     that they made unnecessary; None without a plan.
     """
     run, settings, pool = answer.statistics, session.settings, answer.pool
-    work = session.decoder.replicas.work
+    work = session.decoder.group.work
     planned = run.planned if settings.mode == "auto" else None
     return {
         "model": str(session.model.path),
@@ -212,8 +211,8 @@ def as_lines(session: Session, answer: Answer) -> str:
         ("a step", f"decode {run.decode_s / steps * 1e3:.2f} ms, choose {run.choose_s / steps * 1e3:.2f}, "
                    f"cache {run.cache_s / steps * 1e3:.2f}, Python {run.python_s / steps * 1e3:.2f}"),
     ]  # fmt: skip
-    if len(session.decoder.replicas.work) > 1:
-        lines += _shared(session.decoder.replicas)
+    if len(session.decoder.group.work) > 1:
+        lines += _shared(session.decoder.group)
     if run.drafted:
         lines.append(("guesses", f"{run.accepted} accepted of {run.drafted} verified"))
         lines += [("", line) for line in _by_source(run)]
@@ -233,7 +232,7 @@ def as_lines(session: Session, answer: Answer) -> str:
 
 def _devices(session: Session) -> str:
     """The replicas that began the answer, or the devices of a single one."""
-    return ", ".join(name for name in session.decoder.replicas.work if name) or session.model.devices
+    return ", ".join(name for name in session.decoder.group.work if name) or session.model.devices
 
 
 def _shared(replicas: Replicas) -> list[tuple[str, str]]:
@@ -282,7 +281,7 @@ def _sizes(settings: DecodeSettings) -> str:
         case "lookup":
             return f"lookup, match up to {settings.lookup_match}, draft {settings.lookup_draft}"
         case "auto":
-            return f"auto{_asked(settings)}, at most {counted(settings.most_tokens, 'row')}"
+            return f"auto{_asked(settings)}, at most {counted(settings.max_step_tokens, 'row')}"
         case "plain":
             return "plain"
 

@@ -16,7 +16,7 @@ from lacli.batch import Ints
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import LacliError, UsageError
-from lacli.llamacpp.context import CONTEXT_PAD, Context, most_back
+from lacli.llamacpp.context import CONTEXT_PAD, Context, max_rollback
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.library import schema_grammar
 from lacli.llamacpp.model import LlamaModel, offloads
@@ -27,7 +27,7 @@ from lacli.llamacpp.settings import ModelSettings, ReplicaSettings, check_draws,
 from lacli.replicas.copies import Copies
 from lacli.session.generation import Generation, as_stops
 from lacli.session.prompt import PromptWriter
-from lacli.settings import DecodeSettings, SourceName, possible
+from lacli.settings import DecodeSettings, SourceName, restrict_to_chain
 from lacli.stats import Step
 from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
@@ -111,9 +111,9 @@ class Session(Closing):
         return asked_sources(self.settings, texts=self._past_texts is not None)
 
     @cached_property
-    def most_back(self) -> int:
+    def max_rollback(self) -> int:
         """Guesses that the model can take back after a step: -1 for any number and trees."""
-        return most_back(self.model, self.model_settings)
+        return max_rollback(self.model, self.model_settings)
 
     def prompt(
         self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
@@ -166,7 +166,7 @@ class Session(Closing):
 
     def losses(self) -> list[str]:
         """Sentences about copies that have failed or are back since the last call; the others go on without them."""
-        sentences = self.copies.take_notes() + self.copies.lose(self.decoder.replicas.lost)
+        sentences = self.copies.take_notes() + self.copies.lose(self.decoder.group.lost)
         self.engine = next(iter(self.copies.contexts.values()), self.engine)
         return sentences
 
@@ -205,7 +205,7 @@ class Session(Closing):
         """
         with self._alone():
             now = self.settings
-            chosen = replace(decode_settings, strict=now.strict, ordered=now.ordered, least_outputs=now.least_outputs)
+            chosen = replace(decode_settings, strict=now.strict, ordered=now.ordered, min_outputs=now.min_outputs)
             chosen = self._restricted(chosen)
             if (chosen.mode, chosen.sources) != (now.mode, now.sources):
                 self.notes += source_notes(chosen, texts=self._past_texts is not None)
@@ -260,7 +260,7 @@ class Session(Closing):
         """The settings with what this model and -b leave possible. Raises UsageError for steps larger than -b."""
         if self.model.chain_only:
             self.copies.keep_first(self.model.chain_only)
-        settings, notes = possible(settings, self.model.chain_only, lambda: self.most_back)
+        settings, notes = restrict_to_chain(settings, self.model.chain_only, lambda: self.max_rollback)
         self.notes += notes
         settings = fitted(settings, self.model_settings)
         check_rows(settings, self.model_settings)
@@ -339,7 +339,7 @@ def context_notes(asked: int, cells: int, model: LlamaModel) -> list[str]:
 def asked_sources(settings: DecodeSettings, *, texts: bool) -> tuple[SourceName, ...]:
     """The sources of mode auto that can guess anything. texts: whether there are some of earlier runs."""
     chosen = (name for name in settings.sources if name != "store" or texts)
-    return tuple(name for name in chosen if settings.back < 0 or name in CHAIN_SOURCES)
+    return tuple(name for name in chosen if settings.max_rollback < 0 or name in CHAIN_SOURCES)
 
 
 def source_notes(settings: DecodeSettings, *, texts: bool) -> list[str]:

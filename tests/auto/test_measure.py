@@ -193,7 +193,7 @@ def test_a_cache_that_cannot_forget_is_said_to_be_stuck() -> None:
 @pytest.mark.parametrize("contexts", [(8,), (8, 40), (40, 41)])
 @pytest.mark.parametrize("cells", [49, 60, 400])
 def test_a_state_that_goes_back_along_chains_is_measured_too(contexts: tuple[int, ...], cells: int) -> None:
-    engine = Timed(sequences=1, back=7, cells=cells, batch_rows=16)
+    engine = Timed(sequences=1, max_rollback=7, cells=cells, batch_rows=16)
     found = measured(engine, *contexts, rows=(1, 2, 5, 8))
     assert [staircase.context for staircase in found.staircases] == list(contexts)
     for staircase in found.staircases:
@@ -203,7 +203,7 @@ def test_a_state_that_goes_back_along_chains_is_measured_too(contexts: tuple[int
 
 
 def test_a_text_that_has_to_grow_is_cut_back_before_it_is_another_ones() -> None:
-    engine = Timed(sequences=1, back=7, cells=1000, position=1.0)
+    engine = Timed(sequences=1, max_rollback=7, cells=1000, position=1.0)
     (staircase,) = measured(engine, 100, seconds=200_000, rows=(1, 8)).staircases
     assert len(engine.steps) > 2 * drift(100)
     nearest, farthest = (engine.seconds(1, 1, context) for context in (100, 100 + drift(100)))
@@ -212,7 +212,7 @@ def test_a_text_that_has_to_grow_is_cut_back_before_it_is_another_ones() -> None
 
 
 def test_a_state_that_does_not_go_back_far_enough_is_stuck() -> None:
-    assert measured(Timed(sequences=1, back=0), rows=(1, 2)) == Measurement((), stuck=True)
+    assert measured(Timed(sequences=1, max_rollback=0), rows=(1, 2)) == Measurement((), stuck=True)
 
 
 def test_a_single_row_is_always_measured() -> None:
@@ -223,7 +223,7 @@ def test_a_single_row_is_always_measured() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 128])
 def test_an_engine_for_the_measurement_has_the_logits_of_so_many_rows(rows: int) -> None:
     settings = engine_settings(rows)
-    assert settings.sequences == 1 and settings.most_outputs == settings.most_rows == rows
+    assert settings.sequences == 1 and settings.max_outputs == settings.max_rows == rows
 
 
 def test_progress_names_each_context() -> None:

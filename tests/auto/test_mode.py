@@ -51,7 +51,7 @@ any_auto = st.builds(
     sources=st.one_of(st.just(SOURCES), any_sources),
     auto_rows=st.integers(1, 70),
     ordered=st.booleans(),
-    least_outputs=st.sampled_from([1, 2]),
+    min_outputs=st.sampled_from([1, 2]),
 )
 
 
@@ -100,9 +100,9 @@ def toy(
         alike.sequences,
         VOCABULARY,
         ends,
-        most_outputs=alike.most_outputs,
+        max_outputs=alike.max_outputs,
         ordered=alike.ordered,
-        least_outputs=alike.least_outputs,
+        min_outputs=alike.min_outputs,
         clock=clock,
         cost=lambda rows, outputs: stairs.seconds(rows),
     )
@@ -123,7 +123,7 @@ class Setting:
 
     def plain(self, prompt: list[int], limit: int) -> list[int]:
         # A row that pads a step needs a cell, which the text then cannot have.
-        return plain_tokens(prompt, limit, self.cells - self.chosen.least_outputs + 1, self.ends)
+        return plain_tokens(prompt, limit, self.cells - self.chosen.min_outputs + 1, self.ends)
 
     def steps(self) -> list[Step]:
         """The steps of two answers, which are those of a plain run."""
@@ -136,14 +136,14 @@ class Setting:
             decoder = Decoder(engine, self.chosen, cost=self.measured.measured if self.measured else None, kept=kept)
             steps = list(decoder.generate(self.prompt, self.limit))
             assert tokens_of(steps) == text
-            assert decoder.text == self.prompt + text
+            assert decoder.tokens == self.prompt + text
             assert holds_its_text(decoder, engine)
-            begun = [*decoder.text[:20], *self.prompt[:3]]
+            begun = [*decoder.tokens[:20], *self.prompt[:3]]
             again = list(decoder.generate(begun, 9, reuse=True))
             assert tokens_of(again) == self.plain(begun, 9)
             assert holds_its_text(decoder, engine)
         for step in [*steps, *again]:
-            assert step.rows <= self.chosen.most_rows and step.drafted < self.chosen.most_tokens
+            assert step.rows <= self.chosen.max_rows and step.drafted < self.chosen.max_step_tokens
             assert step.plan or not step.drafted
         return [*steps, *again]
 
@@ -448,7 +448,7 @@ def test_a_step_has_no_more_rows_than_it_may(stairs: Stairs, most: int, seed: in
 @given(st.integers(0, 6), st.sampled_from(list(STAIRS.values())))
 @settings(max_examples=20)
 def test_a_model_that_takes_back_few_guesses_gets_chains_of_as_many(back: int, stairs: Stairs) -> None:
-    engine, _ = watched(Writer(9), stairs, replace(AUTO, back=back), 100)
+    engine, _ = watched(Writer(9), stairs, replace(AUTO, max_rollback=back), 100)
     assert max(engine.rows) <= 1 + back
     assert all(used == {0} for used in engine.used)
     assert back < 3 or max(engine.rows) > 3

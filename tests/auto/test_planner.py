@@ -212,8 +212,8 @@ def test_the_widest_draft_has_a_sequence_for_each_leaf() -> None:
     draft = plan([Spelled(flat)], TEXT, relative, slopes(relative), 250, 2.0, LEAVES)
     tree = Tree(TEXT[-1])
     for node in draft.nodes:
-        tree.attach(node.parent + 1, node.token, node.origin)
-    tree.number(chosen.window + 1)
+        tree.add_node(node.parent + 1, node.token, node.origin)
+    tree.assign_sequences(chosen.window + 1)
     assert len(tree.sequences[0]) == 1 + LEAVES
     assert max(tree.sequences[0]) < chosen.sequences
 

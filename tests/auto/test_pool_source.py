@@ -17,7 +17,7 @@ from lacli.auto.pool_source import (
     RANKS,
     PoolSource,
 )
-from lacli.pool import NgramPool, Taught
+from lacli.pool import NgramPool, TextNgrams
 from lacli.tree import Origin
 from tests.fakes.recorded_acceptance import RecordedAcceptance
 from tests.session.test_reuse import ctrl_c_at_line
@@ -30,7 +30,7 @@ sizes = st.integers(2, 5)
 
 def taught(ngram: int = 3, guesses: int = 100, acceptance: RecordedAcceptance | None = None) -> PoolSource:
     pool = NgramPool(ngram, guesses)
-    return PoolSource(pool, Origin.POOL, Taught(pool), acceptance)
+    return PoolSource(pool, Origin.POOL, TextNgrams(pool), acceptance)
 
 
 def paths(source: PoolSource, text: Sequence[int]) -> list[list[Guess]]:
@@ -67,7 +67,7 @@ def test_what_the_text_taught_and_what_a_window_found_are_two_sources(
     text: list[int], inserted: list[tuple[int, int, int]]
 ) -> None:
     pool = NgramPool(3, 100)
-    mine, windows = PoolSource(pool, Origin.POOL, Taught(pool)), PoolSource(pool, Origin.WINDOW)
+    mine, windows = PoolSource(pool, Origin.POOL, TextNgrams(pool)), PoolSource(pool, Origin.WINDOW)
     for key, *continuation in inserted:
         pool.insert(key, tuple(continuation))
     for source in (mine, windows):

@@ -160,9 +160,9 @@ def engine_of(settings: DecodeSettings) -> FakeEngine:
     """An engine made for settings."""
     return FakeEngine(
         sequences=settings.sequences,
-        most_outputs=max(settings.sequences, settings.most_outputs),
+        max_outputs=max(settings.sequences, settings.max_outputs),
         ordered=settings.ordered,
-        least_outputs=settings.least_outputs,
+        min_outputs=settings.min_outputs,
     )
 
 
@@ -203,7 +203,7 @@ def test_an_answer_that_parts_no_more_when_it_is_decoded_again_says_so(clock: Fa
     assert (row["identical"], row["first_diff"], row["verdict"]) == (False, 7, "not repeated")
 
 
-@given(st.sampled_from([PLAIN, LOOKUP, LOOKAHEAD, AUTO, replace(LOOKAHEAD, ordered=True, least_outputs=2)]), prompts)
+@given(st.sampled_from([PLAIN, LOOKUP, LOOKAHEAD, AUTO, replace(LOOKAHEAD, ordered=True, min_outputs=2)]), prompts)
 def test_noted_trees_give_the_same_batches_again(chosen: DecodeSettings, prompt: list[int]) -> None:
     first, second = Recorder(engine_of(chosen)), Recorder(engine_of(chosen))
     noting = NotingDecoder(first, chosen)
@@ -216,7 +216,7 @@ def test_noted_trees_give_the_same_batches_again(chosen: DecodeSettings, prompt:
 
 def test_where_the_text_is_another_one_nothing_is_guessed() -> None:
     guess = Tree(5)
-    guess.add([6, 7], 0, Origin.CHAIN)
+    guess.add_path([6, 7], 0, Origin.CHAIN)
     assert len(RepeatedTrees([guess]).grow([1, 5], 9)) == 3
     for trees, text, room in (([guess], [1, 4], 9), ([], [1, 5], 9), ([guess], [1, 5], 2)):
         assert RepeatedTrees(trees).grow(text, room).tokens == [text[-1]]
@@ -235,7 +235,7 @@ class Moody(Mode):
         if Moody.answers == 1:
             before, last = text[-2:]
             following = (3 * last + before + 1) % 12
-            tree.add([following, (3 * following + last + 1) % 12], 0, Origin.CHAIN)
+            tree.add_path([following, (3 * following + last + 1) % 12], 0, Origin.CHAIN)
         return tree
 
 

@@ -102,10 +102,10 @@ def test_a_sampled_text_is_drawn_at_the_same_cost(
 
 
 def test_in_a_strict_context_a_step_is_padded() -> None:
-    strict = DecodeSettings(mode="plain", ordered=True, least_outputs=2)
+    strict = DecodeSettings(mode="plain", ordered=True, min_outputs=2)
     answer = plain_answer([1, 2, 3], 9)
     for rows in (1, 2, 4):
-        engine = FakeEngine(ordered=True, least_outputs=2)
+        engine = FakeEngine(ordered=True, min_outputs=2)
         steps = oracle_in(engine, chain(strict, rows), [1, 2, 3], answer, rows).generate([1, 2, 3], 9)
         assert [token for step in steps for token in step.tokens] == answer
 
@@ -141,7 +141,7 @@ def reached(
     rounds = played(Rounds([contender(each, clock, costs)[0] for each in (PLAIN, LOOKUP)], TASKS, repetitions, asker()))
 
     def open_engine(point: Point) -> AbstractContextManager[Engine]:
-        engine = ClockedEngine(clock=clock, cost=costs, most_outputs=point.settings.most_outputs)
+        engine = ClockedEngine(clock=clock, cost=costs, max_outputs=point.settings.max_outputs)
         return nullcontext(engine)
 
     cost = Cost((stairs(4, (1, 2.5), (4, 4.0), (10, 7.0), (12, 12.0)),))

@@ -141,7 +141,7 @@ def test_a_programs_start_is_what_its_own_clock_does_not_count(clock: FakeClock)
 def test_who_loses_even_if_every_guess_comes_true_is_hopeless_and_the_dearest_comes_first(clock: FakeClock) -> None:
     settings = (PLAIN, LOOKUP, LOOKAHEAD, replace(LOOKAHEAD, window=0))
     ones = [contender(each, clock)[0] for each in settings]
-    most = [each.most_tokens for each in settings]
+    most = [each.max_step_tokens for each in settings]
 
     def speeds(share: float) -> list[Speed]:
         """Everyone's steps cost this share of what they could bring at best."""
@@ -152,7 +152,7 @@ def test_who_loses_even_if_every_guess_comes_true_is_hopeless_and_the_dearest_co
 
 
 def test_the_most_tokens_of_a_step_are_its_deepest_guesses_and_the_models_own() -> None:
-    assert DecodeSettings(mode="plain").most_tokens == 1
-    assert DecodeSettings(mode="lookup", lookup_draft=10).most_tokens == 11
-    assert DecodeSettings(mode="jacobi", window=7).most_tokens == 8
-    assert DecodeSettings(mode="lookahead", window=0, ngram=5).most_tokens == 5
+    assert DecodeSettings(mode="plain").max_step_tokens == 1
+    assert DecodeSettings(mode="lookup", lookup_draft=10).max_step_tokens == 11
+    assert DecodeSettings(mode="jacobi", window=7).max_step_tokens == 8
+    assert DecodeSettings(mode="lookahead", window=0, ngram=5).max_step_tokens == 5

@@ -34,9 +34,9 @@ def test_every_turn_has_plains_tokens(
 ) -> None:
     decoder = kind(engine_for(chosen, 400), chosen)
     for keep, more, limit in rest:
-        prompt = [*decoder.text[:keep], *more]
+        prompt = [*decoder.tokens[:keep], *more]
         steps = list(decoder.generate(prompt, limit, reuse=True))
-        assert tokens_of(steps) == plain_tokens(prompt, limit, 400 - chosen.least_outputs + 1)
+        assert tokens_of(steps) == plain_tokens(prompt, limit, 400 - chosen.min_outputs + 1)
 
 
 @pytest.mark.parametrize("kind", [Decoder, LearningAnew, KeepingNothing])
@@ -44,8 +44,8 @@ def test_what_is_kept(kind: type[Decoder]) -> None:
     chosen = DecodeSettings(mode="lookahead", window=0, ngram=3, pool_prompt=False)
     decoder = kind(engine_for(chosen), chosen)
     list(decoder.generate([1, 2, 3], 30))
-    cached = len(decoder.text) - 1
-    list(decoder.generate([*decoder.text, 5, 6], 0, reuse=True))
+    cached = len(decoder.tokens) - 1
+    list(decoder.generate([*decoder.tokens, 5, 6], 0, reuse=True))
     assert decoder.reused == (0 if kind is KeepingNothing else cached)
     assert bool(decoder.pool.statistics().ngrams) == (kind is Decoder)
 

@@ -29,7 +29,7 @@ def of_run(
     recorder = Recorder(engine)
     decoder = Decoder(recorder, settings)
     list(decoder.generate(prompt, limit))
-    return convergence(recorder.decoded, decoder.text, settings), decoder.text
+    return convergence(recorder.decoded, decoder.tokens, settings), decoder.tokens
 
 
 def iterated(engine: FakeEngine, text: list[int], guesses: list[int]) -> list[int]:

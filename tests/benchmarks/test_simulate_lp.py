@@ -51,7 +51,7 @@ def forked(*lengths: int) -> Tree:
     """A tree whose branches share only the input."""
     tree, token = Tree(0), iter(range(1, 1000))
     for sequence, length in enumerate(lengths, start=1):
-        tree.add([next(token) for _ in range(length)], sequence, Origin.POOL)
+        tree.add_path([next(token) for _ in range(length)], sequence, Origin.POOL)
     return tree
 
 
@@ -199,7 +199,7 @@ def test_steps_drawn_from_the_law_bring_what_it_says(window: int, ngram: int) ->
 
 def test_the_largest_step_is_as_large_as_the_settings_say() -> None:
     tree, ends = full_tree(15, 5, 15)
-    assert len(tree) == DecodeSettings(mode="lookahead").most_rows and len(ends) == 15
+    assert len(tree) == DecodeSettings(mode="lookahead").max_rows and len(ends) == 15
     assert {tree.depths[end] for end in ends} == {4}
 
 

@@ -229,7 +229,7 @@ def test_a_loaded_chat_that_was_otherwise_is_called_so(tmp_path: Path) -> None:
     for words in ("loaded 1 message ", "made with qwen, and goes on with demo", "chatml", "--strict", "/regen",
                   "line 3 and 1 other of it are damaged"):  # fmt: skip
         assert words in text
-    own = DecodeSettings(), DecodeSettings(strict=True, ordered=True, least_outputs=2)
+    own = DecodeSettings(), DecodeSettings(strict=True, ordered=True, min_outputs=2)
     for decode_settings in own:
         chat.settings = ChatSettings(decode_settings)
         assert ("--strict" in run(chat, f"/load {file}").text) == (not decode_settings.strict)

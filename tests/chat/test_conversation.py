@@ -210,14 +210,14 @@ def chat() -> Iterator[Chat]:
 def test_undo_and_clear_forget_what_was_taken_back(chat: Chat) -> None:
     said(chat.ask(QUESTION))
     one = chat.used
-    text = list(chat.session.decoder.text)
+    text = list(chat.session.decoder.tokens)
     said(chat.ask(NEXT))
     assert chat.used > one
     assert chat.undo() == NEXT
     assert one <= chat.used <= one + 12
-    assert chat.session.decoder.text[: one - 1] == text[: one - 1]
+    assert chat.session.decoder.tokens[: one - 1] == text[: one - 1]
     chat.clear()
-    assert chat.used == 0 and chat.conversation.questions == 0 and len(chat.session.decoder.text) < 5
+    assert chat.used == 0 and chat.conversation.questions == 0 and len(chat.session.decoder.tokens) < 5
     assert chat.undo() is None
 
 
@@ -300,7 +300,7 @@ def test_what_is_said_after_an_edit_keeps_the_tokens_of_the_answers() -> None:
         chat.recall()
         assert chat.compact() == 1
         said(chat.ask(NEXT))
-        text = session.decoder.text
+        text = session.decoder.tokens
         assert sum(text[at : at + len(tokens)] == tokens for at in range(len(text))) == 2
 
 
@@ -310,7 +310,7 @@ def test_tokens_that_are_special_here_are_no_answers_of_this_model(chat: Chat) -
     chat.resume(Conversation("", saved))
     said(chat.ask(NEXT))
     rendered = chat.session.prompts.render(chat.conversation.as_messages()[:-1])
-    assert chat.session.text(chat.session.decoder.text, special=True).startswith(rendered)
+    assert chat.session.text(chat.session.decoder.tokens, special=True).startswith(rendered)
 
 
 def test_an_edit_under_a_template_that_fails_is_an_edit_all_the_same(chat: Chat) -> None:
@@ -355,7 +355,7 @@ def test_a_saved_conversation_keeps_the_tokens_of_its_answers(chat: Chat) -> Non
         again = Chat(session, ChatSettings(session.settings, max_tokens=12), Conversation("", saved))
         said(again.ask(NEXT))
         place = len(session.prompts.conversation(Conversation("", saved[:1]).as_messages()))
-        assert session.decoder.text[place : place + len(odd)] == odd
+        assert session.decoder.tokens[place : place + len(odd)] == odd
         foreign = [saved[0], Message("assistant", "of another model", (1, 2, 10**6))]
         again.resume(Conversation("", foreign))
         assert said(again.ask(NEXT))
@@ -404,7 +404,7 @@ def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) ->
     said(chat.ask(QUESTION))
     more = replace(SMALL, window=12, guesses=9)
     assert "22 sequences" in chat.change(ChatSettings(more, max_tokens=12))
-    assert chat.session.engine.sequences == 22 and not chat.session.decoder.text
+    assert chat.session.engine.sequences == 22 and not chat.session.decoder.tokens
     answer = said(chat.ask(NEXT))
     assert chat.turns[1].statistics.reused_tokens == 0
     messages = chat.conversation.as_messages()[:-1]
@@ -483,7 +483,7 @@ def test_a_model_without_a_template_talks_in_chatml() -> None:
         chat = chat_on(session)
         assert "ChatML" in chat.notes[0]
         said(chat.ask(QUESTION))
-        assert "<|im_start|>user" in session.text(session.decoder.text, special=True)
+        assert "<|im_start|>user" in session.text(session.decoder.tokens, special=True)
 
 
 BEGINS_THOUGHT = "{% if add_generation_prompt %}<think>\n{% endif %}"
@@ -502,7 +502,7 @@ def test_a_thought_that_the_prompt_opened_stays_decoded_where_the_template_keeps
         use_also(session, BEGINS_THOUGHT)
         chat = chat_on(session, 10)
         said(chat.ask(QUESTION))
-        kept = [*session.decoder.text]
+        kept = [*session.decoder.tokens]
         watched = Watched(session)
         said(chat.ask("And then?"))
         assert watched.prompt[: len(kept)] == kept
@@ -526,7 +526,7 @@ def test_each_turn_is_a_fresh_run_of_the_same_tokens(decoding: DecodeSettings) -
         fresh = Decoder(plain_engine, PLAIN)
         differences = []
         for question in TURNS:
-            held = watched.decoder.text[: watched.decoder.replicas.past]
+            held = watched.decoder.tokens[: watched.decoder.group.past]
             said(chat.ask(question))
             prompt = watched.prompt
             assert watched.decoder.reused == min(common_prefix(held, prompt), len(prompt) - 1)
@@ -618,7 +618,7 @@ def test_a_shifted_context_goes_on_and_keeps_the_system_prompt(decoding: DecodeS
         )
         said(chat.ask(QUESTION))
         assert chat.last and chat.last.statistics.tokens == 300
-        kept = session.text(session.decoder.text, special=True)
+        kept = session.text(session.decoder.tokens, special=True)
         assert "careful programmer." in kept and "is_empty: Return" not in kept
         adjust(chat, max_tokens=10)
         said(chat.ask(NEXT))

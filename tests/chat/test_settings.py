@@ -199,10 +199,10 @@ def test_a_grammar_and_a_schema_take_each_others_place(tmp_path: Path) -> None:
 
 
 def test_default_resets_all_but_what_was_loaded_with_the_model() -> None:
-    strict = DecodeSettings(mode="plain", window=3, strict=True, ordered=True, least_outputs=2)
+    strict = DecodeSettings(mode="plain", window=3, strict=True, ordered=True, min_outputs=2)
     now = ChatSettings(strict, SamplingSettings(temp=1.0, seed=3), 7, ("x",))
     after, sentence = adjust(now, "default", "")
-    assert after == ChatSettings(DecodeSettings(strict=True, ordered=True, least_outputs=2))
+    assert after == ChatSettings(DecodeSettings(strict=True, ordered=True, min_outputs=2))
     assert all(f"{name}: " in sentence for name in ("mode", "W", "temp", "seed", "predict", "stop"))
     assert adjust(after, "default", "") == (after, "everything is at its default already")
 
@@ -226,7 +226,7 @@ WRONG = [
     ("pool-text", "maybe", "on or off"),
     ("sources", "suffix,magic", "there is no source 'magic'"),
     ("auto-rows", "0", "--auto-rows must be at least 1"),
-    ("back", "3", "no setting"),
+    ("max_rollback", "3", "no setting"),
     ("logit-bias", "x", "15043-1"),
     ("logit-bias", "3+inf", "-inf to forbid"),
     ("stop", '"open', "not closed"),
@@ -329,7 +329,7 @@ def test_settings_survive_json_that_every_reader_knows(settings: ChatSettings) -
 
 
 def test_json_leaves_out_what_the_model_decides_and_may_leave_out_what_is_default() -> None:
-    decided = ChatSettings(DecodeSettings(strict=True, ordered=True, least_outputs=2))
+    decided = ChatSettings(DecodeSettings(strict=True, ordered=True, min_outputs=2))
     assert settings_from_json(decided.json).decode_settings == DecodeSettings(strict=True)
     found = settings_from_json({"temp": 1})
     assert found == replace(DEFAULT, sampling=SamplingSettings(temp=1.0)) and type(found.sampling.temp) is float

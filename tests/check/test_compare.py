@@ -51,7 +51,7 @@ def run_check(kind: type[FakeEngine], sampler: InspectableSampler | None = None,
 
     @contextmanager
     def opened(settings: DecodeSettings) -> Iterator[Engine]:
-        yield kind(CELLS, CELLS, settings.sequences, most_outputs=max(settings.sequences, settings.most_outputs))
+        yield kind(CELLS, CELLS, settings.sequences, max_outputs=max(settings.sequences, settings.max_outputs))
 
     return check(opened, PROMPTS, more.pop("modes", checked_modes(DECODING)), LIMIT, sampler=sampler, **more)
 

@@ -81,7 +81,7 @@ def test_the_probe_leaves_sequence_0_alone_in_use_and_the_batches_it_says() -> N
                 sizes.append(len(batch))
             return super().decode(batch)
 
-    probe(Counting(cells=PROBED + 8, sequences=PROBE.sequences, most_outputs=PROBE.most_outputs), TOKENS)
+    probe(Counting(cells=PROBED + 8, sequences=PROBE.sequences, max_outputs=PROBE.max_outputs), TOKENS)
     assert sizes == [size for size in SIZES for _ in range(PROBED // size)]
 
 

@@ -21,7 +21,7 @@ from lacli.cli.cost import (
     as_lines,
     conclusion,
 )
-from lacli.llamacpp.context import MOST_BACK
+from lacli.llamacpp.context import MAX_ROLLBACK
 from lacli.llamacpp.probe import IN_TRIAL
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
@@ -62,7 +62,7 @@ def test_every_measured_number_is_in_the_table_and_it_fits_a_page() -> None:
     assert max(map(len, text.splitlines())) <= WIDTH + 4
 
 
-most = FULL.most_tokens
+most = FULL.max_step_tokens
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_hybrid_models_chains_are_measured_as_far_as_they_go_back(cache: dict[
     found = measured(cache, str(path), *FEW)
     assert "hybrid" in found["chain_only"] and sizes_of(found) == [(16, [1, 2, 4]), (64, [1, 2, 4])]
     ((far, rows),) = sizes_of(measured(cache, str(path), "--rows", "1,3,64", "--contexts", "9999", "--seconds", "0.2"))
-    assert rows == [1, 3, 1 + MOST_BACK] and 64 < far < 512
+    assert rows == [1, 3, 1 + MAX_ROLLBACK] and 64 < far < 512
     assert sizes_of(measured(cache, str(path), *FEW, "-b", "3")) == [(16, [1, 2]), (64, [1, 2])]
 
 

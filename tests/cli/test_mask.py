@@ -118,7 +118,7 @@ def test_the_mask_is_what_an_engine_makes_visible(settings: DecodeSettings, shar
 @given(sizes)
 def test_a_full_step_has_the_rows_that_the_settings_promise(settings: DecodeSettings) -> None:
     mask = mask_of(settings)
-    assert len(mask.rows) == settings.most_rows
+    assert len(mask.rows) == settings.max_rows
     assert mask.sequences == settings.sequences
     assert mask.count("V") == settings.guesses * (settings.ngram - 1)
     for row in mask.rows:

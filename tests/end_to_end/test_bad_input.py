@@ -346,7 +346,7 @@ def test_more_sequences_than_llama_cpp_has_and_what_would_fit(sizes: tuple[int, 
 
 
 def test_a_batch_smaller_than_a_step_and_the_one_that_fits(tiny: Path) -> None:
-    rows = DecodeSettings(mode="lookahead").most_rows
+    rows = DecodeSettings(mode="lookahead").max_rows
     ahead = (str(tiny), "--mode", "lookahead", "-p", "hi")
     line = refused(*ahead, "-b", str(rows - 1), code=USAGE)
     assert f"up to {rows} rows" in line and f"-b {rows} or a smaller -W, -N or -G" in line

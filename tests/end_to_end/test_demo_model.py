@@ -183,7 +183,7 @@ def test_lookahead_brings_more_than_one_and_a_half_tokens_a_step_on_code(lookahe
 def test_steps_larger_than_the_context_shrink_to_what_it_holds(model: LlamaModel, prompts: list[list[int]]) -> None:
     chosen = DecodeSettings(mode="lookahead", window=100, ngram=4, guesses=100, window_init="random")
     settings = ModelSettings(context=256, gpu_layers=0, threads=1)
-    assert chosen.most_rows > settings.context
+    assert chosen.max_rows > settings.context
     with compare(model, settings, limit=6) as comparison:
         runs = comparison.run(chosen, prompts[:1])
     assert runs[0].steps[0].rows > 200
@@ -369,7 +369,7 @@ class Interrupted(LlamaEngine):
 def holds_exactly_its_text(decoder: Decoder, engine: LlamaEngine) -> bool:
     """Whether the cache holds the accepted tokens but the last, in sequence 0 alone."""
     held = [last_position(engine, sequence) + 1 for sequence in range(engine.sequences)]
-    return held[0] == max(held) == len(decoder.text) - 1
+    return held[0] == max(held) == len(decoder.tokens) - 1
 
 
 @pytest.mark.parametrize("name", ["plain", "jacobi", "lookup", "lookahead", "no window"])
@@ -388,9 +388,9 @@ def test_an_answer_that_ends_early_leaves_exactly_the_accepted_tokens_in_the_cac
                 next(steps)
             del engine.decoded[-1]
         steps.close()
-        assert decoder.text == prompt + tokens_of(taken)
+        assert decoder.tokens == prompt + tokens_of(taken)
         assert holds_exactly_its_text(decoder, opened)
-        taken += continue_plainly(engine, decoder.text, LIMIT - len(tokens_of(taken)))
+        taken += continue_plainly(engine, decoder.tokens, LIMIT - len(tokens_of(taken)))
         tokens, expected = [step.tokens for step in taken], comparison.plain(prompt)
         found = first_difference(engine, comparison.plain_engine, prompt, expected, tokens)
         assert found is None or not found.bug
@@ -453,9 +453,9 @@ def test_a_stop_string_inside_an_accepted_run_leaves_nothing_behind_it(
             assert printed == answer.text == "".join(texts)[:at]
             assert answer.finish_reason == "stop"
             assert list(answer.tokens) == run.tokens[:token]
-            assert session.decoder.text == [*run.prompt, *run.tokens[:token]]
+            assert session.decoder.tokens == [*run.prompt, *run.tokens[:token]]
             assert isinstance(session.engine, LlamaEngine)
-            assert last_position(session.engine, 0) == len(session.decoder.text) - 2
+            assert last_position(session.engine, 0) == len(session.decoder.tokens) - 2
 
 
 @pytest.mark.parametrize("chosen", [None, DecodeSettings(mode="lookahead")], ids=["default", "lookahead"])
@@ -500,7 +500,7 @@ def test_auto_fits_into_a_small_batch_also_after_a_change_and_lookahead_is_refus
         load(model_settings=small, decode_settings=ahead)
     with load(model_settings=small, decode_settings=auto) as session:
         rows = 4 if strict else 8
-        assert (session.settings.auto_rows, session.settings.most_rows <= 8) == (rows, True)
+        assert (session.settings.auto_rows, session.settings.max_rows <= 8) == (rows, True)
         session.adapt(replace(auto, auto_rows=30), session.sampling)
         assert session.settings.auto_rows == rows
         with pytest.raises(UsageError, match="-b is 8"):

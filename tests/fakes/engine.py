@@ -35,7 +35,7 @@ class FakeEngine:
     """vocabulary toy tokens; `ends` are end tokens; `surprise`: one token in so many ignores the last two.
 
     ordered: a row must see its cells in the order of the text, as sums that are to be the same in every step need it.
-    least_outputs: a step must want so many rows' logits, for the same reason. back: it keeps a recurrent state, of
+    min_outputs: a step must want so many rows' logits, for the same reason. back: it keeps a recurrent state, of
     which a removal at the end needs a snapshot: of those after a batch's rows, at most so many, and one for one use.
     """
 
@@ -47,10 +47,10 @@ class FakeEngine:
     surprise: int = 5
     calls: int = 0
     refuse_above: int | None = None
-    most_outputs: int = 10_000
+    max_outputs: int = 10_000
     ordered: bool = False
-    least_outputs: int = 1
-    back: int | None = None
+    min_outputs: int = 1
+    max_rollback: int | None = None
     _snapshots: int = 0
     _cells: list[Cell] = field(default_factory=list)
     _logits: list[Floats] = field(default_factory=list)
@@ -76,7 +76,7 @@ class FakeEngine:
         if self.refuse_above is not None and len(rows) > self.refuse_above:
             return False
         self.calls += 1
-        self._snapshots = min(self.back or 0, len(rows) - 1)
+        self._snapshots = min(self.max_rollback or 0, len(rows) - 1)
         taken = {cell.slot for cell in self._cells}
         free = (slot for slot in range(self.cells) if slot not in taken)
         self._cells += [Cell(next(free), position, token, set(owners)) for token, position, owners in rows]
@@ -115,9 +115,9 @@ class FakeEngine:
                 cell.owners.add(target)
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
-        if sequence != -1 or self.back is not None:
+        if sequence != -1 or self.max_rollback is not None:
             self._check_sequence(sequence)
-        if self.back is not None and start > 0 and not self._goes_back(start, end):
+        if self.max_rollback is not None and start > 0 and not self._goes_back(start, end):
             return False
         for cell in self._in(start, end):
             if sequence == -1:
@@ -159,9 +159,9 @@ class FakeEngine:
         """The checks of llama_batch_allocr::init."""
         if not rows or len(rows) > self.batch_rows:
             raise RuleBroken(f"{len(rows)} rows in a batch of at most {self.batch_rows}: GGML_ASSERT")
-        if wanted > self.most_outputs:
-            raise RuleBroken(f"{wanted} outputs in a context made for {self.most_outputs}: GGML_ASSERT")
-        if 0 < wanted < self.least_outputs:
+        if wanted > self.max_outputs:
+            raise RuleBroken(f"{wanted} outputs in a context made for {self.max_outputs}: GGML_ASSERT")
+        if 0 < wanted < self.min_outputs:
             raise RuleBroken(f"{wanted} outputs, which a kernel of its own may compute")
         newest: dict[int, int] = {}
         together: dict[int, set[int]] = {}
@@ -178,7 +178,7 @@ class FakeEngine:
                 expected = newest.get(owner, held)
                 if position not in (expected, expected + 1) or position <= held:
                     raise RuleBroken(f"sequence {owner} has {expected} and the batch continues with {position}")
-                if self.back is not None and (owner or position != expected + 1):
+                if self.max_rollback is not None and (owner or position != expected + 1):
                     raise RuleBroken("a recurrent state takes one chain of tokens in sequence 0")
                 newest[owner] = position
                 together[owner] = together.get(owner, set(owners)) & set(owners)

@@ -13,10 +13,9 @@ from lacli.chat.settings import ChatSettings
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.pool import NgramPool
-from lacli.replicas.replica import Work
 from lacli.session.generation import Answer
 from lacli.session.session import Session
-from lacli.stats import RunStatistics, Step
+from lacli.stats import ReplicaWork, RunStatistics, Step
 from lacli.text.stream import Piece
 from lacli.tree import Origin
 
@@ -62,7 +61,7 @@ class FakeChat:
             sources=self.settings.decode_settings.sources,
             sampling=self.settings.sampling,
             model_settings=ModelSettings(),
-            decoder=SimpleNamespace(replicas=SimpleNamespace(work={"": Work()}, lost={})),
+            decoder=SimpleNamespace(group=SimpleNamespace(work={"": ReplicaWork()}, lost={})),
             copies=SimpleNamespace(names=["CPU (1)", "CPU (2)"]),
             losses=lambda: [self.losses.pop()] if self.losses else [],
         )

@@ -103,7 +103,7 @@ class Toy:
         self._name = settings.name
         self._engine = engine
         self.memory = 0.0
-        self.back = -1
+        self.max_rollback = -1
         self.steps = 0
 
     def __getattr__(self, name: str) -> Any:

@@ -101,7 +101,7 @@ class Watched:
     @property
     def holds_its_text(self) -> bool:
         """Whether each cached position has the token of the text there, so that a difference can only be rounding."""
-        return [token for _, token in sorted(self.engine.held[0].items())] == self.decoder.text[:-1]
+        return [token for _, token in sorted(self.engine.held[0].items())] == self.decoder.tokens[:-1]
 
     def logits_after(self, text: Sequence[int]) -> Floats:
         """The logits after the first generated tokens, in the shape of the step that chose the next one."""
@@ -109,7 +109,7 @@ class Watched:
         ends = list(accumulate(len(step.tokens) for step in self.steps))
         place = next(place for place, end in enumerate(ends) if len(text) < end)
         begin, rows = [0, *ends][place], recorded[place]
-        self.decoder.replicas.cut(rows.positions[0])
+        self.decoder.group.cut(rows.positions[0])
         for sequence in {sequence for ids in rows.sequences for sequence in ids if sequence}:
             self.engine.remove(sequence, 0, -1)
             self.engine.copy(0, sequence, 0, rows.positions[0])

@@ -19,7 +19,7 @@ from lacli.hub.card import (
     make_card,
 )
 from lacli.hub.names import demo_model
-from lacli.llamacpp.context import MOST_BACK, LlamaEngine
+from lacli.llamacpp.context import MAX_ROLLBACK, LlamaEngine
 from lacli.llamacpp.devices import peak_memory
 from lacli.llamacpp.gguf import read_header
 from lacli.llamacpp.model import LlamaModel
@@ -101,7 +101,7 @@ def test_a_recurrent_model_has_one_mode_and_says_why(demo: Card, path: Path) -> 
     assert demo.modes == MODES
 
 
-@pytest.mark.parametrize(("batch", "back"), [(2048, MOST_BACK), (5, 3)])
+@pytest.mark.parametrize(("batch", "back"), [(2048, MAX_ROLLBACK), (5, 3)])
 def test_a_model_that_goes_back_along_chains_has_all_modes_but_lookahead(batch: int, back: int, path: Path) -> None:
     tiny_models.write_lfm2(path)
     small = DecodeSettings(mode="lookahead", window=1, ngram=2, guesses=1)

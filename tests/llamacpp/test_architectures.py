@@ -19,7 +19,7 @@ from lacli.check.replay import Recorder
 from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.errors import ModelLoadError
-from lacli.llamacpp.context import MOST_BACK, LlamaEngine, most_back
+from lacli.llamacpp.context import MAX_ROLLBACK, LlamaEngine, max_rollback
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
@@ -219,7 +219,7 @@ def sampled(lfm2: LlamaModel) -> Iterator[Comparison]:
 def test_every_drafting_mode_of_a_hybrid_model_equals_plain_but_for_rounding(
     mode: str, drawn: bool, beside: Comparison, sampled: Comparison, asked: list[list[int]]
 ) -> None:
-    chosen = DecodeSettings(mode=mode, window=6, back=MOST_BACK)  # type: ignore[arg-type]
+    chosen = DecodeSettings(mode=mode, window=6, max_rollback=MAX_ROLLBACK)  # type: ignore[arg-type]
     runs = (sampled if drawn else beside).run(chosen, asked)
     assert bugs(runs) == []
     accepted = {len(step.tokens) - 1 for run in runs for step in run.steps if step.drafted}
@@ -230,18 +230,18 @@ def test_every_drafting_mode_of_a_hybrid_model_equals_plain_but_for_rounding(
 def test_a_hybrid_models_text_is_plains_whatever_is_accepted_of_its_chains(
     drawn: bool, lfm2: LlamaModel, beside: Comparison, sampled: Comparison, asked: list[list[int]]
 ) -> None:
-    chosen = DecodeSettings(mode="lookup", back=MOST_BACK)
+    chosen = DecodeSettings(mode="lookup", max_rollback=MAX_ROLLBACK)
     other = sampled if drawn else beside
     with LlamaEngine(lfm2, ON_ONE_THREAD, chosen) as opened:
-        assert opened.back == MOST_BACK
+        assert opened.max_rollback == MAX_ROLLBACK
         for seed, prompt in product(range(3), asked):
             engine = Recorder(opened)
             future = [*prompt, *other.plain(prompt)]
-            prophet = partial(Prophet, future, MOST_BACK, seed)
+            prophet = partial(Prophet, future, MAX_ROLLBACK, seed)
             run = other.one(other.decoder(engine, chosen, prophet), engine, prompt)
             assert bugs([run]) == []
             depths = {len(step.tokens) - 1 for step in run.steps}
-            assert max(depths) > MOST_BACK // 2 and 0 in depths
+            assert max(depths) > MAX_ROLLBACK // 2 and 0 in depths
 
 
 @pytest.mark.parametrize("keep", [None, 4], ids=["it ends", "it is shifted"])
@@ -250,7 +250,11 @@ def test_a_full_context_of_a_hybrid_model_is_as_in_plain_decoding(
 ) -> None:
     loading = replace(ON_ONE_THREAD, context=256)
     texts = []
-    for chosen in (PLAIN, DecodeSettings(mode="lookup", back=MOST_BACK), DecodeSettings(mode="jacobi", back=5)):
+    for chosen in (
+        PLAIN,
+        DecodeSettings(mode="lookup", max_rollback=MAX_ROLLBACK),
+        DecodeSettings(mode="jacobi", max_rollback=5),
+    ):
         with Endless(lfm2, loading, chosen) as engine:
             steps = Decoder(engine, chosen).generate(asked[1], 300, keep=keep)
             texts.append([token for step in steps for token in step.tokens])
@@ -272,16 +276,16 @@ def test_a_state_that_was_taken_back_is_a_fresh_contexts_or_stays(
     sizes: tuple[int, ...], lfm2: LlamaModel, asked: list[list[int]]
 ) -> None:
     text = asked[2]
-    chosen = DecodeSettings(mode="lookup", back=MOST_BACK)
+    chosen = DecodeSettings(mode="lookup", max_rollback=MAX_ROLLBACK)
     with LlamaEngine(lfm2, ON_ONE_THREAD, chosen) as engine, LlamaEngine(lfm2, ON_ONE_THREAD, PLAIN) as fresh:
-        for back in range(1, MOST_BACK + 2):
+        for back in range(1, MAX_ROLLBACK + 2):
             assert engine.decode(from_tokens(text[:20], 0))
             past = 20
             for size in sizes:
                 fed(engine, text[past : past + size], past)
                 past += size
             gone = engine.remove(0, past - back, -1)
-            assert gone == (back <= min(sizes[-1] - 1, MOST_BACK))
+            assert gone == (back <= min(sizes[-1] - 1, MAX_ROLLBACK))
             if gone:
                 past -= back
                 assert not engine.remove(0, past - 1, -1), "there is one way back a step"
@@ -302,14 +306,14 @@ def test_a_hybrid_session_stops_is_cut_back_and_answers_as_a_fresh_one(
     with load(lfm2_path, model_settings=ON_ONE_THREAD, sampling=warm, decode_settings=PLAIN) as plain:
         whole = generate(plain, question, max_tokens=40, raw=True)
         with load(lfm2_path, model_settings=ON_ONE_THREAD, sampling=warm, decode_settings=chosen) as session:
-            assert session.settings.back == session.engine.back == MOST_BACK
+            assert session.settings.max_rollback == session.engine.max_rollback == MAX_ROLLBACK
             assert generate(session, question, max_tokens=40, raw=True).tokens == whole.tokens
             stop = whole.text[len(whole.text) // 2 :][:3]
             cut = generate(session, question, max_tokens=40, stops=[stop], raw=True)
             assert (cut.text, cut.finish_reason) == (whole.text[: whole.text.find(stop)], "stop")
-            for kept in (len(session.decoder.text), 60, 3):
+            for kept in (len(session.decoder.tokens), 60, 3):
                 session.plain_tokens_per_second()
-                prompt = [*session.decoder.text[:kept], *session.model.tokenize(" and then")]
+                prompt = [*session.decoder.tokens[:kept], *session.model.tokenize(" and then")]
                 fresh, again = plain.generate(prompt, 20), session.generate(prompt, 20, reuse=True)
                 for generation in (fresh, again):
                     assert list(generation)
@@ -318,27 +322,27 @@ def test_a_hybrid_session_stops_is_cut_back_and_answers_as_a_fresh_one(
 
 def test_a_tree_mode_becomes_auto_and_a_longer_chain_shorter_and_both_are_said(lfm2_path: Path) -> None:
     with load(lfm2_path, model_settings=ON_ONE_THREAD) as session:
-        assert (session.settings.mode, session.settings.back) == ("auto", MOST_BACK)
+        assert (session.settings.mode, session.settings.max_rollback) == ("auto", MAX_ROLLBACK)
         assert session.notes == [], "mode auto is as it was asked for"
     with load(lfm2_path, model_settings=ON_ONE_THREAD, decode_settings=DecodeSettings(mode="lookahead")) as session:
-        assert (session.settings.mode, session.settings.back) == ("auto", MOST_BACK)
+        assert (session.settings.mode, session.settings.max_rollback) == ("auto", MAX_ROLLBACK)
         assert "mode auto instead of lookahead" in session.notes[0]
         session.notes.clear()
-        assert not session.adapt(DecodeSettings(mode="lookup", lookup_draft=MOST_BACK), session.sampling)
+        assert not session.adapt(DecodeSettings(mode="lookup", lookup_draft=MAX_ROLLBACK), session.sampling)
         assert session.notes == []
-        assert not session.adapt(DecodeSettings(mode="jacobi", window=MOST_BACK + 1), session.sampling)
-        assert [f"at most {MOST_BACK} guesses" in note for note in session.notes] == [True]
-        assert session.settings.most_tokens == session.settings.most_rows == 1 + MOST_BACK
+        assert not session.adapt(DecodeSettings(mode="jacobi", window=MAX_ROLLBACK + 1), session.sampling)
+        assert [f"at most {MAX_ROLLBACK} guesses" in note for note in session.notes] == [True]
+        assert session.settings.max_step_tokens == session.settings.max_rows == 1 + MAX_ROLLBACK
         assert session.engine.sequences == 1
 
 
 def test_a_plain_session_keeps_no_copies_of_the_state_and_makes_them_when_it_drafts(lfm2_path: Path) -> None:
     with load(lfm2_path, model_settings=ON_ONE_THREAD, decode_settings=PLAIN) as session:
-        assert session.engine.back == 0
+        assert session.engine.max_rollback == 0
         assert session.notes == []
         before = generate(session, "the thing", max_tokens=30, raw=True).tokens
         assert session.adapt(DecodeSettings(mode="jacobi", window=4), session.sampling), "it takes a new context"
-        assert session.engine.back == MOST_BACK
+        assert session.engine.max_rollback == MAX_ROLLBACK
         assert generate(session, "the thing", max_tokens=30, raw=True).tokens == before
 
 
@@ -355,8 +359,8 @@ def test_small_batches_hold_shorter_chains_and_llama_cpp_survives_them(
     loading = replace(ON_ONE_THREAD, batch=batch)
     chosen = DecodeSettings(mode="lookup", lookup_draft=1)
     with load(lfm2_path, model_settings=loading, decode_settings=chosen) as session:
-        assert most_back(session.model, loading) == back
-        assert (session.settings.mode, max(session.settings.back, 0)) == ("lookup" if back else "plain", back)
+        assert max_rollback(session.model, loading) == back
+        assert (session.settings.mode, max(session.settings.max_rollback, 0)) == ("lookup" if back else "plain", back)
         answer = session.generate(asked[1], 20)
         assert list(answer)
         assert list(answer.answer().tokens) == beside.plain(asked[1])[:20]
@@ -366,4 +370,4 @@ def test_other_models_have_no_such_limit(tmp_path: Path) -> None:
     for write, back in ((tiny_models.write_llama, -1), (tiny_models.write_mamba, 0), (tiny_models.write_hybrid, 0)):
         write(tmp_path / "model.gguf")
         with LlamaModel(tmp_path / "model.gguf", ON_ONE_THREAD) as model:
-            assert most_back(model, ON_ONE_THREAD) == back
+            assert max_rollback(model, ON_ONE_THREAD) == back

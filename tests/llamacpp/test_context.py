@@ -87,7 +87,7 @@ def test_all_sequences_of_the_library_can_be_used_at_once(model: LlamaModel) -> 
     chosen = DecodeSettings(mode="lookahead", window=0, ngram=2, guesses=MAX_SEQUENCES - 1)
     tree = Tree(5)
     for sequence in range(1, 200):
-        tree.add([sequence + 10], sequence, Origin.POOL)
+        tree.add_path([sequence + 10], sequence, Origin.POOL)
     with LlamaEngine(model, SETTINGS, chosen) as engine:
         assert engine.sequences == MAX_SEQUENCES
         assert engine.decode(from_tree(tree, 0))
@@ -96,8 +96,8 @@ def test_all_sequences_of_the_library_can_be_used_at_once(model: LlamaModel) -> 
 
 def test_logits_have_a_row_an_output_and_greedy_chooses_the_largest(engine: LlamaEngine) -> None:
     tree = Tree(20)
-    tree.add([21, 22], 1, Origin.POOL)
-    tree.add([21, 23], 2, Origin.POOL, verify=False)
+    tree.add_path([21, 22], 1, Origin.POOL)
+    tree.add_path([21, 23], 2, Origin.POOL, verify=False)
     assert engine.decode(from_tree(tree, 0))
     logits = engine.logits()
     assert logits.shape == (3, engine.vocabulary)
@@ -109,9 +109,9 @@ def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaEngine) 
     cache = Cache(engine)
     cache.prefill(prefix)
     tree = Tree(20)
-    tree.add([21, 22], 1, Origin.POOL)
-    tree.add([21, 23], 2, Origin.POOL)
-    tree.add([24, 25], 3, Origin.POOL)
+    tree.add_path([21, 22], 1, Origin.POOL)
+    tree.add_path([21, 23], 2, Origin.POOL)
+    tree.add_path([24, 25], 3, Origin.POOL)
     cache.share(tree)
     assert engine.decode(from_tree(tree, len(prefix)))
     rows = engine.logits().copy()
@@ -125,7 +125,7 @@ def test_a_batch_without_free_cells_is_refused_and_changes_nothing(engine: Llama
     engine.clear()
     assert engine.decode(from_tokens(text[:-1], 0))
     two = Tree(text[-1])
-    two.add([7], 0, Origin.CHAIN)
+    two.add_path([7], 0, Origin.CHAIN)
     assert not engine.decode(from_tree(two, len(text) - 1))
     assert lib.llama_memory_seq_pos_max(engine._memory, 0) == len(text) - 2
     assert engine.decode(input_at(text[-1], len(text) - 1))

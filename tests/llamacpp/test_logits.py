@@ -88,7 +88,7 @@ def batches(model: LlamaModel) -> list[Batch]:
     text = model.tokenize("def find(path, name):\n    return os.path.join(path, name)\n" * 3)
     tree = Tree(text[21])
     for sequence, path in enumerate(([5, 6, 7], [5, 6, 9], [11, 12], [40]), start=1):
-        tree.add(path, sequence, Origin.POOL)
+        tree.add_path(path, sequence, Origin.POOL)
     some = [place % 3 != 1 for place in range(12)]
     return [
         from_tokens(text[:20], 0),

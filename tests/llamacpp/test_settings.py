@@ -161,7 +161,7 @@ def test_exact_cells_that_were_asked_for_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("types", "least_outputs", "repack"),
+    ("types", "min_outputs", "repack"),
     [
         (["q8_0"], 1, True),
         (["q4_0", "q6_K"], 1, True),
@@ -172,16 +172,16 @@ def test_exact_cells_that_were_asked_for_stay() -> None:
         (["iq4_nl", "q3_K"], 2, False),
     ],
 )
-def test_the_kernels_follow_from_the_weights(types: list[str], least_outputs: int, repack: bool) -> None:
+def test_the_kernels_follow_from_the_weights(types: list[str], min_outputs: int, repack: bool) -> None:
     loading, decoding = made_strict(*types)
-    assert decoding.least_outputs == least_outputs
+    assert decoding.min_outputs == min_outputs
     assert loading.repack is repack
     assert loading.tiled is all(name in ("q8_0", "f16", "f32", "iq4_nl") for name in types)
 
 
 def test_weights_that_are_not_repacked_because_the_build_or_the_user_says_so_stay_so() -> None:
     loading, decoding = strict_settings(ModelSettings(repack=False), DECODING, frozenset({"iq4_nl"}), on_gpu=False)
-    assert (loading.repack, decoding.least_outputs) == (False, 2)
+    assert (loading.repack, decoding.min_outputs) == (False, 2)
 
 
 @pytest.mark.parametrize(

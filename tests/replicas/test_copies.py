@@ -80,7 +80,7 @@ def test_a_mode_without_branches_opens_one_context_and_says_so_and_another_mode_
         assert list(session.copies.contexts) == ["CPU (1)", "CPU (2)"]
         assert generate(session, QUESTION, max_tokens=40).tokens == plain.tokens
         # Which one gets how much of the steps is a matter of their speed.
-        work = session.decoder.replicas.work
+        work = session.decoder.group.work
         assert list(work) == ["CPU (1)", "CPU (2)"] and any(done.parts for done in work.values())
 
 
@@ -210,7 +210,7 @@ def test_work_is_that_of_the_last_answer() -> None:
     with session_of() as session:
         generate(session, QUESTION, max_tokens=40)
         steps = generate(session, QUESTION, max_tokens=5).statistics.steps
-        parts = [work.parts for work in session.decoder.replicas.work.values()]
+        parts = [work.parts for work in session.decoder.group.work.values()]
         assert 0 < max(parts) <= steps
 
 

@@ -62,7 +62,7 @@ def decoder_of(
     """seen: a step of each replica, as rows and seconds, from which it is taken to be so fast."""
     others = {f"{place}": engine for place, engine in enumerate(engines[1:], start=2)}
     decoder = Decoder(engines[0], chosen, verifier, others=others)
-    for replica, (rows, seconds) in zip(decoder.replicas.crew.members, seen, strict=False):
+    for replica, (rows, seconds) in zip(decoder.group.replicas, seen, strict=False):
         replica.speed.saw(rows, seconds)
     return decoder
 
@@ -71,18 +71,18 @@ def hold_beginnings(decoder: decode.Decoder, engines: Engines) -> bool:
     """Each cache holds a beginning of the text, and nothing else."""
     held = [engine.held() for engine in engines]
     assert [len(engine._cells) for engine in engines] == [len(each) for each in held]
-    return all(each == decoder.text[: len(each)] for each in held)
+    return all(each == decoder.tokens[: len(each)] for each in held)
 
 
 def all_hold(decoder: decode.Decoder, engines: Engines) -> bool:
     """Besides, one cache holds all that one replica's would."""
     assert hold_beginnings(decoder, engines)
-    return not decoder.text or any(holds_its_text(decoder, engine) for engine in engines)
+    return not decoder.tokens or any(holds_its_text(decoder, engine) for engine in engines)
 
 
 def alike(kind: type[FakeEngine], count: int, chosen: DecodeSettings) -> list[Any]:
     return [
-        kind(256, 256, chosen.sequences, VOCABULARY, ordered=chosen.ordered, least_outputs=chosen.least_outputs)
+        kind(256, 256, chosen.sequences, VOCABULARY, ordered=chosen.ordered, min_outputs=chosen.min_outputs)
         for _ in range(count)
     ]
 
@@ -107,10 +107,10 @@ def test_several_replicas_equal_one(
     decoder = decoder_of(engines, chosen, seen=seen)
     steps = list(decoder.generate(prompt, limit))
     fewest = min(cells for cells, _ in sizes)
-    assert tokens_of(steps) == plain_tokens(prompt, limit, fewest - chosen.least_outputs + 1, ends)
-    assert decoder.text == prompt + tokens_of(steps)
+    assert tokens_of(steps) == plain_tokens(prompt, limit, fewest - chosen.min_outputs + 1, ends)
+    assert decoder.tokens == prompt + tokens_of(steps)
     assert all_hold(decoder, engines)
-    assert not decoder.replicas.lost
+    assert not decoder.group.lost
 
 
 @pytest.fixture
@@ -198,15 +198,15 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
     count: int,
     seen: list[tuple[int, float]],
 ) -> None:
-    second = replace(second, ordered=first.ordered, least_outputs=first.least_outputs)
+    second = replace(second, ordered=first.ordered, min_outputs=first.min_outputs)
     largest = max(first, second, key=lambda each: each.sequences)
     engines = [engine_for(largest, 400, 400, ends) for _ in range(count)]
     for engine in engines:
-        engine.most_outputs = 400
+        engine.max_outputs = 400
     decoder = decoder_of(engines, first, seen=seen)
     list(decoder.generate(prompt, 15))
     for what, kept, more, limit in rest:
-        prompt = [*decoder.text[:kept], *more] or [1]
+        prompt = [*decoder.tokens[:kept], *more] or [1]
         if what == "truncate":
             decoder.truncate(kept)
         elif what == "cut back":
@@ -222,9 +222,9 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
         answer = decoder.generate(prompt, limit, reuse=True)
         steps = [step for _, step in zip(range(2 if what == "close" else 99), answer, strict=False)]
         answer.close()
-        expected = plain_tokens(prompt, limit, 400 - first.least_outputs + 1, ends)
+        expected = plain_tokens(prompt, limit, 400 - first.min_outputs + 1, ends)
         assert tokens_of(steps) == (expected[: len(tokens_of(steps))] if what == "close" else expected)
-        assert decoder.text == prompt + tokens_of(steps)
+        assert decoder.tokens == prompt + tokens_of(steps)
         assert all_hold(decoder, engines) if steps else hold_beginnings(decoder, engines)
 
 
@@ -239,17 +239,17 @@ def test_a_full_context_is_shifted_in_every_replica(
     decoder = decoder_of(engines, chosen, seen=seen)
     steps = list(decoder.generate(prompt, 120, keep=keep))
     assert tokens_of(steps) == tokens_of(list(plain.generate(prompt, 120, keep=keep)))
-    assert decoder.text == plain.text and all_hold(decoder, engines)
+    assert decoder.tokens == plain.text and all_hold(decoder, engines)
 
 
 class Refusing(FakeEngine):
     """Finds no cells for a step of more than so many rows."""
 
-    most_rows = 1000
+    max_rows = 1000
     refused = 0
 
     def decode(self, batch: Batch) -> bool:
-        if batch.wanted and batch.rows > self.most_rows:
+        if batch.wanted and batch.rows > self.max_rows:
             self.refused += 1
             return False
         return super().decode(batch)
@@ -260,14 +260,14 @@ class Refusing(FakeEngine):
 def test_a_replica_that_finds_no_cells_makes_the_step_smaller(
     chosen: DecodeSettings, prompt: list[int], most: int, place: int, count: int
 ) -> None:
-    assume(most >= chosen.least_outputs + (chosen.most_tokens if chosen.ordered else 1))
+    assume(most >= chosen.min_outputs + (chosen.max_step_tokens if chosen.ordered else 1))
     engines = alike(Refusing, count, chosen)
     decoder = decoder_of(engines, chosen)
     generation = decoder.generate(prompt, 40)
     first = next(generation)
-    engines[place % count].most_rows = most
+    engines[place % count].max_rows = most
     assert tokens_of([first, *generation]) == plain_tokens(prompt, 40)
-    assert all_hold(decoder, engines) and not decoder.replicas.lost
+    assert all_hold(decoder, engines) and not decoder.group.lost
 
 
 @pytest.mark.usefixtures("equally_fast")
@@ -276,7 +276,7 @@ def test_of_a_step_that_was_refused_somewhere_nothing_stays() -> None:
     decoder = decoder_of(engines, LOOKAHEAD)
     generation = decoder.generate([1, 2, 3, 1, 2, 3], 60)
     next(generation)
-    engines[1].most_rows = 3
+    engines[1].max_rows = 3
     assert tokens_of(list(generation)) == plain_tokens([1, 2, 3, 1, 2, 3], 60)[1:]
     assert engines[1].refused > 5
 
@@ -286,7 +286,7 @@ def test_where_the_fastest_finds_no_cells_another_one_goes_on(mode: ModeName) ->
     chosen = DecodeSettings(mode=mode, window=4, ngram=4)
     engines = alike(Refusing, 2, chosen)
     decoder = decoder_of(engines, chosen, seen=[(1, 1.0), (1, 1e-6)])
-    engines[1].most_rows = 0
+    engines[1].max_rows = 0
     assert tokens_of(list(decoder.generate([1, 2, 3], 60))) == plain_tokens([1, 2, 3], 60)
     assert engines[1].refused > 5
 
@@ -296,10 +296,10 @@ def test_a_replica_that_has_fallen_far_behind_catches_up() -> None:
     decoder = decoder_of(engines, DecodeSettings(mode="lookup"), seen=[(4, 1e-3), (4, 1e6), (4, 1e6)])
     list(decoder.generate([1, 2, 3], 120))
     assert [len(engine.held()) for engine in engines[1:]] == [0, 0]
-    for replica in decoder.replicas.crew.members:
+    for replica in decoder.group.replicas:
         replica.speed = Speed()
     decoder.change(LOOKAHEAD, None)
-    prompt, before = list(decoder.text), [engine.steps for engine in engines]
+    prompt, before = list(decoder.tokens), [engine.steps for engine in engines]
     assert tokens_of(list(decoder.generate(prompt, 100, reuse=True))) == plain_tokens(prompt, 100)
     assert all(len(engine.held()) > len(prompt) for engine in engines)
     assert all(engine.steps > seen for engine, seen in zip(engines, before, strict=True))
@@ -358,7 +358,7 @@ def test_a_large_step_stays_here_where_the_prompt_says_that_rows_are_cheap(monke
         replicas.keep((), ordered=False)
         text.append(7)
     tree = Tree(7)
-    tree.add([3] * 50, 1, Origin.POOL)
+    tree.add_path([3] * 50, 1, Origin.POOL)
     before = engines[1].steps
     assert replicas.decode(text, tree) and engines[1].steps == before
 
@@ -371,7 +371,7 @@ def test_shares_follow_the_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = decoder_of(engines, wide)
     rows = []
     for _ in decoder.generate([1, 2, 3], 200):
-        rows.append([replica.rows for replica in decoder.replicas.crew.members])
+        rows.append([replica.rows for replica in decoder.group.replicas])
     # Three times as long for a row; every part has the input and row 0 up to its columns besides.
     slow, fast = (sum(each) for each in zip(*rows[10:], strict=True))
     assert 2 < fast / slow < 3.5
@@ -402,11 +402,11 @@ def test_one_that_catches_up_does_so_while_the_other_decodes(behind: int, monkey
     decoder = decoder_of(engines, LOOKAHEAD)
     list(decoder.generate([1, 2, 3], 20))
     # So slow a one gets no branches, and lacks what the other one has decoded.
-    replica = decoder.replicas.crew.members[behind]
+    replica = decoder.group.replicas[behind]
     replica.speed = Speed()
     replica.speed.saw(1, 1e6)
     replica.cut(5)
-    prompt = list(decoder.text)
+    prompt = list(decoder.tokens)
     for engine in engines:
         engine.begun.clear()
         engine.waits = True
@@ -486,11 +486,11 @@ def test_a_replica_that_fails_anywhere_is_dropped_and_the_text_is_one_replicas(
         expected = tokens_of(list(one.generate(turn, 30)))
         steps = list(decoder.generate(turn, 30, reuse=True))
         assert tokens_of(steps) == expected
-        assert decoder.text == turn + expected and steps[-1].finish == "length"
+        assert decoder.tokens == turn + expected and steps[-1].finish == "length"
         assert hold_beginnings(decoder, [engine for engine in engines if not engine.gone])
-        assert len(decoder.replicas.lost) == sum(engine.gone for engine in engines)
+        assert len(decoder.group.lost) == sum(engine.gone for engine in engines)
     gone = {f"{place}": "its process ended" for place, engine in enumerate(engines, start=1) if engine.gone}
-    assert decoder.replicas.lost == gone
+    assert decoder.group.lost == gone
 
 
 @given(chains, prompts, failures, st.integers(0, 2), speeds)
@@ -505,7 +505,7 @@ def test_replicas_with_a_recurrent_state_equal_one_and_may_fail(
     faults[lasting % len(faults)] = ("", 0)
     engines = failing(chosen, faults)
     for engine in engines:
-        engine.back = chosen.back
+        engine.max_rollback = chosen.max_rollback
     decoder = decoder_of(engines, chosen, seen=seen)
     for turn in (prompt, [*prompt, 3], [*prompt, 3, 4]):
         assert tokens_of(list(decoder.generate(turn, 40, reuse=True))) == plain_tokens(turn, 40)
@@ -531,13 +531,13 @@ def test_the_last_ones_failure_is_raised_and_the_text_is_what_was_yielded(
             steps.append(step)
     except ReplicaLost as error:
         assert error.what == "its process ended" and all(engine.gone for engine in engines)
-        assert len(decoder.replicas.lost) == len(engines) - 1
+        assert len(decoder.group.lost) == len(engines) - 1
         assert tokens_of(steps) == expected[: len(tokens_of(steps))]
     else:
         assert not all(engine.gone for engine in engines)
         assert tokens_of(steps) == expected
     if steps:
-        assert decoder.text == prompt + tokens_of(steps)
+        assert decoder.tokens == prompt + tokens_of(steps)
 
 
 @given(shiftable, prompts, st.integers(1, 6), st.integers(0, 1))
@@ -619,7 +619,7 @@ def test_a_replica_that_has_failed_once_is_asked_no_more(place: int) -> None:
     engines[place].step = 4
     decoder = decoder_of(engines, LOOKAHEAD)
     assert tokens_of(list(decoder.generate([1, 2, 3], 60))) == plain_tokens([1, 2, 3], 60)
-    assert decoder.replicas.lost == {f"{place + 1}": "llama_decode failed (-3): no memory (see more with -v)"}
+    assert decoder.group.lost == {f"{place + 1}": "llama_decode failed (-3): no memory (see more with -v)"}
     calls = engines[place].calls
     list(decoder.generate([1, 2, 3], 60))
     assert engines[place].calls == calls
@@ -634,7 +634,7 @@ def test_a_batch_that_llama_cpp_refuses_is_raised_at_once(place: int) -> None:
     taken: list[Step] = []
     with pytest.raises(BatchRefused):
         taken.extend(decoder.generate([1, 2, 3], 60))
-    assert decoder.text == [1, 2, 3, *tokens_of(taken)] and not decoder.replicas.lost
+    assert decoder.tokens == [1, 2, 3, *tokens_of(taken)] and not decoder.group.lost
     assert all_hold(decoder, engines)
     assert tokens_of(list(decoder.generate([1, 2, 3], 60))) == plain_tokens([1, 2, 3], 60)
 
@@ -648,10 +648,10 @@ def test_the_others_go_on_with_smaller_batches_and_far_behind_where_the_leader_i
             decoder = decoder_of(engines, DecodeSettings(mode="lookup"), seen=[(4, 1e-3), (4, 1e6), (4, 1e6)])
             list(decoder.generate([1, 2, 3], 100))
             decoder.change(LOOKAHEAD, None)
-            for replica in decoder.replicas.crew.members:
+            for replica in decoder.group.replicas:
                 replica.speed = Speed()
             engines[0].calls_left = number
-            prompt = list(decoder.text)
+            prompt = list(decoder.tokens)
             steps = list(decoder.generate(prompt, 60, reuse=True))
             assert tokens_of(steps) == plain_tokens(prompt, 60), (kind, number)
             # Who decodes what follows the clock, so it may not come to its fifth call.
@@ -667,11 +667,11 @@ def test_timing_plain_steps_goes_on_with_those_that_are_left() -> None:
     decoder = decoder_of(engines, LOOKAHEAD)
     list(decoder.generate([1, 2, 3], 60))
     engines[0].calls_left = 2
-    text = list(decoder.text)
+    text = list(decoder.tokens)
     # The one that holds the most is asked.
-    decoder.replicas.crew.members[1].cut(50)
+    decoder.group.replicas[1].cut(50)
     assert decoder.time_plain_step() > 0
-    assert decoder.text == text and engines[0].gone and len(decoder.replicas.lost) == 1
+    assert decoder.tokens == text and engines[0].gone and len(decoder.group.lost) == 1
     assert hold_beginnings(decoder, engines[1:])
 
 
@@ -741,7 +741,7 @@ def test_nothing_decodes_any_more_when_the_callers_part_has_failed(
     generation = decoder.generate([1, 2, 3], 60)
     taken = [next(generation) for _ in range(before)]
     waiting.clear()
-    for replica in decoder.replicas.crew.members:
+    for replica in decoder.group.replicas:
         # All of one speed, so that each has a part of the next step.
         replica.speed = Speed()
     engines[0].raised = error
@@ -750,9 +750,9 @@ def test_nothing_decodes_any_more_when_the_callers_part_has_failed(
     with pytest.raises(KeyboardInterrupt if presses else type(error)):
         taken.extend(generation)
     assert not any(engine.within or engine.touched.is_set() for engine in engines[1:])
-    assert decoder.text == [1, 2, 3, *tokens_of(taken)] and all_hold(decoder, engines)
+    assert decoder.tokens == [1, 2, 3, *tokens_of(taken)] and all_hold(decoder, engines)
     assert tokens_of(list(decoder.generate([1, 2, 3], 60))) == plain_tokens([1, 2, 3], 60)
-    assert not decoder.replicas.lost
+    assert not decoder.group.lost
 
 
 class Pressed(Interrupting):
@@ -779,7 +779,7 @@ def test_an_interrupt_in_any_sequence_call_leaves_text_and_caches_agreeing(
         list(generation)
     engines[place].calls_left = 0
     assert hold_beginnings(decoder, engines)
-    prompt = [*decoder.text, 1]
+    prompt = [*decoder.tokens, 1]
     assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == plain_tokens(prompt, 20)
 
 
@@ -808,8 +808,8 @@ def test_an_interrupt_before_any_line_spoils_nothing(keep: int | None, monkeypat
         decoder = decoder_of(engines, SHORT)
         list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
         with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
-            list(decoder.generate([*decoder.text[:8], 7, 3], 18 if keep else 8, reuse=True, keep=keep))
-        third = [*decoder.text[:9], 2]
+            list(decoder.generate([*decoder.tokens[:8], 7, 3], 18 if keep else 8, reuse=True, keep=keep))
+        third = [*decoder.tokens[:9], 2]
         assert tokens_of(list(decoder.generate(third, 4, reuse=True))) == plain_tokens(third, 4), line
         assert all_hold(decoder, engines) and not any(engine.touched.is_set() for engine in engines), line
         if not lines.reached:

@@ -123,7 +123,7 @@ def test_a_batch_that_has_no_room_changes_nothing(here: Engine, there: Engine, p
 
 
 def test_it_says_of_itself_what_a_context_here_says(here: LlamaEngine, there: RemoteEngine) -> None:
-    for name in ("cells", "batch_rows", "sequences", "vocabulary", "can_shift", "memory", "back"):
+    for name in ("cells", "batch_rows", "sequences", "vocabulary", "can_shift", "memory", "max_rollback"):
         assert getattr(there, name) == getattr(here, name), name
     ends = [token for token in range(here.vocabulary) if here.is_end(token)]
     assert ends == [token for token in range(there.vocabulary) if there.is_end(token)]
@@ -144,7 +144,7 @@ def test_choices_of_the_backend_are_the_same(model: LlamaModel, prompt: list[int
 def test_a_recurrent_state_is_taken_back_only_as_far_as_it_goes(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     tiny_models.write_lfm2(path)
-    chains = DecodeSettings(mode="lookup", back=4)
+    chains = DecodeSettings(mode="lookup", max_rollback=4)
     with (
         LlamaModel(path, LOADING) as model,
         LlamaEngine(model, LOADING, chains) as here,
@@ -152,7 +152,7 @@ def test_a_recurrent_state_is_taken_back_only_as_far_as_it_goes(tmp_path: Path) 
     ):
         prompt = model.tokenize("the thing and the thing and the")
         assert tokens(Decoder(there, chains), prompt) == tokens(Decoder(here, chains), prompt)
-        assert there.back == here.back == 4
+        assert there.max_rollback == here.max_rollback == 4
         for engine in (here, there):
             engine.clear()
             assert engine.decode(from_tokens(prompt, 0))

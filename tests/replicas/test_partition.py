@@ -23,7 +23,7 @@ from lacli.replicas.partition import (
 )
 from lacli.settings import DecodeSettings, window_rows
 from lacli.tree import ROOT, Origin, Tree
-from lacli.window import Columns
+from lacli.window import WindowBranch
 
 guesses = st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=5), st.booleans()), max_size=9)
 """Paths below the input, and whether all of their choices are wanted or the last one's only."""
@@ -36,7 +36,7 @@ hands = st.lists(st.builds(Hand, fixed, row, st.integers(0, 12), st.integers(2, 
 def tree_of(paths: Sequence[tuple[Sequence[int], bool]]) -> Tree:
     tree = Tree(9)
     for sequence, (path, wanted) in enumerate(paths, start=1):
-        end = tree.add(path, sequence, Origin.POOL, verify=wanted)
+        end = tree.add_path(path, sequence, Origin.POOL, verify=wanted)
         tree.verified[end] = True
     return tree
 
@@ -116,14 +116,14 @@ def test_a_part_is_what_the_tree_says_of_its_branches(guessed: list[tuple[list[i
 def test_the_paths_of_a_tree_are_its_branches_from_the_top() -> None:
     assert paths_of(tree_of([([1, 2], True), ([1, 3], True), ([1, 2], True)])) == {1: [1, 2], 2: [1, 3], 3: [1, 2]}
     chained = Tree(9)
-    chained.add([4, 5], 0, Origin.CHAIN)
+    chained.add_path([4, 5], 0, Origin.CHAIN)
     assert paths_of(chained) == {0: [1, 2]}
     assert paths_of(Tree(9)) == {}
 
 
 def test_a_chain_of_the_texts_own_stays_in_its_sequence() -> None:
     chained = Tree(9)
-    chained.add([4, 5], 0, Origin.CHAIN)
+    chained.add_path([4, 5], 0, Origin.CHAIN)
     part = Part(chained, [0], paths_of(chained))
     assert part.sequences == [[0], [0], [0]] == chained.sequences
 
@@ -166,7 +166,7 @@ def test_a_step_without_guesses_has_nothing_to_deal() -> None:
 def test_the_columns_of_a_window_come_out_even(devices: int) -> None:
     """Section 3.4 of the paper: every device has row 0 up to its columns, and the columns below it once."""
     chosen = DecodeSettings(mode="lookahead", window=15, ngram=5)
-    columns = Columns(chosen, NgramPool(5, 15, 1000), 4000, lambda token: False)
+    columns = WindowBranch(chosen, NgramPool(5, 15, 1000), 4000, lambda token: False)
     columns.open(range(1000, 1040), chosen.window)
     tree = Tree(1000)
     columns.add(tree)

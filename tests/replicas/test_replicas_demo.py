@@ -90,9 +90,9 @@ class Group:
         for prompt in prompts:
             decoder = self.decoder(sampler)
             found.append(tokens_of(list(decoder.generate(prompt, LIMIT))))
-            assert decoder.text == prompt + found[-1] and not decoder.replicas.lost
-            assert all(held(engine) < len(decoder.text) for engine in self.engines)
-            assert max(held(engine) for engine in self.engines) >= len(decoder.text) - self._chosen.most_tokens
+            assert decoder.tokens == prompt + found[-1] and not decoder.group.lost
+            assert all(held(engine) < len(decoder.tokens) for engine in self.engines)
+            assert max(held(engine) for engine in self.engines) >= len(decoder.tokens) - self._chosen.max_step_tokens
         return found
 
 
@@ -195,8 +195,8 @@ def test_turns_that_are_closed_early_go_on_as_fresh_strict_runs(
             answer.close()
             expected = tokens_of(list(one.decoder().generate(prompt, LIMIT)))
             assert tokens_of(steps) == expected[: len(tokens_of(steps))]
-            assert all(held(engine) < len(decoder.text) for engine in group.engines)
-            prompt = [*decoder.text, *more]
+            assert all(held(engine) < len(decoder.tokens) for engine in group.engines)
+            prompt = [*decoder.tokens, *more]
         assert tokens_of(list(decoder.generate(prompt, LIMIT, reuse=True))) == one.answers([prompt])[0]
 
 
@@ -217,6 +217,6 @@ def test_an_answer_goes_on_without_a_context_that_is_gone(
         steps = [next(answer) for _ in range(3)]
         group.engines[place].close()
         assert tokens_of([*steps, *answer]) == strict_plain[0.0][0]
-        (said,) = decoder.replicas.lost.items()
+        (said,) = decoder.group.lost.items()
         assert said[0] == f"{place + 1}" and said[1].startswith("there is no context")
-        assert len(decoder.text) > held(group.engines[2]) > len(prompts[0])
+        assert len(decoder.tokens) > held(group.engines[2]) > len(prompts[0])

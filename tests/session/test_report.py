@@ -16,23 +16,22 @@ from hypothesis import strategies as st
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.pool import NgramPool
-from lacli.replicas.replica import Work
 from lacli.session.generation import Answer
 from lacli.session.report import Explanation, against_plain, as_json, as_lines, describe, watching
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, SourceName
-from lacli.stats import Plan, RunStatistics, Step
+from lacli.stats import Plan, ReplicaWork, RunStatistics, Step
 from lacli.tree import Origin
 
 SUFFIX, POOL, MODEL = Origin.SUFFIX, Origin.POOL, Origin.MODEL
 AUTO = DecodeSettings(mode="auto")
-ALONE = {"": Work()}
+ALONE = {"": ReplicaWork()}
 NOBODY: dict[str, str] = {}
 PLAN = Plan(tokens=2.5, seconds=0.012, plain=0.010, reason="")
 
 
 def session(
-    settings: DecodeSettings = AUTO, work: Mapping[str, Work] = ALONE, lost: Mapping[str, str] = NOBODY
+    settings: DecodeSettings = AUTO, work: Mapping[str, ReplicaWork] = ALONE, lost: Mapping[str, str] = NOBODY
 ) -> Session:
     model = SimpleNamespace(path="m.gguf", description="toy 1M F32", devices="CPU")
     made = SimpleNamespace(model=model, engine=SimpleNamespace(cells=100), settings=settings)
@@ -44,7 +43,7 @@ def session(
             sources=settings.sources,
             sampling=SamplingSettings(),
             model_settings=ModelSettings(),
-            decoder=SimpleNamespace(replicas=SimpleNamespace(work=dict(work), lost=dict(lost))),
+            decoder=SimpleNamespace(group=SimpleNamespace(work=dict(work), lost=dict(lost))),
         ),
     )
 
@@ -136,8 +135,8 @@ def test_json_has_the_sources_and_the_plan_in_flat_fields() -> None:
 
 def test_auto_says_how_many_rows_a_step_can_have() -> None:
     assert describe(replace(AUTO, auto_rows=9)) == "auto, at most 9 rows"
-    assert describe(replace(AUTO, back=4)) == "auto, at most 5 rows"
-    assert describe(replace(AUTO, back=4, auto_rows=1)) == "auto, at most 1 row"
+    assert describe(replace(AUTO, max_rollback=4)) == "auto, at most 5 rows"
+    assert describe(replace(AUTO, max_rollback=4, auto_rows=1)) == "auto, at most 1 row"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +160,7 @@ def test_of_auto_it_is_said_how_fast_it_was_and_no_other_mode_is_proposed(plain:
 
 
 def test_copies_are_told_with_what_they_did_and_one_that_failed_stays_in_the_records() -> None:
-    work = {"CPU (1)": Work(60, 300, 0.3), "CPU (2)": Work(1, 4, 0.01), "RPC0": Work()}
+    work = {"CPU (1)": Work(60, 300, 0.3), "CPU (2)": Work(1, 4, 0.01), "RPC0": ReplicaWork()}
     shared = session(work=work, lost={"CPU (2)": "no answer"})
     lines = as_lines(shared, answer(*plain_step()))
     assert words(lines, "replicas") == "CPU (1) 60 parts of 5.0 rows, 5.00 ms each"
@@ -172,7 +171,7 @@ def test_copies_are_told_with_what_they_did_and_one_that_failed_stays_in_the_rec
 
 
 def test_one_copy_that_decodes_alone_is_the_only_one_named() -> None:
-    alone = session(DecodeSettings(mode="plain"), {"CPU (1)": Work()})
+    alone = session(DecodeSettings(mode="plain"), {"CPU (1)": ReplicaWork()})
     lines = as_lines(alone, answer(*plain_step()))
     assert words(lines, "model").endswith(", CPU (1)") and "replicas" not in lines
     assert as_json(alone, answer(*plain_step()))["replicas"] == []

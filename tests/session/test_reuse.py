@@ -65,11 +65,11 @@ def test_every_turn_is_a_fresh_runs(
     for keep, more, limit, truncate in rest:
         if truncate:
             decoder.truncate(keep)
-            assert holds_its_text(decoder, engine) or not decoder.text
-        prompt = [*decoder.text[:keep], *more] or [1]
+            assert holds_its_text(decoder, engine) or not decoder.tokens
+        prompt = [*decoder.tokens[:keep], *more] or [1]
         steps = list(decoder.generate(prompt, limit, reuse=True))
-        assert tokens_of(steps) == plain_tokens(prompt, limit, 400 - chosen.least_outputs + 1, ends)
-        assert decoder.text == prompt + tokens_of(steps)
+        assert tokens_of(steps) == plain_tokens(prompt, limit, 400 - chosen.min_outputs + 1, ends)
+        assert decoder.tokens == prompt + tokens_of(steps)
         assert holds_its_text(decoder, engine)
 
 
@@ -90,7 +90,7 @@ def knowledge(decoder: Decoder) -> Any:
     """All that a mode has learned of a text."""
     pool = decoder.pool
     known = {key: set(pool.lookup(key)) for key in range(VOCABULARY)}
-    mode: Any = decoder._mode
+    mode: Any = decoder._text.mode
     index = getattr(mode._mode, "_index", None)
     matching = [(each._latest, each._earlier, each._matches) for each, _ in getattr(mode._mode, "_chains", ())]
     return known, vars(index) if index else None, matching
@@ -105,7 +105,7 @@ def test_what_was_learned_follows_the_text(mode: Any, prompt: list[int], length:
     decoder, fresh = (Decoder(engine_for(chosen), chosen) for _ in range(2))
     list(decoder.generate(prompt, 20))
     decoder.truncate(length)
-    now = [*decoder.text, *more] or [1]
+    now = [*decoder.tokens, *more] or [1]
     list(decoder.generate(now, 1, reuse=True))
     list(fresh.generate(now, 1))
     assert knowledge(decoder) == knowledge(fresh)
@@ -115,7 +115,7 @@ def test_the_pool_is_kept_between_turns_and_makes_the_second_one_shorter() -> No
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4, pool_prompt=False)
     decoder, fresh = (Decoder(engine_for(chosen), chosen) for _ in range(2))
     list(decoder.generate([1, 2, 3], 40))
-    prompt = [*decoder.text, 1, 2, 3]
+    prompt = [*decoder.tokens, 1, 2, 3]
     assert len(list(decoder.generate(prompt, 40, reuse=True))) < len(list(fresh.generate(prompt, 40)))
 
 
@@ -123,8 +123,8 @@ def test_at_a_turns_beginning_the_text_is_fresher_than_what_the_window_found() -
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=1)
     decoder = Decoder(engine_for(chosen), chosen)
     list(decoder.generate([1, 2, 3], 40))
-    text = list(decoder.text)
-    decoder._mode.begin(text)
+    text = list(decoder.tokens)
+    decoder._text.mode.begin(text)
     last = {text[first]: tuple(text[first + 1 : first + 3]) for first in range(len(text) - 2)}
     assert {key: next(iter(decoder.pool.lookup(key))) for key in last} == last
 
@@ -134,16 +134,14 @@ def test_at_a_turns_beginning_the_text_is_fresher_than_what_the_window_found() -
 def test_another_mode_goes_on_with_the_same_cache(
     first: DecodeSettings, second: DecodeSettings, prompt: list[int], more: list[int]
 ) -> None:
-    second = replace(second, ordered=first.ordered, least_outputs=first.least_outputs)
+    second = replace(second, ordered=first.ordered, min_outputs=first.min_outputs)
     largest = max(first, second, key=lambda each: each.sequences)
-    engine = FakeEngine(
-        256, 256, largest.sequences, VOCABULARY, ordered=first.ordered, least_outputs=first.least_outputs
-    )
+    engine = FakeEngine(256, 256, largest.sequences, VOCABULARY, ordered=first.ordered, min_outputs=first.min_outputs)
     decoder = Decoder(engine, first)
     list(decoder.generate(prompt, 15))
     held = engine.held()
     decoder.change(second, None)
-    prompt = [*decoder.text, *more]
+    prompt = [*decoder.tokens, *more]
     assert tokens_of(list(decoder.generate(prompt, 15, reuse=True))) == plain_tokens(prompt, 15)
     assert decoder.reused == min(len(held), len(prompt) - 1)
     assert holds_its_text(decoder, engine)
@@ -153,7 +151,7 @@ def test_a_sampler_starts_each_turn_as_it_starts_a_fresh_run() -> None:
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
     decoder = Decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
     list(decoder.generate([1, 2, 3], 20))
-    prompt = [*decoder.text, 5, 6]
+    prompt = [*decoder.tokens, 5, 6]
     fresh = Decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
     assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == tokens_of(list(fresh.generate(prompt, 20)))
 
@@ -220,8 +218,8 @@ def spoiled(new: Callable[[], tuple[Decoder, FakeEngine]], keep: int | None, lin
     decoder, engine = new()
     list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
     with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
-        list(decoder.generate([*decoder.text[:8], 7, 3], 20, reuse=True, keep=keep))
-    third = [*decoder.text[:9], 2]
+        list(decoder.generate([*decoder.tokens[:8], 7, 3], 20, reuse=True, keep=keep))
+    third = [*decoder.tokens[:9], 2]
     assert tokens_of(list(decoder.generate(third, 4, reuse=True))) == plain_tokens(third, 4), line
     assert holds_its_text(decoder, engine)
     return lines.ran
@@ -260,17 +258,17 @@ def test_a_model_that_cannot_forget_a_part_decodes_the_whole_prompt_again(
     chosen = DecodeSettings(mode="plain")
     decoder = Decoder(Recurrent(256, 256, 1, VOCABULARY), chosen)
     list(decoder.generate(prompt, 10))
-    grown = keep >= len(decoder.text)
-    held = len(decoder.text) - 1
-    second = [*decoder.text[:keep], *more, 3]
+    grown = keep >= len(decoder.tokens)
+    held = len(decoder.tokens) - 1
+    second = [*decoder.tokens[:keep], *more, 3]
     assert tokens_of(list(decoder.generate(second, 10, reuse=True))) == plain_tokens(second, 10)
     if grown:
         assert decoder.reused == held
-    elif decoder.text[:keep] + [3] != second:
+    elif decoder.tokens[:keep] + [3] != second:
         assert decoder.reused in (0, held)
 
 
-shiftable = any_settings.filter(lambda chosen: not chosen.ordered and chosen.least_outputs == 1)
+shiftable = any_settings.filter(lambda chosen: not chosen.ordered and chosen.min_outputs == 1)
 
 
 @given(shiftable, prompts, st.integers(42, 60), st.integers(0, 10))
@@ -285,11 +283,11 @@ def test_a_full_context_that_is_shifted_gives_the_same_tokens_in_every_mode(
     steps = list(decoder.generate(prompt, 120, keep=keep))
     assert tokens_of(steps) == tokens_of(list(plain.generate(prompt, 120, keep=keep)))
     assert len(tokens_of(steps)) == 120 and all(step.finish != "length" for step in steps[:-1])
-    assert decoder.text[:keep] == prompt[:keep]
-    assert decoder.text == plain.text and holds_its_text(decoder, engine)
+    assert decoder.tokens[:keep] == prompt[:keep]
+    assert decoder.tokens == plain.text and holds_its_text(decoder, engine)
 
 
 def test_without_a_shift_a_full_context_ends_the_text() -> None:
     decoder = Decoder(FakeEngine(50, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
     steps = list(decoder.generate([1, 2, 3], 120))
-    assert steps[-1].finish == "length" and len(decoder.text) == 51
+    assert steps[-1].finish == "length" and len(decoder.tokens) == 51
