@@ -22,6 +22,7 @@ from time import perf_counter
 
 from benchmarks.core import PROMPTS, ms, print_table
 from benchmarks.keeping import KeepingNothing, LearningAnew, Unforgetting
+from lacli.auto.mode import AutoModes
 from lacli.chat.conversation import Chat, Conversation, PromptTokens
 from lacli.chat.settings import ChatSettings
 from lacli.decode import Decoder
@@ -70,7 +71,7 @@ class Bench(Session):
     def chat(self, kind: type[Decoder], decoding: DecodeSettings, sampling: SamplingSettings) -> Chat:
         """A new conversation."""
         self.adapt(decoding, sampling)
-        self.decoder = kind(self.engine, self.settings, self._verifier())
+        self.decoder = kind(self.engine, self.settings, self._verifier(), make_mode=AutoModes())
         return Chat(self, ChatSettings(self.settings, sampling, self.limit), Conversation())
 
 

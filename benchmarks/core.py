@@ -28,6 +28,7 @@ import numpy as np
 
 from benchmarks.rivals.programs import Program
 from lacli import batch
+from lacli.auto.mode import AutoModes
 from lacli.decode import Decoder
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
@@ -90,7 +91,7 @@ class Run:
 
 def run(engine: LlamaEngine, settings: DecodeSettings, prompt: list[int], limit: int) -> Run:
     statistics = RunStatistics(prompt_tokens=len(prompt))
-    decoder = Decoder(engine, settings)
+    decoder = Decoder(engine, settings, make_mode=AutoModes())
     begin = perf_counter()
     for step in decoder.generate(prompt, limit):
         statistics.add(step)
@@ -137,7 +138,8 @@ def plain(bench: Bench) -> Iterator[list[str]]:
             for question, _ in product(texts, range(bench.repeats)):
                 prompt = bench.prompt(question)
                 bare += intervals(bare_loop(engine, prompt, bench.limit))
-                ours += intervals([perf_counter() for _ in Decoder(engine, settings).generate(prompt, bench.limit)])
+                decoder = Decoder(engine, settings, make_mode=AutoModes())
+                ours += intervals([perf_counter() for _ in decoder.generate(prompt, bench.limit)])
             ratios.append(median(bare) / median(ours))
             yield [name, f"{ms(median(bare)):.3f}", f"{ms(median(ours)):.3f}", f"{ratios[-1]:.3f}"]
     yield ["all", "", "", f"{geometric_mean(ratios):.3f}"]

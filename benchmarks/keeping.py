@@ -32,13 +32,15 @@ class KeepingNothing(LearningAnew):
 class Unforgetting(Decoder):
     """Goes on to guess from what was taken back."""
 
-    def _new_mode(self) -> Mode:
+    def _new_mode(self, before: Mode | None = None) -> Mode:
         match self.settings.mode:
             case "lookup":
                 return UnforgettingLookup(self.settings)
             case "lookahead":
-                return UnforgettingLookahead(self.settings, self.pool, self._engine.vocabulary, self._engine.is_end)
-        return super()._new_mode()
+                return UnforgettingLookahead(
+                    self.settings, self.pool, self.group.engine.vocabulary, self.group.engine.is_end
+                )
+        return super()._new_mode(before)
 
 
 class UnforgettingLookahead(Lookahead):

@@ -65,7 +65,7 @@ MUTANTS = (
         "lacli/pool.py",
         "self._next = min(self._next, max(length - ngram + 1, 0))",
         "self._next = min(self._next, max(length, 0))",
-        ("tests/test_taught.py",),
+        ("tests/test_pool.py",),
     ),
     # The window.
     Mutant("lacli/window.py", "first[1 : column + 1]", "first[:column]", ("tests/test_window.py", *LOOP)),
@@ -77,7 +77,7 @@ MUTANTS = (
         "lacli/window.py",
         "window.shift(accepted - 1)",
         "window.shift(accepted)",
-        ("tests/test_columns.py", "tests/test_window.py"),
+        ("tests/test_window.py",),
     ),
     # The tree and the batch.
     Mutant(
@@ -109,12 +109,15 @@ MUTANTS = (
     ),
     # The cache's calls.
     Mutant(
-        "lacli/cache.py", "self._engine.copy(owner, 0, start, end)", "self._engine.copy(owner, 0, start, end - 1)", LOOP
+        "lacli/cache.py",
+        "self._engine.copy(self.first + owner, self.first, start, end)",
+        "self._engine.copy(self.first + owner, self.first, start, end - 1)",
+        LOOP,
     ),
     Mutant(
         "lacli/cache.py",
-        "self._engine.remove(sequence, start, ALL)",
-        "self._engine.remove(sequence, start + 1, ALL)",
+        "self._engine.remove(self.first + sequence, start, ALL)",
+        "self._engine.remove(self.first + sequence, start + 1, ALL)",
         LOOP,
     ),
     Mutant(
@@ -123,7 +126,7 @@ MUTANTS = (
         "            self._shared[sequence] = end\n",
         LOOP,
     ),
-    Mutant("lacli/cache.py", "gone = self._engine.remove(self._every, end, ALL)", "gone = True", LOOP),
+    Mutant("lacli/cache.py", "gone = self._remove_from(end)", "gone = True", LOOP),
     Mutant(
         "lacli/cache.py",
         "self._shared = [min(shared, length) for shared in self._shared]",
@@ -132,8 +135,8 @@ MUTANTS = (
     ),
     Mutant(
         "lacli/cache.py",
-        "self._engine.shift(0, keep + count, ALL, -count)",
-        "self._engine.shift(0, keep + count, ALL, -count - 1)",
+        "self._engine.shift(self.first, n_keep + count, ALL, -count)",
+        "self._engine.shift(self.first, n_keep + count, ALL, -count - 1)",
         ("tests/chat/test_conversation.py", *LOOP),
     ),
     # Verification and the loop.
@@ -159,8 +162,8 @@ MUTANTS = (
     Mutant("lacli/decode.py", "count == remaining", "count + 1 == remaining", LOOP),
     Mutant(
         "lacli/decode.py",
-        "self.replicas.cut(min(same, len(prompt) - 1))",
-        "self.replicas.cut(same)",
+        "self.group.cut(min(same, len(prompt) - 1))",
+        "self.group.cut(same)",
         ("tests/session/test_reuse.py", "tests/chat/test_conversation.py"),
     ),
     Mutant("lacli/decode.py", "room = len(tree) // 2", "room = 0", LOOP),

@@ -19,11 +19,12 @@ from time import perf_counter
 from typing import ParamSpec, TypeVar
 
 from benchmarks.core import PROMPTS, Bench
+from lacli.auto.mode import AutoModes
 from lacli.decode import Decoder
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.devices import physical_cores
-from lacli.replicas.group import Replicas
+from lacli.replicas.group import ReplicaGroup
 from lacli.settings import MODES, DecodeSettings
 from lacli.stats import RunStatistics
 from lacli.text.format import markdown
@@ -32,10 +33,10 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 PARTS = {
-    "dealing": (True, "_deal"),
+    "dealing": (True, "_partitioned"),
     "making ready": (False, "prepare"),
     "merging": (True, "choices"),
-    "keeping": (True, "keep"),
+    "keeping": (True, "commit"),
 }
 """What is done in a step beside decoding, and by what: a method of the group, or of each replica. Trees are dealt out,
 batches written, choices merged, and each cache made to hold what was accepted; a single replica needs no dealing."""
@@ -80,7 +81,7 @@ Pairs = Sequence[tuple[Answer, Answer]]
 """The answers of one replica and of several to the same prompts."""
 
 
-def watched(replicas: Replicas, parts: dict[str, float]) -> None:
+def watched(replicas: ReplicaGroup, parts: dict[str, float]) -> None:
     """Add up the time of each of PARTS from now on."""
 
     def timed(name: str, call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -94,19 +95,19 @@ def watched(replicas: Replicas, parts: dict[str, float]) -> None:
         return measured
 
     for name, (group, method) in PARTS.items():
-        for each in [replicas] if group else replicas.crew.members:
+        for each in [replicas] if group else replicas.replicas:
             setattr(each, method, timed(name, getattr(each, method)))
 
 
 def answer(engines: Sequence[LlamaEngine], decoding: DecodeSettings, prompt: list[int], limit: int) -> Answer:
-    others = {f"{place}": engine for place, engine in enumerate(engines[1:], start=2)}
-    decoder = Decoder(engines[0], decoding, others=others)
+    group = ReplicaGroup({f"{place}": engine for place, engine in enumerate(engines, start=1)})
+    decoder = Decoder(group, decoding, make_mode=AutoModes())
     found = Answer(RunStatistics(prompt_tokens=len(prompt)))
-    watched(decoder.group, found.parts)
+    watched(group, found.parts)
     begin = perf_counter()
     for step in decoder.generate(prompt, limit):
         found.statistics.add(step)
-        found.decoding += max(replica.decode_s + replica.choose_s for replica, *_ in decoder.group._shares)
+        found.decoding += max(replica.decode_s + replica.choose_s for replica, *_ in group._shares)
     found.seconds = perf_counter() - begin - decoder.prompt_s
     return found
 

@@ -15,6 +15,7 @@ from statistics import mean, median, stdev
 from time import perf_counter
 
 from benchmarks.core import PROMPTS, Bench
+from lacli.auto.mode import AutoModes
 from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.hub.names import demo_model
@@ -67,7 +68,7 @@ def share(bench: Bench) -> None:
                 LlamaEngine(bench.model, bench.settings, decode, backend_greedy=False) as engine,
                 TimedSampler(bench.model, sampling) as sampler,
             ):
-                decoder = Decoder(engine, decode, verifier(sampler, sampling))
+                decoder = Decoder(engine, decode, verifier(sampler, sampling), make_mode=AutoModes())
                 steps = list(decoder.generate(prompt, bench.limit))
                 tokens = sum(len(step.tokens) for step in steps)
                 whole = [step.decode_s + step.choose_s + step.cache_s + step.python_s for step in steps]
@@ -103,7 +104,9 @@ def step_compression(
     steps = tokens = 0
     with LlamaSampler(bench.model, sampling) as sampler:
         for question in questions:
-            decoder = Decoder(engine, decode, None if sampling.greedy else verifier(sampler, sampling))
+            decoder = Decoder(
+                engine, decode, None if sampling.greedy else verifier(sampler, sampling), make_mode=AutoModes()
+            )
             for step in decoder.generate(bench.prompt(question), bench.limit):
                 steps += 1
                 tokens += len(step.tokens)

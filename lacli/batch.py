@@ -1,6 +1,6 @@
 """A batch of one llama_decode call as plain arrays: tokens, positions, sequence ids and which rows give logits.
 
-Only the arrays are built here; `tree.py` decides which tokens go in and `llama.py` hands them to the library.
+`tree.py` says which tokens go in, `llamacpp/context.py` hands the arrays to the library.
 
 One step of lookahead with W = 5, N = 4, G = 2 before anything is merged. I is the input, C a candidate's token, a digit
 the window row; positions are relative to the input's; `=` marks the rows whose choice is read (the input, every
@@ -53,30 +53,33 @@ class Batch:
         self.outputs = np.zeros(rows, np.int8)
         self.rows = 0
         self.wanted = 0
-        self._single = False
+        self._single: int | None = None
         self._make_room(rows)
 
     def __len__(self) -> int:
         return self.rows
 
-    def set_tree(self, tree: Branches, past: int, again: Sequence[int] = ()) -> Batch:
-        """The rows of a step: node k of the tree is row k, at position past + its depth.
+    def set_tree(self, tree: Branches, past: int, again: Sequence[int] = (), first: int = 0) -> Batch:
+        """Write the rows of a step: node k of the tree is row k, at position `past` + its depth.
 
-        again: tokens that come before the input and are not in the cache; their rows are the first ones.
+        `again`: tokens before the input that the cache lacks; their rows come first. `first`: the sequence id that the
+        tree's sequence 0 stands for.
         """
-        if self._single and len(tree.tokens) == 1 == len(tree.sequences[0]) and not again:
+        if self._single == first and len(tree.tokens) == 1 == len(tree.sequences[0]) and not again:
             # Plain decoding repeats this shape at every step, and there nothing hides what Python costs.
             self.tokens[0], self.positions[0] = tree.tokens[0], past
             return self
         count = len(again)
         positions = [*range(past, past + count), *(past + count + depth for depth in tree.depths)]
         sequences = [tree.sequences[ROOT]] * count + tree.sequences
+        if first:
+            sequences = [[first + sequence for sequence in ids] for ids in sequences]
         return self.set_rows([*again, *tree.tokens], positions, sequences, [False] * count + tree.verified)
 
-    def set_tokens(self, tokens: Sequence[int], past: int) -> Batch:
-        """The rows of a piece of prompt: sequence 0, no logits wanted."""
+    def set_tokens(self, tokens: Sequence[int], past: int, sequence: int = 0) -> Batch:
+        """Write the rows of a piece of prompt, in one sequence and with no logits wanted."""
         rows = len(tokens)
-        return self.set_rows(tokens, range(past, past + rows), [(0,)] * rows, [False] * rows)
+        return self.set_rows(tokens, range(past, past + rows), [(sequence,)] * rows, [False] * rows)
 
     def set_rows(
         self,
@@ -85,7 +88,7 @@ class Batch:
         sequences: Sequence[Sequence[int]],
         outputs: Sequence[bool],
     ) -> Batch:
-        """Rows as they are given; a batch goes into the cache as it stands here."""
+        """Write rows as they are given; they go into the cache in this order."""
         # Sums over a few dozen rows are faster in lists; numpy is for the one copy into llama.cpp's memory.
         rows = self.rows = len(tokens)
         counts = [len(ids) for ids in sequences]
@@ -100,7 +103,7 @@ class Batch:
         self.sequence_pointers[:rows] = list(accumulate(sizes, initial=self._ids_address))
         self.outputs[:rows] = outputs
         self.wanted = sum(outputs)
-        self._single = rows == len(ids) == self.wanted == 1
+        self._single = ids[0] if rows == len(ids) == self.wanted == 1 else None
         return self
 
     def _make_room(self, ids: int) -> None:
@@ -110,10 +113,10 @@ class Batch:
 
 
 def from_tree(tree: Tree, past: int) -> Batch:
-    """A new batch of a step's rows."""
+    """Make a new batch of a step's rows."""
     return Batch(len(tree)).set_tree(tree, past)
 
 
-def from_tokens(tokens: Sequence[int], past: int) -> Batch:
-    """A new batch of a prompt's rows."""
-    return Batch(len(tokens)).set_tokens(tokens, past)
+def from_tokens(tokens: Sequence[int], past: int, sequence: int = 0) -> Batch:
+    """Make a new batch of a prompt's rows."""
+    return Batch(len(tokens)).set_tokens(tokens, past, sequence)

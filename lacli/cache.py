@@ -1,39 +1,49 @@
-"""Which tokens the cache holds and for which sequences: prefill, what stays after a step, cutting back.
+"""Which tokens the cache holds for which sequences, and the engine that decodes a text's steps into it.
 
-All sequence calls of a decode go through here, each limited to the positions it is about: an unlimited one walks
+All sequence calls of a decode go through `Cache`, each limited to the positions it is about: an unlimited one walks
 the cache's per-sequence bookkeeping and costs milliseconds at a few thousand tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 from time import perf_counter
 
-from lacli.batch import from_tokens
-from lacli.engine import Engine
-from lacli.tree import ROOT, Branches
+from lacli.batch import Batch, from_tokens
+from lacli.engine import Engine, EngineGroup, Floats, Successors
+from lacli.tree import ROOT, Branches, Tree
 
 ALL = -1
 """As a sequence: every one. As an end: to the end."""
 
 PREFILL_ROWS = 512
-"""Rows of a prefill call: llama.cpp computes no more at once anyway, and Ctrl-C is heard between calls."""
+"""Rows of a prefill call: llama.cpp computes no more at once anyway (n_ubatch), and Ctrl-C is heard between calls."""
 
 
 class Cache:
-    """The tokens 0 .. past-1 of sequence 0, and how far the other sequences share them.
+    """The tokens 0 .. past-1 of a text in its own sequence, and how far its other sequences share them.
 
-    past: tokens held; the next input goes to this position. seconds: time spent in sequence calls. After the
+    `past`: tokens held; the next input goes to this position. `seconds`: time spent in sequence calls. After the
     prefill a sequence is brought up to date when a tree next uses it, not before: idle ones cost nothing.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, sequences: range | None = None) -> None:
+        """`sequences`: the ids that belong to the text, its own first; all of the engine's by default.
+
+        Trees count them from 0, and only the calls of the engine know where they begin.
+        """
         self._engine = engine
+        self._sequences = sequences or range(engine.sequences)
+        self._owns_all = self._sequences == range(engine.sequences)
         self.past = 0
         self.seconds = 0.0
-        self._shared = [0] * engine.sequences
-        # A recurrent model has one sequence and does not know -1.
-        self._every = ALL if engine.sequences > 1 else 0
+        self._shared = [0] * len(self._sequences)
+
+    @property
+    def first(self) -> int:
+        """The id of the text's own sequence."""
+        return self._sequences.start
 
     @property
     def room(self) -> int:
@@ -43,23 +53,23 @@ class Cache:
     def prefill(self, tokens: Sequence[int]) -> None:
         """Decode tokens in batches, without logits."""
         rows = min(self._engine.batch_rows, PREFILL_ROWS)
-        for first in range(0, len(tokens), rows):
-            piece = tokens[first : first + rows]
-            fits = self._engine.decode(from_tokens(piece, self.past))
+        for begin in range(0, len(tokens), rows):
+            piece = tokens[begin : begin + rows]
+            fits = self._engine.decode(from_tokens(piece, self.past, self.first))
             assert fits, "the caller checks the prompt against the context"
             self.past += len(piece)
 
     def share(self, tree: Branches) -> None:
-        """Give every sequence of a tree what sequence 0 holds, before the tree is decoded."""
+        """Give every sequence of a tree what the text's own holds, before the tree is decoded."""
         if len(tree.sequences[ROOT]) > 1:
             begin = perf_counter()
             self._share(tree.sequences[ROOT][1:])
             self.seconds += perf_counter() - begin
 
-    def keep(self, tree: Branches, nodes: Sequence[int], again: int = 0) -> None:
-        """After a decode: sequence 0 holds the input and the accepted nodes, and nothing else of the tree is left.
+    def commit(self, tree: Branches, nodes: Sequence[int], again: int = 0) -> None:
+        """After a decode, hold the input and the accepted `nodes`, and nothing else of the tree.
 
-        again: how many tokens were decoded before the input, to be kept as well.
+        `again`: tokens that were decoded before the input, to be held as well.
         """
         start = self.past + again + 1
         self.past = end = start + len(nodes)
@@ -69,12 +79,12 @@ class Cache:
         begin = perf_counter()
         owner = tree.sequences[nodes[-1]][0] if nodes else 0
         if owner:
-            self._engine.copy(owner, 0, start, end)
+            self._engine.copy(self.first + owner, self.first, start, end)
             for sequence in others:
-                self._engine.remove(sequence, start, ALL)
+                self._engine.remove(self.first + sequence, start, ALL)
         else:
-            # The path is a chain in sequence 0, or there is none: what follows it goes, in one call.
-            gone = self._engine.remove(self._every, end, ALL)
+            # The path is a chain in the text's own sequence, or there is none: what follows it goes.
+            gone = self._remove_from(end)
             assert gone, "a step has no more guesses than the model can take back"
         for sequence in others:
             self._shared[sequence] = start
@@ -86,20 +96,20 @@ class Cache:
         before = self.past
         length = self.past = min(length, before)
         self._shared = [min(shared, length) for shared in self._shared]
-        if not self._engine.remove(self._every, length, ALL):
+        if not self._remove_from(length):
             self.past = before
             return False
         return True
 
-    def shift(self, keep: int, count: int) -> None:
-        """Drop `count` tokens after the first `keep`; those behind them move up (llama.cpp's context shift).
+    def shift(self, n_keep: int, count: int) -> None:
+        """Drop `count` tokens after the first `n_keep`; those behind them move up (llama.cpp's context shift).
 
-        Only the first `keep` are held on to until the caller's text says the same and it calls `grow`.
+        Only the first `n_keep` are held on to until the caller's text says the same and it calls `grow`.
         """
-        self.past = keep
+        self.past = n_keep
         self.unshare()
-        self._engine.remove(0, keep, keep + count)
-        self._engine.shift(0, keep + count, ALL, -count)
+        self._engine.remove(self.first, n_keep, n_keep + count)
+        self._engine.shift(self.first, n_keep + count, ALL, -count)
 
     def grow(self, past: int) -> None:
         """Hold on to the tokens up to `past`, which are decoded."""
@@ -107,18 +117,168 @@ class Cache:
 
     def unshare(self) -> None:
         """Take everything from the sequences but the first; each gets it again when it is next used."""
-        self._shared = [0] * self._engine.sequences
-        for sequence in range(1, self._engine.sequences):
+        self._shared = [0] * len(self._sequences)
+        for sequence in self._sequences[1:]:
             self._engine.remove(sequence, 0, ALL)
 
     def clear(self) -> None:
         """Forget everything."""
         self.past = 0
-        self._shared = [0] * self._engine.sequences
-        self._engine.clear()
+        self._shared = [0] * len(self._sequences)
+        if self._owns_all:
+            self._engine.clear()
+        else:
+            self._remove_from(0)
+
+    def _remove_from(self, position: int) -> bool:
+        """Take the positions from `position` on from all sequences; False where the model cannot."""
+        # A recurrent model has one sequence a text and does not know -1.
+        if self._owns_all and len(self._sequences) > 1:
+            return self._engine.remove(ALL, position, ALL)
+        return all([self._engine.remove(sequence, position, ALL) for sequence in self._sequences])
 
     def _share(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:
             if self._shared[sequence] < self.past:
-                self._engine.copy(0, sequence, self._shared[sequence], self.past)
+                self._engine.copy(self.first, self.first + sequence, self._shared[sequence], self.past)
                 self._shared[sequence] = self.past
+
+
+class SingleEngine(EngineGroup):
+    """One engine with its cache and its batch.
+
+    `output_choices`: the most probable token after each output row of the last batch. `decode_s`, `choose_s`: seconds
+    that decoding it and reading them took.
+    """
+
+    def __init__(self, engine: Engine, sequences: range | None = None) -> None:
+        """`sequences`: as `Cache` takes them."""
+        self._engine = engine
+        self.cache = Cache(engine, sequences)
+        self.output_choices: list[int] = []
+        self.decode_s = self.choose_s = 0.0
+        self._batch = Batch(engine.batch_rows)
+        self._branches: Branches = Tree(0)
+        self._again = 0
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    @property
+    def past(self) -> int:
+        return self.cache.past
+
+    @property
+    def cells(self) -> int:
+        return self._engine.cells
+
+    @property
+    def cache_s(self) -> float:
+        return self.cache.seconds
+
+    @property
+    def rows(self) -> int:
+        return len(self._batch)
+
+    @property
+    def times(self) -> tuple[float, float]:
+        return self.decode_s, self.choose_s
+
+    def behind(self, tokens: Sequence[int]) -> int:
+        """Tokens before the input that the cache lacks."""
+        return len(tokens) - 1 - self.cache.past
+
+    def rows_beside(self, tokens: Sequence[int]) -> int:
+        """Rows that the next batch has left beside the tokens that the cache lacks."""
+        return self.cache.room - self.behind(tokens)
+
+    def room(self, tokens: Sequence[int]) -> int:
+        rows = self.rows_beside(tokens)
+        # What fills a batch alone is decoded before the step.
+        return min(rows if rows > 0 else self._engine.batch_rows, self._engine.cells - (len(tokens) - 1))
+
+    def prefill(self, tokens: Sequence[int], *, everybody: bool = True) -> float:
+        begin = perf_counter()
+        self.cache.prefill(tokens[self.cache.past :])
+        return perf_counter() - begin
+
+    def decode(self, tokens: Sequence[int], tree: Tree) -> bool:
+        if self.rows_beside(tokens) < len(tree):
+            self.prefill(tokens[:-1])
+            if self.rows_beside(tokens) < len(tree):
+                return False
+        self.prepare(tokens, tree)
+        return self.run()
+
+    def prepare(self, tokens: Sequence[int], branches: Branches) -> None:
+        """Make a batch of what the cache lacks of a text and of rows of its step."""
+        again = tokens[self.cache.past : -1]
+        self._again = len(again)
+        self._branches = branches
+        self.cache.share(branches)
+        self._batch.set_tree(branches, self.cache.past, again, self.cache.first)
+
+    def run(self) -> bool:
+        """Decode the batch and read its choices; False, with nothing changed, for want of cells."""
+        begin = perf_counter()
+        if not self._engine.decode(self._batch):
+            return False
+        decoded = perf_counter()
+        self.output_choices = self._engine.greedy().tolist()
+        self.choose_s = perf_counter() - decoded
+        self.decode_s = decoded - begin
+        return True
+
+    def choices(self) -> Mapping[int, int]:
+        return dict(zip(self._outputs(), self.output_choices, strict=True))
+
+    def logits(self) -> Callable[[int], Floats]:
+        rows = {node: row for row, node in enumerate(self._outputs())}
+        return lambda node: self._engine.row_logits(rows[node])
+
+    def successors(self, count: int) -> Successors:
+        return self._engine.successors(count)
+
+    def commit(self, nodes: Sequence[int], *, ordered: bool) -> None:
+        if ordered:
+            nodes = [row for place, row in enumerate(nodes, start=1) if row == place]
+        self.cache.commit(self._branches, nodes, self._again)
+
+    def cut(self, length: int) -> None:
+        if not self.cache.truncate(length):
+            self.cache.clear()
+
+    def clear(self) -> None:
+        self.cache.clear()
+
+    def unshare(self) -> None:
+        self.cache.unshare()
+
+    def shift(self, tokens: Sequence[int], n_keep: int, count: int) -> None:
+        self.cache.shift(n_keep, count)
+
+    def grow(self, past: int) -> None:
+        self.cache.grow(past)
+
+    def time_plain_step(self, tokens: Sequence[int], repeats: int, min_outputs: int) -> float:
+        start = max(self.cache.past - repeats, 0)
+        if not self.cache.truncate(start):
+            return 0.0
+        times = []
+        try:
+            for token in tokens[start:-1]:
+                begin = perf_counter()
+                tree = Tree(token)
+                if min_outputs > 1:
+                    tree.pad()
+                self._engine.decode(self._batch.set_tree(tree, self.cache.past, (), self.cache.first))
+                self._engine.greedy()
+                self.cache.commit(tree, ())
+                times.append(perf_counter() - begin)
+        finally:
+            self.cut(self.cache.past)
+        return median(times) if times else 0.0
+
+    def _outputs(self) -> list[int]:
+        return [node for node, wanted in enumerate(self._branches.verified) if wanted]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
+from lacli.stats import ReplicaWork
+from lacli.tree import Tree
 
 Floats = npt.NDArray[np.floating]
 
@@ -81,13 +84,121 @@ class Engine(Protocol):
         """Whether cached tokens can be given other positions."""
 
     def shift(self, sequence: int, start: int, end: int, by: int) -> None:
-        """Move positions start .. end-1 of a sequence by so many; no other sequence may own those cells."""
+        """Move positions start .. end-1 of a sequence by `by`; no other sequence may own those cells."""
 
     def clear(self) -> None:
         """Empty the cache."""
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends a generation (llama_vocab_is_eog)."""
+
+
+class EngineGroup(ABC):
+    """What decodes the steps of one text: a single engine, or replicas that share the rows of each step.
+
+    `tokens` is always the whole text: the cache holds a beginning of it, and its last token is the next step's input.
+    """
+
+    @property
+    @abstractmethod
+    def engine(self) -> Engine:
+        """One that speaks for all, which are of one model and size."""
+
+    @property
+    @abstractmethod
+    def past(self) -> int:
+        """Tokens of the text that at least one cache holds."""
+
+    @property
+    @abstractmethod
+    def cells(self) -> int:
+        """Tokens that every cache can hold."""
+
+    @property
+    @abstractmethod
+    def cache_s(self) -> float:
+        """Seconds of sequence calls so far."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Rows of the last step; those that several replicas have decoded count for each."""
+
+    @property
+    @abstractmethod
+    def times(self) -> tuple[float, float]:
+        """Seconds of decoding the last step and of reading its choices."""
+
+    @property
+    def work(self) -> Mapping[str, ReplicaWork]:
+        """What each replica has decoded of this answer, by its name; nothing where there is one engine."""
+        return {}
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """Why replicas were dropped, by their names."""
+        return {}
+
+    def begin(self) -> None:  # noqa: B027  # one engine counts no work
+        """Count work anew: another answer begins."""
+
+    @abstractmethod
+    def room(self, tokens: Sequence[int]) -> int:
+        """Rows that the next step's tree may have."""
+
+    @abstractmethod
+    def prefill(self, tokens: Sequence[int], *, everybody: bool = True) -> float:
+        """Decode what is missing of a text's beginning; return the seconds that all replicas need for it together.
+
+        `everybody`: bring every replica up to date, not just one.
+        """
+
+    @abstractmethod
+    def decode(self, tokens: Sequence[int], tree: Tree) -> bool:
+        """Decode a step; False, with nothing changed, when it finds no cells."""
+
+    @abstractmethod
+    def choices(self) -> Mapping[int, int]:
+        """The most probable token after each output node of the last step."""
+
+    @abstractmethod
+    def logits(self) -> Callable[[int], Floats]:
+        """A function that returns the logits, (vocabulary,), after an output node of the last step."""
+
+    @abstractmethod
+    def successors(self, count: int) -> Successors:
+        """The `count` most probable tokens after each output node of the last step, in the tree's order."""
+
+    @abstractmethod
+    def commit(self, nodes: Sequence[int], *, ordered: bool) -> None:
+        """Hold on to the input and the accepted `nodes` of the last step.
+
+        `ordered`: hold only cells in the order of the text, which those behind other guesses are not.
+        """
+
+    @abstractmethod
+    def cut(self, length: int) -> None:
+        """Cut the caches back to the first `length` tokens; a model that cannot forget a part forgets all."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget everything."""
+
+    @abstractmethod
+    def unshare(self) -> None:
+        """Mend what an interrupt may have left: sequences that own more than is known."""
+
+    @abstractmethod
+    def shift(self, tokens: Sequence[int], n_keep: int, count: int) -> None:
+        """Drop `count` tokens after the first `n_keep`, as `Cache.shift` does."""
+
+    @abstractmethod
+    def grow(self, past: int) -> None:
+        """Hold on to the tokens up to `past`, which are decoded."""
+
+    @abstractmethod
+    def time_plain_step(self, tokens: Sequence[int], repeats: int, min_outputs: int) -> float:
+        """Median seconds of a one-row step: the last `repeats` tokens are decoded again, one by one."""
 
 
 class Distribution(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from lacli.engine import Engine, Successors
 from lacli.pool import NgramPool, TextNgrams
@@ -14,12 +14,9 @@ from lacli.stats import Plan
 from lacli.tree import Origin, Tree
 from lacli.window import WINDOW_SEED, WindowBranch
 
-if TYPE_CHECKING:
-    from lacli.auto.mode import Experience
-
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two texts have in common at their beginning."""
+    """Count the tokens that two texts have in common at their beginning."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(left), len(right)))
 
@@ -27,9 +24,9 @@ def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
 class Outcome(NamedTuple):
     """A verified step.
 
-    choices: the most probable token after each output node. nodes: the accepted guesses. rows: of the batch. seconds:
-    what it took so far. successors: the most probable tokens after each output node, of at most so many. clock: says
-    the time by which `seconds` were counted.
+    `choices`: the most probable token after each output node. `nodes`: the accepted guesses. `rows`: of the batch.
+    `seconds`: what it took so far. `successors`: returns up to a given number of probable tokens after each output
+    node. `clock`: the one by which `seconds` were counted.
     """
 
     choices: Mapping[int, int]
@@ -41,29 +38,29 @@ class Outcome(NamedTuple):
 
     @property
     def accepted(self) -> int:
-        """How many tokens the step brought, the model's own among them."""
+        """Tokens that the step brought, the model's own among them."""
         return 1 + len(self.nodes)
 
 
 class Mode:
-    """Guesses for one text after another, of which each may go on from the one before.
+    """Guesses for a text, which may go on from the one before it.
 
-    plan: what the last tree was expected to bring, where the mode expects anything.
+    `plan`: what the last tree was expected to bring, where the mode expects anything.
     """
 
     plan: Plan | None = None
 
-    def begin(self, text: Sequence[int]) -> None:
+    def begin(self, tokens: Sequence[int]) -> None:
         """A generation begins behind a prompt; what is known of its beginning is known still."""
 
     def prefilled(self, rows: int, seconds: float) -> None:
-        """So many rows of the prompt were decoded, in so long."""
+        """Record the prefill of `rows` rows of the prompt."""
 
-    def truncate(self, text: Sequence[int], length: int) -> None:
+    def truncate(self, tokens: Sequence[int], length: int) -> None:
         """The text, still whole here, is cut back to its first `length` tokens."""
 
-    def grow(self, text: Sequence[int], room: int) -> Tree:
-        """A tree below the text's last token with at most `room` (1 or more) nodes.
+    def grow(self, tokens: Sequence[int], room: int) -> Tree:
+        """Grow a tree below the text's last token with at most `room` (1 or more) nodes.
 
         Calling it again with less room, when the cache had too little, gives a smaller tree of the same step.
         """
@@ -77,7 +74,7 @@ Run = tuple[int, ...]
 
 
 class SuffixIndex:
-    """For each run of at most `longest` tokens the end of its most recent occurrence before the text's last token.
+    """The end of the most recent occurrence of each run of at most `longest` tokens before the text's last token.
 
     The last token's own runs stay out: they would match themselves. Cutting the text back gives the very index that
     the shorter text has, since what each entry replaced is kept.
@@ -94,13 +91,13 @@ class SuffixIndex:
         # What the entries of the runs that end at 1, 2, .. were before.
         self._replaced: list[list[tuple[Run, int | None]]] = []
 
-    def extend(self, text: Sequence[int]) -> None:
+    def extend(self, tokens: Sequence[int]) -> None:
         """Take in the tokens that came since the last call."""
-        for end in range(len(self._replaced) + 1, len(text)):
+        for end in range(len(self._replaced) + 1, len(tokens)):
             replaced: list[tuple[Run, int | None]] = []
             self._replaced.append(replaced)
             for length in range(1, min(self._longest, end) + 1):
-                run = tuple(text[end - length : end])
+                run = tuple(tokens[end - length : end])
                 replaced.append((run, self._end.get(run)))
                 self._end[run] = end
 
@@ -114,10 +111,10 @@ class SuffixIndex:
                 else:
                     self._end[run] = end
 
-    def continuation(self, text: Sequence[int]) -> int | None:
+    def continuation(self, tokens: Sequence[int]) -> int | None:
         """The index in the text just after the most recent occurrence of its longest known end, None without one."""
-        for length in range(min(self._longest, len(text)), 0, -1):
-            found = self._end.get(tuple(text[-length:]))
+        for length in range(min(self._longest, len(tokens)), 0, -1):
+            found = self._end.get(tuple(tokens[-length:]))
             if found is not None:
                 return found
         return None
@@ -126,8 +123,8 @@ class SuffixIndex:
 class Plain(Mode):
     """One token a step."""
 
-    def grow(self, text: Sequence[int], room: int) -> Tree:
-        return Tree(text[-1])
+    def grow(self, tokens: Sequence[int], room: int) -> Tree:
+        return Tree(tokens[-1])
 
 
 class Lookup(Mode):
@@ -137,18 +134,18 @@ class Lookup(Mode):
         self._index = SuffixIndex(settings.lookup_match)
         self._draft = settings.linear_draft
 
-    def begin(self, text: Sequence[int]) -> None:
-        self._index.extend(text)
+    def begin(self, tokens: Sequence[int]) -> None:
+        self._index.extend(tokens)
 
-    def truncate(self, text: Sequence[int], length: int) -> None:
+    def truncate(self, tokens: Sequence[int], length: int) -> None:
         self._index.truncate(length)
 
-    def grow(self, text: Sequence[int], room: int) -> Tree:
-        self._index.extend(text)
-        tree = Tree(text[-1])
-        found = self._index.continuation(text)
+    def grow(self, tokens: Sequence[int], room: int) -> Tree:
+        self._index.extend(tokens)
+        tree = Tree(tokens[-1])
+        found = self._index.continuation(tokens)
         if found is not None:
-            tree.add_path(text[found : found + min(self._draft, room - 1)], 0, Origin.CHAIN)
+            tree.add_path(tokens[found : found + min(self._draft, room - 1)], 0, Origin.CHAIN)
         return tree
 
 
@@ -159,18 +156,18 @@ class Jacobi(Mode):
         self._size = settings.linear_draft
         self._max_iterations = settings.jacobi_iterations
 
-    def begin(self, text: Sequence[int]) -> None:
-        self._prompt = list(text)
+    def begin(self, tokens: Sequence[int]) -> None:
+        self._prompt = list(tokens)
         self._random = Random(WINDOW_SEED)
         self._block: list[int] = []
         self._iterations = 0
 
-    def grow(self, text: Sequence[int], room: int) -> Tree:
+    def grow(self, tokens: Sequence[int], room: int) -> Tree:
         if not self._block:
             self._block = self._random.choices(self._prompt, k=self._size)
             self._iterations = 0
         self._block = self._block[: room - 1]
-        tree = Tree(text[-1])
+        tree = Tree(tokens[-1])
         tree.add_path(self._block, 0, Origin.CHAIN)
         return tree
 
@@ -196,24 +193,24 @@ class Lookahead(Mode):
         self._text_ngrams = TextNgrams(pool)
         self._branch = WindowBranch(settings, pool, vocabulary, is_end)
 
-    def begin(self, text: Sequence[int]) -> None:
+    def begin(self, tokens: Sequence[int]) -> None:
         if self._settings.pool_prompt:
-            self._text_ngrams.refresh(text)
-            self._text_ngrams.learn(text)
+            self._text_ngrams.refresh(tokens)
+            self._text_ngrams.learn(tokens)
         else:
-            self._text_ngrams.skip(text)
-        self._branch.open(text, self._settings.window)
+            self._text_ngrams.skip(tokens)
+        self._branch.open(tokens, self._settings.window)
 
-    def truncate(self, text: Sequence[int], length: int) -> None:
-        self._text_ngrams.truncate(text, length)
+    def truncate(self, tokens: Sequence[int], length: int) -> None:
+        self._text_ngrams.truncate(tokens, length)
 
-    def grow(self, text: Sequence[int], room: int) -> Tree:
+    def grow(self, tokens: Sequence[int], room: int) -> Tree:
         if self._settings.pool_text:
-            self._text_ngrams.learn(text)
+            self._text_ngrams.learn(tokens)
         self._branch.narrow(room - 1)
-        tree = Tree(text[-1])
+        tree = Tree(tokens[-1])
         room -= self._branch.rows
-        for sequence, candidate in enumerate(self._pool.lookup(text[-1]), start=self._settings.window + 1):
+        for sequence, candidate in enumerate(self._pool.lookup(tokens[-1]), start=self._settings.window + 1):
             if len(tree) + tree.missing(candidate) > room:
                 break
             tree.add_path(candidate, sequence, Origin.POOL)
@@ -224,8 +221,29 @@ class Lookahead(Mode):
         self._branch.take(tree, outcome.choices, outcome.accepted)
 
 
-def new_mode(settings: DecodeSettings, pool: NgramPool, engine: Engine, experience: Experience | None) -> Mode:
-    """The mode that the settings ask for. experience: of mode auto."""
+class MakeMode(Protocol):
+    """Makes the mode of a text.
+
+    `sampled`: tokens are drawn, not just the most probable ones taken. `before`: the mode of the text before under the
+    same settings, for what it learned of the machine and the model.
+    """
+
+    def __call__(
+        self,
+        settings: DecodeSettings,
+        pool: NgramPool,
+        engine: Engine,
+        *,
+        sampled: bool = False,
+        before: Mode | None = None,
+    ) -> Mode:
+        raise NotImplementedError
+
+
+def new_mode(
+    settings: DecodeSettings, pool: NgramPool, engine: Engine, *, sampled: bool = False, before: Mode | None = None
+) -> Mode:
+    """Make the mode that the settings ask for, of those that live here."""
     match settings.mode:
         case "plain":
             return Plain()
@@ -235,8 +253,4 @@ def new_mode(settings: DecodeSettings, pool: NgramPool, engine: Engine, experien
             return Jacobi(settings)
         case "lookahead":
             return Lookahead(settings, pool, engine.vocabulary, engine.is_end)
-        case "auto":
-            from lacli.auto.mode import Auto
-
-            assert experience, "mode auto learns into one"
-            return Auto(settings, pool, engine.vocabulary, engine.is_end, experience)
+    raise ValueError(f"mode {settings.mode} is made elsewhere")

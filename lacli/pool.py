@@ -14,7 +14,7 @@ Continuation = tuple[int, ...]
 class PoolStatistics:
     """What a pool holds and how often it was of use.
 
-    fan-out: continuations of one key. hit_rate: lookups so far that found at least one, 0 before the first.
+    fan-out: continuations of one key. `hit_rate`: lookups so far that found at least one, 0 before the first.
     """
 
     keys: int
@@ -29,7 +29,7 @@ class PoolStatistics:
 class NgramPool:
     """N-grams by their first token: at most `guesses` a key and `keys` keys, least recently used out first.
 
-    found: whether the last lookup found a continuation, None before the first one. What a text has taught it can be
+    `found`: True if the last lookup found a continuation, None before the first one. What was learned of a text can be
     forgotten again when that text is taken back; what else was inserted stays.
 
     Source: section 3.2 of the paper and Algorithm 2, line 29. With N = 3 and G = 2:
@@ -52,7 +52,7 @@ class NgramPool:
         self._hits = 0
 
     def insert(self, key: int, continuation: Continuation, occurrences: int = 0) -> None:
-        """Add one n-gram, or make it the most recent one of its key; occurrences: in the text being learned."""
+        """Add one n-gram, or make it the most recent one of its key. `occurrences`: in the text being learned."""
         if not self.guesses:
             return
         bucket = self._by_key.pop(key, None)
@@ -70,7 +70,7 @@ class NgramPool:
     def learn(self, tokens: Sequence[int], start: int = 0, *, again: bool = False) -> None:
         """Insert every n-gram of a text that begins at index `start` or later.
 
-        again: they were learned before and are fresh now; only those that were pushed out since are counted anew.
+        `again`: they were learned before and are fresh now; only those that were pushed out since are counted anew.
         """
         for first in range(start, len(tokens) - self.ngram + 1):
             key, continuation = tokens[first], tuple(tokens[first + 1 : first + self.ngram])
@@ -104,13 +104,13 @@ class NgramPool:
         """The continuations of a token, most recent first, each with its occurrences in the text, 0 for a find."""
         return list(reversed(self._by_key.get(key, {}).items()))
 
-    def chain(self, token: int, length: int) -> list[int]:
-        """At most `length` tokens that may follow: each n-gram's end is looked up in turn, as far as the pool knows."""
-        chain: list[int] = []
-        while len(chain) < length and (bucket := self._by_key.get(token)):
-            chain.extend(islice(next(reversed(bucket)), length - len(chain)))
-            token = chain[-1]
-        return chain
+    def draft(self, token: int, length: int) -> list[int]:
+        """Return at most `length` tokens that may follow: each n-gram's end is looked up in turn."""
+        draft: list[int] = []
+        while len(draft) < length and (bucket := self._by_key.get(token)):
+            draft.extend(islice(next(reversed(bucket)), length - len(draft)))
+            token = draft[-1]
+        return draft
 
     def statistics(self) -> PoolStatistics:
         """Sizes, fan-out and hit rate as they are now."""
@@ -128,7 +128,7 @@ class NgramPool:
 
 
 class TextNgrams:
-    """Learns a text's n-grams into a pool as it grows, and forgets them as it is cut back."""
+    """The n-grams of one text in a pool: learned as the text grows, forgotten as it is cut back."""
 
     def __init__(self, pool: NgramPool) -> None:
         self._pool = pool
@@ -136,30 +136,30 @@ class TextNgrams:
         self._spans: list[tuple[int, int]] = []
         self._next = 0
 
-    def skip(self, text: Sequence[int]) -> None:
+    def skip(self, tokens: Sequence[int]) -> None:
         """Learn none of what the text is so far."""
-        self._next = max(self._next, len(text))
+        self._next = max(self._next, len(tokens))
 
-    def refresh(self, text: Sequence[int]) -> None:
+    def refresh(self, tokens: Sequence[int]) -> None:
         """Make the text's n-grams the most recent ones: what was found since would push them out where G is small."""
         for begin, end in self._spans:
-            self._pool.learn(text[: end + self._pool.ngram - 1], begin, again=True)
+            self._pool.learn(tokens[: end + self._pool.ngram - 1], begin, again=True)
 
-    def learn(self, text: Sequence[int]) -> None:
+    def learn(self, tokens: Sequence[int]) -> None:
         """Put the n-grams that the text has completed since the last call into the pool."""
-        complete = len(text) - self._pool.ngram + 1
+        complete = len(tokens) - self._pool.ngram + 1
         if complete > self._next:
-            self._pool.learn(text, self._next)
+            self._pool.learn(tokens, self._next)
             begin = self._spans.pop()[0] if self._spans and self._spans[-1][1] == self._next else self._next
             self._spans.append((begin, complete))
             self._next = complete
 
-    def truncate(self, text: Sequence[int], length: int) -> None:
+    def truncate(self, tokens: Sequence[int], length: int) -> None:
         """Forget what is not complete in the first `length` tokens of the text, which is still whole here."""
         ngram = self._pool.ngram
         self._next = min(self._next, max(length - ngram + 1, 0))
         while self._spans and self._spans[-1][1] > self._next:
             begin, end = self._spans.pop()
-            self._pool.forget(text[: end + ngram - 1], max(begin, self._next))
+            self._pool.forget(tokens[: end + ngram - 1], max(begin, self._next))
             if begin < self._next:
                 self._spans.append((begin, self._next))

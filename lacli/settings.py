@@ -112,7 +112,7 @@ SOURCES: tuple[SourceName, ...] = ("suffix", "recycling", "pool", "window", "sto
 """Where mode auto may take its guesses from; all are asked unless some are named, but the store has to be opened."""
 
 LEAVES = 48
-"""Candidates that a step of mode auto may have."""
+"""Most candidates of a step of mode auto: each takes a sequence id, and llama.cpp's buffers grow with them."""
 
 MAX_SEQUENCES = 256
 """Sequence ids that llama.cpp 0.3.36 allows in one context (`llama_max_parallel_sequences`)."""
@@ -122,12 +122,12 @@ MAX_SEQUENCES = 256
 class DecodeSettings:
     """How tokens are guessed and verified; the defaults are the paper's for a 7B model.
 
-    window, ngram, guesses are the paper's W, N and G. Mode jacobi (Algorithm 1) has a block of `window` guesses and
+    `window`, `ngram`, `guesses`: the paper's W, N and G. Mode jacobi (Algorithm 1) has a block of `window` guesses and
     starts a new one after `jacobi_iterations`; mode lookup (Table 3, row 2) matches the text's last `lookup_match`
-    tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows` rows. back:
-    guesses that the model can take back after a step, -1 for any number; otherwise only chains of at most so many are
-    drafted. strict: the text must not depend on the rows of the steps; what that takes is found with the model
-    (`strict.py`): `ordered` cells and `min_outputs` rows whose logits are computed.
+    tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows` rows.
+    `max_rollback`: guesses that the model can take back after a step, -1 for any number and trees; otherwise one chain
+    of at most that length is drafted. `strict`: the text does not depend on the rows of the steps; what that takes is
+    found with the model (`strict_settings`): `ordered` cells and `min_outputs` rows whose logits are computed.
     """
 
     mode: ModeName = "auto"
@@ -178,15 +178,15 @@ class DecodeSettings:
 
     @property
     def deepest(self) -> int:
-        """Guesses that a lookahead step can accept at most: a candidate's, or those of the window's last column.
+        """Most guesses that a lookahead step can accept: a candidate's, or those of the window's last column.
 
         A column's guesses count where other paths through them have their choices read.
         """
         return max(self.ngram - 1, self.window + self.ngram - 3)
 
     @property
-    def chain(self) -> int:
-        """Guesses that a step of mode jacobi or lookup may have."""
+    def linear_draft(self) -> int:
+        """Most guesses of a step of mode jacobi or lookup, which draft one chain."""
         most = {"jacobi": self.window, "lookup": self.lookup_draft}.get(self.mode, 0)
         return most if self.max_rollback < 0 else min(most, self.max_rollback)
 
@@ -201,10 +201,10 @@ class DecodeSettings:
 
     @property
     def max_step_tokens(self) -> int:
-        """Tokens that a step can bring at most: the guesses that can be accepted, and the model's own."""
+        """Most tokens that a step can bring: the guesses that can be accepted, and the model's own."""
         if self.mode == "auto":
             return self._auto_rows
-        return 1 + (self.deepest if self.mode == "lookahead" else self.chain)
+        return 1 + (self.deepest if self.mode == "lookahead" else self.linear_draft)
 
     @property
     def max_rows(self) -> int:
@@ -216,7 +216,7 @@ class DecodeSettings:
         if self.mode == "auto":
             again = self._auto_rows - 1 if self.ordered else 0
             return again + max(self._auto_rows, self.min_outputs)
-        return max(1 + self.chain, self.min_outputs)
+        return max(1 + self.linear_draft, self.min_outputs)
 
     @property
     def max_outputs(self) -> int:
@@ -229,7 +229,7 @@ class DecodeSettings:
 
 
 def window_rows(columns: int, ngram: int) -> int:
-    """Rows that a window of so many columns adds to a step, the input not counted: (N-1) columns - 1."""
+    """Rows that a window of `columns` adds to a step, the input not counted: (N-1) columns - 1."""
     return columns * (ngram - 1) - 1 if columns else 0
 
 
@@ -260,9 +260,9 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 def decode_settings(preset: str | None = None, **chosen: Any) -> DecodeSettings:
-    """Settings from a preset and what was chosen besides; a value of None was not chosen, the others win.
+    """Make settings from a preset and from what was chosen besides, which wins; None was not chosen.
 
-    Who chooses W, N or G, or a preset of them, and no mode means lookahead.
+    W, N or G, or a preset of them, without a mode means lookahead.
     """
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}", "one of " + ", ".join(PRESETS))
@@ -272,29 +272,30 @@ def decode_settings(preset: str | None = None, **chosen: Any) -> DecodeSettings:
     return DecodeSettings(**{**PRESETS.get(preset or "", {}), **given})
 
 
-def possible(
+def restrict_to_chain(
     settings: DecodeSettings, chain_only: str, max_rollback: Callable[[], int]
 ) -> tuple[DecodeSettings, list[str]]:
-    """The settings that a model can decode with, and what is to be said about it.
+    """Return the settings that a model can decode with, and notes on what that changes.
 
-    chain_only: why the model takes no trees, '' where it does. max_rollback: guesses that it can take back after a step.
+    `chain_only`: why the model takes no trees, '' where it does. `max_rollback`: guesses that it can take back.
     """
     if not chain_only:
         return settings, []
     drafts = settings.mode != "plain"
-    if drafts and not settings.strict and (back := max_rollback()):
-        return _chained(settings, back)
+    if drafts and not settings.strict and (guesses := max_rollback()):
+        return _chained(settings, guesses)
     why = "--strict has no rule for a recurrent state" if settings.strict else chain_only
     notes = [f"decoding plainly: {why}"] if drafts else []
     # One mode is the same as itself, so nothing has to be done for it, and a second row could not be forgotten.
     return replace(settings, mode="plain", ordered=False, min_outputs=1), notes
 
 
-def _chained(settings: DecodeSettings, back: int) -> tuple[DecodeSettings, list[str]]:
-    """The settings for a model that can take back so many guesses of one chain."""
+def _chained(settings: DecodeSettings, max_rollback: int) -> tuple[DecodeSettings, list[str]]:
+    """The settings for a model that can take back `max_rollback` guesses of one chain."""
+    chained = replace(settings, max_rollback=max_rollback)
     if settings.mode == "lookahead":
         why = "mode auto instead of lookahead: a recurrent state goes back along one chain of guesses"
-        return replace(settings, mode="auto", max_rollback=back), [why]
-    chained = replace(settings, max_rollback=back)
-    shorter = chained.chain < settings.linear_draft
-    return chained, [f"at most {back} guesses a step: a recurrent state goes back no further"] if shorter else []
+        return replace(chained, mode="auto"), [why]
+    shorter = chained.linear_draft < settings.linear_draft
+    note = f"at most {max_rollback} guesses a step: a recurrent state goes back no further"
+    return chained, [note] if shorter else []

@@ -17,13 +17,22 @@ Finish = Literal["stop", "eog", "length", "interrupt"]
 class Plan(NamedTuple):
     """What a mode expected of a step when it chose the step's rows.
 
-    tokens: that it would bring. seconds: that it would take. plain: seconds of a plain step. reason: in a few words.
+    `tokens`: that it would bring. `seconds`: that it would take. `plain`: of a plain step. `reason`: in a few words.
     """
 
     tokens: float
     seconds: float
     plain: float
     reason: str
+
+
+@dataclass
+class ReplicaWork:
+    """What a replica has decoded of an answer that several began: parts of steps, their rows, seconds of all."""
+
+    parts: int = 0
+    rows: int = 0
+    seconds: float = 0.0
 
 
 class Step(NamedTuple):
@@ -71,7 +80,7 @@ class Planned:
     saved_s: float = 0.0
 
     def add(self, step: Step, plan: Plan, tokens: int) -> None:
-        """Count one more step, of which so many tokens belong to the answer."""
+        """Count one more step; `tokens` of its tokens belong to the answer."""
         self.steps += 1
         self.expected += plan.tokens
         self.tokens += tokens
@@ -121,7 +130,7 @@ class RunStatistics:
     planned: Planned = field(default_factory=Planned)
 
     def add(self, step: Step, read: int | None = None) -> None:
-        """Count one more step, of which the first `read` tokens (None: all) belong to the answer."""
+        """Count one more step; its first `read` tokens (None: all) belong to the answer."""
         origins = step.origins[:read]
         self.steps += 1
         self.tokens += len(origins)

@@ -1,6 +1,6 @@
 """The guesses of one step as a tree: paths from the input, merged where they begin alike.
 
-Token ids and sequence ids only. Where a node stands in the cache and in a batch is `batch.py`'s affair.
+Token ids and sequence ids only; where a node lies in the cache and in a batch is decided in `cache.py` and `batch.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ROOT = 0
 
 
 class Origin(Enum):
-    """Where an accepted token was guessed."""
+    """Where a token was guessed. PADDING: a row that is decoded for its company alone, which no text accepts."""
 
     MODEL = "model"
     POOL = "pool"
@@ -22,12 +22,13 @@ class Origin(Enum):
     SUFFIX = "suffix"
     RECYCLING = "recycling"
     STORE = "store"
+    PADDING = "padding"
 
 
 class Branches(Protocol):
-    """What a batch and a cache need of a step: of each row its token, its depth, its sequences, whether it is read.
+    """Rows of a step for a batch and a cache: token, depth and sequences of each, and whether its choice is read.
 
-    Row 0 is the input, and its sequences are all that the step has. A whole tree, or a part of it (`parallel/`).
+    Row 0 is the input, whose sequences are all that the step has. A whole tree, or one replica's part of it.
     """
 
     tokens: list[int]
@@ -45,6 +46,9 @@ class Tree:
 
         input {0,1,2} ── 1 {1,2} ─┬─ 2 {1}
                                   └─ 3 {2}
+
+    Paths with known sequences come through `add_path`. A tree that grows node by node takes them through `add_node`,
+    and `assign_sequences` once at the end.
     """
 
     def __init__(self, root: int) -> None:
@@ -59,10 +63,10 @@ class Tree:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def add(self, path: Sequence[int], sequence: int, origin: Origin, *, verify: bool = True) -> int:
+    def add_path(self, path: Sequence[int], sequence: int, origin: Origin, *, verify: bool = True) -> int:
         """Merge a path from the input, in a sequence of its own or in 0, and return the node it ends at.
 
-        verify: whether the model's choice after every node of the path is wanted, so that the walk may go down it.
+        `verify`: read the model's choice after every node of the path, so that verification may go down it.
         """
         node = ROOT
         children, sequences = self._children, self.sequences
@@ -79,14 +83,14 @@ class Tree:
             node = below
         return node
 
-    def attach(self, parent: int, token: int, origin: Origin) -> int:
-        """Append a node below another one and return it; `number` gives it its sequences when all are there."""
+    def add_node(self, parent: int, token: int, origin: Origin) -> int:
+        """Append a node without sequences below `parent` and return it."""
         node = self._children[parent][token] = len(self.tokens)
         self._append(parent, token, origin, verify=True)
         return node
 
-    def number(self, first: int) -> None:
-        """Give each leaf of the attached nodes a sequence id of its own, from `first` on (0: all run in sequence 0)."""
+    def assign_sequences(self, first: int) -> None:
+        """Give each leaf, and the nodes above it, a sequence id of its own from `first` on; 0 puts all into 0."""
         for node in range(1, len(self.tokens)):
             if not self._children[node]:
                 if first:
@@ -99,7 +103,7 @@ class Tree:
 
     def pad(self) -> None:
         """Append a row below the input that is decoded and read, and that no choice leads to."""
-        self._append(ROOT, self.tokens[ROOT], Origin.CHAIN, verify=True)
+        self._append(ROOT, self.tokens[ROOT], Origin.PADDING, verify=True)
         self.sequences[-1].append(0)
 
     def _append(self, parent: int, token: int, origin: Origin, *, verify: bool) -> None:
@@ -112,7 +116,7 @@ class Tree:
         self.verified.append(verify)
 
     def missing(self, path: Sequence[int]) -> int:
-        """How many nodes `add` would append for a path."""
+        """Count the nodes that `add_path` would append for a path."""
         node = ROOT
         for depth, token in enumerate(path):
             below = self._children[node].get(token)
@@ -122,7 +126,7 @@ class Tree:
         return 0
 
     def child(self, node: int, token: int) -> int | None:
-        """The node reached from `node` by `token`, if the model's choice after it is known."""
+        """Return the node reached from `node` by `token`, if the model's choice after it is read."""
         below = self._children[node].get(token)
         return below if below is not None and self.verified[below] else None
 
@@ -135,7 +139,7 @@ class Tree:
         return [node for node, wanted in enumerate(self.verified) if wanted]
 
     def reachable(self) -> tuple[Origin, ...]:
-        """Where the guesses came from that the walk could accept: those whose own and all choices above are known."""
+        """Origins of the guesses that verification could accept: their own choice and all above are read."""
         if len(self.tokens) == 1:
             return ()
         found = [ROOT]

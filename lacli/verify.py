@@ -1,8 +1,8 @@
 """Verification: how far the model agrees with a tree of guesses, greedily or when it samples.
 
-The one accept function of all modes is `walk`. How a token is chosen is given to it: the largest logit, or one of the
-two verifiers here, which keep the distribution of plain sampling. The samplers themselves are llama.cpp's
-(`chain.py`).
+The one accept function of all modes is `verify_tree`. How a token is chosen is given to it: the largest logit, or one
+of the two verifiers here, which keep the distribution of plain sampling. The samplers themselves are llama.cpp's
+(`llamacpp/sampler.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 
 from lacli.engine import Distribution, Floats, Sampler
 from lacli.errors import ReplicaLost, SamplingError
-from lacli.llamacpp.sampling import SamplingSettings
 from lacli.stats import Finish
 from lacli.tree import ROOT, Tree
 
@@ -28,8 +27,8 @@ Ends = Callable[[int, int], Finish | None]
 class Path(NamedTuple):
     """The accepted way down a tree.
 
-    nodes: the accepted guesses. tokens: what the model chose, one more than there are nodes: the last one is the
-    model's own and becomes the next input. finish: why nothing comes after it, or None.
+    `nodes`: the accepted guesses. `tokens`: what the model chose, one more than there are nodes: the last one is the
+    model's own and becomes the next input. `finish`: why nothing comes after it, or None.
     """
 
     nodes: list[int]
@@ -40,9 +39,9 @@ class Path(NamedTuple):
 def verify_tree(tree: Tree, choose: Choose, ends: Ends) -> Path:
     """Go down from the input while a child equals the choice (Algorithms 3 and 4 of the paper).
 
-    Raises SamplingError when nothing can follow the input, ReplicaLost when nobody can say any more. Where that is so
-    of a later node the path ends before it, and the next step is the one that raises: what was accepted is the same in
-    every mode.
+    Raises SamplingError when nothing can follow the input, ReplicaLost when the replica that knows what follows is
+    gone. Where that happens at a later node the path ends before it, and the next step is the one that raises: what was
+    accepted is the same in every mode.
     """
     nodes: list[int] = []
     tokens = [choose(ROOT)]
@@ -118,6 +117,18 @@ class Rejection:
         return int(self._random.choice(tokens, p=left))
 
 
-def verifier(sampler: Sampler, settings: SamplingSettings) -> Verifier:
-    """The verifier that the settings ask for."""
+class VerifySettings(Protocol):
+    """The part of the sampling settings that says how tokens are verified."""
+
+    @property
+    def verify(self) -> str:
+        """`match` or `rejection`."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the random numbers that rejection draws."""
+
+
+def verifier(sampler: Sampler, settings: VerifySettings) -> Verifier:
+    """Make the verifier that the settings ask for."""
     return Rejection(sampler, settings.seed) if settings.verify == "rejection" else SampleAndMatch(sampler)

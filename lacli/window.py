@@ -20,7 +20,7 @@ class Window:
     """
 
     def __init__(self, width: int, ngram: int, draw: Draw, guesses: Sequence[int] = ()) -> None:
-        """guesses: tokens that may follow the input, taken by position; `draw` fills in beyond them."""
+        """`guesses`: tokens that may follow the input, taken by position; `draw` fills in beyond them."""
         self._draw = draw
         known = [0, *guesses]
         self.rows = [
@@ -52,7 +52,7 @@ class Window:
     def ngrams(self, token: int, results: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """The n-grams of this step: (first token, the N-1 after it), of columns with no guess left behind the first.
 
-        token: the step's input.
+        `token`: the step's input.
         """
         first_row, *later = self.rows
         begins = [token, *first_row[1:]] if first_row else []
@@ -82,7 +82,7 @@ WINDOW_SEED = 2402
 
 
 class WindowBranch:
-    """A window in the sequences 1 .. W; it has as many columns as it was opened or narrowed to."""
+    """A window's branches of a step, in the sequences 1 .. W; as many columns as it was opened or narrowed to."""
 
     def __init__(
         self, settings: DecodeSettings, pool: NgramPool, vocabulary: int, is_end: Callable[[int], bool]
@@ -93,12 +93,12 @@ class WindowBranch:
         self._is_end = is_end
         self._ends: list[int] = []
 
-    def open(self, text: Sequence[int], width: int) -> None:
-        """Begin with so many new columns behind a text."""
-        self._text = list(text)
+    def open(self, tokens: Sequence[int], width: int) -> None:
+        """Begin with `width` new columns behind a text."""
+        self._tokens = list(tokens)
         self._random = Random(WINDOW_SEED)
         wanted = width + self._settings.ngram - 3
-        guesses = self._pool.chain(text[-1], wanted) if self._settings.window_init == "pool" else ()
+        guesses = self._pool.draft(tokens[-1], wanted) if self._settings.window_init == "pool" else ()
         self._window = Window(width, self._settings.ngram, self._draw, guesses)
         self._ends = []
 
@@ -107,9 +107,9 @@ class WindowBranch:
         """Rows that the columns add to a step, before prefixes are shared."""
         return window_rows(self._window.width, self._settings.ngram)
 
-    def narrow(self, most: int) -> None:
-        """Drop columns until there are at most so many rows."""
-        while self.rows > most:
+    def narrow(self, max_rows: int) -> None:
+        """Drop columns until there are at most `max_rows` rows."""
+        while self.rows > max_rows:
             self._window.narrow(self._window.width - 1)
 
     def add(self, tree: Tree) -> None:
@@ -134,4 +134,4 @@ class WindowBranch:
     def _draw(self) -> int:
         if self._settings.window_init == "random":
             return self._random.randrange(self._vocabulary)
-        return self._random.choice(self._text)
+        return self._random.choice(self._tokens)

@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 from lacli import decode
 from lacli.batch import Batch, Ints
 from lacli.errors import PromptError
-
-# Where rows cost next to nothing mode auto guesses all it can.
-from lacli.pretended import FixedClockDecoder as Decoder
 from lacli.settings import (
     MODES,
     SOURCES,
@@ -25,6 +22,7 @@ from lacli.settings import (
 )
 from lacli.stats import Step
 from lacli.tree import Origin
+from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine, RuleBroken
 
 VOCABULARY = 12
@@ -82,7 +80,7 @@ def holds_its_text(decoder: decode.Decoder, engine: FakeEngine) -> bool:
 
 def plain_tokens(prompt: list[int], limit: int = -1, cells: int = 256, ends: frozenset[int] = frozenset()) -> list[int]:
     chosen = DecodeSettings(mode="plain")
-    return tokens_of(list(Decoder(engine_for(chosen, cells, ends=ends), chosen).generate(prompt, limit)))
+    return tokens_of(list(fixed_clock_decoder(engine_for(chosen, cells, ends=ends), chosen).generate(prompt, limit)))
 
 
 @given(any_settings, prompts, ends, st.integers(-1, 80), st.integers(41, 130), st.integers(4, 64))
@@ -91,7 +89,7 @@ def test_every_mode_equals_plain(
     chosen: DecodeSettings, prompt: list[int], ends: frozenset[int], limit: int, cells: int, rows: int
 ) -> None:
     engine = engine_for(chosen, cells, rows, ends)
-    decoder = Decoder(engine, chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
     steps = list(decoder.generate(prompt, limit))
     # A row that pads a step needs a cell, which the text then cannot have.
     assert tokens_of(steps) == plain_tokens(prompt, limit, cells - chosen.min_outputs + 1, ends)
@@ -105,7 +103,7 @@ def test_closing_early_leaves_exactly_the_accepted_tokens(
     chosen: DecodeSettings, prompt: list[int], steps: int, cut: int
 ) -> None:
     engine = engine_for(chosen)
-    decoder = Decoder(engine, chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
     generation = decoder.generate(prompt, 100)
     taken = [step for _, step in zip(range(steps), generation, strict=False)]
     generation.close()
@@ -120,7 +118,7 @@ def test_a_window_of_bigrams_may_be_accepted_deeper_than_its_candidates() -> Non
     chosen = DecodeSettings(mode="lookahead", window=5, ngram=2, guesses=2, window_init="prompt", window_shift="refill",
                             pool_prompt=False, pool_text=False, pool_keys=12, ordered=True)  # fmt: skip
     engine = engine_for(chosen)
-    decoder = Decoder(engine, chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
     steps = [step for _, step in zip(range(19), decoder.generate([9, 0, 6, 11, 11, 11, 5], 100), strict=False)]
     assert max(len(step.tokens) for step in steps) - 1 > chosen.ngram - 1
     assert all(len(step.tokens) - 1 <= chosen.deepest for step in steps)
@@ -132,7 +130,7 @@ def test_a_window_of_bigrams_may_be_accepted_deeper_than_its_candidates() -> Non
 def test_a_second_prompt_is_answered_as_by_a_fresh_decoder(
     chosen: DecodeSettings, first: list[int], second: list[int]
 ) -> None:
-    decoder = Decoder(engine_for(chosen), chosen)
+    decoder = fixed_clock_decoder(engine_for(chosen), chosen)
     list(decoder.generate(first, 30))
     assert tokens_of(list(decoder.generate(second, 30))) == plain_tokens(second, 30)
 
@@ -144,7 +142,7 @@ def test_a_cache_that_refuses_large_batches_gets_smaller_ones(
 ) -> None:
     assume(largest >= chosen.min_outputs + (chosen.max_step_tokens if chosen.ordered else 1))
     engine = engine_for(chosen)
-    decoder = Decoder(engine, chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
     generation = decoder.generate(prompt, 40)
     first = next(generation)
     engine.refuse_above = largest
@@ -155,7 +153,7 @@ def test_a_cache_that_refuses_large_batches_gets_smaller_ones(
 def test_a_full_context_ends_with_length_and_its_last_cell_is_used(mode: ModeName) -> None:
     chosen = DecodeSettings(mode=mode, window=4, ngram=3, guesses=4)
     engine = engine_for(chosen, cells=50)
-    decoder = Decoder(engine, chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
     steps = list(decoder.generate([1, 2, 3], -1))
     assert len(engine.held()) == 50
     assert len(tokens_of(steps)) == 48
@@ -166,7 +164,7 @@ def test_a_full_context_ends_with_length_and_its_last_cell_is_used(mode: ModeNam
 def test_one_step_is_one_decode_call(mode: ModeName) -> None:
     chosen = DecodeSettings(mode=mode)
     engine = engine_for(chosen)
-    steps = list(Decoder(engine, chosen).generate([5, 1, 2, 3], 60))
+    steps = list(fixed_clock_decoder(engine, chosen).generate([5, 1, 2, 3], 60))
     assert engine.calls == len(steps) + 1  # the prompt is one batch
 
 
@@ -177,7 +175,7 @@ def test_an_end_token_inside_an_accepted_run_ends_it() -> None:
     found = 0
     for end in range(VOCABULARY):
         chosen = DecodeSettings(mode="lookahead", window=4, ngram=5, guesses=6)
-        steps = list(Decoder(engine_for(chosen, ends=frozenset({end})), chosen).generate(repeated, 60))
+        steps = list(fixed_clock_decoder(engine_for(chosen, ends=frozenset({end})), chosen).generate(repeated, 60))
         assert end not in tokens_of(steps)[:-1]
         if tokens_of(steps)[-1] == end:
             assert steps[-1].finish == "eog"
@@ -188,21 +186,21 @@ def test_an_end_token_inside_an_accepted_run_ends_it() -> None:
 def test_lookahead_accepts_several_tokens_a_step_on_text_that_repeats() -> None:
     chosen = DecodeSettings(mode="lookahead")
     engine = FakeEngine(256, 256, chosen.sequences, VOCABULARY, surprise=40)
-    steps = list(Decoder(engine, chosen).generate([1, 2, 3, 4], 100))
+    steps = list(fixed_clock_decoder(engine, chosen).generate([1, 2, 3, 4], 100))
     assert len(tokens_of(steps)) / len(steps) > 2
     assert sum(origin is Origin.POOL for step in steps for origin in step.origins) > 30
 
 
 def test_jacobi_fixes_a_block_within_its_length_in_steps() -> None:
     chosen = DecodeSettings(mode="jacobi", window=6, jacobi_iterations=6)
-    steps = list(Decoder(engine_for(chosen), chosen).generate([1, 2, 3], 60))
+    steps = list(fixed_clock_decoder(engine_for(chosen), chosen).generate([1, 2, 3], 60))
     assert max(step.rows for step in steps) == 7
     assert len(steps) < 60
 
 
 def test_lookup_drafts_what_followed_the_most_recent_longest_match() -> None:
     chosen = DecodeSettings(mode="lookup", lookup_match=2, lookup_draft=3)
-    decoder = Decoder(engine_for(chosen), chosen)
+    decoder = fixed_clock_decoder(engine_for(chosen), chosen)
     step = next(decoder.generate([7, 8, 1, 2, 3, 7, 8, 4, 5, 6, 7, 8], 10))
     assert step.rows == 4
     assert step.drafted == 3
@@ -210,7 +208,7 @@ def test_lookup_drafts_what_followed_the_most_recent_longest_match() -> None:
 
 def test_a_prompt_that_does_not_fit_is_refused() -> None:
     chosen = DecodeSettings()
-    decoder = Decoder(engine_for(chosen, cells=8), chosen)
+    decoder = fixed_clock_decoder(engine_for(chosen, cells=8), chosen)
     with pytest.raises(PromptError, match="9 tokens"):
         next(decoder.generate([1] * 9, 5))
     with pytest.raises(PromptError, match="no tokens"):
@@ -220,7 +218,7 @@ def test_a_prompt_that_does_not_fit_is_refused() -> None:
 def test_timing_plain_steps_leaves_text_and_cache_as_they_were() -> None:
     chosen = DecodeSettings()
     engine = engine_for(chosen)
-    decoder = Decoder(engine, chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
     list(decoder.generate([1, 2, 3], 20))
     before = engine.held()
     assert decoder.time_plain_step() > 0
@@ -261,7 +259,7 @@ def test_an_interrupt_in_any_call_leaves_text_and_cache_agreeing(
     chosen: DecodeSettings, prompt: list[int], calls: int, before: bool
 ) -> None:
     engine = Interrupting(256, 256, chosen.sequences, VOCABULARY)
-    decoder = Decoder(engine, chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
     generation = decoder.generate(prompt, 60)
     next(generation)
     engine.calls_left, engine.before = calls, before
@@ -279,7 +277,7 @@ def test_an_interrupt_while_plain_steps_are_timed_leaves_the_text_and_what_was_l
     chosen: DecodeSettings, prompt: list[int], calls: int, before: bool
 ) -> None:
     engine = Interrupting(256, 256, chosen.sequences, VOCABULARY)
-    decoder = Decoder(engine, chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
     text = prompt + tokens_of(list(decoder.generate(prompt, 20)))
     engine.calls_left, engine.before = calls, before
     with suppress(KeyboardInterrupt):
@@ -294,7 +292,7 @@ def test_an_interrupt_while_plain_steps_are_timed_leaves_the_text_and_what_was_l
 
 def test_a_recurrent_state_that_cannot_go_back_is_not_kept_after_an_interrupt() -> None:
     engine = Interrupting(256, 256, 1, VOCABULARY, max_rollback=1)
-    decoder = Decoder(engine, DecodeSettings(mode="plain"))
+    decoder = fixed_clock_decoder(engine, DecodeSettings(mode="plain"))
     list(decoder.generate([1, 2, 3], 2))
     engine.calls_left = 4
     with pytest.raises(KeyboardInterrupt):
@@ -365,7 +363,7 @@ def survives(mutation: str, mode: ModeName = "lookahead") -> bool:
     chosen = DecodeSettings(mode=mode, window=4, ngram=4, guesses=4)
     engine = Mutant(256, 256, chosen.sequences, VOCABULARY)
     engine.broken = mutation
-    decoder = Decoder(engine, chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
     for prompt in ([1, 2, 3, 1, 2, 3], [4, 4, 4, 5, 6, 4], [9, 1, 9, 2, 9, 3]):
         try:
             tokens = tokens_of(list(decoder.generate(prompt, 60)))
@@ -397,14 +395,14 @@ def test_a_broken_cache_call_is_noticed(mutation: str) -> None:
 def test_no_step_is_larger_than_the_settings_say(chosen: DecodeSettings) -> None:
     assume(chosen.mode != "plain")
     engine = engine_for(chosen)
-    for step in Decoder(engine, chosen).generate([1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2], 60):
+    for step in fixed_clock_decoder(engine, chosen).generate([1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2], 60):
         assert step.rows <= chosen.max_rows
         assert step.drafted < chosen.max_outputs
 
 
 def test_a_jacobi_block_loses_only_the_guesses_that_were_accepted() -> None:
     settings = DecodeSettings(mode="jacobi", window=6, jacobi_iterations=1000)
-    steps = list(Decoder(FakeEngine(400, 400, 31, 7), settings).generate([1, 2, 3, 4], 120))
+    steps = list(fixed_clock_decoder(FakeEngine(400, 400, 31, 7), settings).generate([1, 2, 3, 4], 120))
     assert max(len(step.tokens) for step in steps) > 1
     for before, step in pairwise(steps):
         left = before.rows - len(before.tokens)

@@ -13,9 +13,9 @@ from lacli.check.judge import PLAIN
 from lacli.decode import Decoder
 from lacli.llamacpp.settings import Capacity
 from lacli.modes import Mode
-from lacli.pretended import FixedClockDecoder
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
+from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine
 from tests.test_decode import (
     VOCABULARY,
@@ -72,7 +72,7 @@ def test_every_turn_of_a_chain_that_can_be_taken_back_is_a_fresh_plain_run(
     chosen: DecodeSettings, prompt: list[int], rest: list[tuple[int, list[int], int, bool]], ends: frozenset[int]
 ) -> None:
     engine = toy(chosen.max_rollback, ends)
-    decoder = (FixedClockDecoder if chosen.mode == "auto" else Decoder)(engine, chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
     steps = list(decoder.generate(prompt, 40))
     assert tokens_of(steps) == plain_tokens(prompt, 40, 400, ends)
     for keep, more, limit, truncate in rest:
@@ -94,7 +94,7 @@ def test_whatever_is_accepted_of_a_chain_the_text_goes_on_as_plains(
     expected = prompt + plain_tokens(prompt, 80)
     chosen = DecodeSettings(mode="lookup", max_rollback=back)
     engine = toy(back)
-    decoder = Decoder(engine, chosen, mode=lambda: Prophet(expected, back, seed))
+    decoder = Decoder(engine, chosen, make_mode=lambda *_, **__: Prophet(expected, back, seed))
     generation = decoder.generate(prompt, 80)
     for _ in zip(range(taken), generation, strict=False):
         pass
@@ -112,7 +112,7 @@ def test_a_cut_goes_back_within_the_last_step_and_further_forgets_all() -> None:
     expected = prompt + plain_tokens(prompt, 20)
     for cut, held in ((1, True), (4, True), (5, False)):
         engine = toy(4)
-        decoder = Decoder(engine, chosen, mode=lambda: Confident(expected, 4, 0))
+        decoder = Decoder(engine, chosen, make_mode=lambda *_, **__: Confident(expected, 4, 0))
         generation = decoder.generate(prompt, 20)
         next(generation)
         generation.close()
@@ -133,7 +133,9 @@ class Confident(Prophet):
 
 def test_a_chain_that_cannot_be_taken_back_is_a_mistake_and_never_silent() -> None:
     wrong = [0] * 100
-    decoder = Decoder(toy(2), DecodeSettings(mode="lookup", max_rollback=2), mode=lambda: Confident(wrong, 4, 0))
+    decoder = Decoder(
+        toy(2), DecodeSettings(mode="lookup", max_rollback=2), make_mode=lambda *_, **__: Confident(wrong, 4, 0)
+    )
     with pytest.raises(AssertionError, match="take back"):
         list(decoder.generate([1, 2, 3], 40))
 

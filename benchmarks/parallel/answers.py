@@ -13,6 +13,7 @@ from benchmarks.parallel.device import Travel
 from benchmarks.parallel.steps import Group, GroupStairs
 from benchmarks.parallel.trace import Trace, TracedStep, TracingDecoder
 from benchmarks.simulated import SimulatedEngine, Stairs
+from lacli.auto.mode import AutoModes
 from lacli.bench.tasks import Task
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampling import SamplingSettings
@@ -63,7 +64,7 @@ class Answers(Closing):
     def _auto(self, stairs: Stairs, group: Group, prompt: Sequence[int]) -> tuple[TracedStep, ...]:
         together = GroupStairs(stairs, group)
         engine = SimulatedEngine(self._engine, together)
-        decoder = TracingDecoder(engine, AUTO, cost=stairs.cost())
+        decoder = TracingDecoder(engine, AUTO, make_mode=AutoModes(stairs.cost()))
         decoder.watcher = together
         with engine.clock():
             return decoder.traced(prompt, self._limit)

@@ -15,8 +15,8 @@ from benchmarks.parallel.device import Clock, Device, Travel
 from benchmarks.parallel.trace import Trace
 from benchmarks.shapes import Shape
 from benchmarks.simulated import Stairs
-from lacli.replicas import replica
-from lacli.replicas.group import Replicas, shared_s
+from lacli import cache
+from lacli.replicas.group import ReplicaGroup, shared_s
 from lacli.tree import Tree
 
 RPC_LAYER_BYTES = 13_000
@@ -94,7 +94,7 @@ class Group:
         self._stairs = stairs
         self._travels = [None, *[travel] * (devices - 1)]
         self._engines = [Device(self._clock, stairs, each) for each in self._travels]
-        self._replicas = Replicas({f"{place}": engine for place, engine in enumerate(self._engines)})
+        self._replicas = ReplicaGroup({f"{place}": engine for place, engine in enumerate(self._engines)})
         self.begin()
 
     def begin(self) -> None:
@@ -107,7 +107,7 @@ class Group:
     def prefill(self, rows: int) -> float:
         """Everybody decodes a piece of the prompt: what it would take if they shared it, which the modes are told."""
         times = [self._stairs(rows) + (travel(rows, 0) if travel else 0.0) for travel in self._travels]
-        for member, seconds in zip(self._replicas.crew, times, strict=True):
+        for member, seconds in zip(self._replicas.replicas, times, strict=True):
             member.speed.hint(rows, seconds)
         return shared_s(rows, ((rows, each) for each in times))
 
@@ -115,15 +115,15 @@ class Group:
         """How long a step takes that they share."""
         for engine in self._engines:
             engine.took = 0.0
-        with patch.object(replica, "perf_counter", self._clock.read):
+        with patch.object(cache, "perf_counter", self._clock.read):
             fits = self._replicas.decode(self._text, tree)
         assert fits, "these devices have room for everything"
         self.rows = self._replicas.rows
         return max(engine.took for engine in self._engines)
 
-    def keep(self, nodes: Sequence[int]) -> None:
+    def commit(self, nodes: Sequence[int]) -> None:
         """These nodes of the step were accepted."""
-        self._replicas.keep(nodes, ordered=False)
+        self._replicas.commit(nodes, ordered=False)
         self._text += [0] * (1 + len(nodes))
 
 
@@ -138,8 +138,8 @@ class GroupStairs(Stairs):
     def watch(self, tree: Tree) -> None:
         self._tree = tree
 
-    def keep(self, nodes: Sequence[int]) -> None:
-        self._group.keep(nodes)
+    def commit(self, nodes: Sequence[int]) -> None:
+        self._group.commit(nodes)
 
     def __call__(self, rows: int) -> float:
         tree, self._tree = self._tree, None
@@ -154,7 +154,7 @@ def replayed(trace: Trace, group: Group) -> float:
         group.prefill(trace.prompt - 1)
         for step in answer:
             total += group.decode(step.tree)
-            group.keep(step.nodes)
+            group.commit(step.nodes)
     return total
 
 

@@ -72,7 +72,7 @@ class Watcher(Protocol):
     def watch(self, tree: Tree) -> None:
         """This tree is decoded next."""
 
-    def keep(self, nodes: Sequence[int]) -> None:
+    def commit(self, nodes: Sequence[int]) -> None:
         """These nodes of it were accepted."""
 
 
@@ -106,7 +106,7 @@ class Recording(Mode):
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         self._mode.observe(tree, outcome)
         if self._watcher:
-            self._watcher.keep(outcome.nodes)
+            self._watcher.commit(outcome.nodes)
         self.steps.append(TracedStep(tree, tuple(outcome.nodes)))
 
 
@@ -116,7 +116,7 @@ class TracingDecoder(Decoder):
     watcher: Watcher | None = None
     recording: Recording
 
-    def _new_mode(self) -> Mode:
+    def _new_mode(self, before: Mode | None = None) -> Mode:
         self.recording = Recording(super()._new_mode(), self.watcher)
         return self.recording
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from lacli.auto import past_texts, pool_source, suffix
 from lacli.auto.acceptance import AcceptanceEstimate, LossBudget, WindowWidth
@@ -18,8 +19,8 @@ from lacli.auto.pool_source import PoolSource
 from lacli.auto.recycling import MAX_SUCCESSORS, RecyclingSource
 from lacli.auto.step_cost import Cost
 from lacli.auto.suffix import MatchSource, SuffixSource, kind_of
-from lacli.engine import Successors
-from lacli.modes import Mode, Outcome
+from lacli.engine import Engine, Successors
+from lacli.modes import Mode, Outcome, new_mode
 from lacli.pool import NgramPool, TextNgrams
 from lacli.settings import LEAVES, DecodeSettings
 from lacli.stats import Plan
@@ -253,3 +254,29 @@ class Auto(Mode):
             return False
         self.plan = Plan(tokens, cost * plain_s, plain_s, reason)
         return True
+
+
+@dataclass(frozen=True)
+class AutoModes:
+    """Makes the modes that settings ask for, mode auto too.
+
+    `cost`: what steps cost here, where it was measured before. `past_texts`: those of earlier runs.
+    """
+
+    cost: Cost | None = None
+    past_texts: PastTexts | None = None
+
+    def __call__(
+        self,
+        settings: DecodeSettings,
+        pool: NgramPool,
+        engine: Engine,
+        *,
+        sampled: bool = False,
+        before: Mode | None = None,
+    ) -> Mode:
+        if settings.mode != "auto":
+            return new_mode(settings, pool, engine)
+        known = before.experience if isinstance(before, Auto) else None
+        experience = known or Experience(settings, self.cost, self.past_texts, sampled=sampled)
+        return Auto(settings, pool, engine.vocabulary, engine.is_end, experience)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.auto.planner import Guess, Source
-from lacli.pool import Continuation, NgramPool, Taught
+from lacli.pool import Continuation, NgramPool, TextNgrams
 from lacli.tree import Origin
 
 RANKS, DEPTHS = 4, 4
@@ -31,7 +31,7 @@ class PoolSource(Source):
         self,
         pool: NgramPool,
         origin: Origin,
-        taught: Taught | None = None,
+        taught: TextNgrams | None = None,
         acceptance: AcceptanceEstimate | None = None,
     ) -> None:
         """Guess from `pool`; `taught` writes the text's n-grams into it if nothing else does."""

@@ -112,7 +112,7 @@ def oracle_in(
     """
     verifier = OracleVerifier(SampleAndMatch(sampler), answer) if sampler else None
     asked = engine if verifier else OracleEngine(engine, [*prompt, *answer])
-    return Decoder(asked, settings, verifier, mode=lambda: OracleMode(answer, rows))
+    return Decoder(asked, settings, verifier, make_mode=lambda *_, **__: OracleMode(answer, rows))
 
 
 @dataclass(frozen=True)

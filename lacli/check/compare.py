@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from lacli.auto.fixed_clock import fixed_clock_modes
 from lacli.check.invariance import PROBE, Probe, probe
 from lacli.check.judge import PLAIN, Difference, InspectableSampler, first_difference
 from lacli.check.replay import Recorder
@@ -16,7 +17,6 @@ from lacli.errors import BatchRefused, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import EXACT_CELLS, ModelSettings
 from lacli.modes import Mode
-from lacli.pretended import FixedClockDecoder
 from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.text.files import Closing
@@ -110,9 +110,8 @@ class Comparison(Closing):
     def decoder(self, engine: Engine, settings: DecodeSettings, mode: Callable[[], Mode] | None = None) -> Decoder:
         """A decoder that draws as this comparison does. mode: makes a mode that is none of the settings'."""
         verifier = SampleAndMatch(self._sampler) if self._sampler else None
-        if settings.mode == "auto" and mode is None:
-            return FixedClockDecoder(engine, settings, verifier)
-        return Decoder(engine, settings, verifier, mode=mode)
+        make_mode = (lambda *_, **__: mode()) if mode else fixed_clock_modes
+        return Decoder(engine, settings, verifier, make_mode=make_mode)
 
     def plain(self, prompt: Sequence[int]) -> list[int]:
         """Plain decoding's tokens; a prompt is decoded once."""

@@ -96,5 +96,5 @@ def _decoded(engine: Engine, cache: Cache, tokens: Sequence[int], size: int) -> 
         fits = engine.decode(from_tree(tree, cache.past))
         assert fits, "the context is chosen so that the probe fits"
         parts.append(engine.logits().copy())
-        cache.keep(tree, range(1, len(tree)))
+        cache.commit(tree, range(1, len(tree)))
     return np.concatenate(parts)

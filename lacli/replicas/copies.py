@@ -1,7 +1,7 @@
 """The copies of a model that answer together: where each one computes, its weights, and a context of each.
 
 A copy whose devices may fail (another machine's, or any with --isolate) lives in a process of its own, where nothing
-that happens to it can end this one. Who decodes what is `parallel/`.
+that happens to it can end this one. `group.py` decides which copy decodes what.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ ALONE = "has no branches to share"
 
 
 @dataclass(frozen=True)
-class Copy:
-    """One copy to be. name: what messages call it. rpc: servers whose devices it needs. apart: in another process."""
+class ReplicaPlan:
+    """One copy to be. `name`: for messages. `rpc`: servers whose devices it needs. `apart`: in another process."""
 
     name: str
     loading: ModelSettings
@@ -48,13 +48,13 @@ class Copy:
     apart: bool = False
 
 
-def planned(wanted: ReplicaSettings, loading: ModelSettings) -> list[Copy]:
-    """The copies that were asked for; where nothing was, the one that llama.cpp makes by itself.
+def planned(wanted: ReplicaSettings, loading: ModelSettings) -> list[ReplicaPlan]:
+    """Plan the copies that were asked for; where nothing was, the one that llama.cpp makes by itself.
 
-    Raises UsageError for devices that there are not, LacliError for servers that do not answer.
+    Raises UsageError for unknown devices, LacliError for servers that do not answer.
     """
     if wanted == replace(ReplicaSettings(), limit_s=wanted.limit_s):
-        return [Copy("", loading)]
+        return [ReplicaPlan("", loading)]
     remote: Sequence[Device] = ()
     if wanted.rpc:
         from lacli.llamacpp.rpc import remote_devices
@@ -78,18 +78,18 @@ def planned(wanted: ReplicaSettings, loading: ModelSettings) -> list[Copy]:
 
 def _copy(
     place: Placement, name: str, wanted: ReplicaSettings, loading: ModelSettings, remote: Sequence[Device]
-) -> Copy:
+) -> ReplicaPlan:
     used = {device.description for device in remote if device.name in place.devices}
     servers = tuple(server for server in wanted.rpc if server in used)
     # Another process counts the devices of the servers that it is told of.
     there = [device.name for device in remote if device.description in used]
     renamed = tuple(f"{RPC}{there.index(each)}" if each in there else each for each in place.devices)
     loading = replace(loading, placement=replace(place, devices=renamed))
-    return Copy(name, loading, servers, apart=bool(servers) or wanted.isolate)
+    return ReplicaPlan(name, loading, servers, apart=bool(servers) or wanted.isolate)
 
 
 def _names(places: Sequence[Placement], found: Sequence[Device]) -> Iterator[str]:
-    """The devices of each, numbered where several copies have the same."""
+    """Names of copies by their devices, numbered where several have the same."""
     words = ["+".join(_computing(place, found)) or CPU for place in places]
     for number, word in enumerate(words):
         yield f"{word} ({words[:number].count(word) + 1})" if words.count(word) > 1 else word
@@ -100,8 +100,8 @@ def _computing(place: Placement, found: Sequence[Device]) -> tuple[str, ...]:
     return devices[place.main_gpu :][:1] if place.split_mode == "none" else devices
 
 
-def _idle(copies: Sequence[Copy], wanted: ReplicaSettings) -> Iterator[str]:
-    """Sentences about copies that gain nothing, and servers that nothing goes to."""
+def _idle(copies: Sequence[ReplicaPlan], wanted: ReplicaSettings) -> Iterator[str]:
+    """Notes on copies that gain nothing, and on servers without work."""
     if len(copies) > 1 and all(copy.loading.placement.devices == (CPU,) for copy in copies):
         yield "all copies compute on one processor, which gains nothing"
     used = {server for copy in copies for server in copy.rpc}
@@ -111,7 +111,7 @@ def _idle(copies: Sequence[Copy], wanted: ReplicaSettings) -> Iterator[str]:
         yield f"no copy uses the RPC server at {' and '.join(idle)}"
 
 
-def _with(copy: Copy, flash_attention: Switch | None) -> Copy:
+def _with(copy: ReplicaPlan, flash_attention: Switch | None) -> ReplicaPlan:
     if flash_attention is None:
         return copy
     return replace(copy, loading=replace(copy.loading, flash_attention=flash_attention))
@@ -120,8 +120,8 @@ def _with(copy: Copy, flash_attention: Switch | None) -> Copy:
 class Copies(Closing):
     """The weights of a model's copies, and the contexts that are opened with them.
 
-    model: has the vocabulary; weights only where a copy is in this process. contexts: by the name of their copy, the
-    first one decodes what has no branches.
+    `model`: has the vocabulary; weights only where a copy is in this process. `contexts`: by the name of their copy;
+    the first one decodes what has no branches.
     """
 
     def __init__(
@@ -151,22 +151,22 @@ class Copies(Closing):
 
     @property
     def names(self) -> list[str]:
-        """What the copies are called."""
+        """The copies' names."""
         return [copy.name for copy in self._copies]
 
     @property
     def elsewhere(self) -> bool:
-        """Whether any copy uses devices of other machines."""
+        """True if any copy uses devices of other machines."""
         return any(copy.rpc for copy in self._copies)
 
     @property
     def here(self) -> bool:
-        """Whether the weights of a copy are in this process."""
+        """True if the weights of a copy are in this process."""
         return bool(self._models)
 
     @property
     def gone(self) -> bool:
-        """Whether the process of every context that was open has ended."""
+        """True if the process of every context that was open has ended."""
         contexts = self.contexts.values()
         lost = [isinstance(context, RemoteEngine) and context.lost for context in contexts]
         return all(lost) if lost else self._gone
@@ -218,24 +218,24 @@ class Copies(Closing):
         return self._context(_with(self._copies[0], flash_attention), capacity, backend_greedy)
 
     def take_notes(self) -> list[str]:
-        """Sentences about copies that are left out, each once."""
+        """Return the notes on copies since the last call."""
         notes, self._notes = self._notes, []
         return notes
 
     def suits(self, decoding: DecodeSettings, *, raw_logits: bool) -> bool:
-        """Whether these settings can decode in the contexts that are open, and need no more of them."""
+        """True if these settings can decode in the contexts that are open, and need no more of them."""
         if decoding.sequences > 1 and len(self.contexts) < len(self._copies):
             return False
         return all(context.suits(decoding, raw_logits=raw_logits) for context in self.contexts.values())
 
     def keep_first(self, why: str) -> None:
-        """Do without the other copies; why: in words."""
+        """Do without the other copies. `why`: for the note."""
         if self._copies[1:]:
             self._notes.append(f"replica {self._copies[0].name} decodes alone: {why}")
             del self._copies[1:]
 
     def lose(self, failed: Mapping[str, str]) -> list[str]:
-        """Do without copies that have failed, and say so once. failed: why, by their names."""
+        """Do without copies that have failed, and return a note on each. `failed`: why, by their names."""
         lost = {name: why for name, why in failed.items() if name in self.contexts}
         for name in lost:
             self._copies = [copy for copy in self._copies if copy.name != name]
@@ -243,7 +243,7 @@ class Copies(Closing):
         left = " and ".join(self.contexts)
         return [f"replica {name} has failed, {left} went on: {why}" for name, why in lost.items()]
 
-    def _check_servers(self, copy: Copy) -> None:
+    def _check_servers(self, copy: ReplicaPlan) -> None:
         """Raise LacliError for a server that went away and is not back, since its child process has no words for it."""
         if self._gone and copy.rpc:
             from lacli.llamacpp.rpc import remote_devices
@@ -261,7 +261,7 @@ class Copies(Closing):
         for model in {self.model, *self._models.values()}:
             model.close()
 
-    def _context(self, copy: Copy, decoding: DecodeSettings | Capacity, backend_greedy: bool | None) -> Context:
+    def _context(self, copy: ReplicaPlan, decoding: DecodeSettings | Capacity, backend_greedy: bool | None) -> Context:
         if decoding.sequences == 1 or not self._copies[1:]:
             copy = replace(copy, loading=self._with_all_threads(copy))
         if not copy.apart:
@@ -274,8 +274,8 @@ class Copies(Closing):
             ChildSettings(self._path, copy.loading, decoding, backend_greedy, copy.rpc, limit_s, copy.name, verbose)
         )
 
-    def _with_all_threads(self, copy: Copy) -> ModelSettings:
-        """Where the others are idle it has the threads of all."""
+    def _with_all_threads(self, copy: ReplicaPlan) -> ModelSettings:
+        """Its settings with the threads of all copies, for when the others are idle."""
         return replace(copy.loading, threads=self._whole.threads, threads_batch=self._whole.threads_batch)
 
     def _model(self, loading: ModelSettings) -> LlamaModel:

@@ -1,8 +1,7 @@
-"""Deals the branches of a step out to several replicas, so that all have done at the same time.
+"""Partitions the branches of a step among several replicas, so that all have done at the same time.
 
 A branch is a sequence id: a window column or a candidate. What branches share (the input, row 0 of the window, the
-beginning of candidates) goes to every replica that has one of them, as in Figure 3 of the paper. Trees and times only;
-who decodes is `replica.py`.
+beginning of candidates) goes to every replica that has one of them, as in Figure 3 of the paper. Trees and times only.
 """
 
 from __future__ import annotations
@@ -16,43 +15,43 @@ from typing import NamedTuple
 from lacli.tree import ROOT, Tree
 
 CLOSE = 0.01
-"""How near to the best time, as a part of it, a deal is good enough."""
+"""Relative distance from the best time at which the search ends: steps vary by more."""
 
-TERM = 16
-"""Steps over which it counts what a replica has to decode before it can take whole ones."""
+CATCH_UP_STEPS = 16
+"""Steps over which the cost of catching up is spread, where a replica is to take whole steps from now on."""
 
 
-class Hand(NamedTuple):
-    """What a replica can take: t(b) = fixed + row b seconds, and at most `most` rows of a batch.
+class Load(NamedTuple):
+    """What a replica can take of a step: t(b) = fixed + row b seconds, and at most `max_rows` rows of a batch.
 
-    behind: accepted tokens that it lacks and has to decode in front of its part.
+    `behind`: accepted tokens that it lacks and decodes in front of its part.
     """
 
     fixed: float
     row: float
     behind: int
-    most: int
+    max_rows: int
 
     def seconds(self, rows: int) -> float:
-        """How long it takes for the input, so many rows below it, and what it lacks; no time is enough for too many."""
+        """Seconds for the input, `rows` rows below it and what the replica lacks; inf where a batch has no room."""
         rows += 1 + self.behind
-        return self.fixed + self.row * rows if rows <= self.most else inf
+        return self.fixed + self.row * rows if rows <= self.max_rows else inf
 
     def seconds_from_now_on(self, rows: int) -> float:
-        """The same of each step, if it takes this one and the next ones: what it lacks it decodes only once."""
+        """Mean seconds of this step and the next ones, before which nothing is lacking any more."""
         once = self.row * self.behind
-        return self.seconds(rows) - once + once / TERM
+        return self.seconds(rows) - once + once / CATCH_UP_STEPS
 
     def rows_within(self, seconds: float) -> int:
-        """Rows below the input that it can decode in so long, at least 0."""
+        """Rows below the input that the replica can decode in `seconds`, at least 0."""
         rows = (seconds - self.fixed) / self.row if self.row > 0 else inf if seconds >= self.fixed else 0
-        return max(int(min(rows + CLOSE, self.most)) - 1 - self.behind, 0)
+        return max(int(min(rows + CLOSE, self.max_rows)) - 1 - self.behind, 0)
 
 
 class Part:
     """The branches of a tree that one replica decodes, as `Batch` and `Cache` take them.
 
-    nodes: which of the tree's each row is, in the tree's order.
+    `nodes`: the tree's node of each row, in the tree's order.
     """
 
     def __init__(self, tree: Tree, branches: Sequence[int], paths: dict[int, list[int]]) -> None:
@@ -70,7 +69,7 @@ class Part:
 
 
 def paths_of(tree: Tree) -> dict[int, list[int]]:
-    """The nodes of each branch from the top down, the input not among them; a chain of the text's own is branch 0."""
+    """The nodes of each branch from the top down, without the input; a chain of the text's own is branch 0."""
     paths: dict[int, list[int]] = {}
     for node, branches in enumerate(tree.sequences[1:], start=1):
         for branch in branches:
@@ -78,10 +77,10 @@ def paths_of(tree: Tree) -> dict[int, list[int]]:
     return paths
 
 
-def deal(paths: dict[int, list[int]], hands: Sequence[Hand]) -> list[list[int]]:
-    """The branches of each hand, of which some get none. paths: the nodes of each branch.
+def partition(paths: dict[int, list[int]], loads: Sequence[Load]) -> list[list[int]]:
+    """The branches of each replica, empty for some. `paths`: the nodes of each branch.
 
-    Neighbours stay together, because they share the most; the time of the slowest is as short as it can be so.
+    Neighbours stay together, because they share the most. Under that rule the slowest replica's time is the shortest.
     """
     branches = sorted(paths, key=paths.__getitem__)
     in_order = [paths[branch] for branch in branches]
@@ -92,13 +91,13 @@ def deal(paths: dict[int, list[int]], hands: Sequence[Hand]) -> list[list[int]]:
         seen.update(path)
         together.append(len(seen))
     # Each could take all that the others leave, so the time of the fastest alone is enough.
-    enough = min(hand.seconds(len(seen)) for hand in hands)
+    enough = min(load.seconds(len(seen)) for load in loads)
     assert enough < inf, "the caller sees to it that one replica can take the whole step"
-    best, least = _fill(alone, together, hands, enough), 0.0
+    best, least = _fill(alone, together, loads, enough), 0.0
     assert best is not None, "what one can do all can do"
     while enough - least > CLOSE * enough:
         middle = (least + enough) / 2
-        found = _fill(alone, together, hands, middle)
+        found = _fill(alone, together, loads, middle)
         if found is None:
             least = middle
         else:
@@ -107,16 +106,16 @@ def deal(paths: dict[int, list[int]], hands: Sequence[Hand]) -> list[list[int]]:
     return [branches[begin:end] for begin, end in pairwise(ends)]
 
 
-def _fill(alone: Sequence[int], together: Sequence[int], hands: Sequence[Hand], seconds: float) -> list[int] | None:
-    """How many branches have been dealt after each hand when all stop in time; None where some are left.
+def _fill(alone: Sequence[int], together: Sequence[int], loads: Sequence[Load], seconds: float) -> list[int] | None:
+    """Where each replica's branches end in the order of all when all stop in time; None where some are left.
 
-    alone: rows of each branch by itself. together: rows of so many branches from the first on. What one shares with
-    any before it, it shares with its neighbour.
+    `alone`: rows of each branch by itself. `together`: rows of the first n branches. What a branch shares with any
+    before it, it shares with its neighbour.
     """
-    dealt, ends = 0, []
-    for hand in hands:
-        if dealt < len(alone):
-            room = hand.rows_within(seconds) - alone[dealt] + together[dealt + 1]
-            dealt = max(dealt, bisect_right(together, room) - 1)
-        ends.append(dealt)
-    return ends if dealt == len(alone) else None
+    given, ends = 0, []
+    for load in loads:
+        if given < len(alone):
+            room = load.rows_within(seconds) - alone[given] + together[given + 1]
+            given = max(given, bisect_right(together, room) - 1)
+        ends.append(given)
+    return ends if given == len(alone) else None

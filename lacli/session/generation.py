@@ -116,7 +116,7 @@ class Generation(Closing):
             self._begun = True
             self._decoder = decoder or self._decoder
             begin = perf_counter()
-            steps = self._decoder.generate(self._prompt, self._max_tokens, reuse=self._reuse, keep=self._n_keep)
+            steps = self._decoder.generate(self._prompt, self._max_tokens, reuse=self._reuse, n_keep=self._n_keep)
             try:
                 for step in steps:
                     if not self.statistics.steps:

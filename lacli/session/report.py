@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from lacli.engine import EngineGroup
 from lacli.llamacpp.sampling import DEFAULT, SamplingSettings, flag
-from lacli.replicas.group import Replicas
 from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import SOURCES, DecodeSettings
-from lacli.stats import Plan, RunStatistics, Step
+from lacli.stats import Plan, ReplicaWork, RunStatistics, Step
 from lacli.terminal.charts import histogram
 from lacli.text.format import counted
 
@@ -235,8 +235,8 @@ def _devices(session: Session) -> str:
     return ", ".join(name for name in session.decoder.group.work if name) or session.model.devices
 
 
-def _shared(replicas: Replicas) -> list[tuple[str, str]]:
-    """How much of the answer's steps each replica has decoded."""
+def _shared(replicas: EngineGroup) -> list[tuple[str, str]]:
+    """How much of the answer's steps each copy of the model has decoded."""
     width = max(map(len, replicas.work))
     lines = [
         f"{name:{width}} {_done(work)}{', then failed' if name in replicas.lost else ''}"
@@ -245,7 +245,7 @@ def _shared(replicas: Replicas) -> list[tuple[str, str]]:
     return [("" if number else "replicas", line) for number, line in enumerate(lines)]
 
 
-def _done(work: Work) -> str:
+def _done(work: ReplicaWork) -> str:
     if not work.parts:
         return "unused"
     return (

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock
 from weakref import WeakSet
 
+from lacli.auto.mode import AutoModes
 from lacli.auto.past_texts import PastTexts
 from lacli.auto.step_cost import Cost
 from lacli.batch import Ints
@@ -25,6 +26,7 @@ from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings, check_draws, check_rows, fitted, strict_settings
 from lacli.replicas.copies import Copies
+from lacli.replicas.group import ReplicaGroup
 from lacli.session.generation import Generation, as_stops
 from lacli.session.prompt import PromptWriter
 from lacli.settings import DecodeSettings, SourceName, restrict_to_chain
@@ -192,10 +194,12 @@ class Session(Closing):
         self, engine: Engine | Mapping[str, Engine], settings: DecodeSettings, kind: type[Decoder] = Decoder
     ) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model or in those of several copies."""
-        (name, first), *others = engine.items() if isinstance(engine, Mapping) else [("", engine)]
-        return kind(
-            first, settings, self._verifier(), cost=self._cost, kept=self._past_texts, name=name, others=dict(others)
-        )
+        make_mode = AutoModes(self._cost, self._past_texts)
+        if isinstance(engine, Mapping):
+            # Where no copies were asked for the only one has no name.
+            group = engine[""] if "" in engine else ReplicaGroup(engine)
+            return kind(group, settings, self._verifier(), make_mode=make_mode)
+        return kind(engine, settings, self._verifier(), make_mode=make_mode)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.

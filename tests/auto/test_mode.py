@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.auto import acceptance
+from lacli.auto.mode import AutoModes
 from lacli.auto.past_texts import PastTexts
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import Batch
@@ -133,7 +134,9 @@ class Setting:
         # The kept text is the answer itself, but for a token.
         kept = PastTexts([np.array([*self.prompt, *text[:9], 0, *text[9:]], np.int32)])
         with clocked(clock, first_trial=2):
-            decoder = Decoder(engine, self.chosen, cost=self.measured.measured if self.measured else None, kept=kept)
+            decoder = Decoder(
+                engine, self.chosen, make_mode=AutoModes(self.measured.measured if self.measured else None, kept)
+            )
             steps = list(decoder.generate(self.prompt, self.limit))
             assert tokens_of(steps) == text
             assert decoder.tokens == self.prompt + text
@@ -217,7 +220,7 @@ def test_a_seed_gives_plains_text_at_any_cost(
     clock = FakeClock()
     with clocked(clock, first_trial=2):
         engine = toy(chosen, stairs, clock, 256, frozenset())
-        decoder = Decoder(engine, chosen, SampleAndMatch(sampler), cost=stairs.measured)
+        decoder = Decoder(engine, chosen, SampleAndMatch(sampler), make_mode=AutoModes(stairs.measured))
         assert tokens_of(list(decoder.generate(prompt, 40))) == alone
     assert sampler._seen == prompt + alone
 
@@ -287,7 +290,7 @@ def run(
     clock = FakeClock()
     engine = ScriptedEngine(writer, seconds, clock)
     with clocked(clock):
-        steps = list(Decoder(engine, chosen, cost=cost).generate(list(writer.text), length))
+        steps = list(Decoder(engine, chosen, make_mode=AutoModes(cost)).generate(list(writer.text), length))
     plain = sum(seconds(1, PROMPT - 1 + token) for token in range(length))
     return sum(step.seconds for step in steps) / plain, steps
 
@@ -388,7 +391,7 @@ def watched(
     clock = FakeClock()
     engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, sequences=chosen.sequences)
     with clocked(clock, first_trial):
-        decoder = Decoder(engine, chosen, cost=stairs.measured, kept=kept)
+        decoder = Decoder(engine, chosen, make_mode=AutoModes(stairs.measured, kept))
         prompt = list(writer.text)
         steps = list(decoder.generate(prompt, length))
     return engine, steps
@@ -490,7 +493,7 @@ def test_what_was_learned_of_the_machine_goes_on_with_the_next_answer() -> None:
     writer = Writer(13)
     engine = Watching(writer, lambda rows, _: GPU.seconds(rows), clock, sequences=AUTO.sequences)
     with clocked(clock):
-        decoder = Decoder(engine, AUTO)
+        decoder = Decoder(engine, AUTO, make_mode=AutoModes())
         list(decoder.generate(list(writer.text), 100))
         assert engine.rows[0] == 1
         steps = len(engine.rows)

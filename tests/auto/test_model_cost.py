@@ -12,7 +12,7 @@ import pytest
 
 from lacli import load
 from lacli.auto.measure import MeasurePlan
-from lacli.auto.mode import Experience
+from lacli.auto.mode import AutoModes, Experience
 from lacli.auto.model_cost import (
     KIND,
     cost_key,
@@ -247,9 +247,9 @@ def test_a_session_decodes_with_what_it_was_told_also_in_a_mode_that_comes_later
             super().__init__(settings, cost, *more, **others)
 
     class Told(Decoder):
-        def __init__(self, *given: Any, cost: Cost | None = None, **more: Any) -> None:
-            seen.append(cost)
-            super().__init__(*given, cost=cost, **more)
+        def __init__(self, *given: Any, make_mode: AutoModes, **more: Any) -> None:
+            seen.append(make_mode.cost)
+            super().__init__(*given, make_mode=make_mode, **more)
 
     session.use_cost(COST)
     session.decoder_in(session.engine, session.settings, Told)

@@ -209,7 +209,7 @@ def test_noted_trees_give_the_same_batches_again(chosen: DecodeSettings, prompt:
     noting = NotingDecoder(first, chosen)
     steps = list(noting.generate(prompt, 30))
     assert len(noting.trees) == len(steps)
-    again = Decoder(second, chosen, mode=lambda: RepeatedTrees(noting.trees))
+    again = Decoder(second, chosen, make_mode=lambda *_, **__: RepeatedTrees(noting.trees))
     assert [step.tokens for step in again.generate(prompt, 30)] == [step.tokens for step in steps]
     assert second.decoded == first.decoded
 
@@ -249,7 +249,7 @@ def moody_rounds(clock: FakeClock, engine: FakeEngine, repetitions: int = 1) -> 
     """Plain decoding beside a mode that goes other ways each time."""
 
     def decoder() -> Decoder:
-        return NotingDecoder(engine, AUTO, mode=Moody)
+        return NotingDecoder(engine, AUTO, make_mode=lambda *_, **__: Moody())
 
     other = Contender("auto", Point(AUTO), 0, lambda exchange: timed(decoder(), exchange, words))
     return played(Rounds([contender(PLAIN, clock)[0], other], TASKS[:1], repetitions, asker()))

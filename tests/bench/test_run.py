@@ -244,15 +244,15 @@ def test_check_judges_every_difference_and_finds_no_bug() -> None:
 def test_a_bug_makes_check_exit_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
     from lacli.cache import Cache
 
-    keep = Cache.keep
+    commit = Cache.commit
 
     def forgetful(self: Cache, tree: Any, nodes: Any, again: int = 0) -> None:
         """Keeps one accepted token too few whenever there are two, and says otherwise."""
-        keep(self, tree, nodes, again)
+        commit(self, tree, nodes, again)
         if len(nodes) > 1:
             self._engine.remove(0, self.past - 2, self.past - 1)
 
-    monkeypatch.setattr(Cache, "keep", forgetful)
+    monkeypatch.setattr(Cache, "commit", forgetful)
     done = call(
         "bench", "-q", "--classes", "edit", "--each", "2", "-r", "1", "-n", "64", "--modes", "lookup", "--check"
     )

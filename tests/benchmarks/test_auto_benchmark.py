@@ -12,9 +12,9 @@ import lacli.decode
 from benchmarks.auto import CONTENDERS, EXPECTED, counting_kinds, kinds_table, settings_of
 from benchmarks.simulated import PLAIN_S, SHAPES, SimulatedEngine, Stairs
 from lacli.auto.acceptance import AcceptanceEstimate
-from lacli.decode import Decoder
 from lacli.errors import UsageError
 from lacli.settings import DecodeSettings
+from tests.fakes.decoding import auto_decoder
 from tests.fakes.engine import FakeEngine
 from tests.program import ROOT, SECONDS, environment
 
@@ -46,13 +46,13 @@ def test_what_is_given_as_measured_is_the_staircase() -> None:
 def test_the_clock_moves_by_the_staircase_alone_and_is_put_back() -> None:
     stairs = Stairs.named("q4_0")
     engine, settings = SimulatedEngine(FakeEngine(), stairs), DecodeSettings(mode="lookup")
-    decoder = Decoder(engine, settings)
+    decoder = auto_decoder(engine, settings)
     with engine.clock():
         steps = list(decoder.generate(PROMPT, 30))
     assert [step.decode_s for step in steps] == pytest.approx([PLAIN_S * stairs(step.rows) for step in steps])
     assert {step.choose_s + step.cache_s + step.python_s for step in steps} == {0.0}
     assert vars(lacli.decode)["perf_counter"] is perf_counter
-    assert [step.tokens for step in Decoder(FakeEngine(), settings).generate(PROMPT, 30)] == [
+    assert [step.tokens for step in auto_decoder(FakeEngine(), settings).generate(PROMPT, 30)] == [
         step.tokens for step in steps
     ]
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.chat import conversations, main
 from benchmarks.core import PROMPTS
 from benchmarks.keeping import KeepingNothing, LearningAnew, Unforgetting
+from lacli.auto.mode import AutoModes
 from lacli.decode import Decoder
 from lacli.settings import DecodeSettings, ModeName
 from tests.test_decode import (
@@ -32,7 +33,7 @@ turns = st.lists(st.tuples(st.integers(0, 60), prompts, st.integers(0, 12)), min
 def test_every_turn_has_plains_tokens(
     kind: type[Decoder], chosen: DecodeSettings, rest: list[tuple[int, list[int], int]]
 ) -> None:
-    decoder = kind(engine_for(chosen, 400), chosen)
+    decoder = kind(engine_for(chosen, 400), chosen, make_mode=AutoModes())
     for keep, more, limit in rest:
         prompt = [*decoder.tokens[:keep], *more]
         steps = list(decoder.generate(prompt, limit, reuse=True))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from benchmarks.insight.convergence import Block, Convergence, convergence
 from lacli.check.replay import Recorder
-from lacli.decode import Decoder
 from lacli.settings import DecodeSettings
 from lacli.window import WINDOW_SEED
+from tests.fakes.decoding import auto_decoder
 from tests.fakes.engine import FakeEngine
 
 PROMPT = [1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 4, 5]
@@ -27,7 +27,7 @@ def of_run(
     settings: DecodeSettings, prompt: list[int], limit: int, engine: FakeEngine
 ) -> tuple[Convergence, list[int]]:
     recorder = Recorder(engine)
-    decoder = Decoder(recorder, settings)
+    decoder = auto_decoder(recorder, settings)
     list(decoder.generate(prompt, limit))
     return convergence(recorder.decoded, decoder.tokens, settings), decoder.tokens
 

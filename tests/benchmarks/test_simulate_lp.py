@@ -21,11 +21,13 @@ from benchmarks.parallel.study import MOST_PATIENT, bearable, best, by_devices, 
 from benchmarks.parallel.trace import LAW_STEPS, Trace, TracedStep, TracingDecoder, full_tree, law_trace
 from benchmarks.shapes import SHAPES as MODELS
 from benchmarks.simulated import PLAIN_S, SimulatedEngine, Stairs
+from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.cli.cost import as_json as cost_as_json
 from lacli.decode import Decoder
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.settings import ModelSettings
+from lacli.replicas.group import ReplicaGroup
 from lacli.replicas.replica import Speed
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
@@ -88,13 +90,13 @@ def test_one_device_takes_what_the_staircase_says() -> None:
 @pytest.mark.parametrize("devices", (2, 3, 5))
 def test_devices_take_the_parts_that_lacli_deals_out(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Speed, "line", lambda self, like=None: (1.0, 0.1))
-    decoder = Decoder(fake(), SETTINGS, others={f"other {place}": fake() for place in range(1, devices)})
+    decoder = Decoder(ReplicaGroup({f"{place}": fake() for place in range(devices)}), SETTINGS)
     rows = [step.rows for step in decoder.generate(PROMPT, 60)]
     group = Group(DEAR, devices)
     simulated = []
     for step in traced().answers[0]:
         group.decode(step.tree)
-        group.keep(step.nodes)
+        group.commit(step.nodes)
         simulated.append(group.rows)
     assert simulated == rows and max(rows) > 20
 
@@ -122,7 +124,7 @@ def test_a_device_decodes_first_what_it_lacks_of_the_text() -> None:
     tree = forked(4, 4)
     group.decode(tree)
     assert asked.taken() == [5, 5]
-    group.keep([5, 6, 7, 8])
+    group.commit([5, 6, 7, 8])
     group.decode(tree)
     assert sorted(asked.taken()) == [5, 9]
     group.begin()
@@ -150,7 +152,7 @@ def test_devices_too_far_away_get_no_part_once_that_is_known() -> None:
     group = Group(DEAR, 2, travel)
     for step in range(30):
         group.decode(forked(4 + step % 5, 4))
-        group.keep(())
+        group.commit(())
     assert read_in[0] == 0 and read_in[-1] < 20
 
 
@@ -180,7 +182,7 @@ def test_the_clock_of_mode_auto_is_the_groups() -> None:
     settings = DecodeSettings(mode="auto", sources=("suffix",))
     together = GroupStairs(DEAR, Group(DEAR, 2))
     engine = SimulatedEngine(fake(settings), together)
-    decoder = TracingDecoder(engine, settings, cost=DEAR.cost())
+    decoder = TracingDecoder(engine, settings, make_mode=AutoModes(DEAR.cost()))
     decoder.watcher = together
     with engine.clock():
         steps = decoder.traced(PROMPT, 60)

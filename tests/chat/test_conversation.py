@@ -37,7 +37,7 @@ from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ReplicaSettings
 from lacli.modes import common_prefix
-from lacli.replicas.copies import Copy
+from lacli.replicas.copies import ReplicaPlan
 from lacli.replicas.isolated import RemoteEngine
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
@@ -364,7 +364,7 @@ def test_a_saved_conversation_keeps_the_tokens_of_its_answers(chat: Chat) -> Non
 def test_a_context_that_cannot_come_back_is_said_until_it_does(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     said(chat.ask(QUESTION))
 
-    def full(copy: Copy, settings: DecodeSettings, greedy: bool | None) -> Context:
+    def full(copy: ReplicaPlan, settings: DecodeSettings, greedy: bool | None) -> Context:
         raise ModelLoadError("cannot make a context: not enough memory")
 
     with monkeypatch.context() as patched:
@@ -438,7 +438,7 @@ def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat, monkeypatch:
     said(chat.ask(QUESTION))
     make, left = chat.session.copies._context, [1]
 
-    def full(copy: Copy, settings: DecodeSettings, greedy: bool | None) -> Context:
+    def full(copy: ReplicaPlan, settings: DecodeSettings, greedy: bool | None) -> Context:
         if left:
             left.pop()
             raise ModelLoadError("cannot make a context: not enough memory")

@@ -16,9 +16,9 @@ from lacli.check.replay import (
     accepted_rows,
     replay,
 )
-from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.settings import DecodeSettings, ModeName
+from tests.fakes.decoding import auto_decoder
 from tests.fakes.engine import FakeEngine
 
 PROMPT = [1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 4, 5]
@@ -54,7 +54,7 @@ def engine_for(mode: ModeName) -> Watched:
 
 
 def answer(engine: Recorder, mode: ModeName) -> list[tuple[int, ...]]:
-    return [step.tokens for step in Decoder(engine, chosen(mode)).generate(PROMPT, LIMIT)]
+    return [step.tokens for step in auto_decoder(engine, chosen(mode)).generate(PROMPT, LIMIT)]
 
 
 @pytest.mark.parametrize("mode", ["plain", "jacobi", "lookup", "lookahead"])

@@ -16,7 +16,6 @@ from lacli.cache import PREFILL_ROWS
 from lacli.check.compare import Comparison, Run
 from lacli.check.judge import first_difference
 from lacli.check.replay import Recorder, accepted_rows, replay
-from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import UsageError
 from lacli.hub.names import demo_model
@@ -28,6 +27,7 @@ from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.text.template import as_messages, choose_template
 from lacli.tree import Origin, Tree
+from tests.fakes.decoding import auto_decoder
 from tests.fakes.margins import (
     PLAIN,
     Logits,
@@ -196,7 +196,7 @@ def test_a_pool_kept_from_other_prompts_changes_no_text(
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=6)
     with LlamaEngine(model, ON_ONE_THREAD, chosen) as opened:
         engine = Recorder(opened)
-        decoder = Decoder(engine, chosen)
+        decoder = auto_decoder(engine, chosen)
         runs = [comparison.one(decoder, engine, prompt) for prompt in (*prompts[3:6], prompts[3])]
     assert bugs(runs) == []
     assert len(runs[-1].steps) < len(runs[0].steps), "a question asked again finds its answer in the pool"
@@ -207,7 +207,7 @@ def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(model: LlamaMod
     texts = []
     for backend_greedy in (False, True):
         with LlamaEngine(model, ON_ONE_THREAD, chosen, backend_greedy=backend_greedy) as engine:
-            decoders = [(Decoder(engine, chosen), prompt) for prompt in prompts[4:6]]
+            decoders = [(auto_decoder(engine, chosen), prompt) for prompt in prompts[4:6]]
             texts.append([tokens_of(list(decoder.generate(prompt, LIMIT))) for decoder, prompt in decoders])
     assert texts[0] == texts[1]
 
@@ -245,7 +245,7 @@ def test_a_mistake_in_the_engine_is_called_a_bug(
     chosen = DecodeSettings(mode="lookahead", window=3, ngram=5, guesses=2)
     with kind(model, ON_ONE_THREAD, chosen) as broken:
         engine = Recorder(broken)
-        runs = [comparison.one(Decoder(engine, chosen), engine, prompt) for prompt in prompts[4:8]]
+        runs = [comparison.one(auto_decoder(engine, chosen), engine, prompt) for prompt in prompts[4:8]]
     assert bugs(runs)
 
 
@@ -255,7 +255,7 @@ def test_a_wrong_token_is_called_a_bug(model: LlamaModel, comparison: Comparison
     least_likely = int(logits_of_last(comparison.plain_engine, prompt, expected[: at + 1]).argmin())
     with LlamaEngine(model, ON_ONE_THREAD, LOOKAHEAD) as opened:
         engine = Recorder(opened)
-        steps = [list(step.tokens) for step in Decoder(engine, LOOKAHEAD).generate(prompt, LIMIT)]
+        steps = [list(step.tokens) for step in auto_decoder(engine, LOOKAHEAD).generate(prompt, LIMIT)]
         assert first_difference(engine, comparison.plain_engine, prompt, expected, steps) is None
         made = 0
         for step in steps:
@@ -286,7 +286,7 @@ def test_what_a_coarse_cache_rounds_away_is_no_bug(
     coarse = replace(ON_ONE_THREAD, cache_type_k="q4_0", cache_type_v="q4_0")
     with LlamaEngine(model, coarse, chosen) as opened:
         engine = Recorder(opened)
-        runs = [comparison.one(Decoder(engine, chosen), engine, prompt) for prompt in prompts[::3]]
+        runs = [comparison.one(auto_decoder(engine, chosen), engine, prompt) for prompt in prompts[::3]]
     assert [run for run in runs if run.difference], "the texts are equal: the test has lost its point"
     assert bugs(runs) == []
 
@@ -313,7 +313,7 @@ def test_a_replay_gives_the_logits_of_the_tree_it_replays(
     chosen = MODES[name]
     with LlamaEngine(model, ON_ONE_THREAD, chosen) as opened:
         engine = WithLogits(opened)
-        steps = [step.tokens for step in Decoder(engine, chosen).generate(prompts[LONG], LIMIT)]
+        steps = [step.tokens for step in auto_decoder(engine, chosen).generate(prompts[LONG], LIMIT)]
         decoded, logits = engine.decoded, engine.outputs
         text = [token for step in steps for token in step]
         longest = max(steps, key=len)
@@ -334,7 +334,7 @@ def test_every_decode_call_is_a_step_or_a_piece_of_the_prompt(
     prompt = prompts[SHORT] + prompts[LONG]
     assert len(prompt) > 129
     with LlamaEngine(model, replace(ON_ONE_THREAD, batch=rows), MODES[name]) as engine:
-        steps = list(Decoder(engine, MODES[name]).generate(prompt, 12))
+        steps = list(auto_decoder(engine, MODES[name]).generate(prompt, 12))
         assert engine.calls == len(steps) + ceil((len(prompt) - 1) / min(rows, PREFILL_ROWS))
 
 
@@ -349,7 +349,7 @@ class Endless(LlamaEngine):
 def test_exactly_the_tokens_asked_for_are_made(name: str, model: LlamaModel, prompts: list[list[int]]) -> None:
     with Endless(model, ON_ONE_THREAD, MODES[name]) as engine:
         for limit in (0, 1, 2, 23):
-            steps = list(Decoder(engine, MODES[name]).generate(prompts[LONG], limit))
+            steps = list(auto_decoder(engine, MODES[name]).generate(prompts[LONG], limit))
             assert len(tokens_of(steps)) == limit
             assert not steps or steps[-1].finish == "length"
 
@@ -380,7 +380,7 @@ def test_an_answer_that_ends_early_leaves_exactly_the_accepted_tokens_in_the_cac
     chosen, prompt = MODES[name], prompts[LONG]
     with (Interrupted if interrupted else LlamaEngine)(model, ON_ONE_THREAD, chosen) as opened:
         engine = Recorder(opened)
-        decoder = Decoder(engine, chosen)
+        decoder = auto_decoder(engine, chosen)
         steps = decoder.generate(prompt, LIMIT)
         taken = [next(steps), next(steps)]
         if interrupted:
@@ -407,7 +407,7 @@ def test_a_context_that_runs_full_ends_with_length_after_as_many_tokens_as_plain
     with Endless(model, settings, PLAIN) as plain, Endless(model, settings, MODES[name]) as opened:
         engine = Recorder(opened)
         for one, recorded, chosen in ((plain, Recorder(plain), PLAIN), (opened, engine, MODES[name])):
-            steps = list(Decoder(recorded, chosen).generate(prompt))
+            steps = list(auto_decoder(recorded, chosen).generate(prompt))
             texts.append([step.tokens for step in steps])
             assert steps[-1].finish == "length"
             assert last_position(one, 0) == one.cells - 1
@@ -415,7 +415,7 @@ def test_a_context_that_runs_full_ends_with_length_after_as_many_tokens_as_plain
         found = first_difference(engine, plain, prompt, [token for step in texts[0] for token in step], texts[1])
         assert found is None or not found.bug
         whole = (prompts[LONG] * 3)[:256]
-        assert len(tokens_of(list(Decoder(opened, MODES[name]).generate(whole)))) == 1, "a prompt of all cells"
+        assert len(tokens_of(list(auto_decoder(opened, MODES[name]).generate(whole)))) == 1, "a prompt of all cells"
 
 
 def session_of(decode_settings: DecodeSettings) -> Session:

@@ -13,7 +13,7 @@ from lacli.llamacpp.context import LlamaEngine
 from lacli.replicas.isolated import RemoteEngine
 from tests.fakes.engine import FakeEngine
 
-READERS = ("lacli.bench.rounds", "lacli.bench.plan", "lacli.decode", "lacli.cache", "lacli.replicas.replica")
+READERS = ("lacli.bench.rounds", "lacli.bench.plan", "lacli.decode", "lacli.cache")
 """Modules that ask for the time."""
 
 
@@ -59,4 +59,4 @@ def make_equally_fast(
         return decode(engine, batch)  # type: ignore[arg-type]  # it is of that kind
 
     monkeypatch.setattr(kind, "decode", timed)
-    monkeypatch.setattr("lacli.replicas.replica.perf_counter", clock.read)
+    monkeypatch.setattr("lacli.cache.perf_counter", clock.read)

@@ -87,10 +87,10 @@ class Watched:
         self.decoder.generate = self._noting  # type: ignore[method-assign]
 
     def _noting(
-        self, prompt: Sequence[int], limit: int = -1, *, reuse: bool = False, keep: int | None = None
+        self, prompt: Sequence[int], max_tokens: int = -1, *, reuse: bool = False, n_keep: int | None = None
     ) -> Generator[Step]:
         self.prompt, self.steps, self.engine.decoded = list(prompt), [], []
-        for step in self._generate(prompt, limit, reuse=reuse, keep=keep):
+        for step in self._generate(prompt, max_tokens, reuse=reuse, n_keep=n_keep):
             self.steps.append(step)
             yield step
 

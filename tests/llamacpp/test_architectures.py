@@ -27,6 +27,7 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import MODES as ALL_MODES
 from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models
+from tests.fakes.decoding import auto_decoder
 from tests.fakes.margins import PLAIN, bugs, compare
 from tests.test_hybrid import CHAINS, Prophet
 
@@ -94,7 +95,7 @@ def test_every_mode_equals_plain_but_for_rounding(
 
 def test_a_long_prompt_takes_as_many_calls_as_it_has_batches(model: LlamaModel, prompts: list[list[int]]) -> None:
     with LlamaEngine(model, replace(ON_ONE_THREAD, batch=32), PLAIN) as engine:
-        next(Decoder(engine, PLAIN).generate(prompts[3], 1))
+        next(auto_decoder(engine, PLAIN).generate(prompts[3], 1))
         assert engine.calls == -(-(len(prompts[3]) - 1) // 32) + 1
 
 
@@ -102,7 +103,7 @@ def test_a_long_prompt_takes_as_many_calls_as_it_has_batches(model: LlamaModel, 
 def test_a_full_context_holds_as_many_tokens_in_every_mode(model: LlamaModel, prompts: list[list[int]]) -> None:
     for name, mode in MODES.items():
         with Endless(model, replace(ON_ONE_THREAD, context=256), mode) as engine:
-            steps = list(Decoder(engine, mode).generate(prompts[3][:200]))
+            steps = list(auto_decoder(engine, mode).generate(prompts[3][:200]))
             assert sum(len(step.tokens) for step in steps) == engine.cells - 200 + 1, name
             assert steps[-1].finish == "length"
 
@@ -256,7 +257,7 @@ def test_a_full_context_of_a_hybrid_model_is_as_in_plain_decoding(
         DecodeSettings(mode="jacobi", max_rollback=5),
     ):
         with Endless(lfm2, loading, chosen) as engine:
-            steps = Decoder(engine, chosen).generate(asked[1], 300, keep=keep)
+            steps = Decoder(engine, chosen).generate(asked[1], 300, n_keep=keep)
             texts.append([token for step in steps for token in step.tokens])
     assert texts[1] == texts[2] == texts[0]
     assert len(texts[0]) == (300 if keep else 256 - len(asked[1]) + 1)

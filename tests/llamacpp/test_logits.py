@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from lacli.batch import Batch, from_tokens
-from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.llamacpp.context import CANDIDATES, LlamaEngine
 from lacli.llamacpp.library import lib
@@ -21,6 +20,7 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
+from tests.fakes.decoding import auto_decoder
 
 LOADING = ModelSettings(context=512, gpu_layers=0, threads=1)
 AUTO = DecodeSettings(mode="auto")
@@ -162,5 +162,5 @@ def test_mode_auto_gives_the_same_text_wherever_its_tokens_are_chosen(model: Lla
     texts = []
     for backend_greedy in (False, True):
         with LlamaEngine(model, LOADING, AUTO, backend_greedy=backend_greedy) as engine:
-            texts.append([token for step in Decoder(engine, AUTO).generate(prompt, 60) for token in step.tokens])
+            texts.append([token for step in auto_decoder(engine, AUTO).generate(prompt, 60) for token in step.tokens])
     assert texts[0] == texts[1]

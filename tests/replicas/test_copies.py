@@ -18,7 +18,7 @@ from lacli.llamacpp.library import lib
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
 from lacli.replicas import copies as room
-from lacli.replicas.copies import Copies, Copy, planned
+from lacli.replicas.copies import Copies, ReplicaPlan, planned
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from tests.fakes.tiny_models import write_lfm2
@@ -37,7 +37,7 @@ def session_of(decoding: DecodeSettings = LOOKAHEAD, wanted: ReplicaSettings = T
 
 
 def test_nothing_asked_is_one_copy_as_llama_cpp_makes_it() -> None:
-    assert planned(ReplicaSettings(limit_s=3), LOADING) == [Copy("", LOADING)]
+    assert planned(ReplicaSettings(limit_s=3), LOADING) == [ReplicaPlan("", LOADING)]
 
 
 def test_copies_on_the_processor_share_its_threads_and_are_numbered() -> None:
@@ -95,14 +95,14 @@ def test_a_copy_that_decodes_alone_has_all_threads() -> None:
         assert session.model_settings.threads == 1
 
 
-def full(copy: Copy, *_: object) -> Context:
+def full(copy: ReplicaPlan, *_: object) -> Context:
     raise ModelLoadError("cannot make a context: not enough memory", "a smaller one may fit")
 
 
 def test_a_copy_that_has_no_memory_is_left_out_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Copies._context
 
-    def second_full(self: Copies, copy: Copy, decoding: DecodeSettings, greedy: bool | None) -> Context:
+    def second_full(self: Copies, copy: ReplicaPlan, decoding: DecodeSettings, greedy: bool | None) -> Context:
         return full(copy) if copy.name.endswith("(2)") else whole(self, copy, decoding, greedy)
 
     monkeypatch.setattr(Copies, "_context", second_full)
@@ -222,7 +222,7 @@ def second_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second copy fails at once; later it might have no part of a step on a busy machine."""
     whole = Copies._context
 
-    def failing(self: Copies, copy: Copy, decoding: DecodeSettings, greedy: bool | None) -> Context:
+    def failing(self: Copies, copy: ReplicaPlan, decoding: DecodeSettings, greedy: bool | None) -> Context:
         context = whole(self, copy, decoding, greedy)
         if copy.name.endswith("(2)"):
             monkeypatch.setattr(context, "decode", full)

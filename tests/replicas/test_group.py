@@ -17,18 +17,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.parallel.device import Clock
-from lacli import decode
 from lacli.batch import Batch, Ints
+from lacli.decode import Decoder
 from lacli.engine import Floats, Successors
 from lacli.errors import BatchRefused, LacliError, ReplicaLost
-from lacli.pretended import FixedClockDecoder as Decoder
-from lacli.replicas import group as crew
+from lacli.replicas import group as group_module
+from lacli.replicas.group import ReplicaGroup
 from lacli.replicas.replica import Replica, Speed
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.tree import Origin, Tree
 from lacli.verify import Rejection, SampleAndMatch, Verifier
 from tests.fakes.clock import make_equally_fast
+from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine
 from tests.fakes.sampler import FakeSampler
 from tests.session.test_reuse import ctrl_c_at_line, few, shiftable
@@ -60,21 +61,25 @@ def decoder_of(
     seen: Sequence[tuple[int, float]] = (),
 ) -> Decoder:
     """seen: a step of each replica, as rows and seconds, from which it is taken to be so fast."""
-    others = {f"{place}": engine for place, engine in enumerate(engines[1:], start=2)}
-    decoder = Decoder(engines[0], chosen, verifier, others=others)
-    for replica, (rows, seconds) in zip(decoder.group.replicas, seen, strict=False):
+    group = ReplicaGroup({f"{place}": engine for place, engine in enumerate(engines, start=1)})
+    for replica, (rows, seconds) in zip(group.replicas, seen, strict=False):
         replica.speed.saw(rows, seconds)
-    return decoder
+    return fixed_clock_decoder(group, chosen, verifier)
 
 
-def hold_beginnings(decoder: decode.Decoder, engines: Engines) -> bool:
+def replicas_of(decoder: Decoder) -> list[Replica]:
+    assert isinstance(decoder.group, ReplicaGroup)
+    return decoder.group.replicas
+
+
+def hold_beginnings(decoder: Decoder, engines: Engines) -> bool:
     """Each cache holds a beginning of the text, and nothing else."""
     held = [engine.held() for engine in engines]
     assert [len(engine._cells) for engine in engines] == [len(each) for each in held]
     return all(each == decoder.tokens[: len(each)] for each in held)
 
 
-def all_hold(decoder: decode.Decoder, engines: Engines) -> bool:
+def all_hold(decoder: Decoder, engines: Engines) -> bool:
     """Besides, one cache holds all that one replica's would."""
     assert hold_beginnings(decoder, engines)
     return not decoder.tokens or any(holds_its_text(decoder, engine) for engine in engines)
@@ -92,7 +97,7 @@ sizes = st.lists(st.tuples(st.integers(41, 130), st.integers(4, 64)), min_size=2
 
 
 @given(any_settings, prompts, ends, st.integers(-1, 80), speeds, sizes, st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_several_replicas_equal_one(
     chosen: DecodeSettings,
     prompt: list[int],
@@ -136,18 +141,18 @@ class Watched(FakeEngine):
 
 
 @given(any_settings.filter(lambda chosen: not chosen.ordered), prompts, st.integers(2, 3), speeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_replicas_say_of_a_step_is_what_one_says(
     chosen: DecodeSettings, prompt: list[int], count: int, seen: list[tuple[int, float]]
 ) -> None:
-    one = Decoder(engine_for(chosen), chosen)
+    one = fixed_clock_decoder(engine_for(chosen), chosen)
     several = decoder_of([engine_for(chosen) for _ in range(count)], chosen, seen=seen)
     for _ in zip(one.generate(prompt, 30), several.generate(prompt, 30), strict=True):
-        choices = one.replicas.choices()
-        assert several.replicas.choices() == choices
-        for ours, theirs in zip(several.replicas.successors(4), one.replicas.successors(4), strict=True):
+        choices = one.group.choices()
+        assert several.group.choices() == choices
+        for ours, theirs in zip(several.group.successors(4), one.group.successors(4), strict=True):
             np.testing.assert_array_equal(ours, theirs)
-        logits, expected = several.replicas.logits(), one.replicas.logits()
+        logits, expected = several.group.logits(), one.group.logits()
         for node in choices:
             np.testing.assert_array_equal(logits(node), expected(node))
 
@@ -158,13 +163,13 @@ def sampled(seed: int, *, rejects: bool) -> Verifier:
 
 
 @given(any_settings, prompts, st.integers(0, 99), st.booleans(), st.integers(2, 3), speeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_seed_gives_one_replicas_text(
     chosen: DecodeSettings, prompt: list[int], seed: int, rejects: bool, count: int, seen: list[tuple[int, float]]
 ) -> None:
     # In order of the text replicas hold more of it than one alone, so their steps and their random numbers are others.
     assume(not (rejects and chosen.ordered))
-    one = Decoder(engine_for(chosen), chosen, sampled(seed, rejects=rejects))
+    one = fixed_clock_decoder(engine_for(chosen), chosen, sampled(seed, rejects=rejects))
     engines = [engine_for(chosen) for _ in range(count)]
     several = decoder_of(engines, chosen, sampled(seed, rejects=rejects), seen)
     for _ in range(2):
@@ -188,7 +193,7 @@ turns = st.lists(
 
 
 @given(any_settings, any_settings, prompts, turns, ends, st.integers(2, 3), speeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
     first: DecodeSettings,
     second: DecodeSettings,
@@ -229,17 +234,17 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
 
 
 @given(shiftable, prompts, st.integers(42, 60), st.integers(0, 10), st.integers(2, 3), speeds)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_full_context_is_shifted_in_every_replica(
     chosen: DecodeSettings, prompt: list[int], cells: int, keep: int, count: int, seen: list[tuple[int, float]]
 ) -> None:
     keep = min(keep, len(prompt) - 1)
-    plain = Decoder(FakeEngine(cells, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
+    plain = fixed_clock_decoder(FakeEngine(cells, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
     engines = [FakeEngine(cells + more, 64, chosen.sequences, VOCABULARY) for more in range(0, 2 * count, 2)]
     decoder = decoder_of(engines, chosen, seen=seen)
-    steps = list(decoder.generate(prompt, 120, keep=keep))
-    assert tokens_of(steps) == tokens_of(list(plain.generate(prompt, 120, keep=keep)))
-    assert decoder.tokens == plain.text and all_hold(decoder, engines)
+    steps = list(decoder.generate(prompt, 120, n_keep=keep))
+    assert tokens_of(steps) == tokens_of(list(plain.generate(prompt, 120, n_keep=keep)))
+    assert decoder.tokens == plain.tokens and all_hold(decoder, engines)
 
 
 class Refusing(FakeEngine):
@@ -296,7 +301,7 @@ def test_a_replica_that_has_fallen_far_behind_catches_up() -> None:
     decoder = decoder_of(engines, DecodeSettings(mode="lookup"), seen=[(4, 1e-3), (4, 1e6), (4, 1e6)])
     list(decoder.generate([1, 2, 3], 120))
     assert [len(engine.held()) for engine in engines[1:]] == [0, 0]
-    for replica in decoder.group.replicas:
+    for replica in replicas_of(decoder):
         replica.speed = Speed()
     decoder.change(LOOKAHEAD, None)
     prompt, before = list(decoder.tokens), [engine.steps for engine in engines]
@@ -324,7 +329,7 @@ class Clocked(Watched):
 
 
 def test_a_replica_that_was_held_up_once_is_dealt_branches_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.replicas.replica.perf_counter", Clocked.clock.read)
+    monkeypatch.setattr("lacli.cache.perf_counter", Clocked.clock.read)
     engines = [Clocked(900, 256, SHORT.sequences, VOCABULARY) for _ in range(2)]
     decoder = decoder_of(engines, SHORT, seen=[(4, 1e-3), (4, 8e-3)])
     steps = list(decoder.generate([1, 2, 3], 800))
@@ -334,7 +339,7 @@ def test_a_replica_that_was_held_up_once_is_dealt_branches_again(monkeypatch: py
 def test_after_a_slower_ones_trial_steps_without_branches_go_back_to_the_faster_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lacli.replicas.replica.perf_counter", Clocked.clock.read)
+    monkeypatch.setattr("lacli.cache.perf_counter", Clocked.clock.read)
     engines = [Clocked(256, 256, LOOKAHEAD.sequences, VOCABULARY) for _ in range(3)]
     # What it lacks after the trials costs it more than a step of the others.
     engines[0].fixed, engines[0].row = 5e-4, 5e-4
@@ -346,16 +351,16 @@ def test_after_a_slower_ones_trial_steps_without_branches_go_back_to_the_faster_
 
 
 def test_a_large_step_stays_here_where_the_prompt_says_that_rows_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.replicas.replica.perf_counter", Clocked.clock.read)
+    monkeypatch.setattr("lacli.cache.perf_counter", Clocked.clock.read)
     engines = [Clocked(400, 256, LOOKAHEAD.sequences, VOCABULARY) for _ in range(2)]
     for engine, fixed in zip(engines, (1e-2, 2e-2), strict=True):
         engine.fixed, engine.row = fixed, 1e-5
-    replicas = decoder_of(engines, LOOKAHEAD).replicas
+    replicas = decoder_of(engines, LOOKAHEAD).group
     text = [7] * 100
     replicas.prefill(text[:-1], everybody=True)
     for _ in range(20):
         assert replicas.decode(text, Tree(7))
-        replicas.keep((), ordered=False)
+        replicas.commit((), ordered=False)
         text.append(7)
     tree = Tree(7)
     tree.add_path([3] * 50, 1, Origin.POOL)
@@ -364,14 +369,14 @@ def test_a_large_step_stays_here_where_the_prompt_says_that_rows_are_cheap(monke
 
 
 def test_shares_follow_the_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.replicas.replica.perf_counter", Clocked.clock.read)
+    monkeypatch.setattr("lacli.cache.perf_counter", Clocked.clock.read)
     wide = replace(LOOKAHEAD, window=30, guesses=0)
     engines = [Clocked(300, 256, wide.sequences, VOCABULARY) for _ in range(2)]
     engines[0].row = 3e-4
     decoder = decoder_of(engines, wide)
     rows = []
     for _ in decoder.generate([1, 2, 3], 200):
-        rows.append([replica.rows for replica in decoder.group.replicas])
+        rows.append([replica.rows for replica in replicas_of(decoder)])
     # Three times as long for a row; every part has the input and row 0 up to its columns besides.
     slow, fast = (sum(each) for each in zip(*rows[10:], strict=True))
     assert 2 < fast / slow < 3.5
@@ -402,7 +407,7 @@ def test_one_that_catches_up_does_so_while_the_other_decodes(behind: int, monkey
     decoder = decoder_of(engines, LOOKAHEAD)
     list(decoder.generate([1, 2, 3], 20))
     # So slow a one gets no branches, and lacks what the other one has decoded.
-    replica = decoder.group.replicas[behind]
+    replica = replicas_of(decoder)[behind]
     replica.speed = Speed()
     replica.speed.saw(1, 1e6)
     replica.cut(5)
@@ -454,8 +459,8 @@ class Failing(FakeEngine):
 
 
 KINDS = ("decode", "prefill", "greedy", "row_logits", "successors", "copy", "remove", "clear")
-failures = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 40)), min_size=2, max_size=3)
-"""Of each replica the kind of call that fails, and its number."""
+failures = st.lists(st.tuples(st.sampled_from(("", *KINDS)), st.integers(1, 40)), min_size=2, max_size=3)
+"""Of each replica the kind of call that fails, "" for none, and its number."""
 AUTO = DecodeSettings(mode="auto", window=3, ngram=3, guesses=4)
 modes = st.one_of(any_settings, st.just(LOOKAHEAD), st.just(AUTO))
 
@@ -467,77 +472,38 @@ def failing(chosen: DecodeSettings, faults: Sequence[tuple[str, int]], rows: int
     return engines
 
 
-@given(modes, prompts, failures, st.integers(0, 2), st.sampled_from([None, 5]), st.integers(20, 256), speeds)
-@settings(max_examples=60, deadline=None)
-def test_a_replica_that_fails_anywhere_is_dropped_and_the_text_is_one_replicas(
+@given(st.one_of(modes, chains), prompts, failures, st.sampled_from([None, 5]), st.integers(20, 256), speeds)
+@settings(max_examples=100, deadline=None)
+def test_replicas_that_fail_anywhere_are_dropped_and_the_last_ones_failure_is_raised(
     chosen: DecodeSettings,
     prompt: list[int],
     faults: list[tuple[str, int]],
-    lasting: int,
     seed: int | None,
     rows: int,
     seen: list[tuple[int, float]],
 ) -> None:
-    faults[lasting % len(faults)] = ("", 0)
     engines = failing(chosen, faults, rows)
-    one = Decoder(engine_for(chosen), chosen, sampled(seed, rejects=False) if seed else None)
-    decoder = decoder_of(engines, chosen, sampled(seed, rejects=False) if seed else None, seen)
-    for turn in ([*prompt], [*prompt, 1, 2]):
-        expected = tokens_of(list(one.generate(turn, 30)))
-        steps = list(decoder.generate(turn, 30, reuse=True))
-        assert tokens_of(steps) == expected
-        assert decoder.tokens == turn + expected and steps[-1].finish == "length"
-        assert hold_beginnings(decoder, [engine for engine in engines if not engine.gone])
-        assert len(decoder.group.lost) == sum(engine.gone for engine in engines)
-    gone = {f"{place}": "its process ended" for place, engine in enumerate(engines, start=1) if engine.gone}
-    assert decoder.group.lost == gone
-
-
-@given(chains, prompts, failures, st.integers(0, 2), speeds)
-@settings(max_examples=60, deadline=None)
-def test_replicas_with_a_recurrent_state_equal_one_and_may_fail(
-    chosen: DecodeSettings,
-    prompt: list[int],
-    faults: list[tuple[str, int]],
-    lasting: int,
-    seen: list[tuple[int, float]],
-) -> None:
-    faults[lasting % len(faults)] = ("", 0)
-    engines = failing(chosen, faults)
     for engine in engines:
-        engine.max_rollback = chosen.max_rollback
-    decoder = decoder_of(engines, chosen, seen=seen)
-    for turn in (prompt, [*prompt, 3], [*prompt, 3, 4]):
-        assert tokens_of(list(decoder.generate(turn, 40, reuse=True))) == plain_tokens(turn, 40)
-        assert hold_beginnings(decoder, [engine for engine in engines if not engine.gone])
-
-
-@given(modes, prompts, failures, st.sampled_from([None, 5]), speeds)
-@settings(max_examples=60, deadline=None)
-def test_the_last_ones_failure_is_raised_and_the_text_is_what_was_yielded(
-    chosen: DecodeSettings,
-    prompt: list[int],
-    faults: list[tuple[str, int]],
-    seed: int | None,
-    seen: list[tuple[int, float]],
-) -> None:
-    one = Decoder(engine_for(chosen), chosen, sampled(seed, rejects=False) if seed else None)
-    expected = tokens_of(list(one.generate(prompt, 40)))
-    engines = failing(chosen, faults)
+        engine.max_rollback = chosen.max_rollback if chosen.max_rollback > 0 else None
+    one = fixed_clock_decoder(engine_for(chosen), chosen, sampled(seed, rejects=False) if seed else None)
     decoder = decoder_of(engines, chosen, sampled(seed, rejects=False) if seed else None, seen)
-    steps = []
-    try:
-        for step in decoder.generate(prompt, 40):
-            steps.append(step)
-    except ReplicaLost as error:
-        assert error.what == "its process ended" and all(engine.gone for engine in engines)
-        assert len(decoder.group.lost) == len(engines) - 1
-        assert tokens_of(steps) == expected[: len(tokens_of(steps))]
-    else:
-        assert not all(engine.gone for engine in engines)
-        assert tokens_of(steps) == expected
-    if steps:
-        assert decoder.tokens == prompt + tokens_of(steps)
+    for turn in (prompt, [*prompt, 1, 2], [*prompt, 1, 2, 3]):
+        expected = tokens_of(list(one.generate(turn, 30)))
+        steps: list[Step] = []
+        try:
+            for step in decoder.generate(turn, 30, reuse=True):
+                steps.append(step)
+        except ReplicaLost as error:
+            assert error.what == "its process ended" and all(engine.gone for engine in engines)
+            assert tokens_of(steps) == expected[: len(tokens_of(steps))]
+            assert not steps or decoder.tokens == turn + tokens_of(steps)
+            break
+        assert tokens_of(steps) == expected and steps[-1].finish == "length"
+        assert decoder.tokens == turn + expected
+        assert hold_beginnings(decoder, [engine for engine in engines if not engine.gone])
+    gone = [f"{place}" for place, engine in enumerate(engines, start=1) if engine.gone]
+    assert {*decoder.group.lost} <= {*gone} and len(decoder.group.lost) == min(len(gone), len(engines) - 1)
+    assert {*decoder.group.lost.values()} <= {"its process ended"}
 
 
 @given(shiftable, prompts, st.integers(1, 6), st.integers(0, 1))
@@ -545,13 +511,13 @@ def test_the_last_ones_failure_is_raised_and_the_text_is_what_was_yielded(
 def test_a_replica_may_fail_while_a_full_context_is_shifted(
     chosen: DecodeSettings, prompt: list[int], number: int, place: int
 ) -> None:
-    plain = Decoder(FakeEngine(60, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
+    plain = fixed_clock_decoder(FakeEngine(60, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
     engines = failing(chosen, [("shift", number if each == place else 0) for each in range(2)], 64)
     for engine in engines:
         engine.cells = 60
     decoder = decoder_of(engines, chosen)
-    expected = tokens_of(list(plain.generate(prompt, 90, keep=0)))
-    assert tokens_of(list(decoder.generate(prompt, 90, keep=0))) == expected
+    expected = tokens_of(list(plain.generate(prompt, 90, n_keep=0)))
+    assert tokens_of(list(decoder.generate(prompt, 90, n_keep=0))) == expected
     assert hold_beginnings(decoder, [engine for engine in engines if not engine.gone])
 
 
@@ -648,7 +614,7 @@ def test_the_others_go_on_with_smaller_batches_and_far_behind_where_the_leader_i
             decoder = decoder_of(engines, DecodeSettings(mode="lookup"), seen=[(4, 1e-3), (4, 1e6), (4, 1e6)])
             list(decoder.generate([1, 2, 3], 100))
             decoder.change(LOOKAHEAD, None)
-            for replica in decoder.group.replicas:
+            for replica in replicas_of(decoder):
                 replica.speed = Speed()
             engines[0].calls_left = number
             prompt = list(decoder.tokens)
@@ -669,7 +635,7 @@ def test_timing_plain_steps_goes_on_with_those_that_are_left() -> None:
     engines[0].calls_left = 2
     text = list(decoder.tokens)
     # The one that holds the most is asked.
-    decoder.group.replicas[1].cut(50)
+    replicas_of(decoder)[1].cut(50)
     assert decoder.time_plain_step() > 0
     assert decoder.tokens == text and engines[0].gone and len(decoder.group.lost) == 1
     assert hold_beginnings(decoder, engines[1:])
@@ -731,17 +697,17 @@ def test_nothing_decodes_any_more_when_the_callers_part_has_failed(
 ) -> None:
     engines = alike(Guarded, 3, LOOKAHEAD)
     decoder = decoder_of(engines, LOOKAHEAD)
-    waiting, wait = Event(), crew._wait
+    waiting, wait = Event(), group_module._wait
 
     def noted(*arguments: Any) -> None:
         waiting.set()
         wait(*arguments)
 
-    monkeypatch.setattr(crew, "_wait", noted)
+    monkeypatch.setattr(group_module, "_wait", noted)
     generation = decoder.generate([1, 2, 3], 60)
     taken = [next(generation) for _ in range(before)]
     waiting.clear()
-    for replica in decoder.group.replicas:
+    for replica in replicas_of(decoder):
         # All of one speed, so that each has a part of the next step.
         replica.speed = Speed()
     engines[0].raised = error
@@ -798,9 +764,7 @@ def test_ctrl_c_is_heard_between_the_pieces_of_a_prompt(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("keep", [None, 2])
 def test_an_interrupt_before_any_line_spoils_nothing(keep: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     # The lines of a single replica are gone through one by one elsewhere.
-    monkeypatch.setattr(
-        "tests.session.test_reuse.WATCHED", ("decode", "parallel/crew", "parallel/replica", "parallel/replicas")
-    )
+    monkeypatch.setattr("tests.session.test_reuse.WATCHED", ("decode", "cache", "replicas/group", "replicas/replica"))
     for line in count(1 if keep else 2, 5):
         engines: list[Guarded] = [Guarded(24, 24, SHORT.sequences, VOCABULARY) for _ in range(2)]
         for engine in engines:
@@ -808,7 +772,7 @@ def test_an_interrupt_before_any_line_spoils_nothing(keep: int | None, monkeypat
         decoder = decoder_of(engines, SHORT)
         list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
         with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
-            list(decoder.generate([*decoder.tokens[:8], 7, 3], 18 if keep else 8, reuse=True, keep=keep))
+            list(decoder.generate([*decoder.tokens[:8], 7, 3], 18 if keep else 8, reuse=True, n_keep=keep))
         third = [*decoder.tokens[:9], 2]
         assert tokens_of(list(decoder.generate(third, 4, reuse=True))) == plain_tokens(third, 4), line
         assert all_hold(decoder, engines) and not any(engine.touched.is_set() for engine in engines), line

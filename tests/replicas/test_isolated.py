@@ -65,18 +65,17 @@ def tokens(decoder: Decoder, prompt: Sequence[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("mode", [PLAIN, LOOKAHEAD, LOOKUP], ids=lambda mode: mode.mode)
-def test_greedy_text_is_the_same(mode: DecodeSettings, here: Engine, there: Engine, prompt: list[int]) -> None:
-    assert tokens(Decoder(there, mode), prompt) == tokens(Decoder(here, mode), prompt)
-
-
-@pytest.mark.parametrize("mode", [PLAIN, LOOKAHEAD], ids=lambda mode: mode.mode)
-def test_sampled_text_is_the_same(
-    mode: DecodeSettings, model: LlamaModel, here: Engine, there: Engine, prompt: list[int]
+def test_text_is_the_same_and_sequence_calls_travel_with_the_next_decode(
+    mode: DecodeSettings, model: LlamaModel, here: Engine, there: RemoteEngine, prompt: list[int]
 ) -> None:
+    before = there.calls
+    steps = list(Decoder(there, mode).generate(prompt, LIMIT))
+    assert there.calls - before == len(steps) + 1
+    greedy = [token for step in steps for token in step.tokens]
+    assert greedy == tokens(Decoder(here, mode), prompt)
     with LlamaSampler(model, WARM) as sampler:
         texts = [tokens(Decoder(engine, mode, verifier(sampler, WARM)), prompt) for engine in (here, there)]
-    assert texts[0] == texts[1]
-    assert texts[0] != tokens(Decoder(here, mode), prompt)
+    assert texts[0] == texts[1] != greedy
 
 
 def test_a_shifted_context_goes_on_alike(here: Engine, there: Engine, prompt: list[int]) -> None:
@@ -89,12 +88,6 @@ def test_a_shifted_context_goes_on_alike(here: Engine, there: Engine, prompt: li
         assert engine.decode(Batch(1).set_rows([5], [len(prompt) - 4], [(0,)], [True]))
         rows.append(engine.row_logits(0).copy())
     assert np.array_equal(rows[0], rows[1])
-
-
-def test_sequence_calls_travel_with_the_next_decode(there: RemoteEngine, prompt: list[int]) -> None:
-    before = there.calls
-    steps = list(Decoder(there, LOOKAHEAD).generate(prompt, LIMIT))
-    assert there.calls - before == len(steps) + 1
 
 
 def test_logits_choices_and_successors_are_the_same(here: Engine, there: Engine, prompt: list[int]) -> None:

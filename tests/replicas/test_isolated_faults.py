@@ -25,7 +25,7 @@ from lacli.decode import Decoder
 from lacli.errors import LacliError, ModelLoadError, ReplicaLost
 from lacli.hub.names import demo_model
 from lacli.llamacpp.settings import ModelSettings
-from lacli.replicas.isolated import Child, ChildSettings, RemoteEngine, Request
+from lacli.replicas.isolated import Child, ChildSettings, RemoteEngine
 from lacli.settings import DecodeSettings
 from tests.fakes.engine import FakeEngine
 from tests.fakes.faulty_child import COMMAND
@@ -38,7 +38,7 @@ LIMIT = 30
 
 KILLED = "killed by SIGKILL, as the system does when memory is short"
 
-ISOLATED = str(Path("lacli", "isolated"))
+ISOLATED = str(Path("lacli", "replicas", "isolated.py"))
 
 AN_INSTANT = 0.02
 """A limit for those who never answer."""
@@ -81,22 +81,38 @@ def is_gone(process_id: int) -> bool:
     return False
 
 
+FAR = "10.0.0.7:50052"
+
+ENDED = "the process of replica {name} ended: {end}"
+
+
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("name", "servers", "sentence"),
     [
-        ("is killed", f"the process of replica is killed ended: {KILLED}"),
-        ("warns", f"the process of replica warns ended: {KILLED}"),
-        ("aborts", "the process of replica aborts ended: Remote RPC server crashed"),
-        ("stops", "the process of replica stops ended: exit code 7"),
-        ("is mistaken", "the process of replica is mistaken ended: RuntimeError: a mistake of ours"),
+        ("is killed", (), f"{ENDED.format(name='is killed', end=KILLED)} (a smaller -c or fewer --replicas need less"),
+        ("warns", (), ENDED.format(name="warns", end=KILLED)),
+        ("aborts", (), ENDED.format(name="aborts", end="Remote RPC server crashed")),
+        ("stops", (), ENDED.format(name="stops", end="exit code 7")),
+        ("is mistaken", (), ENDED.format(name="is mistaken", end="RuntimeError: a mistake of ours")),
+        ("stops", (FAR,), f"exit code 7 (see what the RPC server at {FAR} says)"),
+        ("aborts", (FAR,), f"the RPC server at {FAR} went away (start it again there, and ask again)"),
+        ("aborts", (FAR, "b:1"), f"an RPC server of {FAR}, b:1 went away (see which of them has ended"),
     ],
 )
-def test_a_child_that_dies_is_a_lost_replica_with_its_last_words(name: str, sentence: str) -> None:
-    with child(name) as engine:
+def test_a_child_that_dies_is_a_lost_replica_with_its_last_words_and_what_to_do(
+    name: str, servers: tuple[str, ...], sentence: str
+) -> None:
+    with far(child(name), *servers) as engine:
         with pytest.raises(ReplicaLost) as lost:
             answer(engine)
-        assert lost.value.what == sentence
+        assert sentence in str(lost.value)
         assert is_gone(engine.process_id)
+
+
+def far(engine: RemoteEngine, *servers: str) -> RemoteEngine:
+    """The engine, as if it computed on these servers."""
+    engine._settings = replace(engine._settings, rpc=servers)
+    return engine
 
 
 def test_the_child_of_a_dropped_engine_ends() -> None:
@@ -107,10 +123,12 @@ def test_the_child_of_a_dropped_engine_ends() -> None:
     assert is_gone(process_id)
 
 
-def test_a_child_that_gives_no_answer_in_time_is_ended() -> None:
-    with hurried(child("hangs")) as engine:
-        with pytest.raises(ReplicaLost, match=r"no answer of replica hangs within 0\.02 s \(--replica-timeout"):
+@pytest.mark.parametrize(("servers", "who"), [((), "replica hangs"), ((FAR,), f"the RPC server at {FAR}")])
+def test_a_child_that_gives_no_answer_in_time_is_ended(servers: tuple[str, ...], who: str) -> None:
+    with far(hurried(child("hangs")), *servers) as engine:
+        with pytest.raises(ReplicaLost) as lost:
             engine.decode(step())
+        assert str(lost.value) == f"no answer of {who} within 0.02 s (--replica-timeout allows more)"
         assert is_gone(engine.process_id)
 
 
@@ -136,38 +154,6 @@ def test_a_lost_replica_says_so_at_every_call() -> None:
         assert not engine.suits(LOOKAHEAD, raw_logits=False)
 
 
-FAR = "10.0.0.7:50052"
-
-
-def far(engine: RemoteEngine, *servers: str) -> RemoteEngine:
-    """The engine, as if it computed on these servers."""
-    engine._settings = replace(engine._settings, rpc=servers)
-    return engine
-
-
-@pytest.mark.parametrize(
-    ("name", "servers", "sentence"),
-    [
-        ("stops", (FAR,), f"exit code 7 (see what the RPC server at {FAR} says)"),
-        ("aborts", (FAR,), f"the RPC server at {FAR} went away (start it again there, and ask again)"),
-        ("aborts", (FAR, "b:1"), f"an RPC server of {FAR}, b:1 went away (see which of them has ended"),
-        ("is killed", (), "memory is short (a smaller -c or fewer --replicas need less of it)"),
-    ],
-)
-def test_a_lost_replica_says_what_to_do_in_the_words_of_who_started_it(
-    name: str, servers: tuple[str, ...], sentence: str
-) -> None:
-    with far(child(name), *servers) as engine, pytest.raises(ReplicaLost) as error:
-        engine.decode(step())
-    assert sentence in str(error.value)
-
-
-def test_a_server_that_gives_no_answer_in_time_is_named() -> None:
-    with far(hurried(child("hangs")), FAR) as engine, pytest.raises(ReplicaLost) as error:
-        engine.decode(step())
-    assert f"no answer of the RPC server at {FAR} within" in error.value.what
-
-
 def test_an_error_of_the_childs_context_is_that_error_here_and_the_child_lives_on() -> None:
     with child("refuses") as engine:
         with pytest.raises(LacliError) as error:
@@ -183,14 +169,17 @@ def test_memory_that_is_too_short_is_a_model_that_cannot_be_loaded() -> None:
     assert "not enough memory" in error.value.what and error.value.hint == "a smaller one may fit"
 
 
-def test_a_child_that_dies_while_it_loads_is_lost() -> None:
-    with pytest.raises(ReplicaLost, match="replica is killed while loading ended: killed by SIGKILL"):
-        child("is killed while loading")
-
-
-def test_loading_has_ten_times_the_limit() -> None:
-    with pytest.raises(ReplicaLost, match=r"no answer of replica hangs while loading within 0\.2 s"):
-        child("hangs while loading", AN_INSTANT)
+@pytest.mark.parametrize(
+    ("name", "limit_s", "sentence"),
+    [
+        ("is killed while loading", 60.0, "replica is killed while loading ended: killed by SIGKILL"),
+        # Ten times the limit of a call.
+        ("hangs while loading", AN_INSTANT, r"no answer of replica hangs while loading within 0\.2 s"),
+    ],
+)
+def test_a_child_that_never_opens_its_context_is_lost(name: str, limit_s: float, sentence: str) -> None:
+    with pytest.raises(ReplicaLost, match=sentence):
+        child(name, limit_s)
 
 
 def test_a_program_that_cannot_be_started_is_a_lost_replica(tmp_path: Path) -> None:
@@ -214,7 +203,7 @@ def test_closing_leaves_no_process() -> None:
 def test_a_child_that_hangs_is_killed_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.replicas.isolated.MOMENT_S", AN_INSTANT)
     engine = child("hangs")
-    engine._child.wire.post(0, Request([], "hang", {}))  # type: ignore[union-attr]  # it is open
+    engine._child.wire.post("hang", {})  # type: ignore[union-attr]  # it is open
     engine.close()
     assert is_gone(engine.process_id)
 
@@ -287,9 +276,7 @@ def interrupted(place: int) -> Iterator[Interrupter]:
         sys.settrace(before)
 
 
-def test_an_interrupt_at_any_instruction_of_a_step_loses_nothing_and_repeats_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupt_at_any_instruction_of_a_step_loses_nothing_and_repeats_nothing() -> None:
     def after(token: int, engine: Any) -> list[int]:
         batch = Batch(8).set_rows([token], [3], [(0, 1)], [True])
         assert engine.decode(batch)
@@ -301,8 +288,6 @@ def test_an_interrupt_at_any_instruction_of_a_step_loses_nothing_and_repeats_not
     toy.copy(0, 1, 0, 3)
     expected = after(5, toy)
     with child("") as engine:
-        # So that an answer comes in pieces.
-        monkeypatch.setattr("lacli.replicas.isolated.PIECE", 20)
         for place in count(1):
             engine.clear()
             assert engine.decode(from_tokens([1, 2, 3], 0))
@@ -319,9 +304,9 @@ def test_an_interrupt_at_any_instruction_of_a_step_loses_nothing_and_repeats_not
 
 def test_the_child_of_a_killed_program_ends_in_the_middle_of_a_step() -> None:
     program = (
-        "from tests.replicas.test_isolated_faults import Request, child\n"
+        "from tests.replicas.test_isolated_faults import child\n"
         "engine = child('')\n"
-        "engine._child.wire.post(1, Request([], 'hang', {}))\n"
+        "engine._child.wire.post('hang', {})\n"
         "print(engine.process_id, flush=True)\n"
         "input()"
     )

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from lacli.pool import NgramPool
 from lacli.replicas.partition import (
-    TERM,
-    Hand,
+    CATCH_UP_STEPS,
+    Load,
     Part,
-    deal,
+    partition,
     paths_of,
 )
 from lacli.settings import DecodeSettings, window_rows
@@ -30,7 +30,7 @@ guesses = st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=5)
 
 fixed = st.floats(1e-3, 10)
 row = st.one_of(st.just(0.0), st.floats(1e-3, 1))
-hands = st.lists(st.builds(Hand, fixed, row, st.integers(0, 12), st.integers(2, 60)), min_size=1, max_size=3)
+loads = st.lists(st.builds(Load, fixed, row, st.integers(0, 12), st.integers(2, 60)), min_size=1, max_size=3)
 
 
 def tree_of(paths: Sequence[tuple[Sequence[int], bool]]) -> Tree:
@@ -50,57 +50,57 @@ def rows_below(paths: dict[int, list[int]], branches: Sequence[int]) -> int:
     return len(set(chain.from_iterable(paths[branch] for branch in branches)))
 
 
-def slowest(paths: dict[int, list[int]], hands: Sequence[Hand], dealt: Sequence[Sequence[int]]) -> float:
+def slowest(paths: dict[int, list[int]], loads: Sequence[Load], dealt: Sequence[Sequence[int]]) -> float:
     """When all have done; who has no branches does nothing."""
-    times = [hand.seconds(rows_below(paths, branches)) for hand, branches in zip(hands, dealt, strict=True) if branches]
+    times = [load.seconds(rows_below(paths, branches)) for load, branches in zip(loads, dealt, strict=True) if branches]
     return max(times, default=0.0)
 
 
-def best(paths: dict[int, list[int]], hands: Sequence[Hand]) -> float:
-    """The shortest time of all deals that give the hands neighbours in this order."""
+def best(paths: dict[int, list[int]], loads: Sequence[Load]) -> float:
+    """The shortest time of all deals that give the loads neighbours in this order."""
     order = sorted(paths, key=paths.__getitem__)
     places = range(len(order) + 1)
-    cuts = combinations_with_replacement(places, len(hands) - 1)
+    cuts = combinations_with_replacement(places, len(loads) - 1)
     ends = ((0, *inner, len(order)) for inner in cuts)
-    return min(slowest(paths, hands, [order[begin:end] for begin, end in pairwise(each)]) for each in ends)
+    return min(slowest(paths, loads, [order[begin:end] for begin, end in pairwise(each)]) for each in ends)
 
 
-def able(paths: dict[int, list[int]], hands: list[Hand]) -> list[Hand]:
+def able(paths: dict[int, list[int]], loads: list[Load]) -> list[Load]:
     """Hands of which one can take everything."""
-    first = hands[0]
-    return [first._replace(most=max(first.most, 1 + first.behind + rows_below(paths, [*paths]))), *hands[1:]]
+    first = loads[0]
+    return [first._replace(max_rows=max(first.max_rows, 1 + first.behind + rows_below(paths, [*paths]))), *loads[1:]]
 
 
-@given(guesses, hands)
+@given(guesses, loads)
 @settings(max_examples=400)
 def test_a_deal_is_as_quick_as_the_best_one_of_neighbours(
-    guessed: list[tuple[list[int], bool]], hands: list[Hand]
+    guessed: list[tuple[list[int], bool]], loads: list[Load]
 ) -> None:
     paths = paths_of(tree_of(guessed))
-    hands = able(paths, hands)
-    dealt = deal(paths, hands)
-    assert slowest(paths, hands, dealt) <= 1.03 * best(paths, hands)
+    loads = able(paths, loads)
+    dealt = partition(paths, loads)
+    assert slowest(paths, loads, dealt) <= 1.03 * best(paths, loads)
 
 
-@given(guesses, hands)
+@given(guesses, loads)
 @settings(max_examples=200)
 def test_every_branch_is_dealt_once_and_no_batch_is_too_large(
-    guessed: list[tuple[list[int], bool]], hands: list[Hand]
+    guessed: list[tuple[list[int], bool]], loads: list[Load]
 ) -> None:
     paths = paths_of(tree_of(guessed))
-    hands = able(paths, hands)
-    dealt = deal(paths, hands)
+    loads = able(paths, loads)
+    dealt = partition(paths, loads)
     assert sorted(chain.from_iterable(dealt)) == sorted(paths)
-    for hand, branches in zip(hands, dealt, strict=True):
-        assert not branches or 1 + hand.behind + rows_below(paths, branches) <= hand.most
+    for load, branches in zip(loads, dealt, strict=True):
+        assert not branches or 1 + load.behind + rows_below(paths, branches) <= load.max_rows
 
 
-@given(guesses, hands)
+@given(guesses, loads)
 @settings(max_examples=200)
-def test_a_part_is_what_the_tree_says_of_its_branches(guessed: list[tuple[list[int], bool]], hands: list[Hand]) -> None:
+def test_a_part_is_what_the_tree_says_of_its_branches(guessed: list[tuple[list[int], bool]], loads: list[Load]) -> None:
     tree = tree_of(guessed)
     paths = paths_of(tree)
-    for branches in deal(paths, able(paths, hands)):
+    for branches in partition(paths, able(paths, loads)):
         part = Part(tree, branches, paths)
         own = {node for node, ids in enumerate(tree.sequences) if node == ROOT or set(ids) & set(branches)}
         assert part.nodes == sorted(own)
@@ -128,38 +128,38 @@ def test_a_chain_of_the_texts_own_stays_in_its_sequence() -> None:
     assert part.sequences == [[0], [0], [0]] == chained.sequences
 
 
-def rows_of(count: int, *hands: Hand) -> list[int]:
-    return [len(branches) for branches in deal(paths_of(leaves(count)), hands)]
+def rows_of(count: int, *loads: Load) -> list[int]:
+    return [len(branches) for branches in partition(paths_of(leaves(count)), loads)]
 
 
 def test_one_that_is_twice_as_fast_gets_twice_the_rows() -> None:
     # With the input of each: (1 + n) s and 2 (1 + m) s, where n + m is 30.
-    fast, slow = rows_of(30, Hand(0.0, 1.0, 0, 99), Hand(0.0, 2.0, 0, 99))
+    fast, slow = rows_of(30, Load(0.0, 1.0, 0, 99), Load(0.0, 2.0, 0, 99))
     assert abs((1 + fast) - 2 * (1 + slow)) <= 2
 
 
 def test_one_that_lacks_ten_tokens_gets_ten_rows_less() -> None:
-    ahead, behind = rows_of(30, Hand(1.0, 1.0, 0, 99), Hand(1.0, 1.0, 10, 99))
+    ahead, behind = rows_of(30, Load(1.0, 1.0, 0, 99), Load(1.0, 1.0, 10, 99))
     assert abs(ahead - behind - 10) <= 1
 
 
 def test_one_whose_call_alone_takes_longer_than_all_rows_elsewhere_gets_none() -> None:
-    assert rows_of(30, Hand(1.0, 0.1, 0, 99), Hand(5.0, 0.0, 0, 99)) == [30, 0]
-    assert rows_of(30, Hand(5.0, 0.0, 0, 99), Hand(1.0, 0.1, 0, 99)) == [0, 30]
+    assert rows_of(30, Load(1.0, 0.1, 0, 99), Load(5.0, 0.0, 0, 99)) == [30, 0]
+    assert rows_of(30, Load(5.0, 0.0, 0, 99), Load(1.0, 0.1, 0, 99)) == [0, 30]
 
 
 def test_where_rows_cost_nothing_one_gets_them_all() -> None:
-    assert sorted(rows_of(30, Hand(1.0, 0.0, 0, 99), Hand(1.0, 0.0, 0, 99))) == [0, 30]
+    assert sorted(rows_of(30, Load(1.0, 0.0, 0, 99), Load(1.0, 0.0, 0, 99))) == [0, 30]
 
 
 def test_what_no_batch_of_one_can_take_the_others_get() -> None:
     # A batch of 8 has room for the input, 3 tokens that are lacking and 4 rows.
-    assert rows_of(30, Hand(1.0, 0.1, 3, 8), Hand(100.0, 10.0, 0, 31)) == [4, 26]
-    assert rows_of(30, Hand(1.0, 0.1, 8, 8), Hand(100.0, 10.0, 0, 31)) == [0, 30]
+    assert rows_of(30, Load(1.0, 0.1, 3, 8), Load(100.0, 10.0, 0, 31)) == [4, 26]
+    assert rows_of(30, Load(1.0, 0.1, 8, 8), Load(100.0, 10.0, 0, 31)) == [0, 30]
 
 
 def test_a_step_without_guesses_has_nothing_to_deal() -> None:
-    assert deal({}, [Hand(1.0, 0.1, 0, 9), Hand(1.0, 0.1, 0, 9)]) == [[], []]
+    assert partition({}, [Load(1.0, 0.1, 0, 9), Load(1.0, 0.1, 0, 9)]) == [[], []]
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
@@ -171,7 +171,7 @@ def test_the_columns_of_a_window_come_out_even(devices: int) -> None:
     tree = Tree(1000)
     columns.add(tree)
     paths = paths_of(tree)
-    dealt = deal(paths, [Hand(0.0, 1.0, 0, 999)] * devices)
+    dealt = partition(paths, [Load(0.0, 1.0, 0, 999)] * devices)
     parts = [rows_below(paths, branches) for branches in dealt if branches]
     repeated = sum(parts) - (len(tree) - 1)
     assert len(parts) == devices and 0 <= repeated < devices * chosen.window
@@ -183,22 +183,22 @@ def test_the_columns_of_a_window_come_out_even(devices: int) -> None:
 def test_the_rows_that_fit_into_a_time_are_those_that_take_it(
     fixed: float, row: float, behind: int, most: int, rows: int
 ) -> None:
-    hand = Hand(fixed, row, behind, most)
-    seconds = hand.seconds(rows)
+    load = Load(fixed, row, behind, most)
+    seconds = load.seconds(rows)
     if 1 + rows + behind > most:
         assert seconds == inf
         return
     assert seconds == pytest.approx(fixed + row * (1 + rows + behind))
-    fits = hand.rows_within(seconds)
+    fits = load.rows_within(seconds)
     assert rows <= fits <= most and (row == 0 or fits == rows)
-    assert hand.rows_within(fixed / 2) == 0
+    assert load.rows_within(fixed / 2) == 0
 
 
 @given(fixed, row, st.integers(0, 40), st.integers(0, 20))
 def test_what_one_lacks_counts_little_where_it_takes_the_next_steps_too(
     fixed: float, row: float, behind: int, rows: int
 ) -> None:
-    hand = Hand(fixed, row, behind, 64)
-    assert hand.seconds_from_now_on(rows) == pytest.approx(
-        sum([hand.seconds(rows), *[hand._replace(behind=0).seconds(rows)] * (TERM - 1)]) / TERM
+    load = Load(fixed, row, behind, 64)
+    assert load.seconds_from_now_on(rows) == pytest.approx(
+        sum([load.seconds(rows), *[load._replace(behind=0).seconds(rows)] * (CATCH_UP_STEPS - 1)]) / CATCH_UP_STEPS
     )

@@ -18,12 +18,13 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, strict_settings
-from lacli.pretended import FixedClockDecoder
+from lacli.replicas.group import ReplicaGroup
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.verify import SampleAndMatch
 from tests.end_to_end.test_demo_model import asked
 from tests.fakes.clock import make_equally_fast
+from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.talking import QUESTION
 
 LIMIT = 40
@@ -81,9 +82,8 @@ class Group:
         self._stack.close()
 
     def decoder(self, sampler: LlamaSampler | None = None) -> Decoder:
-        kind = FixedClockDecoder if self._chosen.mode == "auto" else Decoder
-        others = {f"{place}": engine for place, engine in enumerate(self.engines[1:], start=2)}
-        return kind(self.engines[0], self._chosen, SampleAndMatch(sampler) if sampler else None, others=others)
+        group = ReplicaGroup({f"{place}": engine for place, engine in enumerate(self.engines, start=1)})
+        return fixed_clock_decoder(group, self._chosen, SampleAndMatch(sampler) if sampler else None)
 
     def answers(self, prompts: Sequence[list[int]], sampler: LlamaSampler | None = None) -> list[list[int]]:
         found = []

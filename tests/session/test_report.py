@@ -160,7 +160,7 @@ def test_of_auto_it_is_said_how_fast_it_was_and_no_other_mode_is_proposed(plain:
 
 
 def test_copies_are_told_with_what_they_did_and_one_that_failed_stays_in_the_records() -> None:
-    work = {"CPU (1)": Work(60, 300, 0.3), "CPU (2)": Work(1, 4, 0.01), "RPC0": ReplicaWork()}
+    work = {"CPU (1)": ReplicaWork(60, 300, 0.3), "CPU (2)": ReplicaWork(1, 4, 0.01), "RPC0": ReplicaWork()}
     shared = session(work=work, lost={"CPU (2)": "no answer"})
     lines = as_lines(shared, answer(*plain_step()))
     assert words(lines, "replicas") == "CPU (1) 60 parts of 5.0 rows, 5.00 ms each"

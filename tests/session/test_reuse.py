@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 import lacli
 from lacli.batch import Batch
 from lacli.check.judge import PLAIN
-from lacli.pretended import FixedClockDecoder as Decoder
+from lacli.decode import Decoder
 from lacli.settings import DecodeSettings
 from lacli.verify import SampleAndMatch
+from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine
 from tests.fakes.sampler import FakeSampler
 from tests.test_decode import (
@@ -60,7 +61,7 @@ def test_every_turn_is_a_fresh_runs(
     chosen: DecodeSettings, prompt: list[int], rest: list[tuple[int, list[int], int, bool]], ends: frozenset[int]
 ) -> None:
     engine = engine_for(chosen, 400, ends=ends)
-    decoder = Decoder(engine, chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
     list(decoder.generate(prompt, 15))
     for keep, more, limit, truncate in rest:
         if truncate:
@@ -77,7 +78,7 @@ def test_every_turn_is_a_fresh_runs(
 @settings(max_examples=60)
 def test_reuse_is_the_longest_common_prefix(chosen: DecodeSettings, first: list[int], second: list[int]) -> None:
     engine = Counting(256, 256, chosen.sequences, VOCABULARY)
-    decoder = Decoder(engine, chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
     list(decoder.generate(first, 10))
     held = engine.held()
     engine.prefilled = 0
@@ -91,8 +92,8 @@ def knowledge(decoder: Decoder) -> Any:
     pool = decoder.pool
     known = {key: set(pool.lookup(key)) for key in range(VOCABULARY)}
     mode: Any = decoder._text.mode
-    index = getattr(mode._mode, "_index", None)
-    matching = [(each._latest, each._earlier, each._matches) for each, _ in getattr(mode._mode, "_chains", ())]
+    index = getattr(mode.mode, "_index", None)
+    matching = [(each._latest, each._earlier, each._matches) for each, _ in getattr(mode.mode, "_chains", ())]
     return known, vars(index) if index else None, matching
 
 
@@ -102,7 +103,7 @@ def knowledge(decoder: Decoder) -> Any:
 def test_what_was_learned_follows_the_text(mode: Any, prompt: list[int], length: int, more: list[int]) -> None:
     # Without a window nothing but the text fills the pool, and with room for all nothing is pushed out of it.
     chosen = DecodeSettings(mode=mode, window=0, ngram=3, guesses=200)
-    decoder, fresh = (Decoder(engine_for(chosen), chosen) for _ in range(2))
+    decoder, fresh = (fixed_clock_decoder(engine_for(chosen), chosen) for _ in range(2))
     list(decoder.generate(prompt, 20))
     decoder.truncate(length)
     now = [*decoder.tokens, *more] or [1]
@@ -113,7 +114,7 @@ def test_what_was_learned_follows_the_text(mode: Any, prompt: list[int], length:
 
 def test_the_pool_is_kept_between_turns_and_makes_the_second_one_shorter() -> None:
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4, pool_prompt=False)
-    decoder, fresh = (Decoder(engine_for(chosen), chosen) for _ in range(2))
+    decoder, fresh = (fixed_clock_decoder(engine_for(chosen), chosen) for _ in range(2))
     list(decoder.generate([1, 2, 3], 40))
     prompt = [*decoder.tokens, 1, 2, 3]
     assert len(list(decoder.generate(prompt, 40, reuse=True))) < len(list(fresh.generate(prompt, 40)))
@@ -121,7 +122,7 @@ def test_the_pool_is_kept_between_turns_and_makes_the_second_one_shorter() -> No
 
 def test_at_a_turns_beginning_the_text_is_fresher_than_what_the_window_found() -> None:
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=1)
-    decoder = Decoder(engine_for(chosen), chosen)
+    decoder = fixed_clock_decoder(engine_for(chosen), chosen)
     list(decoder.generate([1, 2, 3], 40))
     text = list(decoder.tokens)
     decoder._text.mode.begin(text)
@@ -137,7 +138,7 @@ def test_another_mode_goes_on_with_the_same_cache(
     second = replace(second, ordered=first.ordered, min_outputs=first.min_outputs)
     largest = max(first, second, key=lambda each: each.sequences)
     engine = FakeEngine(256, 256, largest.sequences, VOCABULARY, ordered=first.ordered, min_outputs=first.min_outputs)
-    decoder = Decoder(engine, first)
+    decoder = fixed_clock_decoder(engine, first)
     list(decoder.generate(prompt, 15))
     held = engine.held()
     decoder.change(second, None)
@@ -149,10 +150,10 @@ def test_another_mode_goes_on_with_the_same_cache(
 
 def test_a_sampler_starts_each_turn_as_it_starts_a_fresh_run() -> None:
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
-    decoder = Decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
+    decoder = fixed_clock_decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
     list(decoder.generate([1, 2, 3], 20))
     prompt = [*decoder.tokens, 5, 6]
-    fresh = Decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
+    fresh = fixed_clock_decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
     assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == tokens_of(list(fresh.generate(prompt, 20)))
 
 
@@ -218,7 +219,7 @@ def spoiled(new: Callable[[], tuple[Decoder, FakeEngine]], keep: int | None, lin
     decoder, engine = new()
     list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
     with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
-        list(decoder.generate([*decoder.tokens[:8], 7, 3], 20, reuse=True, keep=keep))
+        list(decoder.generate([*decoder.tokens[:8], 7, 3], 20, reuse=True, n_keep=keep))
     third = [*decoder.tokens[:9], 2]
     assert tokens_of(list(decoder.generate(third, 4, reuse=True))) == plain_tokens(third, 4), line
     assert holds_its_text(decoder, engine)
@@ -234,7 +235,7 @@ def spoiled(new: Callable[[], tuple[Decoder, FakeEngine]], keep: int | None, lin
 def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings, keep: int | None) -> None:
     def new() -> tuple[Decoder, FakeEngine]:
         engine = FakeEngine(24, 24, chosen.sequences, VOCABULARY)
-        return Decoder(engine, chosen), engine
+        return fixed_clock_decoder(engine, chosen), engine
 
     lines = first_and_last(spoiled(new, keep, -1))
     # The lines of mode auto's sources are gone through one by one in their own tests.
@@ -245,7 +246,7 @@ def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings, kee
 def test_an_interrupt_spoils_no_model_that_cannot_forget_a_part() -> None:
     def new() -> tuple[Decoder, FakeEngine]:
         engine = Recurrent(60, 60, 1, VOCABULARY)
-        return Decoder(engine, PLAIN), engine
+        return fixed_clock_decoder(engine, PLAIN), engine
 
     for line in first_and_last(spoiled(new, None, -1)):
         spoiled(new, None, line)
@@ -256,7 +257,7 @@ def test_a_model_that_cannot_forget_a_part_decodes_the_whole_prompt_again(
     prompt: list[int], keep: int, more: list[int]
 ) -> None:
     chosen = DecodeSettings(mode="plain")
-    decoder = Decoder(Recurrent(256, 256, 1, VOCABULARY), chosen)
+    decoder = fixed_clock_decoder(Recurrent(256, 256, 1, VOCABULARY), chosen)
     list(decoder.generate(prompt, 10))
     grown = keep >= len(decoder.tokens)
     held = len(decoder.tokens) - 1
@@ -277,17 +278,17 @@ def test_a_full_context_that_is_shifted_gives_the_same_tokens_in_every_mode(
     chosen: DecodeSettings, prompt: list[int], cells: int, keep: int
 ) -> None:
     keep = min(keep, len(prompt) - 1)
-    plain = Decoder(FakeEngine(cells, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
+    plain = fixed_clock_decoder(FakeEngine(cells, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
     engine = FakeEngine(cells, 64, chosen.sequences, VOCABULARY)
-    decoder = Decoder(engine, chosen)
-    steps = list(decoder.generate(prompt, 120, keep=keep))
-    assert tokens_of(steps) == tokens_of(list(plain.generate(prompt, 120, keep=keep)))
+    decoder = fixed_clock_decoder(engine, chosen)
+    steps = list(decoder.generate(prompt, 120, n_keep=keep))
+    assert tokens_of(steps) == tokens_of(list(plain.generate(prompt, 120, n_keep=keep)))
     assert len(tokens_of(steps)) == 120 and all(step.finish != "length" for step in steps[:-1])
     assert decoder.tokens[:keep] == prompt[:keep]
-    assert decoder.tokens == plain.text and holds_its_text(decoder, engine)
+    assert decoder.tokens == plain.tokens and holds_its_text(decoder, engine)
 
 
 def test_without_a_shift_a_full_context_ends_the_text() -> None:
-    decoder = Decoder(FakeEngine(50, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
+    decoder = fixed_clock_decoder(FakeEngine(50, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
     steps = list(decoder.generate([1, 2, 3], 120))
     assert steps[-1].finish == "length" and len(decoder.tokens) == 51

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lacli.decode import Decoder
 from lacli.session.generation import Answer, Generation
 from lacli.settings import DecodeSettings
+from tests.fakes.decoding import auto_decoder
 from tests.fakes.engine import FakeEngine
 from tests.test_decode import (
     VOCABULARY,
@@ -39,7 +40,7 @@ def answer(
 ) -> tuple[Answer, Decoder, FakeEngine, str]:
     """A finished answer, with what was printed on the way."""
     engine = FakeEngine(120, 120, chosen.sequences, VOCABULARY, ends)
-    decoder = Decoder(engine, chosen)
+    decoder = auto_decoder(engine, chosen)
     generation = Generation(decoder, bytes_of, prompt, limit, stops, controls=CONTROLS)
     printed = "".join(piece.text for piece in generation)
     return generation.answer(), decoder, engine, printed
@@ -71,7 +72,7 @@ def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
     chosen: DecodeSettings, prompt: list[int], pieces: int
 ) -> None:
     engine = FakeEngine(200, 200, chosen.sequences, VOCABULARY)
-    decoder = Decoder(engine, chosen)
+    decoder = auto_decoder(engine, chosen)
     generation = Generation(decoder, lambda token: b"x", prompt, 60)
     for _, _ in zip(range(pieces), iterator := iter(generation), strict=False):
         pass
@@ -91,7 +92,7 @@ def test_a_stop_that_is_a_control_token_ends_every_mode_just_before_it(
     assume(9 in plain)
     kept = plain[: plain.index(9)]
     engine = engine_for(chosen)
-    decoder = Decoder(engine, chosen)
+    decoder = auto_decoder(engine, chosen)
     stop = "<|stop|>"
     generation = Generation(decoder, lambda token: b"x" * (token != 9), prompt, 60, [stop], controls={9: stop})
     assert "".join(piece.text for piece in generation) == "x" * len(kept)

@@ -70,7 +70,7 @@ def test_reasoning_is_dim_and_guesses_are_coloured_where_colours_are_wanted(
 
 
 def test_every_source_of_guesses_has_a_colour_of_its_own() -> None:
-    codes = [color_code(origin) for origin in Origin if origin is not Origin.MODEL]
+    codes = [color_code(origin) for origin in Origin if origin not in (Origin.MODEL, Origin.PADDING)]
     assert len(set(codes)) == len(codes) and all(codes)
     assert color_code(SUFFIX) == "32" and color_code(Origin.MODEL) == ""
 
