@@ -255,7 +255,7 @@ def test_a_session_decodes_with_what_it_was_told_also_in_a_mode_that_comes_later
     session.decoder_in(session.engine, session.settings, Told)
     session.adapt(replace(session.settings, mode="plain"), session.sampling)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lacli.decode.Experience", Seeing)
+        patch.setattr("lacli.auto.mode.Experience", Seeing)
         session.adapt(replace(session.settings, mode="auto"), session.sampling)
     assert seen == [COST, COST]
     with load(model_settings=session.model_settings, decode_settings=session.settings, cost=COST) as other:

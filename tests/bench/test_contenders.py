@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli import load
+from lacli.auto.mode import AutoModes
 from lacli.batch import Batch
 from lacli.bench.contenders import (
     Contexts,
@@ -206,7 +207,7 @@ def test_an_answer_that_parts_no_more_when_it_is_decoded_again_says_so(clock: Fa
 @given(st.sampled_from([PLAIN, LOOKUP, LOOKAHEAD, AUTO, replace(LOOKAHEAD, ordered=True, min_outputs=2)]), prompts)
 def test_noted_trees_give_the_same_batches_again(chosen: DecodeSettings, prompt: list[int]) -> None:
     first, second = Recorder(engine_of(chosen)), Recorder(engine_of(chosen))
-    noting = NotingDecoder(first, chosen)
+    noting = NotingDecoder(first, chosen, make_mode=AutoModes())
     steps = list(noting.generate(prompt, 30))
     assert len(noting.trees) == len(steps)
     again = Decoder(second, chosen, make_mode=lambda *_, **__: RepeatedTrees(noting.trees))

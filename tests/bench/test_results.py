@@ -15,7 +15,6 @@ from lacli.bench.rounds import (
 )
 from lacli.bench.statistics import paired_ratio
 from lacli.bench.tasks import ALL
-from lacli.decode import Decoder
 from lacli.errors import LacliError
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.stats import RunStatistics, Step
@@ -35,6 +34,7 @@ from tests.fakes.bench_field import (
     wrong,
 )
 from tests.fakes.clock import FakeClock
+from tests.fakes.decoding import auto_decoder
 from tests.fakes.engine import FakeEngine
 
 PROMPT = [1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 4, 5]
@@ -47,7 +47,7 @@ def step(tokens: int, drafted: int) -> Step:
 
 def steps_of(mode: ModeName) -> list[Step]:
     settings = DecodeSettings(mode=mode, window=4, ngram=4, guesses=4)
-    return list(Decoder(FakeEngine(sequences=settings.sequences), settings).generate(PROMPT, 60))
+    return list(auto_decoder(FakeEngine(sequences=settings.sequences), settings).generate(PROMPT, 60))
 
 
 STEPS = [step(1, 0), step(1, 4), step(3, 4), step(1, 0), step(2, 6), step(3, 6)]

@@ -16,6 +16,7 @@ from lacli.cache import PREFILL_ROWS
 from lacli.check.compare import Comparison, Run
 from lacli.check.judge import first_difference
 from lacli.check.replay import Recorder, accepted_rows, replay
+from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import UsageError
 from lacli.hub.names import demo_model
