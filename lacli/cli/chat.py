@@ -103,7 +103,7 @@ def chat(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
-    context: typer.Context,
+    called: typer.Context,
 ) -> None:
     """Talk with a model: a prompt on a terminal, or a message a line from a pipe. /help lists the commands.
 
@@ -117,7 +117,7 @@ def chat(
         plan_of(model or (saved.model if saved else None), wording, decoding, sampling, history=history, store=store),
         saved=saved,
         first=check_text(first, "-p"),
-        given=frozenset().union(*(FIELDS.get(name, (name,)) for name in typed(context))),
+        given=frozenset().union(*(FIELDS.get(name, (name,)) for name in typed(called))),
         log=log,
         color=color,
         status=status,

@@ -310,7 +310,7 @@ def test_a_server_ends_even_when_lacli_is_killed(make: Make, tmp_path: Path) -> 
         import os
         from pathlib import Path
         from benchmarks.rivals.found import find_rivals
-        from lacli.settings import ModelSettings
+        from lacli.llamacpp.settings import ModelSettings
         held = open({str(pipe)!r}, "w")
         server = find_rivals(["llama-server:none"])[0].open(Path("m"), ModelSettings(512, threads=1), offloaded=True)
         server.answer("", [1], 1)

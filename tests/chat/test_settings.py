@@ -237,7 +237,7 @@ WRONG = [
     ("grammar-file", "", "needs a file"),
     ("mirostat", "1", "--temp 0"),
     ("system", "hello", "/system TEXT"),
-    *((key, "1", "--strict") for key in ("strict", "ordered", "least-outputs")),
+    *((key, "1", "--strict") for key in ("strict", "ordered", "min-outputs")),
     ("", "", "no setting"),
     *(
         (flag, "1", f"start again with {flags[0]}")

@@ -176,7 +176,7 @@ def waiting(rows: str, over: str) -> tuple[str, ...]:
     text = f"""
 import os, time
 from lacli.__main__ import main
-from lacli.context import LlamaEngine
+from lacli.llamacpp.context import LlamaEngine
 
 decode = LlamaEngine.decode
 

@@ -56,7 +56,7 @@ class FakeChat:
         session = SimpleNamespace(
             model=MODEL,
             engine=SimpleNamespace(cells=self.cells),
-            template=SimpleNamespace(name="chatml"),
+            prompts=SimpleNamespace(template=SimpleNamespace(name="chatml")),
             settings=self.settings.decode_settings,
             sources=self.settings.decode_settings.sources,
             sampling=self.settings.sampling,
