@@ -1,6 +1,6 @@
 """Devices that compute nothing and take as long as a staircase says, each by the clock of its own thread.
 
-Who decodes what on them is lacli's own affair (`lacli/parallel/`).
+Who decodes what on them is lacli's own affair (`lacli/replicas/`).
 """
 
 from __future__ import annotations
