@@ -92,9 +92,9 @@ class SimulatedEngine(Recorder):
         with self._spending():
             return super().logits()
 
-    def successors(self, most: int) -> Successors:
+    def successors(self, count: int) -> Successors:
         with self._spending():
-            return super().successors(most)
+            return super().successors(count)
 
     @contextmanager
     def clock(self) -> Iterator[None]:

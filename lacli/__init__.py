@@ -72,7 +72,7 @@ def load(
     template_variables: what the template gets beside a conversation, {"enable_thinking": False} for example.
     cost: what steps cost here, where it was measured before; mode auto learns it otherwise.
     replicas: copies of the model that answer together; None for one.
-    Raises ModelLoadError when there is no such model or its kind cannot be used, UsageError when the settings cannot.
+    Raises ModelLoadError if the model does not exist or lacli cannot run its kind, UsageError for bad settings.
     """
     from lacli.hub.download import find_model
     from lacli.llamacpp.sampling import SamplingSettings

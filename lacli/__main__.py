@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Load the program and run it."""
-    # A background job's Ctrl-C is not meant for it, and whoever embeds Python has a handler of his own.
+    # Left alone: SIGINT ignored, as in a background job, and the handler of a program that embeds Python.
     ours = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
     if ours:
         _signal.signal(_signal.SIGINT, lambda *_: os._exit(INTERRUPTED))

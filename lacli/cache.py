@@ -198,7 +198,7 @@ class SingleEngine(EngineGroup):
         # What fills a batch alone is decoded before the step.
         return min(rows if rows > 0 else self._engine.batch_rows, self._engine.cells - (len(tokens) - 1))
 
-    def prefill(self, tokens: Sequence[int], *, everybody: bool = True) -> float:
+    def prefill(self, tokens: Sequence[int], *, all_replicas: bool = True) -> float:
         begin = perf_counter()
         self.cache.prefill(tokens[self.cache.past :])
         return perf_counter() - begin

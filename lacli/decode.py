@@ -173,7 +173,7 @@ class Decoder:
             text.mode = self._new_mode(text.mode)
         self.reused = self.group.past
         text.tokens = list(prompt)
-        prefill_s = self.group.prefill(prompt[:-1], everybody=self.settings.sequences > 1)
+        prefill_s = self.group.prefill(prompt[:-1], all_replicas=self.settings.sequences > 1)
         text.mode.prefilled(self.group.past - self.reused, prefill_s)
         text.mode.begin(text.tokens)
         if text.verifier:

@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.floating]
 
 
 class Successors(NamedTuple):
-    """The most probable next tokens of each output row, best first: (outputs, most) token ids and their logits."""
+    """The most probable next tokens of each output row, best first: (outputs, count) token ids and their logits."""
 
     tokens: Ints
     logits: Floats
@@ -67,10 +67,10 @@ class Engine(Protocol):
         Not to be had from an engine that was made to give greedy choices only.
         """
 
-    def successors(self, most: int) -> Successors:
+    def successors(self, count: int) -> Successors:
         """The most probable next tokens of each output row of the last batch, valid until the next decode.
 
-        Also to be had from an engine that was made to give greedy choices, which may give fewer than `most`.
+        Also to be had from an engine that was made to give greedy choices, which may give fewer than `count`.
         """
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
@@ -147,10 +147,10 @@ class EngineGroup(ABC):
         """Rows that the next step's tree may have."""
 
     @abstractmethod
-    def prefill(self, tokens: Sequence[int], *, everybody: bool = True) -> float:
+    def prefill(self, tokens: Sequence[int], *, all_replicas: bool = True) -> float:
         """Decode what is missing of a text's beginning; return the seconds that all replicas need for it together.
 
-        `everybody`: bring every replica up to date, not just one.
+        `all_replicas`: bring every replica up to date, not just one.
         """
 
     @abstractmethod

@@ -36,7 +36,7 @@ def reason_of(error: Exception) -> str:
 
 
 def in_one_line(error: Exception) -> str:
-    """What somebody else's error says, without its line breaks; its type where it says nothing."""
+    """An error's message without line breaks; the name of its type if the message is empty."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -41,7 +41,7 @@ REPLICAS: dict[str, tuple[str, ...]] = {
 """Copies of a model, by the fields of ReplicaSettings but for the first, which stands for two."""
 
 ANSWER: dict[str, tuple[str, ...]] = {
-    "limit": ("-n", "--predict", "--n-predict", "--max-tokens"),
+    "max_tokens": ("-n", "--predict", "--n-predict", "--max-tokens"),
     "stops": ("--stop",),
 }
 """How an answer ends."""

@@ -77,7 +77,7 @@ class Device:
     def row_logits(self, row: int) -> Floats:
         raise NotImplementedError
 
-    def successors(self, most: int) -> Successors:
+    def successors(self, count: int) -> Successors:
         raise NotImplementedError
 
     def shift(self, sequence: int, start: int, end: int, by: int) -> None:

@@ -27,17 +27,16 @@ class AcceptanceEstimate:
     True
     """
 
-    def __init__(self, expected: Sequence[float], decay: float = DECAY) -> None:
+    def __init__(self, expected: Sequence[float]) -> None:
         """Begin with the `expected` probability of each kind."""
         self.probability = [min(chance, MAX_PROBABILITY) for chance in expected]
-        self._decay = decay
         self._hits = [PRIOR_TRIES * chance for chance in expected]
         self._tries = [PRIOR_TRIES] * len(expected)
 
     def record(self, kind: int, hit: bool) -> None:
         """Record whether a guess of this kind came true."""
-        hits = self._hits[kind] = self._hits[kind] * self._decay + hit
-        tries = self._tries[kind] = self._tries[kind] * self._decay + 1.0
+        hits = self._hits[kind] = self._hits[kind] * DECAY + hit
+        tries = self._tries[kind] = self._tries[kind] * DECAY + 1.0
         self.probability[kind] = min(hits / tries, MAX_PROBABILITY)
 
 

@@ -228,8 +228,8 @@ SETTINGS: dict[str, Setting] = {
 IN_FILES = {**SETTINGS, "strict": Setting("strict", "guessing", False, spellings("strict"))}
 """Those that a saved chat has; /set cannot change the last one."""
 
-_BY_NAME = {name: setting for setting in SETTINGS.values() for name in setting.names}
-_BY_NAME = {name.lower(): setting for name, setting in _BY_NAME.items()} | _BY_NAME
+_AS_WRITTEN = {name: setting for setting in SETTINGS.values() for name in setting.names}
+_BY_NAME = {name.lower(): setting for name, setting in _AS_WRITTEN.items()} | _AS_WRITTEN
 _SQUEEZED = {name.lower().replace("-", ""): setting for name, setting in _BY_NAME.items() if NO not in name}
 _RESTART = {flag.lstrip("-"): flags[0] for flags in (LOADING | PLACEMENT | REPLICAS).values() for flag in flags}
 

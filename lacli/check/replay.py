@@ -91,8 +91,8 @@ class Recorder:
     def row_logits(self, row: int) -> Floats:
         return self.engine.row_logits(row)
 
-    def successors(self, most: int) -> Successors:
-        return self.engine.successors(most)
+    def successors(self, count: int) -> Successors:
+        return self.engine.successors(count)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self.engine.copy(source, target, start, end)

@@ -12,7 +12,7 @@ from lacli.cli.environment import setting, yes_or_no
 from lacli.cli.folders import history_file
 from lacli.cli.groups import Group, typed, with_groups
 from lacli.cli.lookahead_options import lookahead_group
-from lacli.cli.options import Wording, model_group, wording_group
+from lacli.cli.options import PromptOptions, model_group, prompt_group
 from lacli.cli.placement_options import replica_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.llamacpp.sampling import SamplingSettings
@@ -70,7 +70,7 @@ Commands = Annotated[
 
 
 ANSWERING: dict[str, Group] = {
-    "wording": wording_group,
+    "prompt_options": prompt_group,
     "sampling": sampling_group,
     "decoding": lookahead_group,
     "loading": model_group,
@@ -90,7 +90,7 @@ def chat(
     context_shift: ContextShift = False,
     commands: Commands = False,
     *,
-    wording: Wording,
+    prompt_options: PromptOptions,
     decoding: DecodeSettings,
     sampling: SamplingSettings,
     loading: ModelSettings,
@@ -114,7 +114,9 @@ def chat(
 
     saved = read_chat(load) if load is not None else None
     plan = replace(
-        plan_of(model or (saved.model if saved else None), wording, decoding, sampling, history=history, store=store),
+        plan_of(
+            model or (saved.model if saved else None), prompt_options, decoding, sampling, history=history, store=store
+        ),
         saved=saved,
         first=check_text(first, "-p"),
         given=frozenset().union(*(FIELDS.get(name, (name,)) for name in typed(called))),
@@ -133,7 +135,7 @@ def chat(
 
 def plan_of(
     model: str | None,
-    wording: Wording,
+    prompt_options: PromptOptions,
     decoding: DecodeSettings,
     sampling: SamplingSettings,
     *,
@@ -147,10 +149,10 @@ def plan_of(
 
     return ChatPlan(
         model or "",
-        wording.system,
-        wording.template,
-        ChatSettings(decoding, sampling, wording.limit, wording.stops),
-        variables=wording.variables,
+        prompt_options.system,
+        prompt_options.template,
+        ChatSettings(decoding, sampling, prompt_options.max_tokens, prompt_options.stops),
+        variables=prompt_options.variables,
         history=history_file() if history else None,
         store=state_file() if store else None,
         costs=state_file(),

@@ -74,16 +74,17 @@ def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path
 
 
 @dataclass(frozen=True)
-class Wording:
-    """What stands around questions and what ends answers.
+class PromptOptions:
+    """The system prompt, the chat template and the end of answers, as the command line gives them.
 
-    typed, file: -sys and -sysf. limit: tokens, -1 for none. variables: what the template gets beside them.
+    `typed`, `file`: -sys and -sysf. `max_tokens`: of an answer, -1 for no limit. `variables`: for the template, beside
+    the messages.
     """
 
     typed: str
     file: str | None
     template: str
-    limit: int
+    max_tokens: int
     stops: tuple[str, ...]
     variables: Mapping[str, object] = field(default_factory=dict)
 
@@ -177,7 +178,7 @@ ChatTemplateKwargs = Annotated[
 Predict = Annotated[
     int,
     setting(
-        *spellings("limit"),
+        *spellings("max_tokens"),
         min=-1,
         help="Tokens to generate at most; -1 until the answer or the context ends.",
         rich_help_panel=TEXT,
@@ -188,21 +189,21 @@ Stop = Annotated[
 ]
 
 
-def wording_group(
+def prompt_group(
     system: System = "",
     system_file: SystemFile = None,
     chat_template: ChatTemplate = "",
     chat_template_kwargs: ChatTemplateKwargs = "",
     predict: Predict = -1,
     stop: Stop = None,
-) -> Wording:
+) -> PromptOptions:
     from lacli.text.question import check_text
     from lacli.text.template import read_variables
 
     if system and system_file:
         raise UsageError("-sys and -sysf are both given", "give one of them")
     stops = tuple(check_text(part, "--stop") for part in stop or ())
-    return Wording(system, system_file, chat_template, predict, stops, read_variables(chat_template_kwargs))
+    return PromptOptions(system, system_file, chat_template, predict, stops, read_variables(chat_template_kwargs))
 
 
 Context = Annotated[

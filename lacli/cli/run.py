@@ -13,7 +13,7 @@ from lacli.cli import options
 from lacli.cli.chat import ANSWERING, plan_of, start
 from lacli.cli.environment import setting
 from lacli.cli.groups import with_groups
-from lacli.cli.options import Wording
+from lacli.cli.options import PromptOptions
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
@@ -41,7 +41,7 @@ def run(
     raw: options.Raw = False,
     history: History = True,
     *,
-    wording: Wording,
+    prompt_options: PromptOptions,
     decoding: DecodeSettings,
     sampling: SamplingSettings,
     loading: ModelSettings,
@@ -66,12 +66,12 @@ def run(
 
     model, from_stdin = options.split_dash(model, stdin)
     if raw:
-        wording.check_raw()
+        prompt_options.check_raw()
     if no_stdin and (from_stdin or STDIN in (prompt, file)):
         raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
     if prompt is None and file is None and not (from_stdin or raw or json) and on_terminal():
         plan = replace(
-            plan_of(model, wording, decoding, sampling, history=history, store=store),
+            plan_of(model, prompt_options, decoding, sampling, history=history, store=store),
             color=color,
             stats=stats,
             explain=explain,
@@ -86,7 +86,15 @@ def run(
     text = read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note)
     ask(
         model,
-        Question(text, wording.system, raw, wording.limit, wording.stops, wording.template, wording.variables),
+        Question(
+            text,
+            prompt_options.system,
+            raw,
+            prompt_options.max_tokens,
+            prompt_options.stops,
+            prompt_options.template,
+            prompt_options.variables,
+        ),
         loading,
         decoding,
         sampling,

@@ -46,7 +46,7 @@ def address() -> str:
 
 
 def without_secrets(text: str) -> str:
-    """The text without user names and passwords in its URLs, the first of which may lack its https://."""
+    """The text without user names and passwords in its URLs; one at its beginning may lack its https://."""
     return re.sub(r"(^(?![a-z][a-z0-9+.-]*://)|://)\S*@", r"\1", text, flags=re.IGNORECASE)
 
 

@@ -1,7 +1,7 @@
 """What MODEL means: a path, an alias, or a model on the Hugging Face Hub and which of its GGUF files.
 
 In this order: a path that exists or can be nothing else; an alias, or `alias:quant`; `hf:owner/repo`,
-`hf:owner/repo:quant` or `hf:owner/repo/folder/file.gguf`, or the address of such a page; `owner/repo` or
+`hf:owner/repo:quant` or `hf:owner/repo/folder/file.gguf`, or the address of a page of these; `owner/repo` or
 `owner/repo:quant`. Nothing here asks the hub.
 
 A list of aliases has one model a line, in columns separated by spaces; lines that begin with # are comments:
@@ -219,9 +219,13 @@ def _alias_with(alias: Alias, quant: str) -> HubModel:
     raise ModelLoadError(f"{shortened(quant)} is no quant", "quants are named like Q4_K_M and Q8_0")
 
 
-def shortened(text: str, longest: int = 80) -> str:
-    """The beginning of a text that may be a whole prompt in a model's place."""
-    return text if len(text) <= longest else text[:longest] + "..."
+MAX_SHOWN = 80
+"""Characters of a name in a message: a whole prompt may stand in a model's place."""
+
+
+def shortened(text: str) -> str:
+    """The first `MAX_SHOWN` characters of a text."""
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
 def _without_address(text: str) -> str:

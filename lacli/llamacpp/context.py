@@ -44,8 +44,8 @@ FLASH_ATTENTION = {
 class Context(Engine, Protocol):
     """An open context of llama.cpp, in this process or in another.
 
-    memory: MiB of its buffers. calls: decodes made. back: guesses that can be taken back after a step, -1 for any
-    number and trees.
+    `memory`: MiB of its buffers. `calls`: batches decoded so far. `max_rollback`: guesses that can be taken back
+    after a step, -1 for any number and trees.
     """
 
     memory: float
@@ -175,9 +175,9 @@ class LlamaEngine(Closing):
         logits: npt.NDArray[np.float32] = self.logits()[row]
         return logits
 
-    def successors(self, most: int) -> Successors:
-        selected = self._candidates(most)
-        return ranked(self.logits(), most) if selected is None else selected
+    def successors(self, count: int) -> Successors:
+        selected = self._candidates(count)
+        return ranked(self.logits(), count) if selected is None else selected
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         lib.llama_memory_seq_cp(self._memory, source, target, start, end)
@@ -255,7 +255,7 @@ class LlamaEngine(Closing):
         parameters.type_v = _cache_type(settings.cache_type_v)
         return parameters
 
-    def _candidates(self, most: int) -> Successors | None:
+    def _candidates(self, count: int) -> Successors | None:
         """The best of the candidates that the GPU selected of each output row; None where it selects none."""
         if not self._selects_candidates:
             return None
@@ -268,7 +268,7 @@ class LlamaEngine(Closing):
         tokens = self._selected_tokens.at(lib.llama_get_sampled_candidates_ith(self._handle, first))[:wanted, :there]
         logits = self._selected_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[:wanted, :there]
         found = in_order(Successors(tokens, logits))
-        return Successors(found.tokens[:, :most], found.logits[:, :most])
+        return Successors(found.tokens[:, :count], found.logits[:, :count])
 
     def _chosen(self, logits: npt.NDArray[np.float32]) -> Ints:
         """The most probable token of each output row: the backend's choice, or by the logits without one."""

@@ -1,6 +1,6 @@
-"""What runs in a child process: it opens a context and answers requests until the other end closes.
+"""The program of a child process: open a context and answer requests until the other end closes.
 
-`isolated.py` starts it and asks. Its standard error is read for last words when it dies.
+`isolated.py` starts it, sends the requests, and reads its standard error for the reason if it dies.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 FAILED = 1
 
 PLACE = re.compile(r"^.*?:\d+: ")
-"""Where in ggml's sources a message comes from."""
+"""The file and line of ggml's sources in front of a message."""
 
 Open = Callable[[ChildSettings], "Context"]
 
 
 class ReceivedBatch(Batch):
-    """A batch whose rows come as another batch's columns."""
+    """A batch that is filled from the columns of another process's batch."""
 
     def fill(self, rows: int, columns: Sequence[Ints]) -> Batch:
-        """Take over the used rows: tokens, positions, sequence counts, sequence ids and outputs."""
+        """Copy in `rows` rows from `columns`: tokens, positions, sequence counts, sequence ids and outputs."""
         tokens, positions, counts, ids, outputs = columns
         if len(ids) > len(self.sequence_ids):
             self._make_room(2 * len(ids))
@@ -55,24 +55,24 @@ class ReceivedBatch(Batch):
 
 
 class Answers:
-    """Answers what is asked of one context."""
+    """Answers the requests to one context."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._batch = ReceivedBatch(context.batch_rows)
 
     def opened(self) -> dict[str, Any]:
-        """What the context is, and the tokens that end a generation."""
+        """The context's `ATTRIBUTES`, and the tokens that end a generation."""
         context = self._context
         ends = [token for token in range(context.vocabulary) if context.is_end(token)]
         return {"ends": ends, **{name: getattr(context, name) for name in ATTRIBUTES}}
 
     def to(self, request: Request) -> object:
-        """What the context says, or why it refuses."""
+        """The context's result for a request, or the LacliError that it raised."""
         try:
             for name, arguments in request.changes:
                 done = getattr(self._context, name)(*arguments)
-                assert done is not False, f"{name}{arguments} was taken for granted"
+                assert done is not False, f"{name}{arguments} must not be refused"
             if request.name == "decode":
                 return self._decode(**request.arguments)
             return getattr(self._context, request.name)(**request.arguments)
@@ -80,7 +80,7 @@ class Answers:
             return error
 
     def _decode(self, rows: int, columns: Sequence[Ints]) -> tuple[bool, Ints]:
-        """Whether the batch fits, and the greedy choices, (outputs,) int32."""
+        """True if the batch fits, and the greedy choices, (outputs,) int32."""
         batch = self._batch.fill(rows, columns)
         fits = self._context.decode(batch)
         return fits, self._context.greedy().astype(np.int32) if fits and batch.wanted else np.zeros(0, np.int32)
@@ -114,8 +114,8 @@ def serve(file: BufferedRWPair, opens: Open) -> None:
 
 
 def run(opens: Open = open_context) -> NoReturn:
-    """Live a child process's whole life; the system takes back what it holds."""
-    # Ctrl-C goes to all processes of a terminal, and the one that asks decides what it means.
+    """Run the child process to its end; the system frees its memory."""
+    # Ctrl-C goes to all processes of a terminal; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = _connection(sys.argv[1])
     Thread(target=_end_with_parent, daemon=True).start()
@@ -123,14 +123,14 @@ def run(opens: Open = open_context) -> NoReturn:
         with suppress(EOFError, ConnectionError):
             serve(connection.makefile("rwb"), opens)
     except Exception:
-        # The connection breaks behind the last words only: they are not waited for.
+        # The parent reads standard error after the connection breaks, so the traceback comes first.
         traceback.print_exc()
         os._exit(FAILED)
     os._exit(0)
 
 
 def _connection(address: str) -> socket.socket:
-    """Our end of the connection: an open file's number, or on Windows what standard input says of it."""
+    """This end of the connection: by its file descriptor, on Windows from what standard input describes."""
     if sys.platform == "win32":
         return socket.fromshare(os.read(0, int.from_bytes(os.read(0, LENGTH), "little")))
     connection = socket.socket(fileno=int(address))
@@ -139,14 +139,14 @@ def _connection(address: str) -> socket.socket:
 
 
 def _end_with_parent() -> None:
-    """End when standard input does, as its starter has, also in the middle of a call of llama.cpp's."""
+    """End when standard input closes because the parent has ended, even in the middle of a call of llama.cpp."""
     while os.read(0, 1):
         pass
     os._exit(FAILED)
 
 
 def _say_and_end(message: str) -> None:
-    """Say ggml's last words on one line and end without a core dump."""
+    """Write ggml's abort message on one line and end without a core dump."""
     os.write(2, f"{PLACE.sub('', ' '.join(message.split()))}\n".encode())
     os._exit(FAILED)
 

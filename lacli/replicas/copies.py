@@ -1,7 +1,7 @@
 """The copies of a model that answer together: where each one computes, its weights, and a context of each.
 
-A copy whose devices may fail (another machine's, or any with --isolate) lives in a process of its own, where nothing
-that happens to it can end this one. `group.py` decides which copy decodes what.
+A copy whose devices may fail (another machine's, or any with --isolate) runs in a process of its own, so that its crash
+cannot end this one. `group.py` divides the steps among the copies.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from lacli.settings import DecodeSettings, Switch
 from lacli.text.files import Closing
 
 FETCHED_WHOLE = 65_536
-"""Tokens of a vocabulary up to which a row's logits are fetched from another machine sooner than its best candidates.
+"""Largest vocabulary, in tokens, for which fetching all of a row's logits from another machine is the faster way.
 
-At 1 Gbit/s they take 2 ms then; the candidates take three answers, each of a fraction of a millisecond.
+At 1 Gbit/s they take 2 ms; the best candidates alone take three answers, each of a fraction of a millisecond.
 """
 
 ALONE = "has no branches to share"
-"""Of the note on a mode that one copy decodes."""
+"""In the note on a mode that decodes with one copy."""
 
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """One copy to be. `name`: for messages. `rpc`: servers whose devices it needs. `apart`: in another process."""
+    """The plan of one copy. `name`: for messages. `rpc`: servers whose devices it needs. `apart`: in a child process."""
 
     name: str
     loading: ModelSettings
@@ -49,7 +49,7 @@ class ReplicaPlan:
 
 
 def planned(wanted: ReplicaSettings, loading: ModelSettings) -> list[ReplicaPlan]:
-    """Plan the copies that were asked for; where nothing was, the one that llama.cpp makes by itself.
+    """Plan the `wanted` copies; by default one, placed by llama.cpp itself.
 
     Raises UsageError for unknown devices, LacliError for servers that do not answer.
     """
@@ -81,7 +81,7 @@ def _copy(
 ) -> ReplicaPlan:
     used = {device.description for device in remote if device.name in place.devices}
     servers = tuple(server for server in wanted.rpc if server in used)
-    # Another process counts the devices of the servers that it is told of.
+    # A child process numbers only the devices of its own servers.
     there = [device.name for device in remote if device.description in used]
     renamed = tuple(f"{RPC}{there.index(each)}" if each in there else each for each in place.devices)
     loading = replace(loading, placement=replace(place, devices=renamed))
@@ -89,7 +89,7 @@ def _copy(
 
 
 def _names(places: Sequence[Placement], found: Sequence[Device]) -> Iterator[str]:
-    """Names of copies by their devices, numbered where several have the same."""
+    """Names of copies by their devices, numbered if several are equal."""
     words = ["+".join(_computing(place, found)) or CPU for place in places]
     for number, word in enumerate(words):
         yield f"{word} ({words[:number].count(word) + 1})" if words.count(word) > 1 else word
@@ -120,8 +120,8 @@ def _with(copy: ReplicaPlan, flash_attention: Switch | None) -> ReplicaPlan:
 class Copies(Closing):
     """The weights of a model's copies, and the contexts that are opened with them.
 
-    `model`: has the vocabulary; weights only where a copy is in this process. `contexts`: by the name of their copy;
-    the first one decodes what has no branches.
+    `model`: the vocabulary, and the weights if a copy is in this process. `contexts`: by the name of their copy; the
+    first one decodes steps without branches.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Copies(Closing):
 
     @property
     def loading(self) -> ModelSettings:
-        """How the first copy is loaded; where it is alone, or the only one that is open, all threads are its own."""
+        """Settings of the first copy, with the threads of all copies while no other one is open."""
         shared = len(self.contexts) > 1
         return self._copies[0].loading if shared else self._with_all_threads(self._copies[0])
 
@@ -172,10 +172,10 @@ class Copies(Closing):
         return all(lost) if lost else self._gone
 
     def open(self, decoding: DecodeSettings, *, backend_greedy: bool | None) -> Context:
-        """Open a context of each copy, in place of those that are open; the first one.
+        """Open a context of each copy in place of the open ones, and return the first.
 
-        Without branches there is nothing to share, so one is enough. A copy that cannot be had is left out. Raises the
-        first one's LacliError when none can.
+        Without branches only one is opened. A copy that fails to open is left out; if all do, raises the first one's
+        LacliError.
         """
         self._gone = self.gone
         self._close_contexts()
@@ -202,7 +202,7 @@ class Copies(Closing):
     def more(
         self, capacity: Capacity, *, backend_greedy: bool | None, flash_attention: Switch | None = None
     ) -> dict[str, Context]:
-        """Further contexts, of each copy where there are branches to share; they are the caller's to close."""
+        """Open further contexts: one of each copy, or only one without branches to share. The caller closes them."""
         with ExitStack() as stack:
             opened: dict[str, Context] = {}
             for copy in self._copies if capacity.sequences > 1 else self._copies[:1]:
@@ -223,19 +223,19 @@ class Copies(Closing):
         return notes
 
     def suits(self, decoding: DecodeSettings, *, raw_logits: bool) -> bool:
-        """True if these settings can decode in the contexts that are open, and need no more of them."""
+        """True if these settings can decode in the open contexts and need no further ones."""
         if decoding.sequences > 1 and len(self.contexts) < len(self._copies):
             return False
         return all(context.suits(decoding, raw_logits=raw_logits) for context in self.contexts.values())
 
     def keep_first(self, why: str) -> None:
-        """Do without the other copies. `why`: for the note."""
+        """Drop all copies but the first. `why`: for the note."""
         if self._copies[1:]:
             self._notes.append(f"replica {self._copies[0].name} decodes alone: {why}")
             del self._copies[1:]
 
     def lose(self, failed: Mapping[str, str]) -> list[str]:
-        """Do without copies that have failed, and return a note on each. `failed`: why, by their names."""
+        """Drop copies that have failed, and return a note on each. `failed`: the reasons, by their names."""
         lost = {name: why for name, why in failed.items() if name in self.contexts}
         for name in lost:
             self._copies = [copy for copy in self._copies if copy.name != name]
@@ -244,7 +244,7 @@ class Copies(Closing):
         return [f"replica {name} has failed, {left} went on: {why}" for name, why in lost.items()]
 
     def _check_servers(self, copy: ReplicaPlan) -> None:
-        """Raise LacliError for a server that went away and is not back, since its child process has no words for it."""
+        """Raise LacliError for a server that went away and is not back: the child process cannot say why it fails."""
         if self._gone and copy.rpc:
             from lacli.llamacpp.rpc import remote_devices
 
@@ -267,7 +267,7 @@ class Copies(Closing):
         if not copy.apart:
             return LlamaEngine(self._model(copy.loading), copy.loading, decoding, backend_greedy=backend_greedy)
         if copy.rpc and not (decoding.recycles and self.model.vocabulary > FETCHED_WHOLE):
-            # llama.cpp asks a server for each row's choice by itself, and for all rows' logits at once.
+            # llama.cpp fetches choices from a server row by row, but all rows' logits at once.
             backend_greedy = False
         limit_s, verbose = self._wanted.limit_s, self._verbose
         return RemoteEngine(
@@ -275,11 +275,11 @@ class Copies(Closing):
         )
 
     def _with_all_threads(self, copy: ReplicaPlan) -> ModelSettings:
-        """Its settings with the threads of all copies, for when the others are idle."""
+        """The copy's settings with the threads of all copies, for use while the others are idle."""
         return replace(copy.loading, threads=self._whole.threads, threads_batch=self._whole.threads_batch)
 
     def _model(self, loading: ModelSettings) -> LlamaModel:
-        """The weights on a copy's devices, which all copies there share."""
+        """The weights on a copy's devices, shared by all copies on the same ones."""
         if loading.placement not in self._models:
             self._models[loading.placement] = LlamaModel(self._path, loading, verbose=self._verbose)
         return self._models[loading.placement]

@@ -1,4 +1,4 @@
-"""A group of replicas that decode one text together, and go on without those that fail."""
+"""A group of replicas: divides each step among them, merges what they decode, and drops a replica that fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lacli.stats import ReplicaWork
 from lacli.tree import ROOT, Branches, Tree
 
 Call = tuple[Replica, Callable[[], bool]]
-"""A replica and what it shall do."""
+"""A replica and the function that runs on its thread."""
 
 Result = TypeVar("Result")
 
@@ -40,7 +40,7 @@ class Abandonable(Protocol):
     """An engine in another process, which can be ended in the middle of a call."""
 
     def abandon(self) -> None:
-        """End the process; who waits for its answer hears that it is gone."""
+        """End the process: a call that waits for its answer raises ReplicaLost."""
 
 
 class Share(NamedTuple):
@@ -57,9 +57,9 @@ class Share(NamedTuple):
 
 
 class ReplicaGroup(EngineGroup):
-    """Replicas by what messages call them; the first one is run by the caller's thread.
+    """The replicas of one text; the first one decodes in the caller's thread, each other one in a thread of its own.
 
-    `replicas`: those that are left, at least one.
+    `replicas`: those still in use, at least one.
     """
 
     def __init__(self, engines: Mapping[str, Engine]) -> None:
@@ -96,7 +96,7 @@ class ReplicaGroup(EngineGroup):
 
     @property
     def cache_s(self) -> float:
-        # Of those that were dropped too: it never falls.
+        # Replicas that were dropped count too: the sum never falls.
         return sum(replica.cache.seconds for replica in self._all)
 
     @property
@@ -126,18 +126,18 @@ class ReplicaGroup(EngineGroup):
     def room(self, tokens: Sequence[int]) -> int:
         return min(self.leader.room(tokens), self.cells - (len(tokens) - 1))
 
-    def prefill(self, tokens: Sequence[int], *, everybody: bool = True) -> float:
+    def prefill(self, tokens: Sequence[int], *, all_replicas: bool = True) -> float:
         for replica in self.replicas:
             replica.prompt_rows, replica.prompt_s = 0, 0.0
         rows = len(tokens) - self.past
         while self.past < len(tokens):
-            wanted = [*self.replicas] if everybody else [self.leader]
+            wanted = [*self.replicas] if all_replicas else [self.leader]
             over = Event()
             self._run([(each, partial(each.prefill_until, tokens, over)) for each in wanted])
         return shared_s(rows, ((each.prompt_rows, each.prompt_s) for each in self.replicas))
 
     def decode(self, tokens: Sequence[int], tree: Tree) -> bool:
-        """Decode a step; False, with nothing changed, when it finds no cells. Raises what the last replica raises."""
+        """Decode a step; False, with nothing changed, if it finds no cells. Raises the error of the last replica."""
         refused = False
         while self._has_leader_for(tokens, tree):
             if len(self.replicas) == 1:
@@ -145,7 +145,7 @@ class ReplicaGroup(EngineGroup):
             before = len(self.replicas)
             if self._decode_together(tokens, tree, whole=refused):
                 return True
-            # Of a step that failed somewhere nothing is kept.
+            # A step that failed on one replica is rolled back on all.
             self._each(lambda replica: replica.cut(replica.cache.past))
             if len(self.replicas) == before:
                 if refused:
@@ -154,7 +154,7 @@ class ReplicaGroup(EngineGroup):
         return False
 
     def choices(self) -> Mapping[int, int]:
-        """The most probable token after each output node of the last step; the first of several replicas decides."""
+        """The most probable token after each output node of the last step; of several replicas' choices the first's."""
         merged: dict[int, int] = {}
         for share in reversed(self._shares):
             merged.update(zip(share.outputs, share.replica.output_choices, strict=True))
@@ -177,7 +177,7 @@ class ReplicaGroup(EngineGroup):
         )
 
     def commit(self, nodes: Sequence[int], *, ordered: bool) -> None:
-        """Hold on to the input and the accepted `nodes` of the last step: each replica what it has decoded."""
+        """Keep the input and the accepted `nodes` of the last step in the caches of the replicas that decoded them."""
         for share in self._shares:
             rows = {node: row for row, node in enumerate(share.nodes)}
             decoded = [rows[node] for node in nodes if node in rows]
@@ -190,7 +190,7 @@ class ReplicaGroup(EngineGroup):
         self._each(lambda replica: replica.clear())
 
     def unshare(self) -> None:
-        # After an interrupt a replica may decode still.
+        # After an interrupt a replica may still be decoding.
         _wait([thread.submit(bool) for thread in self._threads.values()], self._abandon)
         self._each(lambda replica: replica.unshare())
 
@@ -214,10 +214,10 @@ class ReplicaGroup(EngineGroup):
                 return seconds
 
     def _has_leader_for(self, tokens: Sequence[int], tree: Tree) -> bool:
-        """See to it that one replica could take a whole step; False where it is too large for all that are left."""
+        """Make sure that the leader could take the whole step; False if the tree is too large for every replica."""
         if self.leader.rows_beside(tokens) < len(tree):
-            # Those that held more of the text are gone.
-            self.prefill(tokens[:-1], everybody=False)
+            # The replicas that held more of the text were dropped.
+            self.prefill(tokens[:-1], all_replicas=False)
         return self.leader.rows_beside(tokens) >= len(tree)
 
     def _decode_alone(self, tokens: Sequence[int], tree: Tree) -> bool:
@@ -230,9 +230,9 @@ class ReplicaGroup(EngineGroup):
         return decoded
 
     def _decode_together(self, tokens: Sequence[int], tree: Tree, *, whole: bool) -> bool:
-        """Decode a step in parts, or in one piece where it cannot be divided; False where any part failed.
+        """Decode a step in parts, or in one piece if it cannot be divided; False if any part failed.
 
-        `whole`: give it to the leader, who lacks the least, since a replica has found no cells.
+        `whole`: give the whole step to the leader, because a replica found no cells for its part.
         """
         calls: Iterator[Call] = self._parts(tokens)
         if whole or len(tree.sequences[ROOT]) <= WHOLE_SEQUENCES:
@@ -243,7 +243,7 @@ class ReplicaGroup(EngineGroup):
             calls = chain(self._catching_up(tokens), calls)
         begin, cache_before = perf_counter(), self.cache_s
         done = self._run(calls)
-        # Sequence calls are counted apart, and some are made while others decode already.
+        # The cache's sequence calls are timed apart; some are made while other replicas already decode.
         self._took = perf_counter() - begin - (self.cache_s - cache_before)
         if not all(done.get(share.replica) for share in self._shares):
             return False
@@ -252,9 +252,9 @@ class ReplicaGroup(EngineGroup):
         return True
 
     def _soonest(self, tokens: Sequence[int], tree: Tree) -> Replica:
-        """The replica for a whole step: the one that had whole steps so far, or another that is clearly faster.
+        """The replica for a whole step: the leader, or another that is clearly faster.
 
-        One of unknown speed is tried once, where it lacks next to nothing of the text.
+        A replica of unknown speed is tried once, if it lacks at most `TRIAL_BEHIND` tokens.
         """
         seconds: dict[Replica, float] = {}
         for replica, load in zip(self.replicas, self._loads(tokens), strict=True):
@@ -276,10 +276,10 @@ class ReplicaGroup(EngineGroup):
         return [replica.load(tokens, known) for replica in self.replicas]
 
     def _catching_up(self, tokens: Sequence[int]) -> Iterator[Call]:
-        """Calls of the replicas that have no part of a step because they lack too much of the text.
+        """Catch-up calls for the replicas that have no part of the step because they lack too much of the text.
 
-        Each catches up as far as the step's own time allows, and shows by that how fast it is now. One that is too slow
-        for that is waited for once in a while.
+        Each decodes as much of it as the step's own time allows, which also measures its speed. A replica too slow even
+        for one token is waited for now and then.
         """
         busy = [share.replica for share in self._shares]
         step_s = max(share.replica.speed.seconds(len(share.nodes)) for share in self._shares)
@@ -290,20 +290,20 @@ class ReplicaGroup(EngineGroup):
                     yield replica, partial(replica.catch_up, tokens[: replica.cache.past + rows])
 
     def _parts(self, tokens: Sequence[int]) -> Iterator[Call]:
-        """The parts of a step, each made ready when the one before has begun; the caller's own comes last."""
+        """The parts of a step, each prepared once the part before has begun; the caller's own comes last."""
         for replica, branches, _ in sorted(self._shares, key=lambda share: share.replica not in self._threads):
             self._guarded(replica, partial(replica.prepare, tokens, branches))
             if replica in self.replicas:
                 yield replica, replica.run
 
     def _places(self) -> dict[int, tuple[Replica, int]]:
-        """The replica and the output row that say what follows each output node."""
+        """The replica and its output row for each output node."""
         return {
             node: (share.replica, row) for share in reversed(self._shares) for row, node in enumerate(share.outputs)
         }
 
     def _run(self, calls: Iterable[Call]) -> dict[Replica, bool | None]:
-        """Make these calls at the same time; None for a replica that was dropped in its own."""
+        """Make the calls at the same time and return their results; None for a replica that was dropped."""
         futures: dict[Replica, Future[bool]] = {}
         own: list[Call] = []
         try:
@@ -323,7 +323,7 @@ class ReplicaGroup(EngineGroup):
             self._guarded(replica, partial(call, replica))
 
     def _guarded(self, replica: Replica, call: Callable[[], Result]) -> Result | None:
-        """The result of a call; a replica that fails is dropped, unless it is the last one, whose error goes on."""
+        """The result of a call; a replica that fails is dropped, but the last one's error is raised."""
         try:
             return call()
         except BatchRefused:
@@ -336,16 +336,16 @@ class ReplicaGroup(EngineGroup):
             return None
 
     def _abandon(self) -> None:
-        """End the processes that can be ended: their replicas are lost."""
+        """End the replicas that live in other processes, in the middle of their calls."""
         for replica in self.replicas:
             if isinstance(replica.engine, Abandonable):
                 replica.engine.abandon()
 
 
 def _wait(futures: Iterable[Future[bool]], abandon: Callable[[], None]) -> None:
-    """Wait until all are done, an interrupt too: no cache may be touched in which something is being decoded.
+    """Wait until all are done, even after Ctrl-C: no cache may change while its replica decodes.
 
-    `abandon`: what a second interrupt calls, for a replica that hangs.
+    `abandon`: called at the second Ctrl-C, for a replica that hangs.
     """
     interrupted: list[KeyboardInterrupt] = []
     for future in futures:

@@ -1,4 +1,4 @@
-"""A replica in a process of its own: its messages, its life, and the engine that stands for it here."""
+"""A context in a child process: the messages, the process, and the engine that represents it in this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lacli.text.format import printable
 COMMAND = (sys.executable, "-P", "-m", "lacli.replicas.child")
 
 LENGTH = 4
-"""Bytes of a length, before what tells a process on Windows of its socket."""
+"""Bytes of the length in front of a socket's description, which a process on Windows reads."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class ChildSettings:
 
 
 Change = tuple[str, tuple[int, ...]]
-"""A sequence call of the cache, which has no answer: its name and its arguments."""
+"""A sequence call of the cache, which returns nothing: its name and its arguments."""
 
 
 class Request(NamedTuple):
-    """A call of the context, and the sequence calls that come before it. The first one is `open`, of ChildSettings.
+    """A call of the context, and the sequence calls to make before it. The first request is `open`, with ChildSettings.
 
-    Its answer is what the call returns or the LacliError that it raises.
+    The answer is the call's result or the LacliError that it raises.
     """
 
     changes: list[Change]
@@ -71,25 +71,25 @@ class Request(NamedTuple):
 
 
 class Wire:
-    """One end of a connection: requests go out and answers come back as pickles, one after another, in a thread.
+    """One end of a connection: a thread sends requests and reads their answers, as pickles, one at a time.
 
-    Ctrl-C is raised in the main thread alone, so it cuts no message in two: an answer that is not waited for any more
-    is read all the same, and what was queued goes out once.
+    Ctrl-C is raised in the main thread only, so no message is cut in two: an answer is read even if its caller no
+    longer waits, and a queued call is sent exactly once.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        # Both only change by single calls of C code, which no interrupt divides. Waking once too often does no harm.
+        # Both change only by single calls of C code, which are atomic under Ctrl-C. Waking too often does no harm.
         self._waiting: deque[Change | tuple[str, dict[str, Any], Future[Any]]] = deque()
         self._wake: SimpleQueue[bool] = SimpleQueue()
         Thread(target=self._talk, daemon=True).start()
 
     def queue(self, change: Change) -> None:
-        """Let a sequence call travel with the next request."""
+        """Send a sequence call along with the next request."""
         self._waiting.append(change)
 
     def post(self, name: str, arguments: dict[str, Any]) -> Future[Any]:
-        """Send a request; waiting for its answer raises EOFError where the other end is gone."""
+        """Send a request and return its future answer, whose `result` raises EOFError if the other end is gone."""
         answer: Future[Any] = Future()
         self._waiting.append((name, arguments, answer))
         self._wake.put(True)
@@ -102,7 +102,7 @@ class Wire:
 
     def _talk(self) -> None:
         changes: list[Change] = []
-        # What could not be sent before the other end went cannot be sent at the end either.
+        # Closing the file flushes it, which fails if the other end is gone.
         with suppress(OSError), self._connection, self._connection.makefile("rwb") as file:
             while self._wake.get():
                 while self._waiting:
@@ -126,20 +126,20 @@ def send(file: BufferedRWPair, message: object) -> None:
 
 
 MOMENT_S = 2.0
-"""Seconds for a process that has been told to end: its context and weights are given back within one."""
+"""Seconds for a process to end by itself; freeing its context and weights takes less than one."""
 
 KILLED_S = 10.0
-"""Seconds for the system to end a process that is killed; one that waits for a driver may never end."""
+"""Seconds to wait for a killed process; one that waits for a driver may never end."""
 
 KEPT = 8192
-"""Bytes of its standard error that are kept: more than llama.cpp's last words have."""
+"""Bytes of standard error that are kept, from its end: more than llama.cpp's last message has."""
 
 
 class Child(Closing):
-    """A process that has the other end of `wire`; closing it ends the process. Raises OSError if it does not start."""
+    """A child process at the other end of `wire`; closing it ends the process. Raises OSError if it does not start."""
 
     def __init__(self, command: Sequence[str] = COMMAND, *, heard: bool = False) -> None:
-        """`heard`: what it writes to its standard error goes to ours."""
+        """`heard`: pass its standard error on to this process's."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -155,23 +155,23 @@ class Child(Closing):
         self._ear.start()
 
     def end(self) -> str:
-        """Say how it ended after its connection broke; it is killed where it has not ended."""
+        """Return how it ended after its connection broke; kill it if it still runs."""
         code = self._waited(MOMENT_S)
         self.close()
         return "it closed its connection" if code is None else _ending(code, self._said)
 
     def strike(self) -> None:
-        """End the process and nothing else; the other end of its connection breaks."""
+        """Kill the process without waiting; its connection breaks."""
         self._process.kill()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process and wait for its end."""
         self._process.kill()
         self._waited(KILLED_S)
         self.close()
 
     def close(self) -> None:
-        """Let it end by itself, for it hears when the connection closes; kill it where it does not."""
+        """Close the connection, at which the process ends by itself; kill it if it does not."""
         self.wire.close()
         if self._waited(MOMENT_S) is None:
             self._process.kill()
@@ -181,13 +181,13 @@ class Child(Closing):
         self._ear.join(MOMENT_S)
 
     def _waited(self, limit_s: float) -> int | None:
-        """Its exit code; None where it goes on for longer than `limit_s` seconds."""
+        """The exit code; None if the process runs for longer than `limit_s` seconds."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(limit_s)
         return None
 
     def _listen(self, said: IO[bytes]) -> None:
-        """Read all it writes, so that it never waits for room, and keep the end."""
+        """Read all of its standard error, so that it never blocks, and keep the end."""
         with said:
             while piece := os.read(said.fileno(), KEPT):
                 self._said = (self._said + piece)[-KEPT:]
@@ -197,8 +197,8 @@ class Child(Closing):
 
 
 def _started(command: Sequence[str], connection: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the process. Its standard input ends when we do, and so tells it; a terminal's Ctrl-C passes it by."""
-    # Not above: the child itself need not load llama.cpp for it.
+    """Start the process in a group of its own, away from Ctrl-C; its standard input closes when this process ends."""
+    # Imported here: the child imports this module too, and need not load the probe.
     from lacli.llamacpp.probe import python_environment
 
     environment = python_environment()
@@ -222,7 +222,7 @@ if sys.platform == "win32":
     def _started_on_windows(
         command: Sequence[str], connection: socket.socket, environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        """Start the process, which reads from standard input what its socket is: our numbers mean nothing there."""
+        """Start the process, which reads a description of its socket from standard input: it inherits no descriptor."""
         process = subprocess.Popen(
             [*command, "-"],
             bufsize=0,
@@ -239,8 +239,8 @@ if sys.platform == "win32":
 
 
 def _ending(code: int, said: bytes) -> str:
-    """What a process said last, where it ended by itself, or what ended it. `code`: negative for a signal."""
-    # C++ puts a word of its own before what an exception says.
+    """The last line of a process that ended by itself, or the signal that ended it. `code`: negative for a signal."""
+    # C++ puts what(): in front of an exception's message.
     lines = [line.strip().removeprefix("what():").lstrip() for line in said.decode("utf-8", "replace").splitlines()]
     words = next(filter(None, reversed(lines)), "") if code >= 0 or -code == signal.SIGABRT else ""
     if words or code >= 0:
@@ -253,22 +253,22 @@ def _ending(code: int, said: bytes) -> str:
 
 
 LOADING = 10
-"""Calls' time limits that loading the model may take: a file is read once, and a disk is slower than a processor."""
+"""Loading the model may take this many times a call's limit, because it reads the file from disk."""
 
 SERVER_GONE = "Remote RPC server crashed"
-"""Of ggml's last words, when a server gives no answer any more."""
+"""In ggml's last message, if a server no longer answers."""
 
 ATTRIBUTES = ("cells", "batch_rows", "sequences", "vocabulary", "can_shift", "memory", "max_rollback")
-"""What a context says of itself once, as it is opened, in the words of Engine and LlamaEngine."""
+"""Attributes of Engine and LlamaEngine that the child sends once, when its context is open."""
 
 
 class RemoteEngine(Closing):
-    """A context in a process of its own as an Engine; close it, or use it in `with`. One thread at a time asks it.
+    """A context in a child process as an Engine, for one thread at a time; close it, or use it in `with`.
 
-    The cache's sequence calls wait for the next decode and travel with it. `memory`, `calls`, `max_rollback`: as
+    The cache's sequence calls are queued and sent with the next decode. `memory`, `calls`, `max_rollback`: as
     LlamaEngine has them. `process_id`: the system's number of the process. Raises ModelLoadError as LlamaEngine does,
-    and ReplicaLost when the process ends or gives no answer in time: then it is killed, and every further call raises
-    that again.
+    and ReplicaLost if the process ends or does not answer in time: then it is killed, and every further call raises
+    the same error.
     """
 
     cells: int
@@ -280,7 +280,7 @@ class RemoteEngine(Closing):
     max_rollback: int
 
     def __init__(self, settings: ChildSettings, command: Sequence[str] = COMMAND) -> None:
-        """`command`: what starts the child; it gets its end of the connection as the last argument."""
+        """`command`: starts the child, with the file descriptor of its end of the connection as the last argument."""
         self._settings = settings
         self._lost: ReplicaLost | None = None
         self._choices: Ints = np.zeros(0, np.int32)
@@ -290,7 +290,7 @@ class RemoteEngine(Closing):
         except OSError as error:
             raise ReplicaLost(f"the process of {self._name} cannot be started: {error}") from error
         self.process_id = self._child.process_id
-        # The threads that hear the process would keep it where this is dropped.
+        # The threads that read from the process keep it alive when this engine is dropped without `close`.
         weakref.finalize(self, self._child.close)
         try:
             opened = self._exchange("open", {"settings": settings}, LOADING * settings.limit_s)
@@ -303,11 +303,11 @@ class RemoteEngine(Closing):
 
     @property
     def lost(self) -> bool:
-        """True if its process is gone, or gave no answer in time."""
+        """True if the process has ended, or did not answer in time."""
         return self._lost is not None
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """True if these settings can decode in this context, which one that is closed or lost cannot."""
+        """True if these settings can decode in this context; False if it is closed or lost."""
         if self._lost or not self._child:
             return False
         try:
@@ -339,15 +339,15 @@ class RemoteEngine(Closing):
         logits: Floats = self._ask("row_logits", row=row)
         return logits
 
-    def successors(self, most: int) -> Successors:
-        found: Successors = self._ask("successors", most=most)
+    def successors(self, count: int) -> Successors:
+        found: Successors = self._ask("successors", count=count)
         return found
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self._queue("copy", source, target, start, end)
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
-        # Attention can forget any part; what a recurrent state can forget only the context knows.
+        # An attention cache can remove any positions; how far a recurrent state can roll back only the child knows.
         if self.max_rollback >= 0 and self._child:
             return bool(self._ask("remove", sequence=sequence, start=start, end=end))
         self._queue("remove", sequence, start, end)
@@ -373,13 +373,13 @@ class RemoteEngine(Closing):
             child.close()
 
     def _check(self) -> None:
-        """Raise again what made this replica unusable."""
+        """Raise again the error that made this replica unusable."""
         if self._lost:
             raise ReplicaLost(self._lost.what, self._lost.hint)
 
     def _queue(self, name: str, *arguments: int) -> None:
         self._check()
-        # A generator that is closed after its engine has nothing left to forget.
+        # A generator may be closed after its engine: there is no cache left to change.
         if self._child:
             self._child.wire.queue((name, arguments))
 
@@ -387,7 +387,7 @@ class RemoteEngine(Closing):
         return self._exchange(name, arguments, self._settings.limit_s)
 
     def _exchange(self, name: str, arguments: dict[str, Any], limit_s: float) -> Any:
-        """Return what the context says to one call, or raise what it raises."""
+        """Return the context's result for one call, or raise its error."""
         self._check()
         if not self._child:
             raise LacliError("there is no context: it is closed, or memory was too short for it", "open another one")
@@ -412,7 +412,7 @@ class RemoteEngine(Closing):
         return ReplicaLost(f"no answer of {who} within {limit_s:g} s", "--replica-timeout allows more")
 
     def _ended(self, words: str) -> ReplicaLost:
-        """What its process said last, or what ended it, for a user; a server's end is the end of the process."""
+        """The error for a process that ended by itself or with its RPC server, from the last `words` it wrote."""
         if (servers := self._settings.rpc) and SERVER_GONE in words:
             there = "start it again there" if len(servers) == 1 else "see which of them has ended, start it again"
             return ReplicaLost(f"{_servers(servers)} went away", f"{there}, and ask again")
@@ -423,7 +423,7 @@ class RemoteEngine(Closing):
 
 
 def _servers(endpoints: Sequence[str]) -> str:
-    """The RPC servers that a context computes on, in words; empty for none."""
+    """The RPC servers of a context, in words; empty for none."""
     if not endpoints:
         return ""
     return f"the RPC server at {endpoints[0]}" if len(endpoints) == 1 else f"an RPC server of {', '.join(endpoints)}"

@@ -1,7 +1,7 @@
-"""Partitions the branches of a step among several replicas, so that all have done at the same time.
+"""Partitions the branches of a step among replicas so that the slowest one finishes as early as possible.
 
 A branch is a sequence id: a window column or a candidate. What branches share (the input, row 0 of the window, the
-beginning of candidates) goes to every replica that has one of them, as in Figure 3 of the paper. Trees and times only.
+beginning of candidates) goes to every replica with one of those branches, as in Figure 3 of the paper.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import NamedTuple
 from lacli.tree import ROOT, Tree
 
 CLOSE = 0.01
-"""Relative distance from the best time at which the search ends: steps vary by more."""
+"""Relative distance from the best time at which the search ends; the times of equal steps vary by more."""
 
 CATCH_UP_STEPS = 16
-"""Steps over which the cost of catching up is spread, where a replica is to take whole steps from now on."""
+"""Steps over which the cost of catching up is spread for a replica that would take whole steps from now on."""
 
 
 class Load(NamedTuple):
-    """What a replica can take of a step: t(b) = fixed + row b seconds, and at most `max_rows` rows of a batch.
+    """The speed and capacity of a replica: t(b) = fixed + row b seconds, with at most `max_rows` rows in a batch.
 
-    `behind`: accepted tokens that it lacks and decodes in front of its part.
+    `behind`: accepted tokens that the replica lacks, decoded in front of its part.
     """
 
     fixed: float
@@ -33,17 +33,17 @@ class Load(NamedTuple):
     max_rows: int
 
     def seconds(self, rows: int) -> float:
-        """Seconds for the input, `rows` rows below it and what the replica lacks; inf where a batch has no room."""
+        """Seconds for the input, `rows` rows below it and the `behind` tokens; inf if they exceed `max_rows`."""
         rows += 1 + self.behind
         return self.fixed + self.row * rows if rows <= self.max_rows else inf
 
     def seconds_from_now_on(self, rows: int) -> float:
-        """Mean seconds of this step and the next ones, before which nothing is lacking any more."""
+        """Seconds of a step of `rows` rows, with the cost of catching up spread over `CATCH_UP_STEPS` steps."""
         once = self.row * self.behind
         return self.seconds(rows) - once + once / CATCH_UP_STEPS
 
     def rows_within(self, seconds: float) -> int:
-        """Rows below the input that the replica can decode in `seconds`, at least 0."""
+        """Rows below the input that the replica can decode in `seconds`; 0 if none."""
         rows = (seconds - self.fixed) / self.row if self.row > 0 else inf if seconds >= self.fixed else 0
         return max(int(min(rows + CLOSE, self.max_rows)) - 1 - self.behind, 0)
 
@@ -69,7 +69,7 @@ class Part:
 
 
 def paths_of(tree: Tree) -> dict[int, list[int]]:
-    """The nodes of each branch from the top down, without the input; a chain of the text's own is branch 0."""
+    """The nodes of each branch from the top down, without the input; a linear draft is branch 0."""
     paths: dict[int, list[int]] = {}
     for node, branches in enumerate(tree.sequences[1:], start=1):
         for branch in branches:
@@ -78,9 +78,10 @@ def paths_of(tree: Tree) -> dict[int, list[int]]:
 
 
 def partition(paths: dict[int, list[int]], loads: Sequence[Load]) -> list[list[int]]:
-    """The branches of each replica, empty for some. `paths`: the nodes of each branch.
+    """The branches of each replica; a replica may get none. `paths`: the nodes of each branch.
 
-    Neighbours stay together, because they share the most. Under that rule the slowest replica's time is the shortest.
+    Neighbouring branches stay together because they share the most rows. Under that rule the slowest replica's time is
+    minimal, to a relative `CLOSE`.
     """
     branches = sorted(paths, key=paths.__getitem__)
     in_order = [paths[branch] for branch in branches]
@@ -90,11 +91,11 @@ def partition(paths: dict[int, list[int]], loads: Sequence[Load]) -> list[list[i
     for path in in_order:
         seen.update(path)
         together.append(len(seen))
-    # Each could take all that the others leave, so the time of the fastest alone is enough.
+    # An upper bound: the fastest replica takes the whole step.
     enough = min(load.seconds(len(seen)) for load in loads)
-    assert enough < inf, "the caller sees to it that one replica can take the whole step"
+    assert enough < inf, "one replica can take the whole step"
     best, least = _fill(alone, together, loads, enough), 0.0
-    assert best is not None, "what one can do all can do"
+    assert best is not None, "all replicas together need no longer than the fastest alone"
     while enough - least > CLOSE * enough:
         middle = (least + enough) / 2
         found = _fill(alone, together, loads, middle)
@@ -107,10 +108,10 @@ def partition(paths: dict[int, list[int]], loads: Sequence[Load]) -> list[list[i
 
 
 def _fill(alone: Sequence[int], together: Sequence[int], loads: Sequence[Load], seconds: float) -> list[int] | None:
-    """Where each replica's branches end in the order of all when all stop in time; None where some are left.
+    """The end of each replica's branches if all take at most `seconds`; None if branches are left over.
 
-    `alone`: rows of each branch by itself. `together`: rows of the first n branches. What a branch shares with any
-    before it, it shares with its neighbour.
+    `alone`: rows of each branch by itself. `together`: rows of the first n branches. All rows that a branch shares with
+    earlier branches it shares with its neighbour.
     """
     given, ends = 0, []
     for load in loads:

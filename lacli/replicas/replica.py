@@ -1,4 +1,4 @@
-"""One replica of a group: its cache, what it has decoded, and its measured speed."""
+"""One replica of a group: its cache, its work and its measured speed."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from lacli.replicas.partition import Load
 from lacli.stats import ReplicaWork
 
 DECAY = 0.9
-"""Weight of a step, relative to the step after it: what counts is about the last ten."""
+"""Weight of a step relative to the next one: about the last ten steps count."""
 
 SLOPE = 0.5
-"""The part of a step's time that its rows are taken to cost, where all steps were alike and no prompt says more."""
+"""The assumed share of a step's time spent on its rows, while all steps have one size and no prompt tells more."""
 
 MIN_HINT_ROWS = 16
-"""Rows of a prompt from which its time is a hint: a shorter one is a step like the others."""
+"""Rows of the shortest prompt whose time is a hint about the cost of a row; fewer rows are like any step."""
 
 HINT_FACTOR = 2
-"""Times the rows of the steps from which a prompt says what their rows cost."""
+"""A prompt counts for the cost of a row if it has this many times the rows of a step."""
 
 LATE = 3.0
-"""Times the expected seconds that a step counts as at most: a longer one was held up by something else."""
+"""A step's time is clipped at this many times the expected seconds: a longer one was held up by something else."""
 
 UNSEEN_ROWS, UNSEEN = 16, 1.0
-"""A step, in rows and seconds, that stands for replicas before any has decoded; only how they compare matters."""
+"""Rows and seconds of the step assumed for every replica before the first measurement; only ratios matter."""
 
 
 class Speed:
-    """t(b) of one replica as fixed + row b seconds, a line through its steps with old ones forgotten by and by."""
+    """t(b) of one replica as fixed + row b seconds: a line through its steps, older ones with less weight."""
 
     def __init__(self) -> None:
         self._weight = 0.0
@@ -56,7 +56,7 @@ class Speed:
             seconds = min(seconds, LATE * self.seconds(rows))
         kept = DECAY * self._weight
         self._weight = kept + 1
-        # The mean and the spread around it are kept up to date together (Welford's method with forgetting).
+        # Means and spreads are updated together (Welford's method, with decay).
         away, step = rows - self._rows, seconds - self._seconds
         self._rows += away / self._weight
         self._seconds += step / self._weight
@@ -64,7 +64,7 @@ class Speed:
         self._together = DECAY * self._together + away * step * kept / self._weight
 
     def hint(self, rows: int, seconds: float) -> None:
-        """Record a piece of a prompt: the largest one counts where no step was recorded, or only small ones."""
+        """Record the seconds of `rows` rows of a prompt; only the largest prompt counts."""
         if rows >= max(MIN_HINT_ROWS, self._hint[0]):
             self._hint = rows, seconds
 
@@ -74,41 +74,42 @@ class Speed:
         return fixed + row * rows
 
     def line(self, like: Speed | None = None) -> tuple[float, float]:
-        """Seconds of a step without rows, and of each row. `like`: stands in while nothing is recorded here."""
+        """Seconds of a step without rows, and of each row. `like`: used instead while nothing is recorded here."""
         if not self.known:
             return like.line() if like and like is not self else _split(UNSEEN_ROWS, UNSEEN)
         if not self.seen:
             return _split(*self._hint)
         usual = self._usual_row()
-        # Sizes that hardly differ say little about a slope: they count against as many rows as an eighth of the size.
+        # Steps of nearly one size say little about the slope: the prior weighs as a spread of an eighth of the size.
         doubt = self._weight * (self._rows / 8) ** 2
         row = (self._together + doubt * usual) / (self._spread + doubt)
         row = min(max(row, 0.0), self._seconds / self._rows)
         return self._seconds - row * self._rows, row
 
     def _usual_row(self) -> float:
-        """Seconds of a row where the steps do not say it: the prompt's, if it was much larger than they are."""
+        """Seconds of a row if the steps do not tell: from the prompt, if it was much larger than the steps."""
         rows, seconds = self._hint
         most = SLOPE * self._seconds / self._rows
         if rows < HINT_FACTOR * self._rows:
             return most
-        # A prompt may have been slow for other reasons, the weights coming from disk for one.
+        # A prompt may be slow for other reasons, such as weights that are read from disk.
         return min((seconds - self._seconds) / (rows - self._rows), most)
 
 
 def _split(rows: int, seconds: float) -> tuple[float, float]:
-    """A line through one known point."""
+    """The line (fixed, row) through one point, with `SLOPE` of its time in the rows."""
     return (1 - SLOPE) * seconds, SLOPE * seconds / rows
 
 
 PATIENCE = 0.1
-"""The part of the time of the others' steps that they wait for one that seems too slow; half as much the next time."""
+"""The share of the other replicas' step time that they wait for one that seems too slow; halved after each wait."""
 
 
 class Replica(SingleEngine):
-    """One copy of the model. `name`: what messages call it.
+    """One copy of the model. `name`: for messages.
 
-    `prompt_rows`, `prompt_s`: what it decoded of the last prompt, in seconds. `work`: its parts of this answer.
+    `prompt_rows`, `prompt_s`: rows of the last prompt that it decoded, and their seconds. `answer_work`: its parts of
+    this answer.
     """
 
     def __init__(self, engine: Engine, name: str = "") -> None:
@@ -120,7 +121,7 @@ class Replica(SingleEngine):
         self._sat_out_s, self._patience = 0.0, PATIENCE
 
     def load(self, tokens: Sequence[int], like: Speed) -> Load:
-        """What it can take of the next step. `like`: speaks for it while it has decoded nothing."""
+        """Its capacity and speed for the next step. `like`: the speed assumed while it has decoded nothing."""
         fixed, row = self.speed.line(like)
         return Load(fixed, row, self.behind(tokens), self.cache.room)
 
@@ -133,7 +134,7 @@ class Replica(SingleEngine):
         self.answer_work.rows += self.rows
         self.answer_work.seconds += seconds
 
-    def prefill(self, tokens: Sequence[int], *, everybody: bool = True) -> float:
+    def prefill(self, tokens: Sequence[int], *, all_replicas: bool = True) -> float:
         rows, seconds = len(tokens) - self.cache.past, super().prefill(tokens)
         self.prompt_rows += rows
         self.prompt_s += seconds
@@ -141,9 +142,10 @@ class Replica(SingleEngine):
         return seconds
 
     def prefill_until(self, tokens: Sequence[int], over: Event) -> bool:
-        """Prefill piece by piece until another replica has all or was interrupted, which sets `over`; True.
+        """Prefill in pieces of `PREFILL_ROWS` rows until done or `over` is set, then set it; True.
 
-        Ctrl-C is heard between pieces only. A replica that has but a piece left decodes that too.
+        The first replica to finish, or to be interrupted, sets `over`; one whose last piece is left decodes that too.
+        Ctrl-C takes effect between pieces only.
         """
         try:
             while self.cache.past < len(tokens):
@@ -155,7 +157,7 @@ class Replica(SingleEngine):
         return True
 
     def catch_up(self, tokens: Sequence[int]) -> bool:
-        """Decode what its cache lacks of these tokens, and record how fast it is; True."""
+        """Decode the tokens that its cache lacks, and record the time; True."""
         rows = len(tokens) - self.cache.past
         self.speed.saw(rows, self.prefill(tokens))
         self._sat_out_s = 0.0
@@ -164,8 +166,8 @@ class Replica(SingleEngine):
     def rows_to_catch_up(self, behind: int, step_s: float) -> int:
         """How many of `behind` tokens this replica can catch up on during a step of `step_s` seconds.
 
-        One that seems too slow for any is waited for all the same when that is little beside the steps that it has sat
-        out, because it may have been held up only.
+        A replica too slow for one token still gets one when its expected time is at most `PATIENCE` of the time it has
+        sat out: it may have been slowed down for a moment only.
         """
         self._sat_out_s += step_s
         if not self.speed.known:

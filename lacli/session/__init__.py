@@ -1,0 +1,1 @@
+"""A loaded model that answers: its prompts, one generation, and the report of an answer."""

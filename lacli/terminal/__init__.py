@@ -1,0 +1,1 @@
+"""The screen, charts as text, and what an interrupt does."""

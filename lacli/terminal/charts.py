@@ -98,12 +98,12 @@ def bars(
     return "\n".join(lines)
 
 
-def histogram(counts: Sequence[int], *, width: int = 24, what: str = "steps") -> str:
+def histogram(counts: Sequence[int], *, width: int = 24) -> str:
     """Counts of steps by the tokens they yielded, a line each; counts[k] is for k+1. width: of the longest bar."""
     most = max(counts, default=0) or 1
     digits = len(str(most))
     return "\n".join(
-        f"{length:2} tokens  {count:{digits}} {what}  {'█' * round(count / most * width)}".rstrip()
+        f"{length:2} tokens  {count:{digits}} steps  {'█' * round(count / most * width)}".rstrip()
         for length, count in enumerate(counts, start=1)
     )
 

@@ -1,0 +1,1 @@
+"""Text around the model: templates, questions, files, streams of tokens, records and formats."""

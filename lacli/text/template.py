@@ -174,7 +174,7 @@ def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
 
 
 class ControlNames:
-    """Keeps names of control tokens plain text in messages: only the template may write such tokens.
+    """Keeps names of control tokens plain text in messages: only the template may write control tokens.
 
     Names are marked in messages before rendering; text with marks is then tokenized as plain text.
     """

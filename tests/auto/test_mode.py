@@ -368,9 +368,9 @@ class Watching(ScriptedEngine):
             self.used.append(set(batch.sequence_ids[: int(batch.sequence_counts[: len(batch)].sum())].tolist()))
         return super().decode(batch)
 
-    def successors(self, most: int) -> Successors:
+    def successors(self, count: int) -> Successors:
         self.asked += 1
-        return super().successors(most)
+        return super().successors(count)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self.asked += 1

@@ -102,8 +102,8 @@ class FakeEngine:
         logits: Floats = self.logits()[row]
         return logits
 
-    def successors(self, most: int) -> Successors:
-        return ranked(self.logits(), most)
+    def successors(self, count: int) -> Successors:
+        return ranked(self.logits(), count)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self._check_sequence(source)

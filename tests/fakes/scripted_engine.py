@@ -1,6 +1,6 @@
 """A model that writes what a test says, token by token, and sees what is guessed before it does. No test lives here.
 
-It keeps no cells and no rules (fake_engine.py does), so that long texts are quick. Its clock moves when it decodes.
+It keeps no cells and no rules (engine.py does), so that long texts are quick. Its clock moves when it decodes.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class ScriptedEngine:
     def row_logits(self, row: int) -> Floats:
         raise NotImplementedError
 
-    def successors(self, most: int) -> Successors:
-        tokens = (np.array(self._choices)[:, None] + 7 * np.arange(most)) % self.vocabulary
-        return Successors(tokens.astype(np.int32), np.tile(-1.0 * np.arange(most), (len(tokens), 1)))
+    def successors(self, count: int) -> Successors:
+        tokens = (np.array(self._choices)[:, None] + 7 * np.arange(count)) % self.vocabulary
+        return Successors(tokens.astype(np.int32), np.tile(-1.0 * np.arange(count), (len(tokens), 1)))
 
     def copy(self, source: int, target: int, start: int, end: int) -> None: ...
 

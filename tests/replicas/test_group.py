@@ -357,7 +357,7 @@ def test_a_large_step_stays_here_where_the_prompt_says_that_rows_are_cheap(monke
         engine.fixed, engine.row = fixed, 1e-5
     replicas = decoder_of(engines, LOOKAHEAD).group
     text = [7] * 100
-    replicas.prefill(text[:-1], everybody=True)
+    replicas.prefill(text[:-1], all_replicas=True)
     for _ in range(20):
         assert replicas.decode(text, Tree(7))
         replicas.commit((), ordered=False)
@@ -442,8 +442,8 @@ class Failing(FakeEngine):
     def row_logits(self, row: int) -> Floats:
         return self._call("row_logits", lambda: FakeEngine.row_logits(self, row))
 
-    def successors(self, most: int) -> Successors:
-        return self._call("successors", lambda: FakeEngine.successors(self, most))
+    def successors(self, count: int) -> Successors:
+        return self._call("successors", lambda: FakeEngine.successors(self, count))
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self._call("copy", lambda: FakeEngine.copy(self, source, target, start, end))
