@@ -89,7 +89,7 @@ def inside(
     path = options.model_path(model, screen, offline)
     with opened(path, loading, decoding, SamplingSettings(), request, screen) as session:
         asker = asker_of(session)
-        first = {task.kind: replace(task, limit=TOKENS) for task in reversed(request.tasks)}
+        first = {task.kind: replace(task, max_tokens=TOKENS) for task in reversed(request.tasks)}
         asked = [asker.exchange(task, []) for task in reversed(first.values())]
         exchanges = [exchange for exchange in asked if exchange]
         with contexts_of(session, points_of(session, request.axes, screen)) as (contexts, competing):

@@ -64,12 +64,12 @@ def look_inside(
 
 
 def _longer(exchange: Exchange, engine: Engine) -> Exchange:
-    return replace(exchange, limit=min(max(exchange.limit, TOKENS), engine.cells - len(exchange.prompt)))
+    return replace(exchange, max_tokens=min(max(exchange.max_tokens, TOKENS), engine.cells - len(exchange.prompt)))
 
 
 def _growth(decoder: Decoder, exchange: Exchange) -> PoolGrowth:
     growth = PoolGrowth()
-    for step in decoder.generate(exchange.prompt, exchange.limit):
+    for step in decoder.generate(exchange.prompt, exchange.max_tokens):
         growth.observe(step, decoder.pool)
     return growth
 
@@ -77,7 +77,7 @@ def _growth(decoder: Decoder, exchange: Exchange) -> PoolGrowth:
 def _blocks(engine: Engine, settings: DecodeSettings, decoder: MakeDecoder, exchange: Exchange) -> Convergence:
     recorder = Recorder(engine)
     decoding = decoder(recorder, settings)
-    for _ in decoding.generate(exchange.prompt, exchange.limit):
+    for _ in decoding.generate(exchange.prompt, exchange.max_tokens):
         pass
     return convergence(recorder.decoded, decoding.tokens, settings)
 

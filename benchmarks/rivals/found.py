@@ -66,7 +66,7 @@ def _asking(session: Session, program: Program | Server) -> Callable[[Exchange],
     def answer(exchange: Exchange) -> Trial:
         text = session.text(exchange.prompt, special=True)
         text = with_one_bos(text, session.model.bos(), adds_bos=session.model.adds_bos)
-        run = program.answer(text, exchange.prompt, exchange.limit)
+        run = program.answer(text, exchange.prompt, exchange.max_tokens)
         return Trial(
             ids=run.ids,
             text=run.text,

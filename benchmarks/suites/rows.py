@@ -55,7 +55,7 @@ def _humaneval(row: Row) -> Task:
         HUMANEVAL,
         text_of(row, "task_id"),
         raw=True,
-        limit=CODE_LIMIT,
+        max_tokens=CODE_LIMIT,
         reference=_reference(row, "canonical_solution"),
     )
 
@@ -65,7 +65,9 @@ def _classeval(row: Row) -> Task:
     question = (
         f"Complete the class {name} in the following code. Answer with the whole code.\n```python\n{skeleton}\n```"
     )
-    return Task((question,), CLASSEVAL, name_of(row), limit=CLASS_LIMIT, reference=_reference(row, "solution_code"))
+    return Task(
+        (question,), CLASSEVAL, name_of(row), max_tokens=CLASS_LIMIT, reference=_reference(row, "solution_code")
+    )
 
 
 def _mbpp(row: Row) -> Task:

@@ -205,7 +205,7 @@ def _judged(open_engine: OpenEngine, point: Point, answered: Answered, sampler: 
     plain, exchange = replace(point.settings, mode="plain"), answered.exchange
     trees = answered.other.trees if answered.other else ()
     mode = partial(RepeatedTrees, trees) if trees else None
-    with Comparison(open_engine, exchange.limit, plain, sampler) as comparison:
+    with Comparison(open_engine, exchange.max_tokens, plain, sampler) as comparison:
         return comparison.run(point.settings, [exchange.prompt], mode)[0]
 
 

@@ -33,17 +33,17 @@ WARM_UP_TOKENS = 24
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user has fixed; None leaves it to the plan. limit: tokens of an answer. seconds: None for no limit."""
+    """What the user has fixed; None leaves it to the plan. `max_tokens`: of an answer. `seconds`: None for no limit."""
 
     each: int | None = None
     repetitions: int | None = None
-    limit: int | None = None
+    max_tokens: int | None = None
     seconds: float | None = None
 
     @property
     def fixed(self) -> bool:
         """Whether nothing is left to choose, or to leave out."""
-        return self.seconds is None or bool(self.each and self.repetitions and self.limit)
+        return self.seconds is None or bool(self.each and self.repetitions and self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class BenchPlan:
     seconds: float
 
     @property
-    def limit(self) -> int:
+    def max_tokens(self) -> int:
         """Tokens of the longest answer."""
-        return max(task.limit for task in self.tasks)
+        return max(task.max_tokens for task in self.tasks)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,9 @@ class BenchPrompts:
 def prompts_of(asker: Asker, tasks: Sequence[Task], wish: Wish) -> BenchPrompts:
     """Tokenize the first turn of each task; raises LacliError where none fits into the context."""
     sizes = {task: len(asker.prompt(task, [])) for task in tasks}
-    shortest = asker.exchange(replace(min(sizes, key=sizes.__getitem__), limit=wish.limit or WARM_UP_TOKENS), [])
+    shortest = asker.exchange(
+        replace(min(sizes, key=sizes.__getitem__), max_tokens=wish.max_tokens or WARM_UP_TOKENS), []
+    )
     if shortest is None:
         raise LacliError("no prompt fits into the context", f"-c {min(sizes.values()) + 512} for example")
     return BenchPrompts(sizes, shortest)
@@ -127,11 +129,11 @@ def speed_of(contender: Contender, exchange: Exchange) -> Speed:
 
     A step that is timed alone counts as one token, so at its dearest. Raises what the contender raises.
     """
-    contender.answer(replace(exchange, limit=1))
-    speed = _timed(contender, replace(exchange, limit=1))
+    contender.answer(replace(exchange, max_tokens=1))
+    speed = _timed(contender, replace(exchange, max_tokens=1))
     if speed.step_s > QUICK_S:
         return speed
-    return _timed(contender, replace(exchange, limit=min(WARM_UP_TOKENS, exchange.limit)))
+    return _timed(contender, replace(exchange, max_tokens=min(WARM_UP_TOKENS, exchange.max_tokens)))
 
 
 def hopeless(contenders: Sequence[Contender], speeds: Sequence[Speed]) -> list[int]:
@@ -182,22 +184,22 @@ def _plans(
         limited, seconds = [], 0.0
         for task in chosen:
             room = max(cells - sizes[task], 1)
-            limited.append(replace(task, limit=min(_limit(task, limit, wish), room)))
+            limited.append(replace(task, max_tokens=min(_max_tokens(task, limit, wish), room)))
             seconds += repeats * _cost(limited[-1], speeds, sizes[task])
         yield BenchPlan(tuple(limited), repeats, seconds)
 
 
-def _limit(task: Task, limit: int, wish: Wish) -> int:
-    if wish.limit:
-        return wish.limit
-    return task.limit or limit if wish.seconds is None else min(task.limit or limit, limit)
+def _max_tokens(task: Task, limit: int, wish: Wish) -> int:
+    if wish.max_tokens:
+        return wish.max_tokens
+    return task.max_tokens or limit if wish.seconds is None else min(task.max_tokens or limit, limit)
 
 
 def _cost(task: Task, speeds: Sequence[Speed], size: int) -> float:
     """Seconds for everyone to answer all turns once; a turn's prompt holds the turns before it."""
     turns = len(task.turns)
-    read = sum((turn + 1) * size + turn * task.limit for turn in range(turns))
-    answers = sum(speed.start_s + speed.token_s * task.limit for speed in speeds)
+    read = sum((turn + 1) * size + turn * task.max_tokens for turn in range(turns))
+    answers = sum(speed.start_s + speed.token_s * task.max_tokens for speed in speeds)
     return sum(speed.prompt_s for speed in speeds) * read + turns * answers
 
 
@@ -235,4 +237,4 @@ def _described(plan: BenchPlan, every: int, wish: Wish) -> str:
     times = "once" if plan.repetitions == 1 else f"{plan.repetitions} times"
     longer = ", more than there should be" if wish.seconds is not None and plan.seconds > wish.seconds else ""
     minutes = f"about {max(plan.seconds / 60, 0.1):.1f} minutes{longer}"
-    return f"{prompts}{classes}, answers of up to {plan.limit} tokens, each {times}: {minutes}"
+    return f"{prompts}{classes}, answers of up to {plan.max_tokens} tokens, each {times}: {minutes}"

@@ -64,12 +64,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One turn of a task as a model gets it. prompt: token ids. limit: most tokens of the answer."""
+    """One turn of a task as a model gets it. `prompt`: token ids. `max_tokens`: of the answer."""
 
     task: Task
     turn: int
     prompt: tuple[int, ...]
-    limit: int
+    max_tokens: int
 
     @property
     def name(self) -> str:
@@ -94,7 +94,7 @@ class Asker:
         room = self.cells - len(prompt)
         if room < LEAST_ROOM:
             return None
-        return Exchange(task, len(answers), tuple(prompt), min(task.limit, room))
+        return Exchange(task, len(answers), tuple(prompt), min(task.max_tokens, room))
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], 
     first_token_s = 0.0
     statistics = RunStatistics()
     steps = []
-    for step in decoder.generate(exchange.prompt, exchange.limit):
+    for step in decoder.generate(exchange.prompt, exchange.max_tokens):
         first_token_s = first_token_s or perf_counter() - begin
         steps.append(step)
     seconds = perf_counter() - begin - decoder.prompt_s

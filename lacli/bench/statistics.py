@@ -96,7 +96,7 @@ def _interval(logs: Sequence[Logs], value: float) -> tuple[float, float]:
     """
     low, high = np.quantile(_resampled(logs), (0.025, 0.975))
     prompts = len(logs)
-    wider = sqrt(prompts / (prompts - 1)) * _student(prompts - 1) / NORMAL if prompts > 1 else 1.0
+    wider = sqrt(prompts / (prompts - 1)) * student_point(prompts - 1) / NORMAL if prompts > 1 else 1.0
     return value + wider * float(low - value), value + wider * float(high - value)
 
 
@@ -113,7 +113,7 @@ def _resampled(logs: Sequence[Logs]) -> Logs:
     return means
 
 
-def _student(freedom: int) -> float:
+def student_point(freedom: int) -> float:
     """The 97.5% point of Student's t; from 10 degrees of freedom on Fisher's expansion is right to 0.2%."""
     if freedom <= len(STUDENT):
         return STUDENT[freedom - 1]

@@ -56,7 +56,7 @@ class Task:
 
     turns: the user's messages in order, at least one; each is asked after the answer to the one before it. kind: its
     class. name: its id in its source, HumanEval/0 for example. raw: continue the text as it stands, without a chat
-    template. limit: most tokens of an answer; 0 leaves that to the benchmark. reference: the right answer, where the
+    template. max_tokens: of an answer; 0 leaves that to the benchmark. reference: the right answer, where the
     source has one.
     """
 
@@ -65,7 +65,7 @@ class Task:
     name: str = ""
     system: str = ""
     raw: bool = False
-    limit: int = 0
+    max_tokens: int = 0
     reference: str = ""
 
 
@@ -184,7 +184,7 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
         kind=_optional(row, "class") or _optional(row, "category") or kind,
         name=name_of(row),
         system=_optional(row, "system"),
-        limit=_limit(row),
+        max_tokens=_max_tokens(row),
         reference=_reference(row),
     )
 
@@ -227,7 +227,7 @@ def _task(row: object, place: str, kind: str, form: Callable[[Row, str], Task]) 
         raise LacliError(f"{place}: {error.what}", error.hint) from error
 
 
-def _limit(row: Row) -> int:
+def _max_tokens(row: Row) -> int:
     limit = next((row[field] for field in ("limit", "max_tokens") if row.get(field) is not None), 0)
     if type(limit) is not int or limit < 0:
         raise LacliError("limit is not a number of tokens", 'write "limit": 256, or leave it out')

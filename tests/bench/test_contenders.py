@@ -68,7 +68,7 @@ def session() -> Iterator[Session]:
 
 
 def exchange(session: Session) -> Exchange:
-    return Exchange(Task((QUESTION,), limit=24), 0, tuple(session.prompt(QUESTION)), 24)
+    return Exchange(Task((QUESTION,), max_tokens=24), 0, tuple(session.prompt(QUESTION)), 24)
 
 
 def test_a_sweep_shares_one_context_for_trees_one_for_chains_and_plain_and_auto_have_their_own(

@@ -70,7 +70,7 @@ def test_contenders_take_turns_and_none_always_begins(clock: FakeClock) -> None:
 
 def test_a_later_turn_comes_behind_plain_decodings_answer(clock: FakeClock) -> None:
     one, _ = contender(PLAIN, clock)
-    two_turns = task("1 2 3", "7 8", limit=5)
+    two_turns = task("1 2 3", "7 8", max_tokens=5)
     rounds = played(Rounds([one], [two_turns], 1, asker()))
     first, second = rounds.exchanges
     answer = rounds.of(0, 0)[0].text or ""

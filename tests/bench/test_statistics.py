@@ -9,11 +9,11 @@ import pytest
 
 from lacli.bench.statistics import (
     Ratio,
-    _student,
     median,
     paired_ratio,
     spread,
     stddev,
+    student_point,
 )
 
 Times = list[list[float]]
@@ -130,7 +130,7 @@ def test_students_point_leaves_a_fortieth_of_the_distribution_above_it(freedom: 
     # A quarter of a million draws: mean over the square root of a chi-squared mean.
     random = np.random.default_rng(9)
     draws = random.normal(size=250_000) / np.sqrt(random.chisquare(freedom, 250_000) / freedom)
-    assert float((draws > _student(freedom)).mean()) == pytest.approx(0.025, abs=0.0015)
+    assert float((draws > student_point(freedom)).mean()) == pytest.approx(0.025, abs=0.0015)
 
 
 def test_the_log_scale_counts_twice_and_half_as_fast_alike() -> None:

@@ -70,7 +70,7 @@ def test_some_conversations_have_a_second_turn_and_no_turn_is_blank() -> None:
 
 
 def test_built_in_prompts_are_questions_to_a_chat_model_with_the_users_own_limit() -> None:
-    assert not any(task.raw or task.limit or task.system for task in built_in())
+    assert not any(task.raw or task.max_tokens or task.system for task in built_in())
 
 
 def test_edits_give_code_or_text_of_fifteen_lines_or_more_to_copy() -> None:
@@ -171,11 +171,11 @@ def test_a_plain_row_is_one_question_of_its_own_class() -> None:
 
 def test_a_plain_row_may_name_its_class_a_system_text_and_a_limit() -> None:
     row = {"prompt": "Why?", "class": "chat", "system": "Be short.", "limit": 64}
-    assert task_from_row(row) == Task(("Why?",), "chat", system="Be short.", limit=64)
+    assert task_from_row(row) == Task(("Why?",), "chat", system="Be short.", max_tokens=64)
 
 
 def test_max_tokens_is_another_name_of_the_limit() -> None:
-    assert task_from_row({"prompt": "Why?", "limit": None, "max_tokens": 32}).limit == 32
+    assert task_from_row({"prompt": "Why?", "limit": None, "max_tokens": 32}).max_tokens == 32
 
 
 def test_optional_fields_may_be_null_or_empty() -> None:

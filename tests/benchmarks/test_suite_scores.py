@@ -165,7 +165,7 @@ def saying(number: int, trial: Trial) -> Contender:
 
 def rounds(*answers: Trial, turns: tuple[str, ...] = ("1 2",), kind: str = "gsm8k") -> Rounds:
     """Everyone has answered one task, each in its own words, twice."""
-    task = Task(turns, kind, "HumanEval/0", reference="#### 42", limit=9)
+    task = Task(turns, kind, "HumanEval/0", reference="#### 42", max_tokens=9)
     return played(Rounds([saying(*each) for each in enumerate(answers)], [task], 2, Asker(lambda task, said: [1], 64)))
 
 

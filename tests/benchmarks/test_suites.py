@@ -191,12 +191,12 @@ class TestPublishedFiles:
         assert [len(task.turns) for task in tasks] == [2] * 80 + [1] * 400
         assert len({task.kind for task in tasks[:80]}) == 8
         assert {task.kind for task in tasks[80:]} == {"translation", "summarization", "qa", "math_reasoning", "rag"}
-        assert not any(task.raw or task.limit for task in tasks)
+        assert not any(task.raw or task.max_tokens for task in tasks)
 
     def test_humaneval_has_164_raw_functions_with_their_names(self) -> None:
         tasks = read_suite(str(SHARED / "HumanEval.jsonl.gz"))
         assert [task.name for task in tasks] == [f"HumanEval/{number}" for number in range(164)]
-        assert all(task.raw and task.limit == 512 and task.reference for task in tasks)
+        assert all(task.raw and task.max_tokens == 512 and task.reference for task in tasks)
         for task in tasks:
             compile(task.turns[0] + task.reference, task.name, "exec")
 
@@ -207,19 +207,19 @@ class TestPublishedFiles:
 
 def test_humaneval_is_completed_raw_in_at_most_512_tokens() -> None:
     row = {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "    pass\n"}
-    expected = Task(("def f():\n",), "humaneval", "HumanEval/0", raw=True, limit=512, reference="    pass\n")
+    expected = Task(("def f():\n",), "humaneval", "HumanEval/0", raw=True, max_tokens=512, reference="    pass\n")
     assert task_from_suite({**row, "test": "def check(f): pass"}) == expected
 
 
 def test_classeval_shows_the_skeleton_and_allows_2048_tokens() -> None:
     task = task_from_suite({"task_id": "ClassEval_0", "class_name": "Filter", "skeleton": "class Filter:\n    pass\n"})
-    assert (task.kind, task.name, task.limit, task.raw) == ("classeval", "ClassEval_0", 2048, False)
+    assert (task.kind, task.name, task.max_tokens, task.raw) == ("classeval", "ClassEval_0", 2048, False)
     assert "Filter" in task.turns[0] and "```python\nclass Filter:\n    pass\n```" in task.turns[0]
 
 
 def test_gsm8k_asks_for_a_last_line_with_the_number_and_keeps_the_answer_to_itself() -> None:
     task = task_from_suite({"question": "How much is 6 times 7?", "answer": "6*7=42\n#### 42"})
-    assert (task.kind, task.reference, task.limit) == ("gsm8k", "6*7=42\n#### 42", 0)
+    assert (task.kind, task.reference, task.max_tokens) == ("gsm8k", "6*7=42\n#### 42", 0)
     assert task.turns[0].startswith("How much is 6 times 7?\n\n") and "42" not in task.turns[0]
 
 

@@ -100,8 +100,8 @@ def asker(cells: int = 256) -> Asker:
     return Asker(tokens_of, cells)
 
 
-def task(*turns: str, kind: str = "own", limit: int = 20) -> Task:
-    return replace(Task(turns, kind), limit=limit)
+def task(*turns: str, kind: str = "own", max_tokens: int = 20) -> Task:
+    return replace(Task(turns, kind), max_tokens=max_tokens)
 
 
 def played(rounds: Rounds, most: int = -1) -> Rounds:
