@@ -30,7 +30,7 @@ class Guess(NamedTuple):
 class Source:
     """Guesses for a text that grows, is cut back, or goes on from an earlier one.
 
-    everywhere: True if it also guesses what follows other sources' guesses.
+    `everywhere`: True if it also guesses what follows other sources' guesses.
     """
 
     origin: Origin
@@ -41,7 +41,7 @@ class Source:
         self.extend(text)
 
     def truncate(self, text: Sequence[int], length: int) -> None:
-        """Forget what `text` taught behind its first `length` tokens, to which it is about to be cut back."""
+        """Forget what was learned behind the first `length` tokens of `text`, which is about to be cut back to them."""
 
     def extend(self, text: Sequence[int]) -> None:
         """Learn the tokens accepted since the last call, and how good the guess for each was."""
@@ -165,14 +165,14 @@ class _Planner:
 
     def _wait(self, parent: int, reach: float, token: int, found: Followers) -> None:
         """Queue what may follow a node, guesses of the same token as one."""
-        for chance, guess, followers in _merged(found):
+        for chance, guess, followers in merged_guesses(found):
             if reach * chance >= MIN_PROBABILITY:
                 node = Node(parent, guess.token, followers[0][0].origin)
                 self._count += 1
                 heappush(self.waiting, (-reach * chance, self._count, node, token, followers))
 
 
-def _merged(found: Followers) -> list[tuple[float, Guess, Followers]]:
+def merged_guesses(found: Followers) -> list[tuple[float, Guess, Followers]]:
     """Return by token the probability, one guess and all sources that guessed it.
 
     Two guesses that agree are as probable as the surer one. Of two that differ at most one comes true, so the other is

@@ -1,4 +1,4 @@
-"""The pool source: continuations of the text's last token that the text taught, or that the window found."""
+"""The pool source: continuations of the text's last token from the text itself or from the window."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ DEPTH_BASE = 1 << 16
 
 
 class PoolSource(Source):
-    """Guesses from a pool. origin: POOL takes the n-grams that the text taught, WINDOW all others."""
+    """Guesses from a pool. origin: POOL takes the n-grams of the text itself, WINDOW all others."""
 
     def __init__(
         self,
         pool: NgramPool,
         origin: Origin,
-        taught: TextNgrams | None = None,
+        text_ngrams: TextNgrams | None = None,
         acceptance: AcceptanceEstimate | None = None,
     ) -> None:
-        """Guess from `pool`; `taught` writes the text's n-grams into it if nothing else does."""
+        """Guess from `pool`; `text_ngrams` writes the text's n-grams into it if nothing else does."""
         self.origin = origin
         self.acceptance = acceptance or AcceptanceEstimate(EXPECTED)
         self._pool = pool
-        self._taught = taught
+        self._text_ngrams = text_ngrams
         self._asked: list[Continuation] = []
         self._asked_at = 0
         self._fresh = False
@@ -49,8 +49,8 @@ class PoolSource(Source):
 
     def truncate(self, text: Sequence[int], length: int) -> None:
         self._asked = []
-        if self._taught:
-            self._taught.truncate(text, length)
+        if self._text_ngrams:
+            self._text_ngrams.truncate(text, length)
 
     def extend(self, text: Sequence[int]) -> None:
         for rank, continuation in enumerate(self._asked):
@@ -68,11 +68,11 @@ class PoolSource(Source):
 
     def _teach(self, text: Sequence[int]) -> None:
         """Write the text into the pool on the first request for guesses: where rows are dear there is none."""
-        if self._taught:
+        if self._text_ngrams:
             if not self._fresh:
-                self._taught.refresh(text)
+                self._text_ngrams.refresh(text)
                 self._fresh = True
-            self._taught.learn(text)
+            self._text_ngrams.learn(text)
 
     def after(self, guess: Guess) -> Sequence[Guess]:
         rank, depth = divmod(guess.place, DEPTH_BASE)

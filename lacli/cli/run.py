@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
 
 LAST_TOKENS = 16
-"""Tokens at the end of a prompt, enough to hold what begins a thought there."""
+"""Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
 
 History = Annotated[bool, setting("--history/--no-history", hidden=True)]
 """Of the chat that a run without a prompt is."""

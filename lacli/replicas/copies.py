@@ -40,7 +40,7 @@ ALONE = "has no branches to share"
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """The plan of one copy. `name`: for messages. `rpc`: servers whose devices it needs. `apart`: in a child process."""
+    """Plan of one copy. `name`: for messages. `rpc`: servers whose devices it needs. `apart`: in a child process."""
 
     name: str
     loading: ModelSettings

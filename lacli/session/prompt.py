@@ -29,7 +29,7 @@ class PromptWriter:
         """Write conversations as this template does."""
         self.template = template
         self._markers = marker_tokens(template.source, self._cut) if template else frozenset()
-        self._thought_names = {self.text([token], special=True) for token in self._markers}
+        self._reasoning_names = {self.text([token], special=True) for token in self._markers}
 
     @property
     def turn_ends(self) -> tuple[str, ...]:
@@ -62,12 +62,12 @@ class PromptWriter:
         return with_one_bos(rendered, self._model.bos(), adds_bos=self._model.adds_bos)
 
     def marked(self, content: str, role: str) -> str:
-        """A message with marks in the names of control tokens, but for what begins and ends an answer's thoughts."""
-        if role != "assistant" or not self._thought_names:
+        """A message with marks in all names of control tokens but those around an answer's reasoning."""
+        if role != "assistant" or not self._reasoning_names:
             return self._control_names.marked(content)
         pieces = mark_reasoning([Piece(content)])
         return "".join(
-            self._control_names.marked(piece.text, self._thought_names if piece.reasoning else ()) for piece in pieces
+            self._control_names.marked(piece.text, self._reasoning_names if piece.reasoning else ()) for piece in pieces
         )
 
     def tokenize(self, rendered: str, *, add_special: bool = True) -> list[int]:
@@ -87,7 +87,7 @@ class PromptWriter:
         return b"".join(pieces).decode("utf-8", "replace")
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token's text; the tokens that mark thoughts have one too."""
+        """The bytes of a token's text; the tokens that mark reasoning have one too."""
         return self._model.piece(token, special=token in self._markers)
 
     def control_tokens(self, texts: Sequence[str]) -> dict[int, str]:

@@ -16,8 +16,8 @@ from lacli.auto.planner import (
     Guess,
     Node,
     Source,
-    _merged,
     chain_rows,
+    merged_guesses,
     plan,
 )
 from lacli.settings import LEAVES, DecodeSettings
@@ -77,7 +77,7 @@ def spelled(sources: Sequence[Source], text: Sequence[int], deepest: int) -> lis
     places: list[Place] = []
 
     def put(parent: int, path: tuple[int, ...], reach: float, found: list[tuple[Source, Guess]]) -> None:
-        for chance, guess, followers in _merged(found):
+        for chance, guess, followers in merged_guesses(found):
             if len(path) == deepest or reach * chance < MIN_PROBABILITY:
                 continue
             here, mine = (*path, guess.token), len(places)
@@ -266,7 +266,7 @@ def test_a_node_says_who_guessed_it_first_and_all_who_did_say_what_follows_it() 
 @given(st.lists(sources(tokens=4), min_size=1, max_size=4))
 def test_merged_guesses_are_probabilities_and_the_surest_of_a_token_bounds_it(chosen: list[Spelled]) -> None:
     found: list[tuple[Source, Guess]] = [(source, guess) for source in chosen for guess in source.first(TEXT)]
-    merged = _merged(found)
+    merged = merged_guesses(found)
     surest: dict[int, float] = {}
     for _, guess in found:
         surest[guess.token] = max(surest.get(guess.token, 0), guess.probability)
@@ -285,6 +285,8 @@ def test_of_two_sources_that_are_as_sure_as_can_be_of_different_tokens_the_first
     assert plan([one, other], TEXT, free, slopes(free), 8, 9.0, MANY).nodes[0].token == 5
     assert [
         guess.token
-        for chance, guess, _ in _merged([(one, Guess(5, MAX_PROBABILITY, 1)), (other, Guess(6, MAX_PROBABILITY, 1))])
+        for chance, guess, _ in merged_guesses(
+            [(one, Guess(5, MAX_PROBABILITY, 1)), (other, Guess(6, MAX_PROBABILITY, 1))]
+        )
         if chance > 0.6
     ] == [5]

@@ -1,4 +1,4 @@
-"""Several replicas on the fake engine: the text is one replica's, whatever they are dealt and whoever fails."""
+"""Several replicas on the fake engine: the text is one replica's, however steps are divided and whichever fails."""
 
 from __future__ import annotations
 

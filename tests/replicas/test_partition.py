@@ -1,6 +1,6 @@
-"""How branches are dealt out: each once, with all that lies above it, so that all replicas have done at about one time.
+"""How branches are divided: each once, with all that lies above it, so that all replicas have done at about one time.
 
-The best deal is found by trying every one that leaves neighbours together.
+The best division is found by trying every one that leaves neighbours together.
 """
 
 from __future__ import annotations
@@ -50,14 +50,16 @@ def rows_below(paths: dict[int, list[int]], branches: Sequence[int]) -> int:
     return len(set(chain.from_iterable(paths[branch] for branch in branches)))
 
 
-def slowest(paths: dict[int, list[int]], loads: Sequence[Load], dealt: Sequence[Sequence[int]]) -> float:
+def slowest(paths: dict[int, list[int]], loads: Sequence[Load], divided: Sequence[Sequence[int]]) -> float:
     """When all have done; who has no branches does nothing."""
-    times = [load.seconds(rows_below(paths, branches)) for load, branches in zip(loads, dealt, strict=True) if branches]
+    times = [
+        load.seconds(rows_below(paths, branches)) for load, branches in zip(loads, divided, strict=True) if branches
+    ]
     return max(times, default=0.0)
 
 
 def best(paths: dict[int, list[int]], loads: Sequence[Load]) -> float:
-    """The shortest time of all deals that give the loads neighbours in this order."""
+    """The shortest time of all divisions that give the loads neighbours in this order."""
     order = sorted(paths, key=paths.__getitem__)
     places = range(len(order) + 1)
     cuts = combinations_with_replacement(places, len(loads) - 1)
@@ -66,20 +68,20 @@ def best(paths: dict[int, list[int]], loads: Sequence[Load]) -> float:
 
 
 def able(paths: dict[int, list[int]], loads: list[Load]) -> list[Load]:
-    """Hands of which one can take everything."""
+    """Loads, one of which can take the whole step."""
     first = loads[0]
     return [first._replace(max_rows=max(first.max_rows, 1 + first.behind + rows_below(paths, [*paths]))), *loads[1:]]
 
 
 @given(guesses, loads)
 @settings(max_examples=400)
-def test_a_deal_is_as_quick_as_the_best_one_of_neighbours(
+def test_a_division_is_as_quick_as_the_best_one_of_neighbours(
     guessed: list[tuple[list[int], bool]], loads: list[Load]
 ) -> None:
     paths = paths_of(tree_of(guessed))
     loads = able(paths, loads)
-    dealt = partition(paths, loads)
-    assert slowest(paths, loads, dealt) <= 1.03 * best(paths, loads)
+    divided = partition(paths, loads)
+    assert slowest(paths, loads, divided) <= 1.03 * best(paths, loads)
 
 
 @given(guesses, loads)
@@ -89,9 +91,9 @@ def test_every_branch_is_dealt_once_and_no_batch_is_too_large(
 ) -> None:
     paths = paths_of(tree_of(guessed))
     loads = able(paths, loads)
-    dealt = partition(paths, loads)
-    assert sorted(chain.from_iterable(dealt)) == sorted(paths)
-    for load, branches in zip(loads, dealt, strict=True):
+    divided = partition(paths, loads)
+    assert sorted(chain.from_iterable(divided)) == sorted(paths)
+    for load, branches in zip(loads, divided, strict=True):
         assert not branches or 1 + load.behind + rows_below(paths, branches) <= load.max_rows
 
 
@@ -171,8 +173,8 @@ def test_the_columns_of_a_window_come_out_even(devices: int) -> None:
     tree = Tree(1000)
     columns.add(tree)
     paths = paths_of(tree)
-    dealt = partition(paths, [Load(0.0, 1.0, 0, 999)] * devices)
-    parts = [rows_below(paths, branches) for branches in dealt if branches]
+    divided = partition(paths, [Load(0.0, 1.0, 0, 999)] * devices)
+    parts = [rows_below(paths, branches) for branches in divided if branches]
     repeated = sum(parts) - (len(tree) - 1)
     assert len(parts) == devices and 0 <= repeated < devices * chosen.window
     # The deepest column is one branch, which nobody can take apart.

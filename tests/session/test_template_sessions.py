@@ -284,7 +284,7 @@ def test_messages_that_a_template_puts_side_by_side_make_no_control_token_togeth
 def test_only_in_a_thought_an_answer_has_the_tokens_that_mark_thoughts(
     said: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(said.prompts, "_thought_names", {"<|im_end|>"})
+    monkeypatch.setattr(said.prompts, "_reasoning_names", {"<|im_end|>"})
     text = "<think>a <|im_end|></think>b <|im_end|>"
     assert said.prompts.marked(text, "assistant").replace(MARK, "#") == "<think>a <|im_end|></think>b <#|im_end|>"
 
