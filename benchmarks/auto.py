@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=demo_model(), help="a GGUF file")
     parser.add_argument("--prompts", type=Path, help="JSON lines, as lacli bench takes them (default: the built-in)")
     parser.add_argument("--classes", default="", help="some classes, with commas")
-    parser.add_argument("--first", type=int, default=None, help="so many prompts of a class")
+    parser.add_argument("--first", type=int, default=None, help="prompts of each class")
     parser.add_argument("--limit", type=int, default=128, help="tokens of an answer")
     parser.add_argument("--only", default=",".join(CONTENDERS), help="some contenders, with commas")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of DecodeSettings")

@@ -237,7 +237,7 @@ def lookahead(bench: Bench) -> Lookahead:
 
 
 def history(bench: Bench, size: int) -> list[dict[str, str]]:
-    """Questions with answers of at least so many tokens, and a question behind them."""
+    """Questions with answers, at least `size` tokens in all, and a question behind them."""
     messages: list[dict[str, str]] = []
     for question in cycle(question for questions in bench.conversations for question in questions):
         messages.append({"role": "user", "content": question})

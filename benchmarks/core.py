@@ -70,7 +70,7 @@ class Bench:
         return self.model.tokenize(TURN.format(question))
 
     def long_question(self, tokens: int) -> str:
-        """All questions of a class with long texts, one after another, cut to about so many tokens."""
+        """All questions of a class with long texts, one after another, cut to about `tokens` tokens."""
         longest = max(self.questions.values(), key=lambda texts: sum(map(len, texts)))
         text = "\n\n".join(longest)
         ids = self.model.tokenize(text * (tokens // max(len(self.model.tokenize(text)), 1) + 1))

@@ -106,7 +106,7 @@ ASKED = ("Show me the source code of `{}`.", "Explain the function {}.", "What d
 
 
 def judge(arguments: argparse.Namespace) -> None:
-    """Lookahead beside plain decoding until so many tokens are compared, questions about the standard library."""
+    """Compare lookahead with plain decoding on questions about the standard library, up to `--most` tokens."""
     names = [
         f"{module}.{name}"
         for module in MODULES.split()

@@ -54,7 +54,7 @@ PIECE = 2 << 20
 
 @dataclass(frozen=True)
 class Weights:
-    """A type of weights: blocks of so many numbers in so many bytes."""
+    """A type of weights: the numbers in a block and its bytes."""
 
     name: str
     tensor_type: gguf.GGMLQuantizationType
@@ -63,7 +63,7 @@ class Weights:
     block_bytes: int
 
     def row_bytes(self, columns: int) -> int:
-        """Bytes of a row of so many numbers."""
+        """Bytes of a row of `columns` numbers."""
         return columns // self.block * self.block_bytes
 
     def encode(self, values: Array) -> Bytes:

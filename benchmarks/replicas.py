@@ -113,7 +113,7 @@ def answer(engines: Sequence[LlamaEngine], decoding: DecodeSettings, prompt: lis
 
 
 def answered(bench: Bench, decoding: DecodeSettings, threads: int, count: int) -> Pairs:
-    """Every prompt answered by one replica and by so many, in turns."""
+    """Every prompt answered by one replica and by `count`, in turns."""
     prompts = [bench.prompt(text) for texts in bench.questions.values() for text in texts]
     with ExitStack() as stack:
 

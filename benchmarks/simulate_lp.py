@@ -146,7 +146,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--sizes", type=sizes, default=sizes(SIZES), help="W/N/G, with commas")
     parser.add_argument("--model", type=Path, default=demo_model(), help="the GGUF file that decodes")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSON lines, as lacli bench takes them")
-    parser.add_argument("--first", type=count, default=1, help="so many prompts of a class")
+    parser.add_argument("--first", type=count, default=1, help="prompts of each class")
     parser.add_argument("--limit", type=count, default=96, help="tokens of an answer")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one object instead of tables")

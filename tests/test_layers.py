@@ -47,7 +47,7 @@ def places(root: Path) -> Imports:
     for module, path in modules.items():
         needed = {place_of(each) for each in imported_by(path, modules) if each in modules and each != "lacli"}
         found.setdefault(place_of(module), set()).update(needed - {place_of(module)})
-    # `lacli` gives its public names on first use, so whoever imports it for its version imports nothing of them.
+    # Imports of `lacli` itself count for nothing: it loads its public names on first use.
     return found
 
 

@@ -71,9 +71,9 @@ def log_text(folders: Folders) -> str:
 
 
 def build(folders: Folders, arguments: Sequence[str], jobs: int, wait: float) -> Progress:
-    """Start the build or go on with it, and wait so many seconds at most; what is done is not done again.
+    """Start or resume the build, and wait at most `wait` seconds for its end.
 
-    arguments: CMake's, beside the common ones. KitError where the build fails, with the end of its log.
+    `arguments`: CMake's, beside the common ones. Raises KitError if the build fails, with the end of its log.
     """
     end, started = monotonic() + wait, False
     while (progress := look(folders)).stage != "done":

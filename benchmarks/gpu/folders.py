@@ -47,7 +47,7 @@ class Folders:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody ever sees half of it."""
+    """Write a file atomically: a reader sees the old content or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")

@@ -28,7 +28,7 @@ EXTRA = ("gguf>=0.19,<0.20", "matplotlib", "jinja2", "diskcache", "typing-extens
 """What the expansion, the pictures and llama-cpp-python import beside lacli's own requirements."""
 
 NEEDLESS = ("hf_xet", "pydantic")
-"""Wheels that others require for what nobody does here: downloads, and checking other programs' data."""
+"""Wheels that others require for unused features: downloads, and checking other programs' data."""
 
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 

@@ -20,7 +20,7 @@ BATCH_ROWS = 1 << 12
 SEQUENCES = 256
 
 Travel = Callable[[int, int], float]
-"""Plain steps that a part of so many rows and outputs spends on the way to another machine and back."""
+"""Plain steps that a part spends on the way to another machine and back, by its rows and outputs."""
 
 
 class Clock(threading.local):

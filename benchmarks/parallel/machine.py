@@ -62,7 +62,7 @@ class Network:
         return remote_calls(self.shape, CELLS)
 
     def between_layers(self, machine: Machine, latency: float, devices: int) -> list[Travel]:
-        """The same for each device but the first, where the layers lie on so many."""
+        """The same for each device but the first, with the layers divided among `devices`."""
         share, rest = self.shape.layers // devices, range(2, devices + 1)
         wires = [remote_calls(self.shape, CELLS, layers=share, last=place == devices) for place in rest]
         return [self.travel(machine, latency, wire) for wire in wires]

@@ -98,7 +98,7 @@ class Group:
         self.begin()
 
     def begin(self) -> None:
-        """Another text: everybody holds its prompt."""
+        """Begin another text, whose prompt all replicas hold."""
         self._replicas.clear()
         # Which tokens they are makes no difference to the time.
         self._text = [0]

@@ -31,7 +31,7 @@ Times = Mapping[str, Sequence[Sequence[float]]]
 """Plain steps that they take, for each number of devices, by W/N/G."""
 
 Auto = Callable[[int, Travel | None], Sequence[Trace]]
-"""Traces of mode auto on so many devices."""
+"""Traces of mode auto by the number of devices and the way to them."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ def compression(traces: Sequence[Trace]) -> float:
 
 
 def speed(traces: Sequence[Trace], times: Sequence[float]) -> float:
-    """Tokens per plain step of traces of several classes that take so long."""
+    """Geometric mean over traces of several classes: tokens per plain step. `times`: of each, in plain steps."""
     return prod(trace.tokens / time for trace, time in zip(traces, times, strict=True)) ** (1 / len(traces))
 
 
 def in_group(traces: Sequence[Trace], machine: Machine, devices: int, travel: Travel | None = None) -> list[float]:
-    """What traces take on so many devices. travel: to all but the first; None where all are in one machine."""
+    """The times of `traces` on `devices` devices. `travel`: to all but the first; None for one machine."""
     return [replayed(trace, Group(machine.stairs, devices, travel)) for trace in traces]
 
 

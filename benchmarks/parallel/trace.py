@@ -121,14 +121,14 @@ class TracingDecoder(Decoder):
         return self.recording
 
     def traced(self, prompt: Sequence[int], limit: int) -> tuple[TracedStep, ...]:
-        """The steps of an answer of at most so many tokens."""
+        """The steps of an answer of at most `limit` tokens."""
         for _ in self.generate(prompt, limit):
             pass
         return tuple(self.recording.steps)
 
 
 def law_trace(law: Law, window: int, ngram: int, guesses: int) -> Trace:
-    """Full trees, of every f of which one has a candidate that comes true to some depth, as Equations 5 and 7 say.
+    """Full trees: one in f has a candidate that comes true to some depth, by Equations 5 and 7.
 
     Each depth is as frequent as its probability; which candidate it is, and in which step, is drawn with a fixed seed.
     """
@@ -157,5 +157,5 @@ def full_tree(window: int, ngram: int, guesses: int) -> tuple[Tree, list[int]]:
 
 
 def _depth(alpha: float, deepest: int, sequences: int, share: float) -> int:
-    """How deep the longest of so many guesses comes true in a step that more than this share of all surpass."""
+    """The largest depth that more than `share` of all steps reach, with `sequences` guesses of `deepest` tokens."""
     return sum(1 - (1 - alpha**depth) ** sequences > share for depth in range(1, deepest + 1))

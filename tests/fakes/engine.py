@@ -32,11 +32,11 @@ class Cell:
 
 @dataclass
 class FakeEngine:
-    """vocabulary toy tokens; `ends` are end tokens; `surprise`: one token in so many ignores the last two.
+    """A toy model of `vocabulary` tokens. `ends`: end tokens. One token in `surprise` ignores the last two.
 
-    ordered: a row must see its cells in the order of the text, as sums that are to be the same in every step need it.
-    min_outputs: a step must want so many rows' logits, for the same reason. back: it keeps a recurrent state, of
-    which a removal at the end needs a snapshot: of those after a batch's rows, at most so many, and one for one use.
+    `ordered`: a row must see its cells in the order of the text, which sums that are the same in every step need.
+    `min_outputs`: rows whose logits a step must ask for at least, for the same reason. `max_rollback`: snapshots
+    of a recurrent state, kept after the rows of a batch; a removal at the end uses one up. None: no recurrent state.
     """
 
     cells: int = 256

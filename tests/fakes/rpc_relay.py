@@ -98,7 +98,7 @@ class Relay:
                 return
 
     def _passes(self, length: int) -> bool:
-        """Whether so many bytes of the server's still arrive."""
+        """True if `length` more bytes of the server still arrive."""
         with self._lock:
             self.passed += length
             if self.passed <= self._most:

@@ -19,7 +19,7 @@ Script = Callable[[int, Set[int]], int]
 """The token at a place of the text, where these tokens are guessed for it."""
 
 Cost = Callable[[int, int], float]
-"""Seconds of a batch of so many rows, of which the first is at this place of the text."""
+"""Seconds of a batch, by its rows and the position of the first."""
 
 
 @dataclass

@@ -248,7 +248,7 @@ def test_a_full_context_is_shifted_in_every_replica(
 
 
 class Refusing(FakeEngine):
-    """Finds no cells for a step of more than so many rows."""
+    """Finds no cells for a step with more rows than its limit."""
 
     max_rows = 1000
     refused = 0
@@ -318,7 +318,7 @@ def test_one_of_which_nothing_is_known_is_tried_once_for_a_step_without_branches
 
 
 class Clocked(Watched):
-    """Takes so many seconds for each call, and for each row."""
+    """Takes a fixed time for each call, and for each row."""
 
     clock = Clock()
     fixed, row = 1e-3, 1e-4
