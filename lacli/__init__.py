@@ -68,10 +68,10 @@ def load(
     """Open a model (a path or a name, as MODEL is; None: the bundled demo model) for `generate`.
 
     A model of the hub is fetched where the cache lacks it.
-    template: a bundled chat template's name, a file or a Jinja text; empty: the model's own; None: none at all.
-    template_variables: what the template gets beside a conversation, {"enable_thinking": False} for example.
-    cost: what steps cost here, where it was measured before; mode auto learns it otherwise.
-    replicas: copies of the model that answer together; None for one.
+    `template`: a bundled chat template's name, a file or a Jinja text; empty: the model's own; None: none at all.
+    `template_variables`: what the template gets beside a conversation, {"enable_thinking": False} for example.
+    `cost`: what steps cost here, where it was measured before; mode auto learns it otherwise.
+    `replicas`: copies of the model that answer together; None for one.
     Raises ModelLoadError if the model does not exist or lacli cannot run its kind, UsageError for bad settings.
     """
     from lacli.hub.download import find_model
@@ -128,7 +128,8 @@ def generate(
 ) -> Answer | list[Answer]:
     """Answer one prompt, or several one after another with the pool kept between them.
 
-    max_tokens: tokens of an answer at most, -1 for no limit but the context's. stops: a text that ends it, or several.
+    `max_tokens`: tokens of an answer at most, -1 for no limit but the context's. `stops`: a text that ends it, or
+    several.
     Raises PromptError for an empty prompt or one longer than the context, SamplingError when a grammar or biases leave
     no token.
     """

@@ -40,9 +40,9 @@ Ints = npt.NDArray[np.signedinteger]
 class Batch:
     """Rows of one llama_decode call, in arrays made once and written at every step.
 
-    tokens, positions, sequence_counts: (rows,) int32. outputs: (rows,) int8, 1 where logits are wanted.
-    sequence_ids: the rows' ids one after another, int32; sequence_pointers: (rows,), the address of each row's
-    first one. Only the first `rows` rows are meant. wanted: how many of them want logits.
+    `tokens`, `positions`, `sequence_counts`: (rows,) int32. `outputs`: (rows,) int8, 1 where logits are wanted.
+    `sequence_ids`: the rows' ids one after another, int32; `sequence_pointers`: (rows,), the address of each row's
+    first one. Only the first `rows` rows are meant. `wanted`: how many of them want logits.
     """
 
     def __init__(self, rows: int) -> None:

@@ -38,11 +38,11 @@ class ReplicaWork:
 class Step(NamedTuple):
     """One llama_decode call and what it brought.
 
-    tokens: the accepted tokens in order, at least one. origins: where each was guessed; the last is the model's
-    own choice. rows: the batch's size. drafted: guesses that the step could have accepted. Times in seconds: decode
+    `tokens`: the accepted tokens in order, at least one. `origins`: where each was guessed; the last is the model's
+    own choice. `rows`: the batch's size. `drafted`: guesses that the step could have accepted. Times in seconds: decode
     (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all else).
-    finish: why this was the last step, or None. guesses: where each of the drafted ones came from. plan: what the mode
-    expected, where it expects anything.
+    `finish`: why this was the last step, or None. `guesses`: where each of the drafted ones came from. `plan`: what the
+    mode expected, where it expects anything.
     """
 
     tokens: tuple[int, ...]
@@ -67,8 +67,9 @@ class Step(NamedTuple):
 class Planned:
     """Sums over the steps of several rows that a mode had a plan for: what it expected, and what came.
 
-    expected, tokens: tokens that were expected and that came. expected_s, seconds: the same of the time. plain_s: the
-    time of as many plain steps. saved_s: that of the plain steps which the accepted guesses made unnecessary.
+    `expected`, `tokens`: tokens that were expected and that came. `expected_s`, `seconds`: the same of the time.
+    `plain_s`: the time of as many plain steps. `saved_s`: that of the plain steps which the accepted guesses made
+    unnecessary.
     """
 
     steps: int = 0
@@ -104,10 +105,11 @@ class Planned:
 class RunStatistics:
     """Sums over the steps of one generation.
 
-    accept_hist[k]: steps that brought k+1 tokens. tried, accepted_from: verified and accepted guesses by their origin.
-    batches: steps by rows. planned: the steps of several rows that a mode had a plan for. reused_tokens: those of
-    the prompt that were in the cache. prompt_s: the prefill of the others, seconds. first_token_s: from the call to the
-    first accepted token, seconds.
+    accept_hist[k]: steps that brought k+1 tokens. `tried`, `accepted_from`: verified and accepted guesses by their
+    origin.
+    `batches`: steps by rows. `planned`: the steps of several rows that a mode had a plan for. `reused_tokens`: those of
+    the prompt that were in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from the call to
+    the first accepted token, seconds.
     """
 
     prompt_tokens: int = 0

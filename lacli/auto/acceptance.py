@@ -19,7 +19,7 @@ MAX_PROBABILITY = 0.999
 class AcceptanceEstimate:
     """Hits over tries for each kind of guess, recent tries weighing most; the source defines its kinds.
 
-    probability: of each kind now; always the same list.
+    `probability`: of each kind now; always the same list.
 
     >>> estimate = AcceptanceEstimate([0.5, 0.9])
     >>> estimate.record(0, True)
@@ -98,7 +98,7 @@ class WindowWidth:
     """The number of window columns: as many as bring what their rows cost, none where they cannot.
 
     A window pays by accepted tokens that no other source guessed. The steps themselves show these, so a trial needs no
-    comparison with steps without a window. columns: now.
+    comparison with steps without a window. `columns`: now.
     """
 
     def __init__(self, columns: int, ngram: int, rows: int) -> None:

@@ -51,7 +51,7 @@ CONTEXT_STEP = 256
 class PlainSteps:
     """Times of single-row steps: the seconds of one, when the next is due, and what going back to one row costs.
 
-    larger: steps of more rows since the last plain one. return_cost: in plain steps, for each step of more rows.
+    `larger`: steps of more rows since the last plain one. `return_cost`: in plain steps, for each step of more rows.
     """
 
     def __init__(self) -> None:
@@ -115,8 +115,8 @@ class PlainSteps:
 class _Observed:
     """What steps of one size showed: the cost of its further rows as a multiple of the expected one.
 
-    count: steps that say so. followed: the multiple that the neighbouring sizes follow. recent: since the context last
-    changed.
+    `count`: steps that say so. `followed`: the multiple that the neighbouring sizes follow. `recent`: since the context
+    last changed.
     """
 
     share: float

@@ -73,7 +73,7 @@ class MeasurePlan:
 class Measurement:
     """The step costs by context, and sentences about what was left out.
 
-    stuck: the cache cannot forget a row, so nothing could be measured.
+    `stuck`: the cache cannot forget a row, so nothing could be measured.
     """
 
     staircases: tuple[StepCost, ...]
@@ -105,7 +105,7 @@ def measure(
 ) -> Measurement:
     """Return the step costs of an engine made with `engine_settings`, whose cache is cleared.
 
-    tokens: the text of contexts and rows, repeated as needed. progress: gets a sentence when something slow begins.
+    `tokens`: the text of contexts and rows, repeated as needed. `progress`: gets a sentence when something slow begins.
     """
     plan = plan or MeasurePlan()
     end = clock() + plan.seconds

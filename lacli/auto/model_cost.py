@@ -112,7 +112,7 @@ def cost_of(
 ) -> tuple[Cost, bool]:
     """Return the kept cost if it was measured with the plan's time, else `measured` now and keep it; and which it is.
 
-    fresh: measure in any case. progress: gets the reason if it cannot or should not be kept.
+    `fresh`: measure in any case. `progress`: gets the reason if it cannot or should not be kept.
     """
     records = Records(state, progress)
     kept = None if fresh else _cost(records.read(KIND, key))

@@ -57,7 +57,7 @@ MAX_TOKENS = 1_000_000
 class PastTexts:
     """Kept texts with an index of their runs of MIN_RUN tokens; it never changes, and serves many sources.
 
-    tokens: of all texts, with gaps between them.
+    `tokens`: of all texts, with gaps between them.
     """
 
     def __init__(self, texts: Sequence[Tokens]) -> None:
@@ -153,7 +153,7 @@ class PastTextSource(MatchSource):
 class TextStore:
     """The kept texts of one model; several processes may add to them.
 
-    texts: those that were there when it was opened, the oldest first. notes: sentences about trouble with them.
+    `texts`: those that were there when it was opened, the oldest first. `notes`: sentences about trouble with them.
     """
 
     def __init__(self, path: Path, model: str, vocabulary: int, max_tokens: int = MAX_TOKENS) -> None:
@@ -204,7 +204,7 @@ def open_texts(
 ) -> tuple[TextStore | None, list[str]]:
     """Return a model's kept texts if `state`, their file, is given and they are used, and sentences about them.
 
-    changing: the settings may change, as in a chat, so that the texts are opened in any case.
+    `changing`: the settings may change, as in a chat, so that the texts are opened in any case.
     """
     if state is None:
         return None, []

@@ -19,7 +19,7 @@ MIN_PROBABILITY = 0.004
 class Guess(NamedTuple):
     """A token that may come next, with the `probability` that the model chooses it if everything above is accepted.
 
-    place: the source's own note of where the guess stands, passed back to `after`.
+    `place`: the source's own note of where the guess stands, passed back to `after`.
     """
 
     token: int
@@ -63,7 +63,7 @@ Followers = list[tuple[Source, Guess]]
 
 
 class Node(NamedTuple):
-    """A guess in the draft. parent: index of the node above it, -1 for the input."""
+    """A guess in the draft. `parent`: index of the node above it, -1 for the input."""
 
     parent: int
     token: int
@@ -71,7 +71,7 @@ class Node(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A step's guesses, each node after its parent. tokens: the expected number, the model's own included."""
+    """A step's guesses, each node after its parent. `tokens`: the expected number, the model's own included."""
 
     nodes: list[Node]
     tokens: float
@@ -82,7 +82,7 @@ def chain_rows(
 ) -> tuple[int, float]:
     """Return the rows of the chain that pays best, the input included, and its expected tokens.
 
-    chances: probability of each guess if those above it came true. The rest is as in `plan`.
+    `chances`: probability of each guess if those above it came true. The rest is as in `plan`.
     """
     reach = tokens = best_value = best_tokens = 1.0
     rows = best = 1
@@ -109,8 +109,9 @@ def plan(
 ) -> Draft:
     """Return the draft with the most expected tokens a second, of at most `max_rows` rows, the input included.
 
-    relative, slope: by rows, as `StepCostModel` has them. max_cost: of the step, in plain steps. max_leaves: branches.
-    window_rows: rows that the step has in any case.
+    `relative`, `slope`: by rows, as `StepCostModel` has them. `max_cost`: of the step, in plain steps. `max_leaves`:
+    branches.
+    `window_rows`: rows that the step has in any case.
     """
     planner = _Planner(sources, max_leaves)
     planner.ask_first(text)

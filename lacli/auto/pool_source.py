@@ -25,7 +25,7 @@ DEPTH_BASE = 1 << 16
 
 
 class PoolSource(Source):
-    """Guesses from a pool. origin: POOL takes the n-grams of the text itself, WINDOW all others."""
+    """Guesses from a pool. `origin`: POOL takes the n-grams of the text itself, WINDOW all others."""
 
     def __init__(
         self,

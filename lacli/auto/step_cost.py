@@ -24,8 +24,8 @@ ROUGH = 0.25
 class Point:
     """The time of a step of `rows` rows: medians of `repeats` steps.
 
-    every: seconds when all rows' logits are read. first: seconds when only the first row's are. spread: distance of the
-    quartiles of `every` as a part of it.
+    `every`: seconds when all rows' logits are read. `first`: seconds when only the first row's are. `spread`: distance
+    of the quartiles of `every` as a part of it.
     """
 
     rows: int
@@ -121,9 +121,9 @@ def _slope(start: Point, end: Point, seconds: Callable[[Point], float]) -> float
 class Cost:
     """The step costs of one model on one machine, by ascending context, and how they were measured.
 
-    description: the model in llama.cpp's words. devices: what computed. chain_only: why the model takes no trees, and
-    without staircases only single rows. notes: what was left out. measured_at: seconds since 1970. budget: seconds that
-    the measurement was given.
+    `description`: the model in llama.cpp's words. `devices`: what computed. `chain_only`: why the model takes no trees,
+    and without staircases only single rows. `notes`: what was left out. `measured_at`: seconds since 1970. `budget`:
+    seconds that the measurement was given.
     """
 
     staircases: tuple[StepCost, ...]

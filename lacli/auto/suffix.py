@@ -31,7 +31,7 @@ def kind_of(length: int) -> int:
 class MatchSource(Source):
     """Guesses what followed the longest match of the text's end; subclasses find the match.
 
-    acceptance: how often that comes true, by the kind of the match.
+    `acceptance`: how often that comes true, by the kind of the match.
     """
 
     def __init__(self, acceptance: AcceptanceEstimate) -> None:

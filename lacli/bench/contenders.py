@@ -165,7 +165,7 @@ def judge(
 ) -> Judged:
     """Decode answers that are not plain's once more, plainly and in their mode's steps, and give each a verdict.
 
-    readable: opens contexts for a point whose logits can be read. every: judge all of them, or the first of each
+    `readable`: opens contexts for a point whose logits can be read. `every`: judge all of them, or the first of each
     result. Answers of other programs cannot be judged.
     """
     judged: Judged = {}

@@ -62,7 +62,7 @@ class OracleEngine(Recorder):
     """
 
     def __init__(self, engine: Engine, text: Sequence[int]) -> None:
-        """text: the prompt's and the answer's tokens."""
+        """`text`: the prompt's and the answer's tokens."""
         super().__init__(engine)
         self._text = np.array(text, np.int32)
 
@@ -108,7 +108,7 @@ def oracle_in(
 ) -> Decoder:
     """A decoder that gives plain decoding's `answer` to a prompt in steps of `rows` rows.
 
-    settings: what the engine was made for. sampler: what the answer was drawn with, or None when greedy.
+    `settings`: what the engine was made for. `sampler`: what the answer was drawn with, or None when greedy.
     """
     verifier = OracleVerifier(SampleAndMatch(sampler), answer) if sampler else None
     asked = engine if verifier else OracleEngine(engine, [*prompt, *answer])
@@ -117,7 +117,7 @@ def oracle_in(
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The most that guesses could reach in one class. rows: of the oracle's steps. ratio: over plain decoding's speed.
+    """The most that guesses could reach in one class. `rows`: of an oracle's steps. `ratio`: to plain decoding's speed.
 
     It is what an oracle reached, and at least 1: plain steps are always possible.
     """
@@ -154,7 +154,7 @@ class Asking:
 class Oracles:
     """The oracle's answers beside plain decoding's; iterate `rounds` to go on by one.
 
-    rows: of its steps, by exchange, as far as it has got.
+    `rows`: of its steps, by exchange, as far as it has got.
     """
 
     rounds: Rounds
@@ -176,7 +176,7 @@ class Oracles:
 def oracles(asking: Asking, rounds: Rounds, number: int, cost: Cost) -> Iterator[Oracles]:
     """An oracle for the exchanges of contender `number`, in a context that is closed in the end.
 
-    cost: the measured step costs that choose the rows of its steps.
+    `cost`: the measured step costs that choose the rows of its steps.
     """
     contender = rounds.contenders[number]
     assert contender.point and cost.staircases, "another program has no oracle, and neither has an unknown machine"
@@ -204,9 +204,12 @@ def oracles(asking: Asking, rounds: Rounds, number: int, cost: Cost) -> Iterator
         yield Oracles(Rounds(both, rounds.tasks, repetitions, rounds.asker), rows)
 
 
-def best_rows(step_cost: StepCost, back: int = -1) -> int:
-    """The rows of a step that bring most tokens a second where all guesses come true. back: as in DecodeSettings."""
-    possible = [point for point in step_cost.points if back < 0 or point.rows <= 1 + back]
+def best_rows(step_cost: StepCost, max_rollback: int = -1) -> int:
+    """The rows of a step that bring most tokens a second if all guesses come true.
+
+    `max_rollback`: as in DecodeSettings.
+    """
+    possible = [point for point in step_cost.points if max_rollback < 0 or point.rows <= 1 + max_rollback]
     return max(possible, key=lambda point: point.rows / point.every).rows
 
 

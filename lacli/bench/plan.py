@@ -50,7 +50,7 @@ class Wish:
 class Speed:
     """A contender's warm-up, in seconds: a token, a step, a token of a prompt, and an answer's fixed part.
 
-    start_s: what an answer takes beside prefill and steps (a program's start).
+    `start_s`: what an answer takes beside prefill and steps (a program's start).
     """
 
     token_s: float
@@ -63,7 +63,7 @@ class Speed:
 class BenchPlan:
     """What is run: tasks with the limits of their answers, and how often.
 
-    seconds: how long it takes at the speed of the warm-up if no answer ends early.
+    `seconds`: how long it takes at the speed of the warm-up if no answer ends early.
     """
 
     tasks: tuple[Task, ...]
@@ -78,7 +78,7 @@ class BenchPlan:
 
 @dataclass(frozen=True)
 class BenchPrompts:
-    """The tasks in tokens. sizes: tokens of each task's first prompt. shortest: the exchange that warms up."""
+    """The tasks in tokens. `sizes`: tokens of each task's first prompt. `shortest`: the exchange that warms up."""
 
     sizes: Mapping[Task, int]
     shortest: Exchange
@@ -100,7 +100,7 @@ def planned(
 ) -> tuple[list[Contender], BenchPlan]:
     """Warm up, and choose the contenders and the plan that fit into the time.
 
-    cells: of the context. Contenders that cannot win at the speed they have shown are left out where time is short.
+    `cells`: of the context. Contenders that cannot win at the speed they have shown are left out where time is short.
     """
     screen.note("warming up")
     competing, speeds = _warm(competing, prompts.shortest, screen)
@@ -150,7 +150,7 @@ def hopeless(contenders: Sequence[Contender], speeds: Sequence[Speed]) -> list[i
 def choose(
     tasks: Sequence[Task], wish: Wish, speeds: Sequence[Speed], sizes: Mapping[Task, int], cells: int
 ) -> BenchPlan:
-    """The largest plan that fits, or the smallest one there is. sizes: tokens of the first prompts; cells: context."""
+    """The largest plan that fits, or the smallest of all. `sizes`: tokens of the first prompts; `cells`: context."""
     plan = None
     for plan in _plans(tasks, wish, speeds, sizes, cells):
         if wish.seconds is None or plan.seconds <= wish.seconds:

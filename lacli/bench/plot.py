@@ -55,7 +55,7 @@ MOST_BESIDE = 3
 
 @dataclass(frozen=True)
 class Speedup:
-    """How many times as fast as plain decoding a contender was. group: its class. low, high: the 95% interval."""
+    """How many times as fast as plain decoding a contender was. `group`: its class. `low`, `high`: the 95% interval."""
 
     group: str
     name: str
@@ -107,7 +107,7 @@ def save(path: Path, bars: Sequence[Speedup], title: str, caption: str) -> None:
 
 
 def finish(figure: Figure, width: float, height: float, title: str, caption: str) -> None:
-    """Put a title above and a caption below the panels. width, height: of the panels, in inches."""
+    """Put a title above and a caption below the panels. `width`, `height`: of the panels, in inches."""
     if title:
         figure.suptitle(title, fontsize=14, fontweight="bold", parse_math=False)
     lines = wrap(caption, int(LETTERS * width))

@@ -166,7 +166,7 @@ def conclusion(found: Sequence[Result], ceilings: Ceilings | None = None) -> str
 
 
 def _verdict(best: Result, settings: int, plain: str) -> str:
-    """Whether the best of `settings` settings pays. plain: what it is measured by."""
+    """Whether the best of `settings` settings pays. `plain`: what it is measured by."""
     label, ratio = best.by.label, best.speedup
     between = f" (95%: {ratio.low:.2f} to {ratio.high:.2f})" if ratio.low is not None else ""
     prompts = "over all classes" if best.kind == ALL else f"for {best.kind}"

@@ -78,7 +78,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Result:
-    """What one contender did in one class. by: the contender, `number` of the rounds. answered: its exchanges.
+    """What one contender did in one class. `by`: the contender, `number` of the rounds. `answered`: its exchanges.
 
     Only complete repetitions count as samples; the first one always is.
     """

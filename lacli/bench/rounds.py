@@ -26,11 +26,13 @@ LEAST_ROOM = 8
 class Trial:
     """One timed answer.
 
-    ids, text: all generated tokens and their text, None where another program does not tell. tokens: generated in
-    `seconds`, the wall time from the end of the prefill to the last step. step_count, rows: llama_decode calls after
-    the prefill, and rows in all of them (None: unknown). first_token_s: seconds from the start to the first token.
-    steps: each step, where lacli decoded. trees: the draft of each step, where a second answer would draft otherwise.
-    own_limit: True for a program that stops at a limit of its own, so that its answer may be shorter or longer.
+    `ids`, `text`: all generated tokens and their text, None where another program does not tell. `tokens`: generated in
+    `seconds`, the wall time from the end of the prefill to the last step. `step_count`, `rows`: llama_decode calls
+    after the prefill, and rows in all of them (None: unknown). `first_token_s`: seconds from the start to the first
+    token.
+    `steps`: each step, where lacli decoded. `trees`: the draft of each step, where a second answer would draft
+    otherwise.
+    `own_limit`: True for a program that stops at a limit of its own, so that its answer may be shorter or longer.
     """
 
     ids: tuple[int, ...] | None
@@ -82,7 +84,7 @@ class Exchange:
 class Asker:
     """Turns a task into prompts for a context of `cells` cells.
 
-    prompt: makes the token ids of a task's next turn, behind the answers to the turns before.
+    `prompt`: makes the token ids of a task's next turn, behind the answers to the turns before.
     """
 
     prompt: Callable[[Task, Sequence[str]], list[int]]
@@ -101,8 +103,8 @@ class Asker:
 class Contender:
     """A point of the sweep, or another program, that answers prompts.
 
-    point: None for another program. baseline: the number of the plain decoding it is compared with. answer: decodes and
-    times one answer. memory: MiB of its context, 0 for another program.
+    `point`: None for another program. `baseline`: the number of the plain decoding it is compared with. `answer`:
+    decodes and times one answer. `memory`: MiB of its context, 0 for another program.
     """
 
     label: str
@@ -135,7 +137,7 @@ class NotingDecoder(Decoder):
 
 
 def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], str]) -> Trial:
-    """Decode one answer to its end. text: detokenizes; called after the clock has stopped."""
+    """Decode one answer to its end. `text`: detokenizes; called after the clock has stopped."""
     begin = perf_counter()
     first_token_s = 0.0
     statistics = RunStatistics()
@@ -167,8 +169,8 @@ def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], 
 class Rounds:
     """Trials by contender and exchange, as far as they have got; iterate it to go on by one trial.
 
-    contenders: the first is plain decoding. left_out: tasks whose prompts are too long for the context. failures: the
-    error after which another program was given up; an error of a mode ends the benchmark.
+    `contenders`: the first is plain decoding. `left_out`: tasks whose prompts are too long for the context. `failures`:
+    the error after which another program was given up; an error of a mode ends the benchmark.
     """
 
     contenders: Sequence[Contender]

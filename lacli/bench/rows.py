@@ -37,9 +37,9 @@ TEXT = (
 class Machine:
     """What the numbers were measured on and with; all but the last two are columns of a row, under their names.
 
-    replicas: names of the copies that decode one answer together, where there are several. *_mib: of the weights, of a
-    contender's context, and the most that the process had. comparable: whether all modes draw the same random numbers,
-    so that texts should agree.
+    `replicas`: names of the copies that decode one answer together, where there are several. *_mib: of the weights, of
+    a contender's context, and the most that the process had. `comparable`: whether all modes draw the same random
+    numbers, so that texts should agree.
     """
 
     build_number: str
@@ -88,7 +88,7 @@ def as_rows(
     ceilings: Ceilings | None = None,
     extras: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> list[ResultRow]:
-    """A row a result. extras: more columns by contender, for its row over all classes."""
+    """A row a result. `extras`: more columns by contender, for its row over all classes."""
     rows, whole = [], overall(found)
     for result in found:
         row = machine.columns(result.by) | _speed(result) | _contender(result) | _guesses(result)

@@ -64,9 +64,9 @@ BUG_FOUND = 3
 class Request:
     """What is asked, what is compared, how much of it, and how it is shown.
 
-    check: judge every text that is not plain's. plot: a picture's file. chart: the same in the terminal. costs: the
-    folder of measured step costs. replicas: copies of the model that decode one answer together. template_variables:
-    what the model's chat template gets beside a prompt.
+    `check`: judge every text that is not plain's. `plot`: a picture's file. `chart`: the same in the terminal. `costs`:
+    the file of measured step costs. `replicas`: copies of the model that decode one answer together.
+    `template_variables`: what the model's chat template gets beside a prompt.
     """
 
     tasks: tuple[Task, ...]
@@ -86,7 +86,7 @@ class Request:
 class BenchOutcome:
     """A finished benchmark, or as much of it as there was time for.
 
-    cost: of steps, where mode auto takes part. tables, columns: added by the programs of benchmarks/: tables for
+    `cost`: of steps, where mode auto takes part. `tables`, `columns`: added by the programs of benchmarks/: tables for
     people, and columns by contender.
     """
 
@@ -188,7 +188,7 @@ def compared(
 ) -> BenchOutcome:
     """Let all contenders answer and look into what they said.
 
-    points: what is compared, by default the points of the request's axes. beside: other programs.
+    `points`: what is compared, by default the points of the request's axes. `beside`: other programs.
     """
     with contexts_of(session, points or points_of(session, request.axes, screen)) as (contexts, competing):
         outcome = measured(session, [*competing, *beside], request, screen)

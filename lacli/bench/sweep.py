@@ -45,7 +45,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of a sweep. flash_attention: None where it is no axis. name: its label, where it needs its own."""
+    """One setting of a sweep. `flash_attention`: None where it is no axis. `name`: its label, if it has its own."""
 
     settings: DecodeSettings
     flash_attention: Switch | None = None
@@ -105,7 +105,7 @@ def points(
     """Every combination that a mode can tell apart, in order, and those that cannot run.
 
     Lookahead has W, N and G, jacobi W, plain and lookup none of them. An axis without values keeps what `base` has,
-    but for G, which follows W where W has several values. loading: says how many rows a batch may have.
+    but for G, which follows W where W has several values. `loading`: says how many rows a batch may have.
     """
     base, loading = base or DecodeSettings(), loading or ModelSettings()
     windows, ngrams = axes.windows or (base.window,), axes.ngrams or (base.ngram,)

@@ -54,9 +54,9 @@ Stream = BufferedReader | GzipFile
 class Task:
     """One conversation to decode, or one text to continue.
 
-    turns: the user's messages in order, at least one; each is asked after the answer to the one before it. kind: its
-    class. name: its id in its source, HumanEval/0 for example. raw: continue the text as it stands, without a chat
-    template. max_tokens: of an answer; 0 leaves that to the benchmark. reference: the right answer, where the
+    `turns`: the user's messages in order, at least one; each is asked after the answer to the one before it. `kind`:
+    its class. `name`: its id in its source, HumanEval/0 for example. `raw`: continue the text as it stands, without a
+    chat template. `max_tokens`: of an answer; 0 leaves that to the benchmark. `reference`: the right answer, where the
     source has one.
     """
 
@@ -109,8 +109,8 @@ def of_classes(tasks: Sequence[Task], classes: str | None) -> list[Task]:
 def read_tasks(path: str, *, kind: str = OWN) -> list[Task]:
     """The tasks of a file of JSON lines, in its order; blank lines are skipped.
 
-    kind: the class of rows that name none. Raises LacliError with the file and the line for what is no prompt, and for
-    a file that cannot be read.
+    `kind`: the class of rows that name none. Raises LacliError with the file and the line for what is no prompt, and
+    for a file that cannot be read.
     """
     return tasks_in(path, json_lines, task_from_row, kind)
 
@@ -124,7 +124,7 @@ def tasks_in(
 ) -> list[Task]:
     """The tasks of a file whose format is read by `rows` and whose rows are understood by `form`.
 
-    first: read only the first `first` tasks, 0 for all.
+    `first`: read only the first `first` tasks, 0 for all.
     """
     try:
         with open(os.path.expanduser(path), "rb") as file:
@@ -170,7 +170,7 @@ def parsed(raw: bytes, path: str, line: int) -> object:
 def task_from_row(row: Row, kind: str = OWN) -> Task:
     """The task of a row with `turns`, as Spec-Bench and MT-Bench have them, or with one `prompt`.
 
-    kind: the class of a row that names none. Raises LacliError for another row, or a field of the wrong type.
+    `kind`: the class of a row that names none. Raises LacliError for another row, or a field of the wrong type.
     """
     turns = row.get("turns")
     if turns is None:

@@ -63,7 +63,7 @@ MAX_TURNS = 10
 class Reply:
     """What a command has to say, and what is left to do for the loop.
 
-    ask: send this message now; again: answer the last question anew; edit: offer this text as the next line; end:
+    `ask`: send this message now; `again`: answer the last question anew; `edit`: offer this text as the next line; end:
     leave.
     """
 
@@ -78,9 +78,9 @@ class Reply:
 class Commands:
     """What the commands do to one chat.
 
-    model: as the user typed it; template: its name, empty for the model's own. show_status: whether the line of numbers
-    is wanted. files: names and texts that /read has put before the next message; sent: messages that were sent with
-    files, and what was typed.
+    `model`: as the user typed it; `template`: its name, empty for the model's own. `show_status`: whether the line of
+    numbers is wanted. `files`: names and texts that /read has put before the next message; `sent`: messages that were
+    sent with files, and what was typed.
     """
 
     chat: Chat
@@ -358,7 +358,7 @@ def file_name(argument: str) -> str:
 
 
 def copy(text: str, terminal: TextIO | None = None) -> str:
-    """Put text into the clipboard and say in a sentence how. terminal: stdout unless given.
+    """Put text into the clipboard and say in a sentence how. `terminal`: stdout unless given.
 
     Raises LacliError where there is no way, or where the text is too long for the only one.
     """

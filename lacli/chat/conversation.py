@@ -33,7 +33,7 @@ COMPACT = 0.5
 class Message:
     """One message; an answer's content is what was generated, reasoning included.
 
-    tokens: the ids that an answer was generated with, where they are known.
+    `tokens`: the ids that an answer was generated with, where they are known.
     """
 
     role: Role
@@ -57,7 +57,7 @@ class Conversation:
         self.messages.append(Message("user", text))
 
     def answer(self, text: str, tokens: Sequence[int] = ()) -> None:
-        """Add the answer to the last question. tokens: as in `Message`."""
+        """Add the answer to the last question. `tokens`: as in `Message`."""
         assert self.is_open, "there is no question to answer"
         self.messages.append(Message("assistant", text, tuple(tokens)))
 
@@ -161,15 +161,15 @@ class PromptTokens:
 class Chat:
     """Turns of a conversation on one session, whose cache holds the last of them.
 
-    conversation: what was said. settings: as the user asked for them. turns: the answers so far. notes: sentences
-    about the last turn or change. dropped: the number of oldest questions that had no room in it. watch: gets every
-    step. store: keeps the turns, or None.
+    `conversation`: what was said. `settings`: as the user asked for them. `turns`: the answers so far. `notes`:
+    sentences about the last turn or change. `dropped`: the number of oldest questions that had no room in it. `watch`:
+    gets every step. `store`: keeps the turns, or None.
     """
 
     def __init__(
         self, session: Session, settings: ChatSettings, conversation: Conversation, *, context_shift: bool = False
     ) -> None:
-        """context_shift: a full context loses its oldest tokens instead of ending the answer.
+        """`context_shift`: a full context loses its oldest tokens instead of ending the answer.
 
         Where the user has set no seed, the session's is the one in use.
         """
@@ -287,7 +287,7 @@ class Chat:
         self._cut_back()
 
     def change(self, settings: ChatSettings, seed: int = -1) -> str:
-        """Take new settings; what to know about them, empty where there is nothing. seed: where they set none.
+        """Take new settings; what to know about them, empty where there is nothing. `seed`: where they set none.
 
         Raises UsageError for settings that cannot be, ModelLoadError for a context that does not fit into memory; then
         the old ones stay.
@@ -319,7 +319,7 @@ class Chat:
         self.dropped = 0
 
     def _turn(self, before: list[Message]) -> Generator[Piece]:
-        """The answer to the last question; before: the messages that come back where it has no room."""
+        """The answer to the last question; `before`: the messages that come back where it has no room."""
         try:
             prompt = self._fitting_prompt()
         except PromptError:

@@ -36,7 +36,7 @@ HELP_COLUMN = 24
 
 @dataclass(frozen=True)
 class Entry:
-    """One command. names: its own first; usage: what follows the name; needed: whether that must be there."""
+    """One command. `names`: its own first; `usage`: what follows the name; `needed`: whether that must be there."""
 
     names: tuple[str, ...]
     argument: Argument
@@ -155,8 +155,8 @@ class Lines(Protocol):
 class Editing:
     """What editing needs besides the streams.
 
-    warn: receives a sentence. history: the file of earlier lines, None for none. status: the line below the prompt for
-    a width in columns, None to hide it.
+    `warn`: receives a sentence. `history`: the file of earlier lines, None for none. `status`: the line below the
+    prompt for a width in columns, None to hide it.
     """
 
     warn: Callable[[str], None]
@@ -242,7 +242,7 @@ def _closed_at(lines: list[str]) -> int | None:
 class PipedLines:
     """Lines as they come, from a pipe or from a terminal that cannot be drawn on.
 
-    prompts: where a short prompt goes; None: nowhere, and no control codes either.
+    `prompts`: where a short prompt goes; None: nowhere, and no control codes either.
     """
 
     def __init__(self, stream: BinaryIO, prompts: TextIO | None = None) -> None:

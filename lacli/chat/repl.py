@@ -50,10 +50,10 @@ SEPARATOR = " · "
 class ChatPlan:
     """How a chat begins and what it keeps.
 
-    model: as the user typed it. variables: what the template gets beside a conversation. saved: a chat to go on with,
-    whose settings hold but for those `given` on the command line, by their fields' names. first: a message to begin
-    with. log: a file to add to. history: the file of typed lines, store: the file of kept texts, costs: that of
-    measured costs, None for none. commands: lines of a pipe may be commands.
+    `model`: as the user typed it. `variables`: what the template gets beside a conversation. `saved`: a chat to go on
+    with, whose settings hold but for those `given` on the command line, by their fields' names. `first`: a message to
+    begin with. `log`: a file to add to. `history`: the file of typed lines, `store`: the file of kept texts, `costs`:
+    that of measured costs, None for none. `commands`: lines of a pipe may be commands.
     """
 
     model: str = ""
@@ -138,9 +138,9 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
 class Repl:
     """One chat on one screen.
 
-    plan: its `stats`, `explain` and `commands` are read. interactive: a user types, so that Ctrl-C stops an answer and
-    not the program, and lines that begin with a slash are commands. failed: something went wrong. leaving: Ctrl-C was
-    the last key; told: the note on lines that only look like commands was given.
+    `plan`: its `stats`, `explain` and `commands` are read. `interactive`: a user types, so that Ctrl-C stops an answer
+    and not the program, and lines that begin with a slash are commands. `failed`: something went wrong. `leaving`:
+    Ctrl-C was the last key; `told`: the note on lines that only look like commands was given.
     """
 
     chat: Chat
@@ -154,7 +154,7 @@ class Repl:
     told: bool = False
 
     def run(self, lines: Lines, first: str = "") -> None:
-        """Go on until the lines end or a command ends the chat. first: a message to begin with.
+        """Go on until the lines end or a command ends the chat. `first`: a message to begin with.
 
         Raises Interrupted for Ctrl-C where a line is read, and OutputError where no user sees the sentence about it.
         """
@@ -251,7 +251,7 @@ class Repl:
             raise PromptError(error.what, f"{error.hint}{EMPTIES if self.interactive else ''}") from error
 
     def _answer(self, pieces: Generator[Piece], *, again: bool = False) -> None:
-        """Show an answer as it comes; Ctrl-C stops it, and what came is kept. again: in the place of another one."""
+        """Show an answer as it comes; Ctrl-C stops it, and what came is kept. `again`: in the place of another one."""
         before, stopped = len(self.chat.turns), False
         explanation = self._explanation()
         try:

@@ -73,7 +73,7 @@ COLUMN, MAX_COLUMNS = 26, 4
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """All that /set can change. max_tokens: of an answer, -1 for no limit; stops: texts that end it."""
+    """All that /set can change. `max_tokens`: of an answer, -1 for no limit; `stops`: texts that end it."""
 
     decode_settings: DecodeSettings = DecodeSettings()
     sampling: SamplingSettings = SamplingSettings()
@@ -108,7 +108,7 @@ class ChatSettings:
 
 @dataclass(frozen=True)
 class Setting:
-    """One key of /set. field: its name in the settings; flags: as on the command line; words: all values, if few."""
+    """One key of /set. `field`: its name in the settings. `flags`: as on the command line. `words`: values, if few."""
 
     field: str
     group: str
@@ -291,7 +291,7 @@ def values_of(key: str) -> tuple[str, ...]:
 def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:
     """Change one key; the new settings, and a sentence on what changed.
 
-    value: as a user writes it; `default` resets the key, and the key `default` resets all. Empty: switches
+    `value`: as a user writes it; `default` resets the key, and the key `default` resets all. Empty: switches
     a switch on. Raises UsageError or LacliError in one line.
     """
     changes = _changes(key, value.strip())
@@ -329,7 +329,7 @@ def given_beside(saved: ChatSettings, typed: ChatSettings, given: frozenset[str]
 def all_settings(now: ChatSettings, width: int = 80, in_use: ChatSettings | None = None) -> str:
     """Every setting in columns under its group, long ones in rows of their own, those that are changed with a star.
 
-    in_use: the settings whose values are shown, where something makes them others.
+    `in_use`: the settings whose values are shown, where something makes them others.
     """
     width = min(width, MAX_COLUMNS * COLUMN)
     rows = []
@@ -342,7 +342,7 @@ def all_settings(now: ChatSettings, width: int = 80, in_use: ChatSettings | None
 
 
 def one_setting(now: ChatSettings, setting: Setting, in_use: ChatSettings | None = None) -> str:
-    """A setting's value, its default and what it may be. in_use: as in `all_settings`."""
+    """A setting's value, its default and what it may be. `in_use`: as in `all_settings`."""
     shown = setting.show((in_use or now).values[setting.field])
     is_default = now.values[setting.field] == setting.default
     default = "the default" if is_default else f"{setting.show(setting.default)} is the default"

@@ -240,7 +240,7 @@ class Files(PathCompleter):
 class KeptHistory(FileHistory):
     """A history file that is read if it is one, and written for its owner alone; else lines are kept in memory.
 
-    trouble: gets a sentence, once. A file that holds something else is never written to.
+    `trouble`: gets a sentence, once. A file that holds something else is never written to.
     """
 
     def __init__(self, path: Path, trouble: list[str]) -> None:

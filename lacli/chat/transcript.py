@@ -47,8 +47,9 @@ def local_time() -> datetime:
 class SavedChat:
     """A conversation with what it takes to go on.
 
-    model: as the user typed it; template: empty for the model's own; seed: the one in use where the user has set none.
-    left_out: the numbers of damaged lines.
+    `model`: as the user typed it; `template`: empty for the model's own; `seed`: the one in use where the user has set
+    none.
+    `left_out`: the numbers of damaged lines.
     """
 
     model: str = ""
@@ -158,7 +159,7 @@ class Transcript(Closing):
         self._write(chat.lines(SESSION, self._clock()))
 
     def message(self, message: Message, answer: Answer | None = None) -> None:
-        """A message is complete. answer: what it cost, for the model's own."""
+        """A message is complete. `answer`: what it cost, for the model's own."""
         self._write(_message_line(message, self._clock(), answer))
 
     def changed(self, command: str, **what: Any) -> None:

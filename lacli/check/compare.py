@@ -53,7 +53,7 @@ EXACT_FLAGS = f"-fa on -ctk {EXACT_CELLS[0]} -ctv {EXACT_CELLS[0]}"
 class Run:
     """One answer of a mode beside plain's.
 
-    steps: up to the one that failed. failure: why llama.cpp refused a step of a prompt that plain decoding went
+    `steps`: up to the one that failed. `failure`: why llama.cpp refused a step of a prompt that plain decoding went
     through: always a bug.
     """
 
@@ -88,8 +88,8 @@ class Run:
 class Comparison(Closing):
     """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
 
-    max_tokens: of an answer. plain: how plain decoding is done. sampler: what tokens are drawn with, or None to take
-    the most probable ones.
+    `max_tokens`: of an answer. `plain`: how plain decoding is done. `sampler`: what tokens are drawn with, or None to
+    take the most probable ones.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Comparison(Closing):
         self.plain_engine = self._closing.enter_context(open_engine(plain))
 
     def decoder(self, engine: Engine, settings: DecodeSettings, mode: Callable[[], Mode] | None = None) -> Decoder:
-        """A decoder that draws as this comparison does. mode: makes a mode that is none of the settings'."""
+        """A decoder that draws as this comparison does. `mode`: makes a mode that is none of the settings'."""
         verifier = SampleAndMatch(self._sampler) if self._sampler else None
         make_mode = (lambda *_, **__: mode()) if mode else fixed_clock_modes
         return Decoder(engine, settings, verifier, make_mode=make_mode)
@@ -124,7 +124,7 @@ class Comparison(Closing):
     def run(
         self, settings: DecodeSettings, prompts: Sequence[Sequence[int]], mode: Callable[[], Mode] | None = None
     ) -> list[Run]:
-        """Answer each prompt with a decoder of its own, on one engine. mode: as `decoder` takes it."""
+        """Answer each prompt with a decoder of its own, on one engine. `mode`: as `decoder` takes it."""
         with self._open_engine(settings) as opened:
             engine = Recorder(opened)
             return [self.one(self.decoder(engine, settings, mode), engine, prompt) for prompt in prompts]
@@ -194,7 +194,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Advice:
-    """What probing batch sizes showed under other flags; failure: why it could not be done."""
+    """What probing batch sizes showed under other flags; `failure`: why it could not be done."""
 
     flags: str
     probes: list[Probe]
@@ -207,7 +207,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that one check found. failure: why llama.cpp refused a batch of the probe: always a bug."""
+    """Everything that one check found. `failure`: why llama.cpp refused a batch of the probe: always a bug."""
 
     probes: list[Probe]
     modes: list[ModeResult]
@@ -250,9 +250,9 @@ def check(
 ) -> Result:
     """Probe batch sizes, and answer tokenised prompts plainly and in each mode, at most `max_tokens` tokens each.
 
-    sampler: what tokens are drawn with, or None when greedy. alternative: flags that may make all batch sizes agree,
-    probed where the given ones do not. probed: the text whose logits are compared, if not that of the prompts.
-    progress: gets a sentence when something that takes time begins.
+    `sampler`: what tokens are drawn with, or None when greedy. `alternative`: flags that may make all batch sizes
+    agree, probed where the given ones do not. `probed`: the text whose logits are compared, if not that of the prompts.
+    `progress`: gets a sentence when something that takes time begins.
     """
     tokens = list(probed or chain.from_iterable(prompts))
     progress("comparing batch sizes")

@@ -33,8 +33,8 @@ PROBE = DecodeSettings(mode="lookup", lookup_draft=PROBED - 1)
 class Probe:
     """What one length of context showed.
 
-    context: tokens in the cache before the probed ones. differences: by number of rows, the largest difference of a
-    logit from the same one decoded in the smallest batch. groups: the numbers of rows that agree bit for bit.
+    `context`: tokens in the cache before the probed ones. `differences`: by number of rows, the largest difference of a
+    logit from the same one decoded in the smallest batch. `groups`: the numbers of rows that agree bit for bit.
     """
 
     context: int
@@ -53,7 +53,7 @@ class Probe:
 def probe(engine: Engine, tokens: Sequence[int], least: int = 1) -> list[Probe]:
     """Probe an engine made for PROBE at each of CONTEXTS, which `tokens` are repeated to fill. Clears the engine.
 
-    least: rows of a step at least.
+    `least`: rows of a step at least.
     """
     room = engine.cells - PROBED
     contexts = sorted({min(context, room) for context in CONTEXTS if room > 0})

@@ -50,9 +50,9 @@ class InspectableSampler(Sampler, Protocol):
 class Draw:
     """A draw of another token than plain's. Shares are parts of the cumulative distribution, from 0 to 1.
 
-    distance: from the random number to the other token's share of plain's distribution (to the end of plain's own
-    share where the other token has none). movement: of the two shares' ends, by rounding. Both None where no single
-    number decides, or one token has all. reached: whether rounding gives the other token. drifts: whether rounding
+    `distance`: from the random number to the other token's share of plain's distribution (to the end of plain's own
+    share where the other token has none). `movement`: of the two shares' ends, by rounding. Both None where no single
+    number decides, or one token has all. `reached`: whether rounding gives the other token. `drifts`: whether rounding
     before this draw may have changed the sampler's state, which is taken to be plain's here.
     """
 
@@ -66,9 +66,9 @@ class Draw:
 class Difference:
     """Where a text first parts from plain's.
 
-    at: index among the generated tokens. plain, other: the two tokens, None where a text has ended. margin: plain's
-    logit of its own token less that of the other one. rounding: the largest difference between plain's logits there
-    and those of the replay. draw: the judged draw of a sampled token.
+    `at`: index among the generated tokens. `plain`, `other`: the two tokens, None where a text has ended. `margin`:
+    plain's logit of its own token less that of the other one. `rounding`: the largest difference between plain's logits
+    there and those of the replay. `draw`: the judged draw of a sampled token.
     """
 
     at: int
@@ -102,9 +102,10 @@ def first_difference(
 ) -> Difference | None:
     """Compare what a mode has just generated with plain's text; None where they are equal.
 
-    engine: has decoded the mode's steps since its last clear; they are replayed on it. steps: the tokens of each step.
-    expected: plain's tokens for the prompt under the same limit, from an engine like `plain_engine` with `settings`.
-    sampler: what both were drawn with, or None when greedy. Clears both engines.
+    `engine`: has decoded the mode's steps since its last clear; they are replayed on it. `steps`: the tokens of each
+    step.
+    `expected`: plain's tokens for the prompt under the same limit, from an engine like `plain_engine` with `settings`.
+    `sampler`: what both were drawn with, or None when greedy. Clears both engines.
     """
     tokens = [token for step in steps for token in step]
     at = parting(expected, tokens)
@@ -145,7 +146,7 @@ def largest_difference(logits: Floats, others: Floats) -> float:
 def judge_draw(sampler: InspectableSampler, logits: Floats, replayed: Floats, plain: int, other: int) -> Draw:
     """Judge whether rounding turns the draw of `plain` into that of `other`.
 
-    The rounding is as large as between `logits` and `replayed`. sampler: just before the draw.
+    The rounding is as large as between `logits` and `replayed`. `sampler`: just before the draw.
     """
     rounding = largest_difference(logits, replayed)
     number, shares = sampler.uniform(), sampler.preview(logits)
@@ -170,7 +171,7 @@ def plain_logits(
 ) -> Floats:
     """Plain's logits, (vocabulary,), after the prompt and tokens that it has generated before; clears the engine.
 
-    sampler: has drawn these tokens afterwards, and nothing more.
+    `sampler`: has drawn these tokens afterwards, and nothing more.
     """
     given = _Given(tokens, sampler)
     for _ in Decoder(engine, settings, given).generate(prompt, len(tokens) + 1):

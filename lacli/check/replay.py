@@ -22,7 +22,7 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one decoded batch. outputs: whether a row's logits were wanted."""
+    """The rows of one decoded batch. `outputs`: whether a row's logits were wanted."""
 
     tokens: list[int]
     positions: list[int]
@@ -118,7 +118,7 @@ class Recorder:
 def replay(engine: Recorder, steps: Sequence[Sequence[int]], text: Sequence[int]) -> Floats:
     """The logits, (vocabulary,), after `text` when it is decoded in the shapes of the engine's recorded batches.
 
-    steps: the tokens that each recorded step brought; `text` is a part of them from the first on. Raises Mismatch
+    `steps`: the tokens that each recorded step brought; `text` is a part of them from the first on. Raises Mismatch
     when they cannot have come from those batches. Clears the engine.
     """
     prefill = [rows for rows in engine.decoded if not any(rows.outputs)]

@@ -30,7 +30,7 @@ WIDTH = 96
 
 @dataclass(frozen=True)
 class Setup:
-    """What was checked. context: cells. predict: tokens of an answer at most. piece: the bytes of a token."""
+    """What was checked. `context`: cells. `predict`: tokens of an answer at most. `piece`: the bytes of a token."""
 
     model: str
     description: str

@@ -101,7 +101,7 @@ def check(
 class CheckPlan:
     """How much is checked and how it is shown.
 
-    prompts: how many of the built-in ones. predict: tokens of an answer at most. own: a prompt instead of them.
+    `prompts`: how many of the built-in ones. `predict`: tokens of an answer at most. `own`: a prompt instead of them.
     """
 
     prompts: int = PROMPTS

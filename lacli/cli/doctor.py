@@ -70,7 +70,7 @@ LEAST_COLUMNS, MOST_COLUMNS = 40, 100
 class Finding:
     """What a check found: `words` for a person, the same as `facts` for a program, and in `todo` what to do about it.
 
-    better: it works, and could be better. broken: lacli cannot run. todo: a line each; commands as they are typed.
+    better: it works, and could be better. broken: lacli cannot run. `todo`: a line each; commands as they are typed.
     """
 
     state: State
@@ -300,7 +300,7 @@ def writable(path: Path) -> bool:
 def check_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> Finding:
     """What is set and what it changes; a name that lacli does not know is probably a slip.
 
-    known: the variables that options read, each with its option; of an option's the first one wins.
+    `known`: the variables that options read, each with its option; of an option's the first one wins.
     """
     given = {name: environ[name] for name in sorted(environ) if name.startswith((OURS, THEIRS)) and environ[name]}
     read = [name for name in given if name in known]
@@ -344,7 +344,7 @@ def check_answers(threads: int) -> Finding:
 
 
 def demo_answer(mode: ModeName, threads: int) -> Answer:
-    """The bundled model's answer to a question, in this mode; threads: 0 for one a physical core."""
+    """The bundled model's answer to a question, in this mode; `threads`: 0 for one a physical core."""
     from lacli import load
 
     settings = ModelSettings(context=512, threads=threads)

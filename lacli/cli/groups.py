@@ -29,7 +29,7 @@ Group = Callable[..., Any] | Table
 def field_options(settings: Any, panel: str, rows: Mapping[str, tuple[tuple[str, ...], str]]) -> list[Parameter]:
     """Options with the types and defaults of the fields of `settings`, an instance with its defaults.
 
-    rows: the flags and the help text of each field.
+    `rows`: the flags and the help text of each field.
     """
     hints = get_type_hints(type(settings))
     return [
@@ -39,7 +39,7 @@ def field_options(settings: Any, panel: str, rows: Mapping[str, tuple[tuple[str,
 
 
 def option(name: str, kind: Any, default: object, declared: Any) -> Parameter:
-    """One option of a table. kind: the type of its value. declared: a Typer option."""
+    """One option of a table. `kind`: the type of its value. `declared`: a Typer option."""
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 
 

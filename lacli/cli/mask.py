@@ -95,9 +95,9 @@ def mask(
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the batch. position: relative to the input's. logits: whether its choice is read.
+    """One row of the batch. `position`: relative to the input's. `logits`: whether its choice is read.
 
-    window_row, column: its place in the window, both from 0. candidates: those it belongs to, from 1.
+    `window_row`, `column`: its place in the window, both from 0. `candidates`: those it belongs to, from 1.
     """
 
     index: int
@@ -112,7 +112,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Mask:
-    """The rows of one step. visible: (rows, rows), whether a row sees a row; all of them see the text before them."""
+    """The rows of one step. `visible`: (rows, rows), whether a row sees a row; all of them see the text before them."""
 
     settings: DecodeSettings
     rows: tuple[Row, ...]
@@ -152,7 +152,7 @@ class Mask:
 def mask_of(settings: DecodeSettings, *, shared: bool = False) -> Mask:
     """The batch and mask of a step with a full window and G candidates.
 
-    shared: candidates begin alike two by two and share that row. Raises UsageError above MAX_ROWS rows.
+    `shared`: candidates begin alike two by two and share that row. Raises UsageError above MAX_ROWS rows.
     """
     from lacli.batch import from_tree
     from lacli.check.replay import Rows

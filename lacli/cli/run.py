@@ -111,7 +111,8 @@ def run(
 class Question:
     """What is asked and how the answer is to end.
 
-    max_tokens: of the answer, -1 for no limit. template: as --chat-template takes it. variables: as Session takes them.
+    `max_tokens`: of the answer, -1 for no limit. `template`: as --chat-template takes it. `variables`: as Session takes
+    them.
     """
 
     text: str
@@ -148,8 +149,8 @@ def ask(
 ) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out.
 
-    model: as MODEL is; None for the demo model. texts, costs: the file of kept texts and of measured costs, None for
-    none. replicas: as Session takes it.
+    `model`: as MODEL is; None for the demo model. `texts`, `costs`: the file of kept texts and of measured costs, None
+    for none. `replicas`: as Session takes it.
     """
     from lacli.auto.model_cost import known_cost
     from lacli.auto.past_texts import open_texts

@@ -155,7 +155,7 @@ def sound_kind() -> Kind:
 def rebuild_command(*kinds: Kind, as_before: bool = True) -> str:
     """The command of a shell, PowerShell on Windows, that builds llama.cpp again for this Python.
 
-    as_before: with the backends of the installed build, by the names of its libraries, beside `kinds`.
+    `as_before`: with the backends of the installed build, by the names of its libraries, beside `kinds`.
     """
     names = {name for path in library_files() for name in re.findall(r"ggml-(\w+)", path.name)}
     before = [kind for kind in CMAKE_ARGUMENTS if as_before and kind in names]

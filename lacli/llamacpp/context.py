@@ -53,7 +53,7 @@ class Context(Engine, Protocol):
     max_rollback: int
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """True if `decode` fits into this context. raw_logits: it samples from all logits of a row."""
+        """True if `decode` fits into this context. `raw_logits`: it samples from all logits of a row."""
 
     def close(self) -> None:
         """Free the context."""
@@ -62,7 +62,7 @@ class Context(Engine, Protocol):
 class LlamaEngine(Closing):
     """One llama_context as a Context; close it before its model, or use it in `with`.
 
-    backend_greedy: choose greedy tokens where the logits are; None: only on a GPU, where it saves the logits' way to
+    `backend_greedy`: choose greedy tokens where the logits are; None: only on a GPU, where it saves the logits' way to
     the host, while on the CPU one vectorised argmax is faster (docs/measured.md). Raises ModelLoadError when the
     context does not fit into memory or its options contradict each other.
     """

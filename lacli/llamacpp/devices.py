@@ -28,7 +28,7 @@ MOST_DEVICES = 16
 class Device(NamedTuple):
     """A device of llama.cpp's: ggml's name ("CPU", "CUDA0"), its make, and its kind.
 
-    free, total: bytes of its memory; 0 where ggml does not say. is_integrated: it shares the processor's memory.
+    `free`, `total`: bytes of its memory; 0 where ggml does not say. `is_integrated`: it shares the processor's memory.
     """
 
     name: str
@@ -65,7 +65,7 @@ def placements(wanted: ReplicaSettings, loading: ModelSettings, found: Sequence[
 def settled(loading: ModelSettings, found: Sequence[Device], whose: str = "the model") -> ModelSettings:
     """The settings with devices as ggml spells them. Raises UsageError if the devices found cannot follow them.
 
-    whose: the copy's name in errors.
+    `whose`: the copy's name in errors.
     """
     devices = named(loading.placement.devices, found)
     loading = replace(loading, placement=replace(loading.placement, devices=devices))
@@ -194,7 +194,7 @@ FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
 
 
 def found_devices(ggml: ctypes.CDLL, *, memory: bool = True) -> list[Device]:
-    """The devices of the library, in its order. memory: ask for it too, which starts a GPU's driver."""
+    """The devices of the library, in its order. `memory`: ask for it too, which starts a GPU's driver."""
     devices = []
     for handle in map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count())):
         kind = ggml.ggml_backend_dev_type(handle)

@@ -92,9 +92,9 @@ class Tensor(NamedTuple):
 class Header:
     """A model's facts from all parts of its file; 0, "" or () where the file does not say.
 
-    parameters: elements of all tensors. file_type: Q4_K_M for example; without one, the type of most parameters.
-    weights: bytes of the tensors. size: bytes of the files. context, sliding_window: tokens. heads, kv_heads: one
-    number, or one a layer. recurrent: the ssm.* keys.
+    `parameters`: elements of all tensors. `file_type`: Q4_K_M for example; without one, the type of most parameters.
+    `weights`: bytes of the tensors. `size`: bytes of the files. `context`, `sliding_window`: tokens. `heads`,
+    `kv_heads`: one number, or one a layer. `recurrent`: the ssm.* keys.
     """
 
     architecture: str

@@ -33,7 +33,7 @@ CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
 class Log:
     """Receives llama.cpp's log; `verbose` passes it on to stderr.
 
-    callbacks: the library keeps only their addresses, so they are kept alive here. taken: MiB by kind ("KV",
+    `callbacks`: the library keeps only their addresses, so they are kept alive here. `taken`: MiB by kind ("KV",
     "compute", ..) at the last `take_buffers`.
     """
 
@@ -216,7 +216,7 @@ class Backend(NamedTuple):
 class Build(NamedTuple):
     """Versions of llama-cpp-python, llama.cpp and its ggml; "" where the library does not say.
 
-    commit: llama.cpp's, shortened, with "-dirty" where it was changed.
+    `commit`: llama.cpp's, shortened, with "-dirty" where it was changed.
     """
 
     python: str

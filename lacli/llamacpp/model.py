@@ -68,7 +68,7 @@ def _lacks_first_bytes(texts: Iterable[bytes]) -> bool:
 class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
-    memory: MiB of its weights, mapped from the file or copied to a device. simulated: the weights are not read, and
+    `memory`: MiB of its weights, mapped from the file or copied to a device. `simulated`: the weights are not read, and
     contexts only say how much memory they would take. Kernels that fail on this processor are left out
     (`probe.proven`). Raises ModelLoadError for a file that llama.cpp cannot read or lacli cannot decode.
     """
@@ -181,7 +181,7 @@ class LlamaModel(Closing):
     def tokenize(self, text: str, *, add_special: bool = True, special: bool = True) -> list[int]:
         """Token ids of `text`; names of special tokens in it become those tokens (llama.cpp's rule for prompts).
 
-        special: False leaves the names of control tokens text. Raises PromptError for text that is no valid Unicode.
+        `special`: False leaves the names of control tokens text. Raises PromptError for text that is no valid Unicode.
         """
         try:
             raw = text.encode()

@@ -101,7 +101,7 @@ def trouble_with(records: Path) -> tuple[str, ...]:
 def fault_of(threads: int, threads_batch: int, repack: bool) -> str:
     """The fault of this build here in a few words, "" without one or where no child could tell.
 
-    repack: with the kernels for repacked weights and AMX (llama.cpp's use_extra_bufts).
+    `repack`: with the kernels for repacked weights and AMX (llama.cpp's use_extra_bufts).
     """
     if IN_TRIAL in os.environ:
         return ""

@@ -149,7 +149,7 @@ class Answer(NamedTuple):
 def remote_devices(endpoints: Sequence[str], timeout_s: float) -> list[Device]:
     """Ask servers for their devices: RPC0, RPC1 and so on in their order, each with its server's address.
 
-    timeout_s: for all answers, at most 5. Raises LacliError if this build has no RPC, or a server is absent, does not
+    `timeout_s`: for all answers, at most 5. Raises LacliError if this build has no RPC, or a server is absent, does not
     answer, is something else or has another version.
     """
     need_support()
@@ -247,8 +247,8 @@ def free_port(address: str, port: int) -> int:
 def start_server(address: str, port: int, names: Sequence[str], threads: int, cache: Path | None) -> Thread:
     """Serve the devices `names` in a thread, which ends only if ggml cannot go on, and wait until it listens.
 
-    The thread keeps ggml's endless call from holding back Ctrl-C. threads: of the processor, if it is served. cache: a
-    folder for weights that clients send, None to keep none.
+    The thread keeps ggml's endless call from holding back Ctrl-C. `threads`: of the processor, if it is served.
+    `cache`: a folder for weights that clients send, None to keep none.
     """
     start = ctypes.CFUNCTYPE(None, TEXT, TEXT, SIZE, SIZE, POINTER)(_address(SERVE))
     ggml = declared(("ggml_backend_dev_by_name", [TEXT], POINTER))

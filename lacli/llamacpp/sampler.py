@@ -329,8 +329,8 @@ def _danger(grammar: str) -> str:
 def _complaint(grammar: str, printed: str, logged: str) -> str:
     """A sentence about a refused grammar.
 
-    printed: the parser's words on C's stderr: its reason, the text from the fault on, the whole grammar. logged: the
-    library's error line, for faults found after the parsing.
+    `printed`: the parser's words on C's stderr: its reason, the text from the fault on, the whole grammar. `logged`:
+    the library's error line, for faults found after the parsing.
     """
     if found := LOCATED.search(printed.removesuffix("\n").removesuffix(grammar).rstrip("\n")):
         what, rest = found["what"], found["rest"]

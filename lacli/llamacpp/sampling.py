@@ -25,9 +25,9 @@ LONGEST_MEMORY = 2**20
 class SamplingSettings:
     """Settings of llama.cpp's sampler chain, with its defaults except a temperature of 0.
 
-    seed: -1 for a random one each time. logit_bias: (token id, number added to its logit) pairs. grammar, json_schema:
-    the answer's form, as GBNF or JSON text; "" for none. verify: match (draw as plain decoding does and compare with
-    the guess) or rejection (Algorithm 4 of the paper).
+    `seed`: -1 for a random one each time. `logit_bias`: (token id, number added to its logit) pairs. grammar,
+    json_schema: the answer's form, as GBNF or JSON text; "" for none. `verify`: match (draw as plain decoding does and
+    compare with the guess) or rejection (Algorithm 4 of the paper).
     """
 
     seed: int = -1

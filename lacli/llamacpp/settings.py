@@ -22,8 +22,8 @@ MOST_REPLICAS = 64
 class Placement:
     """The devices of one copy of a model; names follow llama.cpp's flags.
 
-    devices: ggml's names ("CUDA0", "CPU", "RPC0"); () for llama.cpp's own choice. tensor_split: each device's
-    proportion of the model; () for a split by free memory. main_gpu: index of the device that computes with -sm none.
+    `devices`: ggml's names ("CUDA0", "CPU", "RPC0"); () for llama.cpp's own choice. `tensor_split`: each device's
+    proportion of the model; () for a split by free memory. `main_gpu`: index of the device that computes with -sm none.
     """
 
     devices: tuple[str, ...] = ()
@@ -76,8 +76,8 @@ class Placement:
 class ReplicaSettings:
     """Several copies of a model, and devices of other machines.
 
-    groups: the devices of each copy, by name. count: copies on identical devices that lacli finds, 0 for no copies.
-    rpc: addresses of llama.cpp's RPC servers. isolate: every copy in a process of its own. limit_s: seconds for a
+    `groups`: the devices of each copy, by name. `count`: copies on identical devices that lacli finds, 0 for no copies.
+    `rpc`: addresses of llama.cpp's RPC servers. `isolate`: every copy in a process of its own. `limit_s`: seconds for a
     call of that process.
     """
 
@@ -111,9 +111,9 @@ MOST_THREADS = 512
 class ModelSettings:
     """How llama.cpp loads a model and makes a context; names follow its flags.
 
-    context: cells, 0 for the model's own (at most 8,192). batch: rows of a llama_decode call, at most. gpu_layers: -1
-    for all. threads: 0 for one per physical core. repack, tiled: allow llama.cpp's faster CPU kernels for several
-    rows; tiled can be switched off before a process's first decode only.
+    `context`: cells, 0 for the model's own (at most 8,192). `batch`: rows of a llama_decode call, at most.
+    `gpu_layers`: -1 for all. `threads`: 0 for one per physical core. `repack`, `tiled`: allow llama.cpp's faster CPU
+    kernels for several rows; tiled can be switched off before a process's first decode only.
     """
 
     context: int = 0

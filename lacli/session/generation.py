@@ -20,9 +20,9 @@ from lacli.text.stream import Piece, TextStream
 class Answer:
     """One finished generation.
 
-    tokens: the generated ids that the text was made of, with an end token but without those of a stop string, which
-    count as predicted all the same. finish_reason: stop (a stop string), eog (an end token), length (`max_tokens`, or a
-    full context) or interrupt (it was left early).
+    `tokens`: the generated ids that the text was made of, with an end token but without those of a stop string, which
+    count as predicted all the same. `finish_reason`: stop (a stop string), eog (an end token), length (`max_tokens`, or
+    a full context) or interrupt (it was left early).
     """
 
     text: str
@@ -63,10 +63,11 @@ class Generation(Closing):
         watch: Callable[[Step, str], None] | None = None,
         alone: Callable[[], AbstractContextManager[Decoder | None]] = nullcontext,
     ) -> None:
-        """max_tokens: of the answer, -1 for no limit. controls: as `TextStream` takes them.
+        """`max_tokens`: of the answer, -1 for no limit. `controls`: as `TextStream` takes them.
 
-        reuse, n_keep: `reuse` and `keep` of `Decoder.generate`. watch: gets every step with the text of its tokens.
-        alone: entered while the decoder is in use; gives the decoder that has taken its place, or None, and raises
+        `reuse`, `n_keep`: `reuse` and `keep` of `Decoder.generate`. `watch`: gets every step with the text of its
+        tokens.
+        `alone`: entered while the decoder is in use; gives the decoder that has taken its place, or None, and raises
         LacliError where something else uses it.
         """
         self._decoder, self._alone = decoder, alone

@@ -18,7 +18,7 @@ Messages = Sequence[Mapping[str, str]]
 class PromptWriter:
     """Writes prompts for a model.
 
-    template: the chat template, or None where questions go in as they stand.
+    `template`: the chat template, or None where questions go in as they stand.
     """
 
     def __init__(self, model: LlamaModel, template: ChatTemplate | None) -> None:

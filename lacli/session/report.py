@@ -23,9 +23,9 @@ class Explanation:
     """A line a step of an answer; equal steps without guesses that follow each other share a line."""
 
     def __init__(self, say: Callable[[str], None], *, planned: bool, wait: bool = False) -> None:
-        """say: takes a line. planned: whether the mode plans its steps, as auto does.
+        """`say`: takes a line. `planned`: whether the mode plans its steps, as auto does.
 
-        wait: keep all lines until `end`, since the answer appears in the same place.
+        `wait`: keep all lines until `end`, since the answer appears in the same place.
         """
         self._say = say
         self._planned = planned

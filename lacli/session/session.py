@@ -44,9 +44,9 @@ class Session(Closing):
     """A model ready to answer; use it in `with`, or close it. A closed session raises LacliError.
 
     It gives one answer at a time; what would decode beside it raises LacliError, in every thread.
-    notes: sentences about choices made for the user (a shorter context, a mode that the model cannot run). warnings:
-    those of them that say what the answer does not keep to. prompts: writes prompts as the chat template does. sampler:
-    what tokens are drawn with, or None where the most probable ones are taken.
+    `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run). warnings:
+    those of them that say what the answer does not keep to. `prompts`: writes prompts as the chat template does.
+    sampler: what tokens are drawn with, or None where the most probable ones are taken.
     """
 
     def __init__(
@@ -63,10 +63,11 @@ class Session(Closing):
         replicas: ReplicaSettings | None = None,
         verbose: bool = False,
     ) -> None:
-        """template_variables: what the template gets beside a conversation, such as `enable_thinking`.
+        """`template_variables`: what the template gets beside a conversation, such as `enable_thinking`.
 
-        cost: what steps cost here, where it was measured before. past_texts: the token ids of texts of earlier runs.
-        replicas: how many copies of the model answer together, and where; None for one.
+        `cost`: what steps cost here, where it was measured before. `past_texts`: the token ids of texts of earlier
+        runs.
+        `replicas`: how many copies of the model answer together, and where; None for one.
         """
         model_settings, fault = proven(model_settings)
         self.notes = [fault] if fault else []
@@ -122,7 +123,7 @@ class Session(Closing):
     ) -> list[int]:
         """The tokens of a question: through the chat template where there is one, or as it stands.
 
-        history: the questions before it, each with its answer. Raises PromptError when the question is empty.
+        `history`: the questions before it, each with its answer. Raises PromptError when the question is empty.
         """
         return self.prompts.question(question, system, history, raw=raw)
 
@@ -142,8 +143,8 @@ class Session(Closing):
     ) -> Generation:
         """Begin an answer to prompt tokens; iterate it for the text as it is accepted.
 
-        stops: a text that ends it, or several. reuse: decode only what differs from the text before. n_keep: shift a
-        full context, but not its first `n_keep` tokens. watch: gets every step with its text.
+        `stops`: a text that ends it, or several. `reuse`: decode only what differs from the text before. `n_keep`:
+        shift a full context, but not its first `n_keep` tokens. `watch`: gets every step with its text.
         """
         stops = as_stops(stops)
         with self._alone():
@@ -252,7 +253,7 @@ class Session(Closing):
             self._busy.release()
 
     def _prompts(self, wanted: str | None, variables: Mapping[str, object]) -> PromptWriter:
-        """Choose the template. wanted: as --chat-template takes it; None for no template at all."""
+        """Choose the template. `wanted`: as --chat-template takes it; None for no template at all."""
         template, notes = choose_template(wanted, self.model) if wanted is not None else (None, [])
         self.notes += notes
         variables = check_variables(variables)
@@ -341,7 +342,7 @@ def context_notes(asked: int, cells: int, model: LlamaModel) -> list[str]:
 
 
 def asked_sources(settings: DecodeSettings, *, texts: bool) -> tuple[SourceName, ...]:
-    """The sources of mode auto that can guess anything. texts: whether there are some of earlier runs."""
+    """The sources of mode auto that can guess anything. `texts`: whether there are some of earlier runs."""
     chosen = (name for name in settings.sources if name != "store" or texts)
     return tuple(name for name in chosen if settings.max_rollback < 0 or name in CHAIN_SOURCES)
 

@@ -78,8 +78,8 @@ def bars(
 ) -> str:
     """Horizontal bars from 0, one a line, each followed by its number and `unit`; `width` columns if labels leave room.
 
-    low, high: ends of an interval, drawn over the bar's end. mark: a line across all bars (1.0 for speed-ups). groups:
-    each bar's group, printed on a line of its own where it changes. A value that is not finite has no bar.
+    `low`, `high`: ends of an interval, drawn over the bar's end. `mark`: a line across all bars (1.0 for speed-ups).
+    groups: each bar's group, printed on a line of its own where it changes. A value that is not finite has no bar.
     """
     low, high = low or values, high or values
     indent = "  " if groups else ""
@@ -99,7 +99,7 @@ def bars(
 
 
 def histogram(counts: Sequence[int], *, width: int = 24) -> str:
-    """Counts of steps by the tokens they yielded, a line each; counts[k] is for k+1. width: of the longest bar."""
+    """Counts of steps by the tokens they yielded, a line each; counts[k] is for k+1. `width`: of the longest bar."""
     most = max(counts, default=0) or 1
     digits = len(str(most))
     return "\n".join(
@@ -121,8 +121,8 @@ def curve(
 ) -> str:
     """Lines through (x, y) points with axes, a marker at each point and a legend; empty lines are left out.
 
-    width, height: columns and lines of the whole chart, at least 20 and 9. log2_x, log2_y: axes in powers of two
-    (values must be above 0). y_from: a value that the y axis includes.
+    `width`, `height`: columns and lines of the whole chart, at least 20 and 9. `log2_x`, `log2_y`: axes in powers of
+    two (values must be above 0). `y_from`: a value that the y axis includes.
     """
     lines = {name: sorted(points) for name, points in series.items() if points}
     if not lines:
@@ -184,7 +184,7 @@ def _draw(canvas: Canvas, lines: Sequence[Points], across: _Axis, up: _Axis) -> 
 
 
 def _framed(canvas: Canvas, across: _Axis, up: _Axis, margin: int) -> list[str]:
-    """The canvas with an axis and its numbers at the left and below; margin: columns left of the y axis."""
+    """The canvas with an axis and its numbers at the left and below; `margin`: columns left of the y axis."""
     names = {canvas.row(up.share(tick)) // 4: _number(tick) for tick in up.ticks}
     lines = [
         f"{names.get(row, ''):>{margin - 1}} {'┤' if row in names else '│'}{cells}".rstrip()

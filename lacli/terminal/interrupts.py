@@ -116,7 +116,7 @@ class TypedKeys:
     """Shows and hides typed keys on stdout's terminal."""
 
     def __init__(self, *, raw: bool) -> None:
-        """raw: keep hidden keys for an editor as they were typed, with Backspace and Ctrl-D, even through a Ctrl-C."""
+        """`raw`: keep hidden keys for an editor as typed, with Backspace and Ctrl-D, even through a Ctrl-C."""
         self._raw = raw
         self._found: list[Any] | None = None
 
@@ -170,7 +170,7 @@ class TypedKeys:
 def hidden_keys(*, raw: bool = False) -> Iterator[TypedKeys]:
     """Hide keys typed on stdout's terminal; they wait for the next program that reads.
 
-    raw: as for `TypedKeys`. The terminal is restored at every kind of end, and while Ctrl-Z stops the process.
+    `raw`: as for `TypedKeys`. The terminal is restored at every kind of end, and while Ctrl-Z stops the process.
     """
     keys = TypedKeys(raw=raw)
     if sys.platform == "win32" or not is_terminal(sys.stdout):

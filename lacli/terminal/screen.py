@@ -55,8 +55,8 @@ def color_code(origin: Origin) -> str:
 class Screen:
     """stdout for the answer and stderr for messages about it.
 
-    color: auto means on a terminal that supports it. quiet: print no notes. show_accepted: colour guessed text by its
-    origin where stdout has colours; it may change between answers. Reasoning is dim there in any case.
+    `color`: auto means on a terminal that supports it. `quiet`: print no notes. `show_accepted`: colour guessed text by
+    its origin where stdout has colours; it may change between answers. Reasoning is dim there in any case.
     """
 
     def __init__(self, *, color: Switch = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
@@ -99,7 +99,7 @@ class Screen:
             self._put("\n")
 
     def line(self, text: str, *, colored: bool = False) -> None:
-        """Print lines on stdout: JSON, a table. colored: they contain our own colour codes and no foreign text."""
+        """Print lines on stdout: JSON, a table. `colored`: they contain our own colour codes and no foreign text."""
         self._put(f"{printable(text, lines=True) if self._on_terminal and not colored else text}\n")
 
     def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:

@@ -52,7 +52,7 @@ class UnfitFile(OSError):
 def read_file(path: str | Path, most: int = MAX_TEXT, *, ordinary: bool = True) -> bytes:
     """The bytes of a file of at most `most` bytes. Raises UnfitFile, or OSError if it cannot be read.
 
-    ordinary: refuse devices and pipes; a file that the user names may be a pipe, but has to end too.
+    `ordinary`: refuse devices and pipes; a file that the user names may be a pipe, but has to end too.
     """
     # Opening a pipe without a writer would wait.
     more = NO_WAIT if ordinary else 0

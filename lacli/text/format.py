@@ -41,7 +41,7 @@ WIDEST = 10_000
 def suggest(name: str, known: Iterable[str], most: int = 3, least: float = 0.65) -> list[str]:
     """The `known` names that resemble `name`, the most similar first, whatever their case.
 
-    most: names at most. least: similarity from 0 to 1, as difflib computes it.
+    `most`: names at most. `least`: similarity from 0 to 1, as difflib computes it.
     """
     by_folded: dict[str, str] = {}
     for each in known:
@@ -103,7 +103,7 @@ def counted(count: int, noun: str) -> str:
 def printable(text: str, *, lines: bool = False) -> str:
     """Return `text` of a model, a file or a hub with a sign for each character that would control a terminal.
 
-    lines: keep line breaks and tabs, and make Windows line breaks plain ones; without it the text becomes one line.
+    `lines`: keep line breaks and tabs, and make Windows line breaks plain ones; without it the text becomes one line.
     """
     return text.replace("\r\n", "\n").translate(SIGNS_IN_LINES) if lines else text.translate(SIGNS)
 

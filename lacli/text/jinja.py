@@ -232,7 +232,7 @@ def _refusal(what: str) -> PromptError:
 class _Environment(ImmutableSandboxedEnvironment):
     """The environment of one template, which counts what a rendering does from `begin` on.
 
-    counting: held while a template is rendered, for there is one count.
+    `counting`: held while a template is rendered, for there is one count.
     """
 
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)

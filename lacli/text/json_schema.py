@@ -105,7 +105,7 @@ SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 def grammar_of(text: str, convert: Callable[[str], str]) -> tuple[str, list[str]]:
     """The grammar for a JSON schema, and one sentence for each kind of keyword that it does not enforce.
 
-    convert: the converter, JSON schema to GBNF. Raises UsageError, in one line, for whatever cannot be converted.
+    `convert`: the converter, JSON schema to GBNF. Raises UsageError, in one line, for whatever cannot be converted.
     """
     try:
         schema = json.loads(text, parse_constant=_refuse_number)
@@ -188,7 +188,7 @@ class _Reader:
         return copy | {"$defs": self._definitions} if self._definitions else copy
 
     def read(self, schema: Any, path: str, inside: str = "") -> Json:
-        """One schema; inside: the reference that led here without an object or an array in between."""
+        """One schema; `inside`: the reference that led here without an object or an array in between."""
         if schema is True or (isinstance(schema, dict) and not _says_something(schema)):
             return ANYTHING
         if not isinstance(schema, dict):

@@ -29,7 +29,7 @@ def read_question(
 ) -> str:
     """The prompt text: the given parts, separated by blank lines.
 
-    stdin: True reads it even from a terminal (the user typed `-`), False never, None if it is piped. say: takes a
+    `stdin`: True reads it even from a terminal (the user typed `-`), False never, None if it is piped. `say`: takes a
     sentence while piped input is waited for, and one if it adds to the other parts unasked. Raises UsageError when
     nothing was given and LacliError when a part cannot be read.
     """

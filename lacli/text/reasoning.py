@@ -135,7 +135,7 @@ def markers_of(template_source: str) -> tuple[str, ...]:
 
 
 def marker_tokens(template_source: str, tokenize: Callable[[str], Sequence[int]]) -> frozenset[int]:
-    """The markers of a template that are one token each. tokenize: a text without BOS."""
+    """The markers of a template that are one token each. `tokenize`: a text without BOS."""
     tokenized = [tokenize(marker) for marker in markers_of(template_source)]
     return frozenset(tokens[0] for tokens in tokenized if len(tokens) == 1)
 

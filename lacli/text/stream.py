@@ -13,7 +13,7 @@ from lacli.tree import Origin
 class Piece:
     """The text of one token.
 
-    origin: the source that guessed the token. reasoning: the text belongs to a reasoning block, not to the answer.
+    `origin`: the source that guessed the token. `reasoning`: the text belongs to a reasoning block, not to the answer.
     """
 
     text: str
@@ -70,7 +70,7 @@ class TextStream:
     def __init__(
         self, bytes_of: Callable[[int], bytes], stops: Sequence[str] = (), controls: Mapping[int, str] | None = None
     ) -> None:
-        """controls: tokens without a text of their own, by the names that stops may have for them."""
+        """`controls`: tokens without a text of their own, by the names that stops may have for them."""
         self._bytes_of = bytes_of
         # A name can contain another one, so the longest is replaced first.
         names = sorted({*(controls or {}).values()}, key=len, reverse=True)
@@ -90,7 +90,7 @@ class TextStream:
     def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
         """Read tokens up to the first stop string and return the text that is certain.
 
-        origins: the source that guessed each token.
+        `origins`: the source that guessed each token.
         """
         pieces: list[Piece] = []
         for token, origin in zip(tokens, origins, strict=True):

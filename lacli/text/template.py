@@ -82,8 +82,8 @@ class TemplateModel(Protocol):
 class ChatTemplate:
     """A compiled chat template.
 
-    name: the name or file it was chosen by. source: its Jinja text. stops: texts that end a turn, for a bundled one
-    whose format the model's own end tokens may not belong to. variables: the user's, beside the conversation.
+    `name`: the name or file it was chosen by. `source`: its Jinja text. `stops`: texts that end a turn, for a bundled
+    one whose format the model's own end tokens may not belong to. `variables`: the user's, beside the conversation.
     """
 
     name: str
@@ -110,7 +110,7 @@ class ChatTemplate:
 def choose_template(wanted: str, model: TemplateModel) -> tuple[ChatTemplate | None, list[str]]:
     """The template to use and messages about it; None if the model has none and none is `wanted`.
 
-    wanted: a bundled template's name, a file or a Jinja text; empty for the model's own, or ChatML if that is broken.
+    `wanted`: a bundled template's name, a file or a Jinja text; empty for the model's own, or ChatML if that is broken.
     Raises UsageError for an unknown name, LacliError for an unreadable file and PromptError for a broken template.
     """
     if wanted:
@@ -164,7 +164,7 @@ def as_messages(question: str, system: str = "", history: Sequence[tuple[str, st
 
 
 def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
-    """A rendered prompt whose tokens begin with one BOS at most. adds_bos: the tokenizer writes one."""
+    """A rendered prompt whose tokens begin with one BOS at most. `adds_bos`: the tokenizer writes one."""
     if not bos or not prompt.lstrip().startswith(bos):
         return prompt
     rest = prompt
@@ -180,7 +180,7 @@ class ControlNames:
     """
 
     def __init__(self, names: Mapping[str, tuple[bool, bool]]) -> None:
-        """names: control tokens by name, each with whether it strips the space to its left and right."""
+        """`names`: control tokens by name, each with whether it strips the space to its left and right."""
         # A mark stands behind a name's first character, so that it cannot part a name of one character.
         self._takes_space = {name: takes for name, takes in names.items() if name[1:]}
         # A vocabulary can have thousands of names: one pattern of them all is slow to compile and to search with.

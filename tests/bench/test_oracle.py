@@ -117,7 +117,11 @@ def stairs(context: int, *points: tuple[int, float]) -> StepCost:
 def test_the_best_rows_bring_most_tokens_a_second_and_no_more_than_can_be_taken_back() -> None:
     measured = stairs(64, (1, 1.0), (2, 1.9), (4, 2.7), (8, 4.9), (16, 7.1), (32, 15.0))
     assert best_rows(measured) == 16
-    assert best_rows(measured, back=7) == 8 and best_rows(measured, back=2) == 2 and best_rows(measured, back=0) == 1
+    assert (
+        best_rows(measured, max_rollback=7) == 8
+        and best_rows(measured, max_rollback=2) == 2
+        and best_rows(measured, max_rollback=0) == 1
+    )
 
 
 def test_the_share_of_a_ceiling_counts_from_plain_decoding() -> None:
