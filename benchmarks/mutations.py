@@ -99,7 +99,7 @@ MUTANTS = (
         "lacli/batch.py",
         "(past + count + depth for depth in tree.depths)",
         "(past + depth for depth in tree.depths)",
-        ("tests/test_decode.py", "tests/llamacpp/test_settings.py"),
+        ("tests/llamacpp/test_settings.py", "tests/test_decode.py"),
     ),
     Mutant(
         "lacli/batch.py",

@@ -176,7 +176,7 @@ def stairs(size: int) -> st.SearchStrategy[list[float]]:
     st.one_of(st.just(1000.0), st.floats(1, 5)),
     st.integers(0, 3),
 )
-@settings(max_examples=400)
+@settings(max_examples=600)
 def test_the_draft_is_the_best_of_all_trees(
     chosen: list[Spelled], everywhere: Everywhere | None, data: st.DataObject, most: int, dearest: float, beside: int
 ) -> None:
@@ -219,7 +219,7 @@ def test_the_widest_draft_has_a_sequence_for_each_leaf() -> None:
 
 
 @given(st.lists(st.floats(0.05, 1), max_size=10), st.data(), st.integers(1, 12), st.floats(1, 6))
-@settings(max_examples=200)
+@settings(max_examples=500)
 def test_the_rows_of_a_chain_are_the_best_number(
     chances: list[float], data: st.DataObject, most: int, dearest: float
 ) -> None:
@@ -252,6 +252,12 @@ def test_without_guesses_or_where_rows_are_too_dear_there_is_no_draft() -> None:
     nothing = plan([Spelled({})], TEXT, [1.0] * 9, slopes([1.0] * 9), 8, 9.0, MANY)
     dear = plan([Spelled({0: [Guess(5, 0.9, 1)]})], TEXT, relative, slopes(relative), 8, 9.0, MANY)
     assert nothing == dear == Draft([], 1.0)
+
+
+def test_a_node_that_is_hardly_ever_reached_is_not_considered() -> None:
+    chain = Spelled({0: [Guess(5, 0.5, 1)], 1: [Guess(6, 0.05, 2)], 2: [Guess(7, 0.05, 3)]})
+    free = [1.0] * 9
+    assert len(plan([chain], TEXT, free, slopes(free), 8, 9.0, MANY).nodes) == 2
 
 
 def test_a_node_says_who_guessed_it_first_and_all_who_did_say_what_follows_it() -> None:
