@@ -44,9 +44,9 @@ class Session(Closing):
     """A model ready to answer; use it in `with`, or close it. A closed session raises LacliError.
 
     It gives one answer at a time; what would decode beside it raises LacliError, in every thread.
-    `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run). warnings:
+    `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run). `warnings`:
     those of them that say what the answer does not keep to. `prompts`: writes prompts as the chat template does.
-    sampler: what tokens are drawn with, or None where the most probable ones are taken.
+    `sampler`: what tokens are drawn with, or None where the most probable ones are taken.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ def bars(
     """Horizontal bars from 0, one a line, each followed by its number and `unit`; `width` columns if labels leave room.
 
     `low`, `high`: ends of an interval, drawn over the bar's end. `mark`: a line across all bars (1.0 for speed-ups).
-    groups: each bar's group, printed on a line of its own where it changes. A value that is not finite has no bar.
+    `groups`: each bar's group, printed on a line of its own where it changes. A value that is not finite has no bar.
     """
     low, high = low or values, high or values
     indent = "  " if groups else ""
