@@ -76,10 +76,10 @@ class Bench:
         }
         self.tasks = chosen_tasks(arguments)
         threads = arguments.threads
-        loading = ModelSettings(context=arguments.context, threads=threads, threads_batch=threads)
+        model_settings = ModelSettings(context=arguments.context, threads=threads, threads_batch=threads)
         sampling = SamplingSettings(seed=arguments.seed, temp=arguments.temp)
         cost = None if arguments.learn else self.stairs.cost()
-        self.session = Session(arguments.model, loading, DecodeSettings(mode="plain"), sampling, cost=cost)
+        self.session = Session(arguments.model, model_settings, DecodeSettings(mode="plain"), sampling, cost=cost)
         capacity = Capacity.of([DecodeSettings(mode="plain"), *self.contenders.values()])
         opened = LlamaEngine(self.session.model, self.session.model_settings, capacity, backend_greedy=False)
         self.engine = SimulatedEngine(opened, self.stairs, arguments.noise)

@@ -59,8 +59,8 @@ class Bench(Session):
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         threads: int = arguments.threads
-        loading = ModelSettings(context=arguments.context, threads=threads, threads_batch=threads)
-        super().__init__(find_model(arguments.model), loading, replace(LARGE, strict=arguments.strict), GREEDY)
+        model_settings = ModelSettings(context=arguments.context, threads=threads, threads_batch=threads)
+        super().__init__(find_model(arguments.model), model_settings, replace(LARGE, strict=arguments.strict), GREEDY)
         self.limit: int = arguments.tokens
         self.repeats: int = arguments.repeats
         self.sizes: list[int] = arguments.sizes
@@ -68,9 +68,9 @@ class Bench(Session):
         self.pasted: bool = arguments.pasted
         self.conversations = conversations(arguments.prompts, pasted=self.pasted)[: arguments.each]
 
-    def chat(self, kind: type[Decoder], decoding: DecodeSettings, sampling: SamplingSettings) -> Chat:
+    def chat(self, kind: type[Decoder], decode_settings: DecodeSettings, sampling: SamplingSettings) -> Chat:
         """A new conversation."""
-        self.adapt(decoding, sampling)
+        self.adapt(decode_settings, sampling)
         self.decoder = kind(self.engine, self.settings, self._verifier(), make_mode=AutoModes())
         return Chat(self, ChatSettings(self.settings, sampling, self.limit), Conversation())
 
@@ -168,14 +168,14 @@ def turn_cells(ways: list[list[Turn]]) -> list[str]:
 def again(bench: Bench) -> Iterator[list[str]]:
     """After each answer another one to the same question; at temperature 0.8 with another seed."""
     yield ["mode", "temperature", "S of the answers", *(f"S of /regen: {name}" for name in MEMORIES), "ratio", "same"]
-    for (mode, decoding), temp in product(bench.modes.items(), (0.0, 0.8)):
-        if decoding.mode == "plain":
+    for (mode, decode_settings), temp in product(bench.modes.items(), (0.0, 0.8)):
+        if decode_settings.mode == "plain":
             continue
         held: dict[str, list[list[Answer]]] = {name: [] for name in MEMORIES}
         for seed, questions in product(range(bench.repeats if temp else 1), bench.conversations):
             sampling = SamplingSettings(temp=temp, seed=seed) if temp else GREEDY
             for name, kind in MEMORIES.items():
-                held[name].append(answered_twice(bench.chat(kind, decoding, sampling), questions))
+                held[name].append(answered_twice(bench.chat(kind, decode_settings, sampling), questions))
         forgotten, known = held.values()
         ratios = [compression(new[1::2]) / compression(old[1::2]) for old, new in zip(forgotten, known, strict=True)]
         spread = 2 * stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0

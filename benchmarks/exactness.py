@@ -69,13 +69,15 @@ def answer_all(arguments: argparse.Namespace) -> None:
     questions = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()]
     # Behind a long text there are more cells to add up.
     questions += ["\n\n".join(questions) + "\n\n" + question for question in questions[: arguments.long]]
-    loading = ModelSettings(context=4096, gpu_layers=0, threads=arguments.threads)
+    model_settings = ModelSettings(context=4096, gpu_layers=0, threads=arguments.threads)
     found = {}
     for temp in TEMPERATURES:
         plain: list[tuple[int, ...]] = []
         for name, mode in MODES.items():
-            decoding = DecodeSettings(**{**vars(mode), "strict": arguments.strict})
-            with Session(arguments.model, loading, decoding, SamplingSettings(seed=7, temp=temp)) as session:
+            decode_settings = DecodeSettings(**{**vars(mode), "strict": arguments.strict})
+            with Session(
+                arguments.model, model_settings, decode_settings, SamplingSettings(seed=7, temp=temp)
+            ) as session:
                 answers = [answer.tokens for answer in generate(session, questions, max_tokens=arguments.tokens)]
             plain = plain or answers
             found[f"{name} T={temp}"] = sum(one != other for one, other in zip(answers, plain, strict=True))
@@ -114,15 +116,15 @@ def judge(arguments: argparse.Namespace) -> None:
         if callable(thing) and not name.startswith("_")
     ]
     questions = (question.format(name) for name in names for question in ASKED)
-    loading = ModelSettings(context=1024, gpu_layers=0, threads=arguments.threads)
+    model_settings = ModelSettings(context=1024, gpu_layers=0, threads=arguments.threads)
     lookahead = DecodeSettings(mode="lookahead")
     if arguments.strict:
         types = weight_types(demo_model())
-        loading, lookahead = strict_settings(loading, lookahead, types, on_gpu=False)
+        model_settings, lookahead = strict_settings(model_settings, lookahead, types, on_gpu=False)
     tokens = answers = 0
     found = []
-    with LlamaModel(demo_model(), loading) as model:
-        open_engine = partial(LlamaEngine, model, loading)
+    with LlamaModel(demo_model(), model_settings) as model:
+        open_engine = partial(LlamaEngine, model, model_settings)
         template, _ = choose_template("", model)
         assert template
         plain = replace(lookahead, mode="plain")

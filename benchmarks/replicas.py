@@ -49,7 +49,7 @@ class Answer:
 
     statistics: RunStatistics
     seconds: float = 0.0
-    decoding: float = 0.0
+    decode_settings: float = 0.0
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
 
     @property
@@ -65,7 +65,7 @@ class Answer:
     @property
     def outside(self) -> float:
         """Microseconds of a step in which the slowest replica neither decodes nor chooses."""
-        return 1e6 * (self.seconds - self.decoding) / self.statistics.steps
+        return 1e6 * (self.seconds - self.decode_settings) / self.statistics.steps
 
     def part(self, name: str) -> float:
         """Microseconds of a step."""
@@ -99,20 +99,20 @@ def watched(replicas: ReplicaGroup, parts: dict[str, float]) -> None:
             setattr(each, method, timed(name, getattr(each, method)))
 
 
-def answer(engines: Sequence[LlamaEngine], decoding: DecodeSettings, prompt: list[int], limit: int) -> Answer:
+def answer(engines: Sequence[LlamaEngine], decode_settings: DecodeSettings, prompt: list[int], limit: int) -> Answer:
     group = ReplicaGroup({f"{place}": engine for place, engine in enumerate(engines, start=1)})
-    decoder = Decoder(group, decoding, make_mode=AutoModes())
+    decoder = Decoder(group, decode_settings, make_mode=AutoModes())
     found = Answer(RunStatistics(prompt_tokens=len(prompt)))
     watched(group, found.parts)
     begin = perf_counter()
     for step in decoder.generate(prompt, limit):
         found.statistics.add(step)
-        found.decoding += max(replica.decode_s + replica.choose_s for replica, *_ in group._shares)
+        found.decode_settings += max(replica.decode_s + replica.choose_s for replica, *_ in group._shares)
     found.seconds = perf_counter() - begin - decoder.prompt_s
     return found
 
 
-def answered(bench: Bench, decoding: DecodeSettings, threads: int, count: int) -> Pairs:
+def answered(bench: Bench, decode_settings: DecodeSettings, threads: int, count: int) -> Pairs:
     """Every prompt answered by one replica and by `count`, in turns."""
     prompts = [bench.prompt(text) for texts in bench.questions.values() for text in texts]
     with ExitStack() as stack:
@@ -120,15 +120,15 @@ def answered(bench: Bench, decoding: DecodeSettings, threads: int, count: int) -
         def opened(replicas: int) -> list[LlamaEngine]:
             each = max(threads // replicas, 1)
             settings = replace(bench.settings, threads=each, threads_batch=each)
-            return [stack.enter_context(LlamaEngine(bench.model, settings, decoding)) for _ in range(replicas)]
+            return [stack.enter_context(LlamaEngine(bench.model, settings, decode_settings)) for _ in range(replicas)]
 
         groups = opened(1), opened(count)
         for engines in groups:
-            answer(engines, decoding, prompts[0], 8)  # the first steps of a context are slower
+            answer(engines, decode_settings, prompts[0], 8)  # the first steps of a context are slower
         pairs = []
         for _ in range(bench.repeats):
             for prompt in prompts:
-                one, several = (answer(engines, decoding, prompt, bench.limit) for engines in groups)
+                one, several = (answer(engines, decode_settings, prompt, bench.limit) for engines in groups)
                 pairs.append((one, several))
         return pairs
 

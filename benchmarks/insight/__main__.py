@@ -43,14 +43,14 @@ Modes = Annotated[str, typer.Option("--modes", metavar="MODE,...", help="Whose a
 
 
 @app.command()
-@with_groups(amount=Amount, loading=model_group)
+@with_groups(amount=Amount, model_settings=model_group)
 def table3(
     model: options.Model = None,
     classes: Classes = None,
     prompts: Prompts = None,
     *,
     amount: Amount,
-    loading: ModelSettings,
+    model_settings: ModelSettings,
     output: OutputFormat = "md",
     offline: options.Offline = False,
     quiet: options.Quiet = False,
@@ -59,7 +59,7 @@ def table3(
     screen = Screen(quiet=quiet)
     request = request_of(tasks_of(prompts, classes), amount, chosen("lookahead"), output)
     path = options.model_path(model, screen, offline)
-    with opened(path, loading, DecodeSettings(), SamplingSettings(), request, screen) as session:
+    with opened(path, model_settings, DecodeSettings(), SamplingSettings(), request, screen) as session:
         if session.model.chain_only:
             raise LacliError(f"Table 3 is about lookahead: {session.model.chain_only}", "lacli bench measures the rest")
         found, skipped = rows_of_table3(session.settings, session.model_settings)
@@ -70,15 +70,15 @@ def table3(
 
 
 @app.command()
-@with_groups(decoding=lookahead_group, loading=model_group)
+@with_groups(decode_settings=lookahead_group, model_settings=model_group)
 def inside(
     model: options.Model = None,
     mode: Modes = "jacobi,lookahead",
     classes: Classes = None,
     prompts: Prompts = None,
     *,
-    decoding: DecodeSettings,
-    loading: ModelSettings,
+    decode_settings: DecodeSettings,
+    model_settings: ModelSettings,
     json: options.Json = False,
     offline: options.Offline = False,
     quiet: options.Quiet = False,
@@ -87,7 +87,7 @@ def inside(
     screen = Screen(quiet=quiet)
     request = request_of(tasks_of(prompts, classes), Amount(), chosen(mode), "md")
     path = options.model_path(model, screen, offline)
-    with opened(path, loading, decoding, SamplingSettings(), request, screen) as session:
+    with opened(path, model_settings, decode_settings, SamplingSettings(), request, screen) as session:
         asker = asker_of(session)
         first = {task.kind: replace(task, max_tokens=TOKENS) for task in reversed(request.tasks)}
         asked = [asker.exchange(task, []) for task in reversed(first.values())]

@@ -17,7 +17,7 @@ SIZES = (
 
 
 def table3(
-    base: DecodeSettings | None = None, loading: ModelSettings | None = None
+    base: DecodeSettings | None = None, model_settings: ModelSettings | None = None
 ) -> tuple[list[Point], list[Skipped]]:
     """The rows as points, and those that do not fit into a batch.
 
@@ -40,7 +40,7 @@ def table3(
         reference = ", prompt as reference" if settings.mode == "lookahead" and settings.pool_prompt else ""
         point = Point(settings, name=f"{row}: {Point(settings).label}{reference}")
         try:
-            check_rows(settings, loading or ModelSettings())
+            check_rows(settings, model_settings or ModelSettings())
             found.append(point)
         except UsageError as error:
             skipped.append(Skipped(point.label, error.what))

@@ -36,9 +36,9 @@ class Answers(Closing):
     """Greedy answers of at most `limit` tokens to each task's first turn."""
 
     def __init__(self, model: Path, tasks: Sequence[Task], sizes: Sequence[str], limit: int, threads: int) -> None:
-        loading = ModelSettings(context=CELLS, threads=threads, threads_batch=threads)
+        model_settings = ModelSettings(context=CELLS, threads=threads, threads_batch=threads)
         self._limit = limit
-        self._session = Session(model, loading, DecodeSettings(mode="plain"), SamplingSettings(temp=0.0))
+        self._session = Session(model, model_settings, DecodeSettings(mode="plain"), SamplingSettings(temp=0.0))
         capacity = Capacity.of([AUTO, *map(lookahead, sizes)])
         self._engine = LlamaEngine(self._session.model, self._session.model_settings, capacity, backend_greedy=False)
         self._prompts: dict[str, list[list[int]]] = {}

@@ -41,7 +41,7 @@ Names = Annotated[
 
 
 @app.command()
-@with_groups(amount=Amount, decoding=lookahead_group, loading=model_group)
+@with_groups(amount=Amount, decode_settings=lookahead_group, model_settings=model_group)
 def compare(
     programs: Names,
     model: options.Model = None,
@@ -50,8 +50,8 @@ def compare(
     prompts: Prompts = None,
     *,
     amount: Amount,
-    decoding: DecodeSettings,
-    loading: ModelSettings,
+    decode_settings: DecodeSettings,
+    model_settings: ModelSettings,
     output: OutputFormat = "md",
     offline: options.Offline = False,
     quiet: options.Quiet = False,
@@ -62,7 +62,9 @@ def compare(
     request = request_of(tasks_of(prompts, classes), amount, chosen(mode), output)
     path = options.model_path(model, screen, offline)
     with ExitStack() as stack:
-        session = stack.enter_context(opened(path, loading, decoding, SamplingSettings(), request, screen))
+        session = stack.enter_context(
+            opened(path, model_settings, decode_settings, SamplingSettings(), request, screen)
+        )
         outcome = compared(session, request, screen, beside=rivals(session, found, stack))
     finish(outcome, request, screen)
 

@@ -30,7 +30,7 @@ class Rival:
     kind: str = ""
 
     def open(
-        self, model: Path, loading: ModelSettings, *, offloaded: bool, patience: Patience = PATIENCE
+        self, model: Path, model_settings: ModelSettings, *, offloaded: bool, patience: Patience = PATIENCE
     ) -> Program | Server:
         """The program with a model, for `answer`; use it in `with`, which ends what it started.
 
@@ -38,9 +38,11 @@ class Rival:
         lacli computes on a GPU; where it does not, the program must not either.
         """
         if self.kind:
-            return Server(self.program, model, loading, self.kind, offloaded=offloaded, patience=patience)
+            return Server(self.program, model, model_settings, self.kind, offloaded=offloaded, patience=patience)
         lookup = self.program.stem == "llama-lookup"
-        return Program(self.program, model, loading, offloaded=offloaded, first_from_prefill=lookup, patience=patience)
+        return Program(
+            self.program, model, model_settings, offloaded=offloaded, first_from_prefill=lookup, patience=patience
+        )
 
 
 def find_rivals(names: Sequence[str]) -> list[Rival]:
@@ -53,10 +55,10 @@ def find_rivals(names: Sequence[str]) -> list[Rival]:
 
 def rivals(session: Session, found: Sequence[Rival], stack: ExitStack) -> list[Contender]:
     """Other programs with the session's model as contenders, started now and ended with the stack."""
-    loading = replace(session.model_settings, context=session.engine.cells)
+    model_settings = replace(session.model_settings, context=session.engine.cells)
     entered = []
     for rival in found:
-        program = rival.open(session.model.path, loading, offloaded=session.model.offloaded)
+        program = rival.open(session.model.path, model_settings, offloaded=session.model.offloaded)
         stack.enter_context(program)
         entered.append(Contender(rival.name, None, 0, _asking(session, program)))
     return entered

@@ -33,7 +33,7 @@ class Program(Closing):
         self,
         program: Path,
         model: Path,
-        loading: ModelSettings,
+        model_settings: ModelSettings,
         *,
         offloaded: bool,
         first_from_prefill: bool,
@@ -43,8 +43,8 @@ class Program(Closing):
         self._first_from_prefill = first_from_prefill
         self._seconds = patience.start_s + patience.answer_s
         # Both prefill in one batch.
-        flags = ["-b", str(max(loading.batch, loading.context)), "--temp", "0", "--no-escape"]
-        self._command = tied([str(program), *shared_flags(model, loading, offloaded=offloaded), *flags])
+        flags = ["-b", str(max(model_settings.batch, model_settings.context)), "--temp", "0", "--no-escape"]
+        self._command = tied([str(program), *shared_flags(model, model_settings, offloaded=offloaded), *flags])
         self._folder = TemporaryDirectory(prefix="lacli-")
 
     def answer(self, prompt_text: str, prompt_tokens: Sequence[int], limit: int) -> RivalRun:

@@ -55,26 +55,26 @@ class Patience:
 PATIENCE = Patience()
 
 
-def shared_flags(model: Path, loading: ModelSettings, *, offloaded: bool) -> list[str]:
+def shared_flags(model: Path, model_settings: ModelSettings, *, offloaded: bool) -> list[str]:
     """The flags that make a program load a model as lacli does; context and threads must be known, not 0.
 
     offloaded: whether lacli computes on a GPU. Where it does not, neither may they.
     """
-    assert loading.context and loading.threads, "rivals get the context and the threads that lacli chose"
+    assert model_settings.context and model_settings.threads, "rivals get the context and the threads that lacli chose"
     pairs = {
         "-m": model,
-        "-c": loading.context,
-        "-t": loading.threads,
-        "-tb": loading.threads_batch or loading.threads,
-        "-ngl": 0 if not offloaded else ALL_LAYERS if loading.gpu_layers < 0 else loading.gpu_layers,
-        "-fa": loading.attention(on_gpu=offloaded),
-        "-ctk": loading.cache_type_k,
-        "-ctv": loading.cache_type_v,
+        "-c": model_settings.context,
+        "-t": model_settings.threads,
+        "-tb": model_settings.threads_batch or model_settings.threads,
+        "-ngl": 0 if not offloaded else ALL_LAYERS if model_settings.gpu_layers < 0 else model_settings.gpu_layers,
+        "-fa": model_settings.attention(on_gpu=offloaded),
+        "-ctk": model_settings.cache_type_k,
+        "-ctv": model_settings.cache_type_v,
     }
     flags = [str(part) for pair in pairs.items() for part in pair]
     if not offloaded:
         flags += ["--device", "none"]
-    return flags if loading.repack else [*flags, "--no-repack"]
+    return flags if model_settings.repack else [*flags, "--no-repack"]
 
 
 def tied(command: Sequence[str]) -> list[str]:

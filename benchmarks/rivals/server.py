@@ -64,7 +64,7 @@ class Server(Closing):
         self,
         program: Path,
         model: Path,
-        loading: ModelSettings,
+        model_settings: ModelSettings,
         kind: str,
         *,
         offloaded: bool,
@@ -72,8 +72,8 @@ class Server(Closing):
     ) -> None:
         self._patience = patience
         self._keeps = kind in FORGETFUL
-        flags = ["-b", str(loading.batch), "-np", "1", "--host", HOST, "--spec-type", kind]
-        self._command = tied([str(program), *shared_flags(model, loading, offloaded=offloaded), *flags])
+        flags = ["-b", str(model_settings.batch), "-np", "1", "--host", HOST, "--spec-type", kind]
+        self._command = tied([str(program), *shared_flags(model, model_settings, offloaded=offloaded), *flags])
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = TemporaryDirectory(prefix="lacli-")
         self._log = Path(self._folder.name) / "log"

@@ -49,7 +49,7 @@ Samples = Annotated[
 
 
 @app.command()
-@with_groups(amount=Amount, sampling=sampling_group, decoding=lookahead_group, loading=model_group)
+@with_groups(amount=Amount, sampling=sampling_group, decode_settings=lookahead_group, model_settings=model_group)
 def suites(
     name: Name,
     model: options.Model = None,
@@ -60,8 +60,8 @@ def suites(
     *,
     amount: Amount,
     sampling: SamplingSettings,
-    decoding: DecodeSettings,
-    loading: ModelSettings,
+    decode_settings: DecodeSettings,
+    model_settings: ModelSettings,
     output: OutputFormat = "md",
     offline: options.Offline = False,
     quiet: options.Quiet = False,
@@ -74,7 +74,9 @@ def suites(
     if samples:
         check_samples(samples, tasks)
     request = request_of(tasks, amount, chosen(mode), output)
-    with opened(options.model_path(model, screen, offline), loading, decoding, sampling, request, screen) as session:
+    with opened(
+        options.model_path(model, screen, offline), model_settings, decode_settings, sampling, request, screen
+    ) as session:
         outcome = compared(session, request, screen)
     if not outcome.interrupted:
         _score(name, samples, outcome, screen)

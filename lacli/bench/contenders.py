@@ -56,7 +56,7 @@ def points_of(session: Session, axes: Axes, screen: Screen) -> list[Point]:
         screen.note(f"only {only} measured: {why}")
         modes = [mode for mode in modes if mode != "lookahead"] if back else ["plain"]
         base = replace(base, max_rollback=back)
-    found, skipped = points(replace(axes, modes=tuple(modes)), base=base, loading=session.model_settings)
+    found, skipped = points(replace(axes, modes=tuple(modes)), base=base, model_settings=session.model_settings)
     if skipped and len({point.settings.mode for point in found}) < len(modes):
         raise UsageError(f"{skipped[0].label} cannot run: {skipped[0].reason}", "lacli mask shows what a setting takes")
     for each in skipped:

@@ -282,7 +282,7 @@ def asker_of(session: Session) -> Asker:
 
 def machine_of(session: Session, request: Request) -> Machine:
     """What is measured on and with, as of now."""
-    model, loading, found = session.model, session.model_settings, devices()
+    model, model_settings, found = session.model, session.model_settings, devices()
     return Machine(
         build_number=version(),
         test_time=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -295,19 +295,19 @@ def machine_of(session: Session, request: Request) -> Machine:
         model_size=model.size,
         model_n_params=model.parameters,
         n_ctx=session.engine.cells,
-        n_batch=loading.batch,
-        n_threads=loading.threads,
-        n_threads_batch=loading.threads_batch,
-        n_gpu_layers=loading.gpu_layers,
-        flash_attn=",".join(request.axes.flash_attentions) or loading.flash_attention,
-        type_k=loading.cache_type_k,
-        type_v=loading.cache_type_v,
+        n_batch=model_settings.batch,
+        n_threads=model_settings.threads,
+        n_threads_batch=model_settings.threads_batch,
+        n_gpu_layers=model_settings.gpu_layers,
+        flash_attn=",".join(request.axes.flash_attentions) or model_settings.flash_attention,
+        type_k=model_settings.cache_type_k,
+        type_v=model_settings.cache_type_v,
         sampling=describe_sampling(session.sampling),
         model_memory_mib=round(model.memory, 1),
         context_memory_mib=None,
         peak_memory_mib=round(peak_memory(), 1),
         comparable=not session.sampling.draws_otherwise,
-        thread_words=loading.thread_words,
+        thread_words=model_settings.thread_words,
     )
 
 

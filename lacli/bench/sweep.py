@@ -100,14 +100,14 @@ def parse_switches(text: str, flag: str = "-fa") -> list[Switch]:
 
 
 def points(
-    axes: Axes, base: DecodeSettings | None = None, loading: ModelSettings | None = None
+    axes: Axes, base: DecodeSettings | None = None, model_settings: ModelSettings | None = None
 ) -> tuple[list[Point], list[Skipped]]:
     """Every combination that a mode can tell apart, in order, and those that cannot run.
 
     Lookahead has W, N and G, jacobi W, plain and lookup none of them. An axis without values keeps what `base` has,
-    but for G, which follows W where W has several values. `loading`: says how many rows a batch may have.
+    but for G, which follows W where W has several values. `model_settings`: says how many rows a batch may have.
     """
-    base, loading = base or DecodeSettings(), loading or ModelSettings()
+    base, model_settings = base or DecodeSettings(), model_settings or ModelSettings()
     windows, ngrams = axes.windows or (base.window,), axes.ngrams or (base.ngram,)
     guesses = axes.guesses or (TIED if len(windows) > 1 else base.guesses,)
     switches: Sequence[Switch | None] = axes.flash_attentions or (None,)
@@ -117,8 +117,8 @@ def points(
         for window, ngram, tied, switch in product(windows, ngrams, guesses, switches):
             sizes = _sizes(mode, window, ngram, window if tied == TIED else tied)
             try:
-                settings = fitted(replace(base, mode=mode, **sizes), loading)
-                check_rows(settings, loading)
+                settings = fitted(replace(base, mode=mode, **sizes), model_settings)
+                check_rows(settings, model_settings)
                 found[Point(settings, switch)] = None
             except UsageError as error:
                 skipped[Skipped(_label(mode, sizes, switch), error.what)] = None

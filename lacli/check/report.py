@@ -127,10 +127,13 @@ def _verdict(result: Result) -> str:
 
 
 def _heading(setup: Setup) -> str:
-    loading = setup.model_settings
+    model_settings = setup.model_settings
     lines = [
-        ("model", f"{setup.description}, {setup.backend}, {loading.all_thread_words}"),
-        ("context", f"{setup.context} cells, {loading.flags}{' --strict' if setup.decode_settings.strict else ''}"),
+        ("model", f"{setup.description}, {setup.backend}, {model_settings.all_thread_words}"),
+        (
+            "context",
+            f"{setup.context} cells, {model_settings.flags}" + (" --strict" if setup.decode_settings.strict else ""),
+        ),
         ("sampling", setup.sampled),
     ]
     return "\n".join(f"{name:9} {text}" for name, text in lines)
@@ -214,17 +217,17 @@ def _number(value: float | None) -> str:
 
 def as_json(setup: Setup, result: Result) -> dict[str, Any]:
     """One object; docs/exactness.md says what it holds. null: there is no such number."""
-    decoding, advice = setup.decode_settings, result.advice
+    decode_settings, advice = setup.decode_settings, result.advice
     return {
         "model": setup.model,
         "description": setup.description,
         "backend": setup.backend,
         "context": setup.context,
         **setup.model_settings.by_name,
-        "window": decoding.window,
-        "ngram": decoding.ngram,
-        "guesses": decoding.guesses,
-        "strict": decoding.strict,
+        "window": decode_settings.window,
+        "ngram": decode_settings.ngram,
+        "guesses": decode_settings.guesses,
+        "strict": decode_settings.strict,
         "temperature": setup.sampling.temp,
         "sampling": setup.sampled,
         "seed": None if setup.greedy else setup.sampling.seed,

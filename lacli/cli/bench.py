@@ -134,7 +134,11 @@ class Amount:
 
 
 @with_groups(
-    amount=Amount, sampling=sampling_group, decoding=lookahead_group, loading=model_group, copies=replica_group
+    amount=Amount,
+    sampling=sampling_group,
+    decode_settings=lookahead_group,
+    model_settings=model_group,
+    copies=replica_group,
 )
 def bench(
     model: options.Model = None,
@@ -148,10 +152,10 @@ def bench(
     window: Window = None,
     ngram: Ngram = None,
     guesses: Guesses = None,
-    decoding: DecodeSettings,
+    decode_settings: DecodeSettings,
     sampling: SamplingSettings,
     flash_attention: FlashAttention = None,
-    loading: ModelSettings,
+    model_settings: ModelSettings,
     copies: ReplicaSettings,
     rpc: Rpc = "",
     offline: options.Offline = False,
@@ -179,7 +183,10 @@ def bench(
     screen = Screen(color=color, quiet=quiet)
     axes = _axes(mode, window, ngram, guesses, flash_attention)
     if len(axes.flash_attentions) == 1:
-        loading, axes = replace(loading, flash_attention=axes.flash_attentions[0]), replace(axes, flash_attentions=())
+        model_settings, axes = (
+            replace(model_settings, flash_attention=axes.flash_attentions[0]),
+            replace(axes, flash_attentions=()),
+        )
     tasks = tuple(tasks_of(prompts, classes))
     plot, chart = _pictures(plot, chart, output, screen)
     request = Request(
@@ -196,7 +203,7 @@ def bench(
         verbose=verbose,
     )
     path = options.model_path(model, screen, offline)
-    code = benchmark(path, loading, decoding, sampling, request, screen)
+    code = benchmark(path, model_settings, decode_settings, sampling, request, screen)
     if code:
         raise typer.Exit(code)
 

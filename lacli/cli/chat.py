@@ -72,8 +72,8 @@ Commands = Annotated[
 ANSWERING: dict[str, Group] = {
     "prompt_options": prompt_group,
     "sampling": sampling_group,
-    "decoding": lookahead_group,
-    "loading": model_group,
+    "decode_settings": lookahead_group,
+    "model_settings": model_group,
     "copies": replica_group,
 }
 """The groups of settings of the commands that answer: this one and `lacli run`."""
@@ -91,9 +91,9 @@ def chat(
     commands: Commands = False,
     *,
     prompt_options: PromptOptions,
-    decoding: DecodeSettings,
+    decode_settings: DecodeSettings,
     sampling: SamplingSettings,
-    loading: ModelSettings,
+    model_settings: ModelSettings,
     copies: ReplicaSettings,
     offline: options.Offline = False,
     store: options.Store = False,
@@ -115,7 +115,12 @@ def chat(
     saved = read_chat(load) if load is not None else None
     plan = replace(
         plan_of(
-            model or (saved.model if saved else None), prompt_options, decoding, sampling, history=history, store=store
+            model or (saved.model if saved else None),
+            prompt_options,
+            decode_settings,
+            sampling,
+            history=history,
+            store=store,
         ),
         saved=saved,
         first=check_text(first, "-p"),
@@ -130,13 +135,13 @@ def chat(
         verbose=verbose,
         replicas=copies,
     )
-    start(plan, loading, offline=offline, quiet=quiet, show_accepted=show_accepted)
+    start(plan, model_settings, offline=offline, quiet=quiet, show_accepted=show_accepted)
 
 
 def plan_of(
     model: str | None,
     prompt_options: PromptOptions,
-    decoding: DecodeSettings,
+    decode_settings: DecodeSettings,
     sampling: SamplingSettings,
     *,
     history: bool,
@@ -151,7 +156,7 @@ def plan_of(
         model or "",
         prompt_options.system,
         prompt_options.template,
-        ChatSettings(decoding, sampling, prompt_options.max_tokens, prompt_options.stops),
+        ChatSettings(decode_settings, sampling, prompt_options.max_tokens, prompt_options.stops),
         variables=prompt_options.variables,
         history=history_file() if history else None,
         store=state_file() if store else None,
@@ -159,12 +164,12 @@ def plan_of(
     )
 
 
-def start(plan: ChatPlan, loading: ModelSettings, *, offline: bool, quiet: bool, show_accepted: bool) -> None:
+def start(plan: ChatPlan, model_settings: ModelSettings, *, offline: bool, quiet: bool, show_accepted: bool) -> None:
     """Open the plan's model and talk; `lacli run` without a prompt comes here too."""
     from lacli.chat.repl import chat as talk
     from lacli.terminal.screen import Screen
 
     screen = Screen(color=plan.color, quiet=quiet, show_accepted=show_accepted)
     path = options.model_path(plan.model or None, screen, offline)
-    if code := talk(path, plan, loading, screen):
+    if code := talk(path, plan, model_settings, screen):
         raise typer.Exit(code)

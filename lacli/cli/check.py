@@ -62,7 +62,7 @@ FailOnDifference = Annotated[
 ]
 
 
-@with_groups(sampling=sampling_group, decoding=lookahead_group, loading=model_group)
+@with_groups(sampling=sampling_group, decode_settings=lookahead_group, model_settings=model_group)
 def check(
     model: options.Model = None,
     prompts: Prompts = PROMPTS,
@@ -72,9 +72,9 @@ def check(
     fail_on_difference: FailOnDifference = False,
     *,
     mode: Mode = None,
-    decoding: DecodeSettings,
+    decode_settings: DecodeSettings,
     sampling: SamplingSettings,
-    loading: ModelSettings,
+    model_settings: ModelSettings,
     offline: options.Offline = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -92,7 +92,7 @@ def check(
     path = options.model_path(model, screen, offline)
     own = read_text(file) if file is not None else check_text(prompt or "", "-p")
     plan = CheckPlan(prompts, predict, mode, fail_on_difference, json, verbose, own)
-    code = examine(path, loading, decoding, sampling, plan, screen)
+    code = examine(path, model_settings, decode_settings, sampling, plan, screen)
     if code:
         raise typer.Exit(code)
 
@@ -115,8 +115,8 @@ class CheckPlan:
 
 def examine(
     path: Path,
-    loading: ModelSettings,
-    decoding: DecodeSettings,
+    model_settings: ModelSettings,
+    decode_settings: DecodeSettings,
     sampling: SamplingSettings,
     plan: CheckPlan,
     screen: Screen,
@@ -131,7 +131,9 @@ def examine(
 
     refuse_other_draws(sampling)
     with loading_model(screen):
-        opened = Session(path, loading, replace(decoding, mode="plain"), fixed_seed(sampling), verbose=plan.verbose)
+        opened = Session(
+            path, model_settings, replace(decode_settings, mode="plain"), fixed_seed(sampling), verbose=plan.verbose
+        )
     with opened as session:
         try:
             setup, result = _checked(session, plan, screen)
@@ -164,7 +166,7 @@ def _checked(session: Session, plan: CheckPlan, screen: Screen) -> tuple[Setup, 
     from lacli.check.report import Setup
     from lacli.session.report import describe_sampling
 
-    model, loading = session.model, session.model_settings
+    model, model_settings = session.model, session.model_settings
     modes = _modes(session, plan.mode, screen)
     screen.notes(session.notes, session.warnings)
     if not session.sampling.greedy:
@@ -177,7 +179,7 @@ def _checked(session: Session, plan: CheckPlan, screen: Screen) -> tuple[Setup, 
         backend=model.devices,
         on_gpu=model.offloaded,
         context=session.engine.cells,
-        model_settings=loading,
+        model_settings=model_settings,
         decode_settings=session.settings,
         sampling=session.sampling,
         sampled=describe_sampling(session.sampling),
@@ -187,9 +189,9 @@ def _checked(session: Session, plan: CheckPlan, screen: Screen) -> tuple[Setup, 
     )
     # There may be no memory for one more context.
     session.engine.close()
-    exact = compare.exact_settings(loading)
+    exact = compare.exact_settings(model_settings)
     result = compare.check(
-        partial(_open, model, loading),
+        partial(_open, model, model_settings),
         asked,
         modes,
         plan.predict,
@@ -201,10 +203,10 @@ def _checked(session: Session, plan: CheckPlan, screen: Screen) -> tuple[Setup, 
     return setup, result
 
 
-def _open(model: LlamaModel, loading: ModelSettings, decode: DecodeSettings) -> LlamaEngine:
+def _open(model: LlamaModel, model_settings: ModelSettings, decode: DecodeSettings) -> LlamaEngine:
     """A context for a mode, whose logits can be compared and drawn from: the backend does not choose."""
     from lacli.llamacpp.context import LlamaEngine
     from lacli.terminal.interrupts import ctrl_c_ends_at_once
 
     with ctrl_c_ends_at_once():
-        return LlamaEngine(model, loading, decode, backend_greedy=False)
+        return LlamaEngine(model, model_settings, decode, backend_greedy=False)

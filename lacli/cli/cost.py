@@ -67,7 +67,7 @@ Seconds = Annotated[
 Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.", rich_help_panel=COST)]
 
 
-@with_groups(loading=model_group)
+@with_groups(model_settings=model_group)
 def cost(
     model: options.Model = None,
     contexts: Contexts = "64,2048",
@@ -75,7 +75,7 @@ def cost(
     seconds: Seconds = 20,
     fresh: Fresh = False,
     *,
-    loading: ModelSettings,
+    model_settings: ModelSettings,
     offline: options.Offline = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -101,7 +101,7 @@ def cost(
     )
     screen = Screen(color=color, quiet=quiet)
     path = options.model_path(model, screen, offline)
-    settings, fault = proven(loading)
+    settings, fault = proven(model_settings)
     if fault:
         screen.note(fault)
     found, is_kept = cost_of(

@@ -42,9 +42,9 @@ def run(
     history: History = True,
     *,
     prompt_options: PromptOptions,
-    decoding: DecodeSettings,
+    decode_settings: DecodeSettings,
     sampling: SamplingSettings,
-    loading: ModelSettings,
+    model_settings: ModelSettings,
     copies: ReplicaSettings,
     offline: options.Offline = False,
     store: options.Store = False,
@@ -71,14 +71,14 @@ def run(
         raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
     if prompt is None and file is None and not (from_stdin or raw or json) and on_terminal():
         plan = replace(
-            plan_of(model, prompt_options, decoding, sampling, history=history, store=store),
+            plan_of(model, prompt_options, decode_settings, sampling, history=history, store=store),
             color=color,
             stats=stats,
             explain=explain,
             verbose=verbose,
             replicas=copies,
         )
-        start(plan, loading, offline=offline, quiet=quiet, show_accepted=show_accepted)
+        start(plan, model_settings, offline=offline, quiet=quiet, show_accepted=show_accepted)
         return
     from lacli.text.records import state_file
 
@@ -95,8 +95,8 @@ def run(
             prompt_options.template,
             prompt_options.variables,
         ),
-        loading,
-        decoding,
+        model_settings,
+        decode_settings,
         sampling,
         Output(json, stats, verbose, explain),
         screen,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Template = Annotated[bool, typer.Option("--template", help="Print the model's chat template and nothing else.")]
 
 
-@with_groups(loading=model_group)
+@with_groups(model_settings=model_group)
 def show(
     model: options.Model = None,
     preset: Preset = None,
@@ -36,7 +36,7 @@ def show(
     guesses: Guesses = None,
     template: Template = False,
     *,
-    loading: ModelSettings,
+    model_settings: ModelSettings,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -51,7 +51,7 @@ def show(
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.files import columns
 
-    decoding = decode_settings(preset, mode="lookahead", window=window, ngram=ngram, guesses=guesses)
+    lookahead = decode_settings(preset, mode="lookahead", window=window, ngram=ngram, guesses=guesses)
     screen = Screen(color=color, quiet=quiet)
     path = find_on_disk(model, screen)
     if template and not json:
@@ -61,11 +61,11 @@ def show(
         screen.line(source)
         return
     with loading_model(screen):
-        card = make_card(path, loading, decoding, verbose=verbose)
+        card = make_card(path, model_settings, lookahead, verbose=verbose)
     if json:
-        screen.line(json_format.dumps(card_json(card, loading, decoding), ensure_ascii=False))
+        screen.line(json_format.dumps(card_json(card, model_settings, lookahead), ensure_ascii=False))
     else:
-        screen.line(card_text(card, loading, decoding, columns()))
+        screen.line(card_text(card, model_settings, lookahead, columns()))
 
 
 def find_on_disk(name: str | None, screen: Screen) -> Path:

@@ -107,24 +107,27 @@ class Card:
     problem: str = ""
 
 
-def make_card(path: Path, loading: ModelSettings, decoding: DecodeSettings, *, verbose: bool = False) -> Card:
-    """The card of a model file; with `loading.context` 0 of several contexts, lookahead counted with `decoding`.
+def make_card(
+    path: Path, model_settings: ModelSettings, decode_settings: DecodeSettings, *, verbose: bool = False
+) -> Card:
+    """The card of a model file; of several contexts where `model_settings.context` is 0.
 
+    `decode_settings`: those of the lookahead whose memory is counted.
     Raises ModelLoadError if the file cannot be read, UsageError if the settings contradict each other.
     """
     header = read_header(path)
-    check_rows(decoding, loading)
+    check_rows(decode_settings, model_settings)
     try:
-        model = LlamaModel(path, with_threads(loading), verbose=verbose, simulated=True)
+        model = LlamaModel(path, with_threads(model_settings), verbose=verbose, simulated=True)
     except ModelLoadError as error:
         return Card(path, header, problem=error.what)
     with model:
-        back = max_rollback(model, with_threads(loading))
+        back = max_rollback(model, with_threads(model_settings))
         notes = _notes(model, header, back)
         memory: list[Memory] = []
         try:
-            for tokens in _contexts(model, loading.context):
-                memory.append(_memory(model, replace(loading, context=tokens), decoding))
+            for tokens in _contexts(model, model_settings.context):
+                memory.append(_memory(model, replace(model_settings, context=tokens), decode_settings))
         except LacliError as error:
             if isinstance(error, ModelLoadError) and not memory:
                 return Card(path, header, model.description, problem=error.what)
@@ -141,14 +144,18 @@ def _contexts(model: LlamaModel, asked: int) -> list[int]:
     return sorted({*(tokens for tokens in CONTEXTS if tokens < whole), whole} - {0})
 
 
-def _memory(model: LlamaModel, loading: ModelSettings, decoding: DecodeSettings) -> Memory:
-    tokens, cache, plain = _buffers(model, loading, DecodeSettings(mode="plain"))
-    return Memory(tokens, cache, plain, None if model.chain_only else _buffers(model, loading, decoding)[2])
+def _memory(model: LlamaModel, model_settings: ModelSettings, decode_settings: DecodeSettings) -> Memory:
+    tokens, cache, plain = _buffers(model, model_settings, DecodeSettings(mode="plain"))
+    return Memory(
+        tokens, cache, plain, None if model.chain_only else _buffers(model, model_settings, decode_settings)[2]
+    )
 
 
-def _buffers(model: LlamaModel, loading: ModelSettings, decoding: DecodeSettings) -> tuple[int, float, float]:
+def _buffers(
+    model: LlamaModel, model_settings: ModelSettings, decode_settings: DecodeSettings
+) -> tuple[int, float, float]:
     """Cells of a context, and MiB of its cache and of its other buffers."""
-    with LlamaEngine(model, loading, decoding) as engine:
+    with LlamaEngine(model, model_settings, decode_settings) as engine:
         kinds = library().taken
         cache = sum(kinds.get(kind, 0.0) for kind in CACHES)
         return engine.cells, cache, sum(kinds.values()) - cache
@@ -214,7 +221,7 @@ def _has_system(template: ChatTemplate) -> bool:
     return PROBE in rendered
 
 
-def card_json(card: Card, loading: ModelSettings, decoding: DecodeSettings) -> dict[str, Any]:
+def card_json(card: Card, model_settings: ModelSettings, decode_settings: DecodeSettings) -> dict[str, Any]:
     """One object. *_mib: MiB. null: not known, or there is none."""
     header = card.header
     facts = {name: value or None for name, value in asdict(header).items()}
@@ -233,12 +240,12 @@ def card_json(card: Card, loading: ModelSettings, decoding: DecodeSettings) -> d
         "modes": list(card.modes),
         "notes": list(card.notes),
         "problem": card.problem or None,
-        "cache_type_k": loading.cache_type_k,
-        "cache_type_v": loading.cache_type_v,
-        "batch": loading.batch,
-        "window": decoding.window,
-        "ngram": decoding.ngram,
-        "guesses": decoding.guesses,
+        "cache_type_k": model_settings.cache_type_k,
+        "cache_type_v": model_settings.cache_type_v,
+        "batch": model_settings.batch,
+        "window": decode_settings.window,
+        "ngram": decode_settings.ngram,
+        "guesses": decode_settings.guesses,
         "memory": [_memory_json(each, header.weights / MIB) for each in card.memory],
     }
 
@@ -266,12 +273,12 @@ def _one_or_all(numbers: Sequence[int]) -> int | list[int] | None:
     return (numbers[0] if len(set(numbers)) == 1 else list(numbers)) if numbers else None
 
 
-def card_text(card: Card, loading: ModelSettings, decoding: DecodeSettings, width: int) -> str:
+def card_text(card: Card, model_settings: ModelSettings, decode_settings: DecodeSettings, width: int) -> str:
     """A line a fact, then a table of memory. `width`: columns of the terminal, 0 for none."""
     facts = [*_file_facts(card), *_chat_facts(card), *_mode_facts(card)]
     lines = [f"{name:10}  {printable(words)}" for name, words in facts if words]
     if card.memory:
-        lines += ["", *_memory_lines(card, loading, decoding, width)]
+        lines += ["", *_memory_lines(card, model_settings, decode_settings, width)]
     return "\n".join(_fitted(line, width) for line in lines)
 
 
@@ -338,7 +345,7 @@ def _mode_facts(card: Card) -> list[tuple[str, str]]:
     return [("modes", ", ".join(card.modes)), *(("", note) for note in card.notes)]
 
 
-def _memory_lines(card: Card, loading: ModelSettings, decoding: DecodeSettings, width: int) -> list[str]:
+def _memory_lines(card: Card, model_settings: ModelSettings, decode_settings: DecodeSettings, width: int) -> list[str]:
     """A row a context: its cache, its other buffers, and all of it with the weights."""
     weights = card.header.weights / MIB
     rows = [_memory_row(each, weights) for each in card.memory]
@@ -346,13 +353,13 @@ def _memory_lines(card: Card, loading: ModelSettings, decoding: DecodeSettings, 
     lines = columns(header, rows, right=range(len(header)))
     if 0 < width < len(INDENT) + len(lines[0]):
         lines = [", ".join(f"{name} {cell}" for name, cell in zip(header, row, strict=True)) for row in rows]
-    flags = f"-W {decoding.window} -N {decoding.ngram} -G {decoding.guesses}"
+    flags = f"-W {decode_settings.window} -N {decode_settings.ngram} -G {decode_settings.guesses}"
     lookahead = "" if card.memory[0].lookahead is None else f"; LOOKAHEAD: those of {flags}"
     return [
         f"memory      {memory_in_words(weights)} of weights, and what a context (-c) takes:",
         *(INDENT + line for line in lines),
-        f"{INDENT}CACHE: -ctk {loading.cache_type_k} -ctv {loading.cache_type_v}. ALL: with the weights.",
-        f"{INDENT}PLAIN: its buffers with -b {loading.batch}{lookahead}.",
+        f"{INDENT}CACHE: -ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}. ALL: with the weights.",
+        f"{INDENT}PLAIN: its buffers with -b {model_settings.batch}{lookahead}.",
     ]
 
 

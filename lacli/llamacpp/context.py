@@ -306,16 +306,16 @@ def _free_context(handle: Any, samplers: list[Any], _: LlamaModel) -> None:
         lib.llama_sampler_free(sampler)
 
 
-def max_rollback(model: LlamaModel, loading: ModelSettings) -> int:
+def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:
     """Guesses that the model can take back after a step: -1 for any number and trees, k for chains up to k."""
     if not model.chain_only:
         return -1
     # llama.cpp needs the rows of a way back and one more in one piece of a batch, and aborts otherwise.
-    most = min(MAX_ROLLBACK, loading.batch - 2)
+    most = min(MAX_ROLLBACK, model_settings.batch - 2)
     if most <= 0:
         return 0
     # Only a context knows whether llama.cpp can do it with this architecture.
-    smallest = replace(loading, context=CONTEXT_PAD, batch=min(loading.batch, CONTEXT_PAD))
+    smallest = replace(model_settings, context=CONTEXT_PAD, batch=min(model_settings.batch, CONTEXT_PAD))
     with LlamaEngine(model, smallest, DecodeSettings(mode="lookup", max_rollback=1), backend_greedy=False) as engine:
         return most if engine.max_rollback else 0
 

@@ -39,12 +39,14 @@ class Device(NamedTuple):
     is_integrated: bool = False
 
 
-def placements(wanted: ReplicaSettings, loading: ModelSettings, found: Sequence[Device]) -> tuple[Placement, ...]:
+def placements(
+    wanted: ReplicaSettings, model_settings: ModelSettings, found: Sequence[Device]
+) -> tuple[Placement, ...]:
     """The placement of each copy of the model, at least one; -sm, -ts and -mg hold for every copy.
 
     Raises UsageError for unknown names, for more identical devices than there are, and for contradictions.
     """
-    own = loading.placement.devices
+    own = model_settings.placement.devices
     if wanted.groups and own:
         raise UsageError("--device and --replicas both name devices", "--replicas A+B,C+D names those of every copy")
     groups: tuple[tuple[str, ...], ...] = (own,)
@@ -56,21 +58,21 @@ def placements(wanted: ReplicaSettings, loading: ModelSettings, found: Sequence[
         groups = (chosen(found),)
     placed = []
     for group in groups:
-        copy = replace(loading, placement=replace(loading.placement, devices=group))
+        copy = replace(model_settings, placement=replace(model_settings.placement, devices=group))
         whose = f"the copy on {'+'.join(group)}" if len(groups) > 1 else "the model"
         placed.append(settled(copy, found, whose).placement)
     return tuple(placed)
 
 
-def settled(loading: ModelSettings, found: Sequence[Device], whose: str = "the model") -> ModelSettings:
+def settled(model_settings: ModelSettings, found: Sequence[Device], whose: str = "the model") -> ModelSettings:
     """The settings with devices as ggml spells them. Raises UsageError if the devices found cannot follow them.
 
     `whose`: the copy's name in errors.
     """
-    devices = named(loading.placement.devices, found)
-    loading = replace(loading, placement=replace(loading.placement, devices=devices))
-    _check_split(loading, offloading(loading.placement, found), whose)
-    return loading
+    devices = named(model_settings.placement.devices, found)
+    model_settings = replace(model_settings, placement=replace(model_settings.placement, devices=devices))
+    _check_split(model_settings, offloading(model_settings.placement, found), whose)
+    return model_settings
 
 
 def named(names: Sequence[str], found: Sequence[Device], flag: str = "--device") -> tuple[str, ...]:
@@ -112,9 +114,9 @@ def offloading(placement: Placement, found: Sequence[Device]) -> tuple[str, ...]
     return () if [name.upper() for name in devices] == [CPU] else devices
 
 
-def _check_split(loading: ModelSettings, devices: tuple[str, ...], whose: str) -> None:
+def _check_split(model_settings: ModelSettings, devices: tuple[str, ...], whose: str) -> None:
     """Raise UsageError if llama.cpp would refuse that number of devices, or ignore a flag."""
-    placement = loading.placement
+    placement = model_settings.placement
     there = counted(len(devices), "device") if devices else "no GPU"
     if (several := len(placement.tensor_split)) > len(devices):
         raise UsageError(f"-ts has {counted(several, 'proportion')}, and {whose} has {there}", _numbered(devices))
@@ -126,7 +128,7 @@ def _check_split(loading: ModelSettings, devices: tuple[str, ...], whose: str) -
         raise UsageError(f"{flag} is for at most {MOST_DEVICES} devices, and there are {len(devices)}", "--device A,B")
     if tensors and not devices:
         raise UsageError("-sm tensor splits a model between GPUs", _numbered(devices))
-    if tensors and loading.flash_attention == "off":
+    if tensors and model_settings.flash_attention == "off":
         raise UsageError("-sm tensor needs flash attention", "leave -fa off out")
 
 

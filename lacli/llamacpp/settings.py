@@ -191,22 +191,22 @@ SMALLER: dict[ModeName, str] = {
 """Flags that make the steps of a mode smaller."""
 
 
-def fitted(decoding: DecodeSettings, loading: ModelSettings) -> DecodeSettings:
+def fitted(decode_settings: DecodeSettings, model_settings: ModelSettings) -> DecodeSettings:
     """Cut the steps of mode auto to the size of a batch."""
-    if decoding.mode != "auto":
-        return decoding
-    most = loading.batch
-    if decoding.ordered:
+    if decode_settings.mode != "auto":
+        return decode_settings
+    most = model_settings.batch
+    if decode_settings.ordered:
         # The accepted part is decoded again in front of the next step.
-        most = min((most + 1) // 2, most + 1 - decoding.min_outputs)
-    return replace(decoding, auto_rows=max(min(decoding.auto_rows, most), 1))
+        most = min((most + 1) // 2, most + 1 - decode_settings.min_outputs)
+    return replace(decode_settings, auto_rows=max(min(decode_settings.auto_rows, most), 1))
 
 
-def check_rows(decoding: DecodeSettings, loading: ModelSettings) -> None:
+def check_rows(decode_settings: DecodeSettings, model_settings: ModelSettings) -> None:
     """Raise UsageError if a step can be larger than a batch."""
-    if (rows := decoding.max_rows) > loading.batch:
-        smaller = f" or a smaller {SMALLER[decoding.mode]}" if decoding.mode in SMALLER else ""
-        raise UsageError(f"a step has up to {rows} rows and -b is {loading.batch}", f"-b {rows}{smaller}")
+    if (rows := decode_settings.max_rows) > model_settings.batch:
+        smaller = f" or a smaller {SMALLER[decode_settings.mode]}" if decode_settings.mode in SMALLER else ""
+        raise UsageError(f"a step has up to {rows} rows and -b is {model_settings.batch}", f"-b {rows}{smaller}")
 
 
 @dataclass(frozen=True)
@@ -248,25 +248,25 @@ EXACT_REPACKED = {"iq4_nl"}
 
 
 def strict_settings(
-    loading: ModelSettings, decoding: DecodeSettings, types: frozenset[str], *, on_gpu: bool
+    model_settings: ModelSettings, decode_settings: DecodeSettings, types: frozenset[str], *, on_gpu: bool
 ) -> tuple[ModelSettings, DecodeSettings]:
     """Make settings strict for weights of these `types` (ggml's names). Raises UsageError where they contradict it."""
     if on_gpu:
         raise UsageError("--strict holds on the CPU only", "-ngl 0 computes there; lacli check tells what differs")
-    if loading.flash_attention == "off":
+    if model_settings.flash_attention == "off":
         raise UsageError("--strict needs flash attention", "leave -fa off out")
-    repack = loading.repack and not types & REPACKED
+    repack = model_settings.repack and not types & REPACKED
     one_row_differs = types & FLOATS or (types & EXACT_REPACKED and not repack)
-    loading = replace(
-        loading,
+    model_settings = replace(
+        model_settings,
         flash_attention="on",
-        cache_type_k=_exact(loading.cache_type_k),
-        cache_type_v=_exact(loading.cache_type_v),
+        cache_type_k=_exact(model_settings.cache_type_k),
+        cache_type_v=_exact(model_settings.cache_type_v),
         # ggml-cpu/tiled has another kernel for 8 rows and more of these.
         tiled=not any(name.endswith("_K") or (name.startswith("iq") and name != "iq4_nl") for name in types),
         repack=repack,
     )
-    return loading, replace(decoding, ordered=True, min_outputs=2 if one_row_differs else 1)
+    return model_settings, replace(decode_settings, ordered=True, min_outputs=2 if one_row_differs else 1)
 
 
 def check_draws(sampling: SamplingSettings) -> None:

@@ -97,8 +97,8 @@ def open_context(settings: ChildSettings) -> Context:
         from lacli.llamacpp.rpc import register
 
         register(settings.rpc)
-    model = LlamaModel(settings.path, settings.loading, verbose=settings.verbose)
-    return LlamaEngine(model, settings.loading, settings.decoding, backend_greedy=settings.backend_greedy)
+    model = LlamaModel(settings.path, settings.model_settings, verbose=settings.verbose)
+    return LlamaEngine(model, settings.model_settings, settings.decode_settings, backend_greedy=settings.backend_greedy)
 
 
 def serve(file: BufferedRWPair, opens: Open) -> None:

@@ -43,28 +43,28 @@ class ReplicaPlan:
     """Plan of one copy. `name`: for messages. `rpc`: servers whose devices it needs. `apart`: in a child process."""
 
     name: str
-    loading: ModelSettings
+    model_settings: ModelSettings
     rpc: tuple[str, ...] = ()
     apart: bool = False
 
 
-def planned(wanted: ReplicaSettings, loading: ModelSettings) -> list[ReplicaPlan]:
+def planned(wanted: ReplicaSettings, model_settings: ModelSettings) -> list[ReplicaPlan]:
     """Plan the `wanted` copies; by default one, placed by llama.cpp itself.
 
     Raises UsageError for unknown devices, LacliError for servers that do not answer.
     """
     if wanted == replace(ReplicaSettings(), limit_s=wanted.limit_s):
-        return [ReplicaPlan("", loading)]
+        return [ReplicaPlan("", model_settings)]
     remote: Sequence[Device] = ()
     if wanted.rpc:
         from lacli.llamacpp.rpc import remote_devices
 
         remote = remote_devices(wanted.rpc, wanted.limit_s)
     there = [*devices(), *remote]
-    places = placements(wanted, loading, there)
+    places = placements(wanted, model_settings, there)
     on_cpu = sum(place.devices == (CPU,) for place in places)
     copies = [
-        _copy(place, name, wanted, shared_threads(loading, on_cpu), remote)
+        _copy(place, name, wanted, shared_threads(model_settings, on_cpu), remote)
         for place, name in zip(places, _names(places, there), strict=True)
     ]
     servers = [server for copy in copies for server in copy.rpc]
@@ -77,15 +77,15 @@ def planned(wanted: ReplicaSettings, loading: ModelSettings) -> list[ReplicaPlan
 
 
 def _copy(
-    place: Placement, name: str, wanted: ReplicaSettings, loading: ModelSettings, remote: Sequence[Device]
+    place: Placement, name: str, wanted: ReplicaSettings, model_settings: ModelSettings, remote: Sequence[Device]
 ) -> ReplicaPlan:
     used = {device.description for device in remote if device.name in place.devices}
     servers = tuple(server for server in wanted.rpc if server in used)
     # A child process numbers only the devices of its own servers.
     there = [device.name for device in remote if device.description in used]
     renamed = tuple(f"{RPC}{there.index(each)}" if each in there else each for each in place.devices)
-    loading = replace(loading, placement=replace(place, devices=renamed))
-    return ReplicaPlan(name, loading, servers, apart=bool(servers) or wanted.isolate)
+    model_settings = replace(model_settings, placement=replace(place, devices=renamed))
+    return ReplicaPlan(name, model_settings, servers, apart=bool(servers) or wanted.isolate)
 
 
 def _names(places: Sequence[Placement], found: Sequence[Device]) -> Iterator[str]:
@@ -102,10 +102,10 @@ def _computing(place: Placement, found: Sequence[Device]) -> tuple[str, ...]:
 
 def _idle(copies: Sequence[ReplicaPlan], wanted: ReplicaSettings) -> Iterator[str]:
     """Notes on copies that gain nothing, and on servers without work."""
-    if len(copies) > 1 and all(copy.loading.placement.devices == (CPU,) for copy in copies):
+    if len(copies) > 1 and all(copy.model_settings.placement.devices == (CPU,) for copy in copies):
         yield "all copies compute on one processor, which gains nothing"
     used = {server for copy in copies for server in copy.rpc}
-    if used and copies[0].loading.gpu_layers == 0:
+    if used and copies[0].model_settings.gpu_layers == 0:
         yield "-ngl 0 leaves all layers to this machine's processor: nothing goes to --rpc's servers"
     elif idle := [server for server in wanted.rpc if server not in used]:
         yield f"no copy uses the RPC server at {' and '.join(idle)}"
@@ -114,7 +114,7 @@ def _idle(copies: Sequence[ReplicaPlan], wanted: ReplicaSettings) -> Iterator[st
 def _with(copy: ReplicaPlan, flash_attention: Switch | None) -> ReplicaPlan:
     if flash_attention is None:
         return copy
-    return replace(copy, loading=replace(copy.loading, flash_attention=flash_attention))
+    return replace(copy, model_settings=replace(copy.model_settings, flash_attention=flash_attention))
 
 
 class Copies(Closing):
@@ -125,12 +125,12 @@ class Copies(Closing):
     """
 
     def __init__(
-        self, path: Path, loading: ModelSettings, wanted: ReplicaSettings | None = None, *, verbose: bool = False
+        self, path: Path, model_settings: ModelSettings, wanted: ReplicaSettings | None = None, *, verbose: bool = False
     ) -> None:
         self._wanted = wanted or ReplicaSettings()
         self._path = path
-        self._whole = loading
-        self._copies = planned(self._wanted, loading)
+        self._whole = model_settings
+        self._copies = planned(self._wanted, model_settings)
         self._models: dict[Placement, LlamaModel] = {}
         self._verbose = verbose
         self._notes = [*_idle(self._copies, self._wanted)]
@@ -138,16 +138,16 @@ class Copies(Closing):
         self._gone = False
         first = next((copy for copy in self._copies if not copy.apart), None)
         if first:
-            self.model = self._model(first.loading)
+            self.model = self._model(first.model_settings)
         else:
-            here = replace(loading, placement=Placement((CPU,)))
+            here = replace(model_settings, placement=Placement((CPU,)))
             self.model = LlamaModel(path, here, verbose=verbose, simulated=True)
 
     @property
-    def loading(self) -> ModelSettings:
+    def model_settings(self) -> ModelSettings:
         """Settings of the first copy, with the threads of all copies while no other one is open."""
         shared = len(self.contexts) > 1
-        return self._copies[0].loading if shared else self._with_all_threads(self._copies[0])
+        return self._copies[0].model_settings if shared else self._with_all_threads(self._copies[0])
 
     @property
     def names(self) -> list[str]:
@@ -171,7 +171,7 @@ class Copies(Closing):
         lost = [isinstance(context, RemoteEngine) and context.lost for context in contexts]
         return all(lost) if lost else self._gone
 
-    def open(self, decoding: DecodeSettings, *, backend_greedy: bool | None) -> Context:
+    def open(self, decode_settings: DecodeSettings, *, backend_greedy: bool | None) -> Context:
         """Open a context of each copy in place of the open ones, and return the first.
 
         Without branches only one is opened. A copy that fails to open is left out; if all do, raises the first one's
@@ -181,10 +181,10 @@ class Copies(Closing):
         self._close_contexts()
         failed: dict[str, LacliError] = {}
         for copy in self._copies:
-            if not self.contexts or decoding.sequences > 1:
+            if not self.contexts or decode_settings.sequences > 1:
                 try:
                     self._check_servers(copy)
-                    self.contexts[copy.name] = self._context(copy, decoding, backend_greedy)
+                    self.contexts[copy.name] = self._context(copy, decode_settings, backend_greedy)
                 except LacliError as error:
                     failed[copy.name] = error
         if not self.contexts:
@@ -196,7 +196,7 @@ class Copies(Closing):
         self._gone = False
         first = next(iter(self.contexts))
         if len(self._copies) > len(self.contexts):
-            self._notes.append(f"mode {decoding.mode} {ALONE}: {first} decodes alone")
+            self._notes.append(f"mode {decode_settings.mode} {ALONE}: {first} decodes alone")
         return self.contexts[first]
 
     def more(
@@ -222,11 +222,11 @@ class Copies(Closing):
         notes, self._notes = self._notes, []
         return notes
 
-    def suits(self, decoding: DecodeSettings, *, raw_logits: bool) -> bool:
+    def suits(self, decode_settings: DecodeSettings, *, raw_logits: bool) -> bool:
         """True if these settings can decode in the open contexts and need no further ones."""
-        if decoding.sequences > 1 and len(self.contexts) < len(self._copies):
+        if decode_settings.sequences > 1 and len(self.contexts) < len(self._copies):
             return False
-        return all(context.suits(decoding, raw_logits=raw_logits) for context in self.contexts.values())
+        return all(context.suits(decode_settings, raw_logits=raw_logits) for context in self.contexts.values())
 
     def keep_first(self, why: str) -> None:
         """Drop all copies but the first. `why`: for the note."""
@@ -261,25 +261,31 @@ class Copies(Closing):
         for model in {self.model, *self._models.values()}:
             model.close()
 
-    def _context(self, copy: ReplicaPlan, decoding: DecodeSettings | Capacity, backend_greedy: bool | None) -> Context:
-        if decoding.sequences == 1 or not self._copies[1:]:
-            copy = replace(copy, loading=self._with_all_threads(copy))
+    def _context(
+        self, copy: ReplicaPlan, decode_settings: DecodeSettings | Capacity, backend_greedy: bool | None
+    ) -> Context:
+        if decode_settings.sequences == 1 or not self._copies[1:]:
+            copy = replace(copy, model_settings=self._with_all_threads(copy))
         if not copy.apart:
-            return LlamaEngine(self._model(copy.loading), copy.loading, decoding, backend_greedy=backend_greedy)
-        if copy.rpc and not (decoding.recycles and self.model.vocabulary > FETCHED_WHOLE):
+            return LlamaEngine(
+                self._model(copy.model_settings), copy.model_settings, decode_settings, backend_greedy=backend_greedy
+            )
+        if copy.rpc and not (decode_settings.recycles and self.model.vocabulary > FETCHED_WHOLE):
             # llama.cpp fetches choices from a server row by row, but all rows' logits at once.
             backend_greedy = False
         limit_s, verbose = self._wanted.limit_s, self._verbose
         return RemoteEngine(
-            ChildSettings(self._path, copy.loading, decoding, backend_greedy, copy.rpc, limit_s, copy.name, verbose)
+            ChildSettings(
+                self._path, copy.model_settings, decode_settings, backend_greedy, copy.rpc, limit_s, copy.name, verbose
+            )
         )
 
     def _with_all_threads(self, copy: ReplicaPlan) -> ModelSettings:
         """The copy's settings with the threads of all copies, for use while the others are idle."""
-        return replace(copy.loading, threads=self._whole.threads, threads_batch=self._whole.threads_batch)
+        return replace(copy.model_settings, threads=self._whole.threads, threads_batch=self._whole.threads_batch)
 
-    def _model(self, loading: ModelSettings) -> LlamaModel:
+    def _model(self, model_settings: ModelSettings) -> LlamaModel:
         """The weights on a copy's devices, shared by all copies on the same ones."""
-        if loading.placement not in self._models:
-            self._models[loading.placement] = LlamaModel(self._path, loading, verbose=self._verbose)
-        return self._models[loading.placement]
+        if model_settings.placement not in self._models:
+            self._models[model_settings.placement] = LlamaModel(self._path, model_settings, verbose=self._verbose)
+        return self._models[model_settings.placement]

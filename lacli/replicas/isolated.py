@@ -46,8 +46,8 @@ class ChildSettings:
     """
 
     path: Path
-    loading: ModelSettings
-    decoding: DecodeSettings | Capacity
+    model_settings: ModelSettings
+    decode_settings: DecodeSettings | Capacity
     backend_greedy: bool | None
     rpc: tuple[str, ...] = ()
     limit_s: float = 60.0

@@ -44,8 +44,9 @@ class Session(Closing):
     """A model ready to answer; use it in `with`, or close it. A closed session raises LacliError.
 
     It gives one answer at a time; what would decode beside it raises LacliError, in every thread.
-    `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run). `warnings`:
-    those of them that say what the answer does not keep to. `prompts`: writes prompts as the chat template does.
+    `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run).
+    `warnings`: those of them that say what the answer does not keep to. `prompts`: writes prompts as the chat template
+    does.
     `sampler`: what tokens are drawn with, or None where the most probable ones are taken.
     """
 
@@ -90,7 +91,7 @@ class Session(Closing):
         with ExitStack() as stack:
             self.copies = stack.enter_context(Copies(path, model_settings, replicas, verbose=verbose))
             self.model = self.copies.model
-            self.model_settings = self.copies.loading
+            self.model_settings = self.copies.model_settings
             self.prompts = self._prompts(template, template_variables or {})
             decode_settings = self._restricted(decode_settings)
             self.notes += source_notes(decode_settings, texts=self._past_texts is not None)
@@ -299,7 +300,7 @@ class Session(Closing):
         try:
             return self.copies.open(settings, backend_greedy=False if self.sampler else None)
         finally:
-            self.model_settings = self.copies.loading
+            self.model_settings = self.copies.model_settings
             self.notes += self.copies.take_notes()
 
     def _change_contexts(

@@ -233,8 +233,8 @@ def test_a_model_of_another_name_is_not_even_read(state: Path, tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    loading = ModelSettings(context=256, threads=1, threads_batch=1, gpu_layers=0)
-    with load(model_settings=loading, decode_settings=DecodeSettings(mode="auto")) as session:
+    model_settings = ModelSettings(context=256, threads=1, threads_batch=1, gpu_layers=0)
+    with load(model_settings=model_settings, decode_settings=DecodeSettings(mode="auto")) as session:
         yield session
 
 

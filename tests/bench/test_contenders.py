@@ -126,8 +126,10 @@ def contenders_plain(session: Session) -> tuple[int, ...]:
 
 def test_a_sampled_benchmark_draws_plain_decodings_text_in_every_mode() -> None:
     strict = DecodeSettings(mode="plain", strict=True)
-    loading = replace(LOADING, flash_attention="auto")
-    with load(model_settings=loading, decode_settings=strict, sampling=SamplingSettings(temp=0.8, seed=5)) as session:
+    model_settings = replace(LOADING, flash_attention="auto")
+    with load(
+        model_settings=model_settings, decode_settings=strict, sampling=SamplingSettings(temp=0.8, seed=5)
+    ) as session:
         chosen = with_plain([Point(replace(session.settings, mode="lookup"))])
         with Contexts(session, chosen) as contexts:
             plain, lookup = (each.answer(exchange(session)) for each in contenders(session, contexts, chosen))

@@ -166,11 +166,11 @@ def test_labels_say_what_is_swept_and_are_distinct() -> None:
 def test_a_point_that_cannot_run_is_skipped_with_the_reason(
     axes: tuple[Any, ...], batch: int, left: list[tuple[str, int, int, int]], skipped: Skipped
 ) -> None:
-    found, reasons = swept(*axes, loading=ModelSettings(batch=batch))
+    found, reasons = swept(*axes, model_settings=ModelSettings(batch=batch))
     assert (sizes(found), reasons) == (left, [skipped])
 
 
 def test_auto_takes_what_a_small_batch_has_and_lookahead_is_skipped() -> None:
-    found, skipped = swept(["lookahead", "auto"], loading=ModelSettings(batch=8))
+    found, skipped = swept(["lookahead", "auto"], model_settings=ModelSettings(batch=8))
     assert [(point.settings.mode, point.settings.auto_rows) for point in found] == [("auto", 8)]
     assert len(skipped) == 1 and "and -b is 8" in skipped[0].reason

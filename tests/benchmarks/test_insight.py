@@ -100,7 +100,7 @@ def test_the_ablation_has_the_nine_rows_of_the_papers_table_3() -> None:
 
 
 def test_rows_of_the_ablation_that_do_not_fit_into_a_batch_are_left_out_with_their_reasons() -> None:
-    found, skipped = table3(loading=ModelSettings(batch=40))
+    found, skipped = table3(model_settings=ModelSettings(batch=40))
     assert [point.label[0] for point in found] == list("123")
     assert [each.label[0] for each in skipped] == list("456789")
     assert all("-b is 40" in each.reason for each in skipped)

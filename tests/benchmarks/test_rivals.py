@@ -73,10 +73,10 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def opened(
-    name: str, *, patience: Patience | None = None, loading: ModelSettings = LOADING, offloaded: bool = True
+    name: str, *, patience: Patience | None = None, model_settings: ModelSettings = LOADING, offloaded: bool = True
 ) -> Program | Server:
     (rival,) = find_rivals([name])
-    return rival.open(MODEL, loading, offloaded=offloaded, patience=patience or Patience(60, 60))
+    return rival.open(MODEL, model_settings, offloaded=offloaded, patience=patience or Patience(60, 60))
 
 
 def answered(name: str, limit: int = 30, **options: Any) -> RivalRun:
@@ -119,7 +119,7 @@ def test_programs_get_the_prompt_as_it_is_and_lacli_s_own_settings(make: Make, n
 
 def test_where_lacli_computes_on_the_cpu_so_must_they(make: Make) -> None:
     fake = make("llama-lookup", log=LOOKUP_LOG)
-    answered("llama-lookup", offloaded=False, loading=replace(LOADING, flash_attention="auto", repack=False))
+    answered("llama-lookup", offloaded=False, model_settings=replace(LOADING, flash_attention="auto", repack=False))
     given = flags(fake.calls[0]["arguments"])
     assert (given["-ngl"], given["--device"], given["-fa"]) == ("0", "none", "off")
     assert "--no-repack" in given
@@ -246,7 +246,7 @@ def test_a_server_from_before_such_speculation_is_said(make: Make) -> None:
 
 
 def test_a_server_gets_token_ids_and_its_first_token_is_not_counted(make: Make) -> None:
-    fake = make("llama-server", help=HELP, reply=REPLY, loading=2)
+    fake = make("llama-server", help=HELP, reply=REPLY, model_settings=2)
     run = answered("llama-server:ngram-simple")
     assert (run.tokens, run.accepted, run.steps, run.drafted) == (4, 1, 3, 9)
     assert (run.seconds, run.prompt_tokens, run.prompt_s) == (2.0, 3, 0.25)
@@ -338,16 +338,16 @@ def test_a_port_that_somebody_took_meanwhile_is_said(make: Make, monkeypatch: py
 def test_the_real_programs_say_what_plain_decoding_says(name: str) -> None:
     if not shutil.which(name):
         pytest.skip(f"{name} is not on PATH")
-    loading = ModelSettings(context=512, threads=1, threads_batch=1, gpu_layers=0)
+    model_settings = ModelSettings(context=512, threads=1, threads_batch=1, gpu_layers=0)
     question, limit = "Show me the source code of `textwrap.dedent`.", 24
-    with load(decode_settings=DecodeSettings(mode="plain"), model_settings=loading) as session:
+    with load(decode_settings=DecodeSettings(mode="plain"), model_settings=model_settings) as session:
         prompt = session.prompt(question)
         text = b"".join(session.model.piece(token, special=True) for token in prompt).decode()
         generation = session.generate(prompt, limit)
         plain = "".join(piece.text for piece in generation)
         tokens = tuple(generation.answer().tokens)
     for rival in find_rivals([name]):
-        with rival.open(demo_model(), loading, offloaded=False) as program:
+        with rival.open(demo_model(), model_settings, offloaded=False) as program:
             run = program.answer(text, prompt, limit)
         said = Trial(run.ids, run.text, run.tokens, run.steps, None, None, 0, 1.0, 1.0, 1.0, own_limit=True)
         assert said.same(Trial(tokens, plain, len(tokens), 1, 1, 0, 0, 1.0, 1.0, 1.0)), rival.name

@@ -416,9 +416,9 @@ def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) ->
 def test_what_fits_into_the_context_keeps_it(chat: Chat) -> None:
     said(chat.ask(QUESTION))
     used = chat.used
-    for decoding in (DecodeSettings(mode="lookup"), replace(SMALL, window=2), PLAIN):
-        assert chat.change(ChatSettings(decoding, max_tokens=12)) == ""
-        assert chat.used == used and chat.settings.decode_settings == decoding
+    for decode_settings in (DecodeSettings(mode="lookup"), replace(SMALL, window=2), PLAIN):
+        assert chat.change(ChatSettings(decode_settings, max_tokens=12)) == ""
+        assert chat.used == used and chat.settings.decode_settings == decode_settings
     said(chat.ask(NEXT))
     assert chat.turns[1].statistics.reused_tokens == used - 1
 
@@ -519,9 +519,11 @@ def test_a_thought_that_the_prompt_opened_and_ctrl_c_cut_off_leaves_the_history(
         assert content == f"<think>\n{chat.turns[-1].text}\n</think>\n\n" and answer_of(content) == ""
 
 
-@pytest.mark.parametrize("decoding", [SMALL, DecodeSettings(mode="lookup"), JACOBI, PLAIN], ids=lambda each: each.mode)
-def test_each_turn_is_a_fresh_run_of_the_same_tokens(decoding: DecodeSettings) -> None:
-    with opened(decoding) as session, LlamaEngine(session.model, LOADING, PLAIN) as plain_engine:
+@pytest.mark.parametrize(
+    "decode_settings", [SMALL, DecodeSettings(mode="lookup"), JACOBI, PLAIN], ids=lambda each: each.mode
+)
+def test_each_turn_is_a_fresh_run_of_the_same_tokens(decode_settings: DecodeSettings) -> None:
+    with opened(decode_settings) as session, LlamaEngine(session.model, LOADING, PLAIN) as plain_engine:
         watched, chat = Watched(session), chat_on(session)
         fresh = Decoder(plain_engine, PLAIN)
         differences = []
@@ -606,13 +608,13 @@ def test_a_message_larger_than_the_context_is_refused_and_the_chat_goes_on() -> 
         assert said(chat.ask(QUESTION))
 
 
-@pytest.mark.parametrize("decoding", [SMALL, PLAIN], ids=lambda each: each.mode)
-def test_a_shifted_context_goes_on_and_keeps_the_system_prompt(decoding: DecodeSettings) -> None:
+@pytest.mark.parametrize("decode_settings", [SMALL, PLAIN], ids=lambda each: each.mode)
+def test_a_shifted_context_goes_on_and_keeps_the_system_prompt(decode_settings: DecodeSettings) -> None:
     endless = SamplingSettings(ignore_eos=True)
-    with opened(decoding, endless, context=256) as session:
+    with opened(decode_settings, endless, context=256) as session:
         chat = Chat(
             session,
-            ChatSettings(decoding, endless, 300),
+            ChatSettings(decode_settings, endless, 300),
             Conversation("You are a careful programmer."),
             context_shift=True,
         )
@@ -632,6 +634,6 @@ def test_a_chat_that_shifts_cannot_be_strict() -> None:
 
 
 def test_a_cache_with_quantised_keys_is_not_shifted() -> None:
-    loading = replace(LOADING, cache_type_k="q8_0")
-    with Session(demo_model(), loading, PLAIN, SamplingSettings()) as session:
+    model_settings = replace(LOADING, cache_type_k="q8_0")
+    with Session(demo_model(), model_settings, PLAIN, SamplingSettings()) as session:
         assert "-ctk" in chat_on(session, context_shift=True).notes[0]

@@ -318,9 +318,9 @@ def test_a_log_that_ends_is_said_once_and_the_chat_goes_on(streams: Streams) -> 
 def test_a_context_is_made_whole_whatever_is_pressed(
     streams: Streams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoding = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
-    write_chat(tmp_path / "chat", SavedChat(settings=ChatSettings(replace(decoding, window=43), max_tokens=5)))
-    with load(model_settings=ModelSettings(context=256, threads=1), decode_settings=decoding) as session:
+    decode_settings = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
+    write_chat(tmp_path / "chat", SavedChat(settings=ChatSettings(replace(decode_settings, window=43), max_tokens=5)))
+    with load(model_settings=ModelSettings(context=256, threads=1), decode_settings=decode_settings) as session:
         made = session._open_contexts
 
         def pressed(settings: DecodeSettings) -> object:
@@ -328,7 +328,7 @@ def test_a_context_is_made_whole_whatever_is_pressed(
             return made(settings)
 
         monkeypatch.setattr(session, "_open_contexts", pressed)
-        chat = Chat(session, ChatSettings(decoding, max_tokens=5), Conversation())
+        chat = Chat(session, ChatSettings(decode_settings, max_tokens=5), Conversation())
         lines: list[Line] = ["hello", f"/load {tmp_path}/chat", "hello", "/mode plain", "/regen"]
         repl_of(chat, Screen()).run(Typed(lines))
     assert "for 46 sequences" in streams.words and "stopped" not in streams.words

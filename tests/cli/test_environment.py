@@ -208,8 +208,8 @@ def test_every_flag_changes_the_settings_of_a_run(parameter: Any) -> None:
 
 
 def test_a_window_of_the_environment_counts_as_chosen_beside_a_preset() -> None:
-    decoding = found(DecodeSettings, settings_of_run("--preset", "code", LACLI_WINDOW="3"))
-    assert (decoding.window, decoding.ngram) == (3, 6)
+    decode_settings = found(DecodeSettings, settings_of_run("--preset", "code", LACLI_WINDOW="3"))
+    assert (decode_settings.window, decode_settings.ngram) == (3, 6)
 
 
 def refused(*arguments: str, **env: str) -> str:

@@ -22,9 +22,9 @@ def typed(*arguments: str) -> tuple[ModelSettings, ReplicaSettings]:
     """What a command with both groups gets."""
     got: list[tuple[ModelSettings, ReplicaSettings]] = []
 
-    @with_groups(loading=model_group, wanted=replica_group)
-    def command(*, loading: ModelSettings, wanted: ReplicaSettings) -> None:
-        got.append((loading, wanted))
+    @with_groups(model_settings=model_group, wanted=replica_group)
+    def command(*, model_settings: ModelSettings, wanted: ReplicaSettings) -> None:
+        got.append((model_settings, wanted))
 
     app = typer.Typer()
     app.command()(command)
@@ -39,8 +39,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_flags_nothing_is_decided() -> None:
-    loading, wanted = typed()
-    assert (loading.placement, wanted) == (Placement(), ReplicaSettings())
+    model_settings, wanted = typed()
+    assert (model_settings.placement, wanted) == (Placement(), ReplicaSettings())
 
 
 @pytest.mark.usefixtures("machine")

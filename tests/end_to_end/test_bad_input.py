@@ -260,10 +260,10 @@ def test_choices_made_where_the_logits_are_are_looked_at_too(
     path.write_bytes(tiny.read_bytes())
     norm = next(each.data for each in gguf.GGUFReader(path, "r+").tensors if each.name == "output_norm.weight")
     norm[:] = value
-    loading = ModelSettings(context=256, threads=1, gpu_layers=0)
+    model_settings = ModelSettings(context=256, threads=1, gpu_layers=0)
     with (
-        LlamaModel(path, loading) as model,
-        LlamaEngine(model, loading, DecodeSettings(mode=mode), backend_greedy=True) as engine,
+        LlamaModel(path, model_settings) as model,
+        LlamaEngine(model, model_settings, DecodeSettings(mode=mode), backend_greedy=True) as engine,
     ):
         assert engine.decode(from_tokens([5], 0)) and engine.decode(from_tree(Tree(5), 1))
         with pytest.raises(LacliError, match="NaN or infinite"):

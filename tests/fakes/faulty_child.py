@@ -124,8 +124,8 @@ class Toy:
 
 def open_toy(settings: ChildSettings) -> Context:
     LOADING.get(settings.name, lambda: None)()
-    decoding = settings.decoding
-    engine = open_context(settings) if settings.name == "aborts" else FakeEngine(sequences=decoding.sequences)
+    decode_settings = settings.decode_settings
+    engine = open_context(settings) if settings.name == "aborts" else FakeEngine(sequences=decode_settings.sequences)
     return cast(Context, Toy(settings, engine))
 
 

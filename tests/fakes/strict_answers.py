@@ -35,11 +35,11 @@ SHORT = (MODES[0], MODES[3])
 def main() -> None:
     """On several threads, which wait for one another on a busy machine, one short answer in two modes is enough."""
     threads = int(sys.argv[2])
-    loading = ModelSettings(context=1024, gpu_layers=0, threads=threads)
+    model_settings = ModelSettings(context=1024, gpu_layers=0, threads=threads)
     modes, questions, limit = (MODES, QUESTIONS, 32) if threads == 1 else (SHORT, QUESTIONS[1:2], 12)
     found = []
-    for decoding in modes:
-        with Session(Path(sys.argv[1]), loading, decoding, SamplingSettings(seed=7, temp=1.0)) as session:
+    for decode_settings in modes:
+        with Session(Path(sys.argv[1]), model_settings, decode_settings, SamplingSettings(seed=7, temp=1.0)) as session:
             found.append([answer.tokens for answer in generate(session, questions, max_tokens=limit)])
     json.dump(found, sys.stdout)
 

@@ -34,8 +34,10 @@ TASKS = ("Explain {}.", "Show me the source code of {}.", "Write a function like
 TURNS = [task.format(name) for task in TASKS for name in NAMES]
 
 
-def opened(decoding: DecodeSettings = SMALL, sampling: SamplingSettings | None = None, context: int = 0) -> Session:
-    return Session(demo_model(), replace(LOADING, context=context), decoding, sampling or SamplingSettings())
+def opened(
+    decode_settings: DecodeSettings = SMALL, sampling: SamplingSettings | None = None, context: int = 0
+) -> Session:
+    return Session(demo_model(), replace(LOADING, context=context), decode_settings, sampling or SamplingSettings())
 
 
 def chat_on(session: Session, limit: int = 12, sampling: SamplingSettings | None = None, **more: bool) -> Chat:

@@ -51,23 +51,25 @@ def demo() -> Card:
 
 @pytest.mark.parametrize("kind", ["demo", *WRITERS])
 @pytest.mark.parametrize(
-    "loading",
+    "model_settings",
     [replace(CPU, context=1024), replace(CPU, context=300, batch=64), replace(CPU, context=512, cache_type_k="f32")],
 )
-def test_the_memory_is_what_contexts_take_when_they_are_made(kind: str, loading: ModelSettings, path: Path) -> None:
+def test_the_memory_is_what_contexts_take_when_they_are_made(
+    kind: str, model_settings: ModelSettings, path: Path
+) -> None:
     if kind == "demo":
         path = demo_model()
     else:
         WRITERS[kind](path)
     small = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
-    (memory,) = make_card(path, loading, small).memory
-    with LlamaModel(path, loading) as model:
-        with LlamaEngine(model, loading, DecodeSettings(mode="plain")) as engine:
+    (memory,) = make_card(path, model_settings, small).memory
+    with LlamaModel(path, model_settings) as model:
+        with LlamaEngine(model, model_settings, DecodeSettings(mode="plain")) as engine:
             assert memory.tokens == engine.cells
             assert memory.cache + memory.plain == pytest.approx(engine.memory, abs=0.02)
         assert (memory.lookahead is None) is bool(model.chain_only)
         if memory.lookahead is not None:
-            with LlamaEngine(model, loading, small) as engine:
+            with LlamaEngine(model, model_settings, small) as engine:
                 assert memory.cache + memory.lookahead == pytest.approx(engine.memory, abs=0.02)
 
 

@@ -249,14 +249,14 @@ def test_a_hybrid_models_text_is_plains_whatever_is_accepted_of_its_chains(
 def test_a_full_context_of_a_hybrid_model_is_as_in_plain_decoding(
     keep: int | None, lfm2: LlamaModel, asked: list[list[int]]
 ) -> None:
-    loading = replace(ON_ONE_THREAD, context=256)
+    model_settings = replace(ON_ONE_THREAD, context=256)
     texts = []
     for chosen in (
         PLAIN,
         DecodeSettings(mode="lookup", max_rollback=MAX_ROLLBACK),
         DecodeSettings(mode="jacobi", max_rollback=5),
     ):
-        with Endless(lfm2, loading, chosen) as engine:
+        with Endless(lfm2, model_settings, chosen) as engine:
             steps = Decoder(engine, chosen).generate(asked[1], 300, n_keep=keep)
             texts.append([token for step in steps for token in step.tokens])
     assert texts[1] == texts[2] == texts[0]
@@ -357,10 +357,10 @@ def test_strict_decodes_a_hybrid_model_plainly(lfm2_path: Path) -> None:
 def test_small_batches_hold_shorter_chains_and_llama_cpp_survives_them(
     batch: int, back: int, lfm2_path: Path, beside: Comparison, asked: list[list[int]]
 ) -> None:
-    loading = replace(ON_ONE_THREAD, batch=batch)
+    model_settings = replace(ON_ONE_THREAD, batch=batch)
     chosen = DecodeSettings(mode="lookup", lookup_draft=1)
-    with load(lfm2_path, model_settings=loading, decode_settings=chosen) as session:
-        assert max_rollback(session.model, loading) == back
+    with load(lfm2_path, model_settings=model_settings, decode_settings=chosen) as session:
+        assert max_rollback(session.model, model_settings) == back
         assert (session.settings.mode, max(session.settings.max_rollback, 0)) == ("lookup" if back else "plain", back)
         answer = session.generate(asked[1], 20)
         assert list(answer)

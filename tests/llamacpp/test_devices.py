@@ -50,7 +50,7 @@ FOUR = [*map(card, range(4)), PROCESSOR]
 LOADING = ModelSettings()
 
 
-def loading(
+def model_settings(
     *devices: str,
     sm: SplitMode = "layer",
     ts: tuple[float, ...] = (),
@@ -71,7 +71,7 @@ def test_nothing_asked_is_one_copy_where_llama_cpp_puts_it() -> None:
 
 
 def test_the_other_flags_hold_for_every_group() -> None:
-    found = placements(asked("CUDA0+CUDA1,CUDA2+CUDA3"), loading(sm="row", ts=(3, 1)), FOUR)
+    found = placements(asked("CUDA0+CUDA1,CUDA2+CUDA3"), model_settings(sm="row", ts=(3, 1)), FOUR)
     assert found == (
         Placement(("CUDA0", "CUDA1"), "row", (3, 1)),
         Placement(("CUDA2", "CUDA3"), "row", (3, 1)),
@@ -91,13 +91,18 @@ GROUPS: dict[str, tuple[ReplicaSettings, ModelSettings, list[Device], str]] = {
     "the first GPUs": (ReplicaSettings(count=3), LOADING, FOUR, "CUDA0,CUDA1,CUDA2"),
     "GPUs of one model and memory": (TWO, LOADING, MIXED, "CUDA1,CUDA3"),
     "the processor without a GPU": (TWO, LOADING, [BLAS, PROCESSOR], "CPU,CPU"),
-    "a number among named ones": (TWO, loading("CUDA2", "cuda3"), FOUR, "CUDA2,CUDA3"),
-    "a number of the named processor": (TWO, loading("CPU"), FOUR, "CPU,CPU"),
+    "a number among named ones": (TWO, model_settings("CUDA2", "cuda3"), FOUR, "CUDA2,CUDA3"),
+    "a number of the named processor": (TWO, model_settings("CPU"), FOUR, "CPU,CPU"),
     "one of each server": (SERVED, LOADING, [*ONE_SERVER_TWICE, remote(2)], "RPC0,RPC2"),
     "servers alike": (SERVED, LOADING, [PROCESSOR, remote(0), remote(1)], "RPC0,RPC1"),
     "servers by their memory": (SERVED, LOADING, [PROCESSOR, remote(0, 8), remote(1), remote(2)], "RPC1,RPC2"),
     "one copy over servers and GPUs": (replace(SERVED, count=0), LOADING, BESIDE_SERVERS, "RPC0+RPC1+CUDA0"),
-    "one copy over named ones": (replace(SERVED, count=0), loading("cuda0", "rpc1"), BESIDE_SERVERS, "CUDA0+RPC1"),
+    "one copy over named ones": (
+        replace(SERVED, count=0),
+        model_settings("cuda0", "rpc1"),
+        BESIDE_SERVERS,
+        "CUDA0+RPC1",
+    ),
     "groups with servers": (asked("RPC0,RPC1+CUDA0"), LOADING, BESIDE_SERVERS, "RPC0,RPC1+CUDA0"),
 }
 
@@ -110,16 +115,21 @@ def test_copies_are_put_where_they_are_asked_for(
 
 
 REFUSED: list[tuple[ReplicaSettings, ModelSettings, list[Device], str]] = [
-    (asked("CUDA0+CUDA1,CUDA2"), loading(ts=(3, 1)), FOUR, "-ts has 2 proportions, and the copy on CUDA2 has 1 device"),
+    (
+        asked("CUDA0+CUDA1,CUDA2"),
+        model_settings(ts=(3, 1)),
+        FOUR,
+        "-ts has 2 proportions, and the copy on CUDA2 has 1 device",
+    ),
     (TWO, LOADING, [card(0), card(0, backend="Vulkan"), PROCESSOR], "not 2 devices alike"),
-    (TWO, loading("CUDA2"), FOUR, "not 2 devices alike, there is CUDA2"),
-    (TWO, loading("CUDA2"), FOUR, "--replicas CUDA2,CUDA2 without --device"),
+    (TWO, model_settings("CUDA2"), FOUR, "not 2 devices alike, there is CUDA2"),
+    (TWO, model_settings("CUDA2"), FOUR, "--replicas CUDA2,CUDA2 without --device"),
     (SERVED, LOADING, [PROCESSOR, remote(0)], "--replicas CPU,RPC0; or start another server: lacli rpc-server"),
     (SERVED, LOADING, [card(0), PROCESSOR, remote(0)], "--replicas CUDA0,RPC0;"),
     (replace(SERVED, count=3), LOADING, [PROCESSOR, remote(0)], "--replicas CPU,RPC0,CPU;"),
     (SERVED, LOADING, ONE_SERVER_TWICE, "there is RPC0 .*, RPC1 .*--replicas CPU,RPC0;"),
     (asked("CPU,BLAS"), LOADING, [BLAS, PROCESSOR], r"--replicas: there is no device 'BLAS' \(there is CPU\)"),
-    (asked("CUDA0,CUDA1"), loading("CUDA2"), FOUR, "--device and --replicas both name devices"),
+    (asked("CUDA0,CUDA1"), model_settings("CUDA2"), FOUR, "--device and --replicas both name devices"),
 ]
 
 
@@ -167,19 +177,19 @@ def test_names_that_make_no_copy_are_refused(names: list[str], found: list[Devic
     ("settings", "found", "message"),
     [
         (
-            loading("CUDA0", "CUDA1", ts=(1, 1, 1)),
+            model_settings("CUDA0", "CUDA1", ts=(1, 1, 1)),
             FOUR,
             "3 proportions, and the model has 2 devices .*0 CUDA0, 1 CUDA1",
         ),
-        (loading("CUDA9"), FOUR, "--device: there is no device 'CUDA9'"),
-        (loading(ts=(1, 1)), [PROCESSOR], "2 proportions, and the model has no GPU"),
-        (loading(sm="none", mg=4), FOUR, "-mg is 4, and the model has 4 devices .*3 CUDA3"),
-        (loading("CPU", sm="none", mg=1), FOUR, "-mg is 1, and the model has no GPU"),
-        (loading(sm="tensor"), [BLAS, PROCESSOR], "-sm tensor splits a model between GPUs"),
-        (loading("CPU", sm="tensor"), FOUR, "-sm tensor splits a model between GPUs"),
-        (loading(sm="tensor", fa="off"), FOUR, "-sm tensor needs flash attention"),
-        (loading(sm="tensor"), list(map(card, range(MOST_DEVICES + 1))), "-sm tensor is for at most 16 devices"),
-        (loading(ts=(1,)), list(map(card, range(MOST_DEVICES + 1))), "-ts is for at most 16 devices"),
+        (model_settings("CUDA9"), FOUR, "--device: there is no device 'CUDA9'"),
+        (model_settings(ts=(1, 1)), [PROCESSOR], "2 proportions, and the model has no GPU"),
+        (model_settings(sm="none", mg=4), FOUR, "-mg is 4, and the model has 4 devices .*3 CUDA3"),
+        (model_settings("CPU", sm="none", mg=1), FOUR, "-mg is 1, and the model has no GPU"),
+        (model_settings(sm="tensor"), [BLAS, PROCESSOR], "-sm tensor splits a model between GPUs"),
+        (model_settings("CPU", sm="tensor"), FOUR, "-sm tensor splits a model between GPUs"),
+        (model_settings(sm="tensor", fa="off"), FOUR, "-sm tensor needs flash attention"),
+        (model_settings(sm="tensor"), list(map(card, range(MOST_DEVICES + 1))), "-sm tensor is for at most 16 devices"),
+        (model_settings(ts=(1,)), list(map(card, range(MOST_DEVICES + 1))), "-ts is for at most 16 devices"),
     ],
 )
 def test_what_llama_cpp_would_refuse_or_overlook_is_said(
@@ -191,11 +201,11 @@ def test_what_llama_cpp_would_refuse_or_overlook_is_said(
 
 def test_what_it_takes_is_left_as_it_is() -> None:
     for settings in (
-        loading(sm="none", mg=3),
-        loading("CUDA1", "CUDA3", sm="none", mg=1),
-        loading(ts=(0, 0, 0, 1)),
-        loading(sm="tensor", fa="on", ts=(3, 1)),
-        replace(loading("CUDA0", "CUDA1"), gpu_layers=10),
+        model_settings(sm="none", mg=3),
+        model_settings("CUDA1", "CUDA3", sm="none", mg=1),
+        model_settings(ts=(0, 0, 0, 1)),
+        model_settings(sm="tensor", fa="on", ts=(3, 1)),
+        replace(model_settings("CUDA0", "CUDA1"), gpu_layers=10),
     ):
         assert settled(settings, FOUR) == settings
 

@@ -140,24 +140,28 @@ def test_a_seed_gives_the_same_texts_on_two_threads() -> None:
 
 @pytest.mark.parametrize(("cells", "agree"), [*((cells, True) for cells in EXACT_CELLS), ("f16", False)])
 def test_only_exact_cells_make_batches_of_all_sizes_agree(cells: str, agree: bool) -> None:
-    loading, _ = strict_settings(
+    model_settings, _ = strict_settings(
         ModelSettings(context=512, gpu_layers=0, threads=1), DECODING, frozenset({"q8_0"}), on_gpu=False
     )
-    loading = replace(loading, cache_type_k=cells, cache_type_v=cells)
-    with LlamaModel(demo_model(), loading) as model, LlamaEngine(model, loading, PROBE) as engine:
+    model_settings = replace(model_settings, cache_type_k=cells, cache_type_v=cells)
+    with LlamaModel(demo_model(), model_settings) as model, LlamaEngine(model, model_settings, PROBE) as engine:
         assert all(found.exact for found in probe(engine, range(300, 700))) is agree
 
 
 def test_every_kind_of_weights_gets_exact_cells_in_order() -> None:
-    loading, decoding = made_strict("q8_0")
-    assert (loading.flash_attention, loading.cache_type_k, loading.cache_type_v) == ("on", "q8_0", "q8_0")
-    assert decoding.ordered
+    model_settings, decode_settings = made_strict("q8_0")
+    assert (model_settings.flash_attention, model_settings.cache_type_k, model_settings.cache_type_v) == (
+        "on",
+        "q8_0",
+        "q8_0",
+    )
+    assert decode_settings.ordered
 
 
 def test_exact_cells_that_were_asked_for_stay() -> None:
     asked = ModelSettings(cache_type_k="bf16")
-    loading, _ = strict_settings(asked, DECODING, frozenset({"q8_0"}), on_gpu=False)
-    assert (loading.cache_type_k, loading.cache_type_v) == ("bf16", "q8_0")
+    model_settings, _ = strict_settings(asked, DECODING, frozenset({"q8_0"}), on_gpu=False)
+    assert (model_settings.cache_type_k, model_settings.cache_type_v) == ("bf16", "q8_0")
 
 
 @pytest.mark.parametrize(
@@ -173,19 +177,21 @@ def test_exact_cells_that_were_asked_for_stay() -> None:
     ],
 )
 def test_the_kernels_follow_from_the_weights(types: list[str], min_outputs: int, repack: bool) -> None:
-    loading, decoding = made_strict(*types)
-    assert decoding.min_outputs == min_outputs
-    assert loading.repack is repack
-    assert loading.tiled is all(name in ("q8_0", "f16", "f32", "iq4_nl") for name in types)
+    model_settings, decode_settings = made_strict(*types)
+    assert decode_settings.min_outputs == min_outputs
+    assert model_settings.repack is repack
+    assert model_settings.tiled is all(name in ("q8_0", "f16", "f32", "iq4_nl") for name in types)
 
 
 def test_weights_that_are_not_repacked_because_the_build_or_the_user_says_so_stay_so() -> None:
-    loading, decoding = strict_settings(ModelSettings(repack=False), DECODING, frozenset({"iq4_nl"}), on_gpu=False)
-    assert (loading.repack, decoding.min_outputs) == (False, 2)
+    model_settings, decode_settings = strict_settings(
+        ModelSettings(repack=False), DECODING, frozenset({"iq4_nl"}), on_gpu=False
+    )
+    assert (model_settings.repack, decode_settings.min_outputs) == (False, 2)
 
 
 @pytest.mark.parametrize(
-    ("loading", "on_gpu", "words"),
+    ("model_settings", "on_gpu", "words"),
     [
         (LOADING, True, "on the CPU only"),
         (ModelSettings(flash_attention="off"), False, "needs flash attention"),
@@ -193,9 +199,9 @@ def test_weights_that_are_not_repacked_because_the_build_or_the_user_says_so_sta
         (ModelSettings(cache_type_v="f32"), False, "not f32"),
     ],
 )
-def test_what_strict_decoding_cannot_keep_is_refused(loading: ModelSettings, on_gpu: bool, words: str) -> None:
+def test_what_strict_decoding_cannot_keep_is_refused(model_settings: ModelSettings, on_gpu: bool, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        strict_settings(loading, DECODING, frozenset({"q8_0"}), on_gpu=on_gpu)
+        strict_settings(model_settings, DECODING, frozenset({"q8_0"}), on_gpu=on_gpu)
 
 
 def test_the_program_takes_strict_and_names_what_it_changes() -> None:
@@ -212,10 +218,10 @@ def test_types_of_a_split_model_are_those_of_all_its_parts(tmp_path: Path) -> No
 
 def test_a_recurrent_model_decodes_plainly_and_needs_nothing_else(tmp_path: Path) -> None:
     tiny_models.write_mamba(tmp_path / "mamba.gguf")
-    loading = ModelSettings(context=256, gpu_layers=0, threads=1)
+    model_settings = ModelSettings(context=256, gpu_layers=0, threads=1)
     found = []
-    for decoding in (DecodeSettings(mode="plain", strict=True), DECODING):
-        with Session(tmp_path / "mamba.gguf", loading, decoding, SamplingSettings()) as session:
+    for decode_settings in (DecodeSettings(mode="plain", strict=True), DECODING):
+        with Session(tmp_path / "mamba.gguf", model_settings, decode_settings, SamplingSettings()) as session:
             found.append(generate(session, "the cat and the dog", max_tokens=20).tokens)
     assert found[0] == found[1] and len(found[0]) > 1
 
@@ -231,6 +237,6 @@ def test_kernels_that_a_process_has_chosen_already_are_an_error(monkeypatch: pyt
 
 def test_a_batch_too_small_for_the_second_row_is_refused(tmp_path: Path) -> None:
     tiny_models.write_llama(tmp_path / "llama.gguf")
-    loading = ModelSettings(context=256, batch=1, gpu_layers=0, threads=1)
+    model_settings = ModelSettings(context=256, batch=1, gpu_layers=0, threads=1)
     with pytest.raises(UsageError, match="a step has up to 2 rows and -b is 1"):
-        Session(tmp_path / "llama.gguf", loading, DecodeSettings(mode="plain", strict=True), SamplingSettings())
+        Session(tmp_path / "llama.gguf", model_settings, DecodeSettings(mode="plain", strict=True), SamplingSettings())

@@ -32,8 +32,8 @@ QUESTION = "Write a Python function is_empty: Return true if the queue is empty.
 PROCESSOR = Device("CPU", "a processor", False)
 
 
-def session_of(decoding: DecodeSettings = LOOKAHEAD, wanted: ReplicaSettings = TWO) -> Session:
-    return Session(demo_model(), LOADING, decoding, SamplingSettings(), replicas=wanted)
+def session_of(decode_settings: DecodeSettings = LOOKAHEAD, wanted: ReplicaSettings = TWO) -> Session:
+    return Session(demo_model(), LOADING, decode_settings, SamplingSettings(), replicas=wanted)
 
 
 def test_nothing_asked_is_one_copy_as_llama_cpp_makes_it() -> None:
@@ -43,7 +43,7 @@ def test_nothing_asked_is_one_copy_as_llama_cpp_makes_it() -> None:
 def test_copies_on_the_processor_share_its_threads_and_are_numbered() -> None:
     two = planned(TWO, replace(LOADING, threads=5))
     assert [copy.name for copy in two] == ["CPU (1)", "CPU (2)"]
-    assert all(copy.loading.threads == 2 and copy.loading.placement.devices == ("CPU",) for copy in two)
+    assert all(copy.model_settings.threads == 2 and copy.model_settings.placement.devices == ("CPU",) for copy in two)
     assert not any(copy.apart for copy in two)
 
 
@@ -57,9 +57,13 @@ def test_a_child_process_is_told_only_of_the_servers_it_needs_in_the_names_it_wi
         planned(ReplicaSettings(groups=(("RPC0",), ("RPC1",)), rpc=("a:1", "b:2")), LOADING)
     groups = (("RPC1",), ("RPC3", "RPC2"), ("CPU",))
     far, split, near = planned(ReplicaSettings(groups=groups, rpc=("a:1", "b:2", "c:3")), LOADING)
-    assert (far.name, far.rpc, far.loading.placement.devices) == ("RPC1", ("a:1",), ("RPC1",))
-    assert (split.name, split.rpc, split.loading.placement.devices) == ("RPC3+RPC2", ("b:2", "c:3"), ("RPC1", "RPC0"))
-    assert (near.rpc, near.apart, near.loading.placement.devices) == ((), False, ("CPU",))
+    assert (far.name, far.rpc, far.model_settings.placement.devices) == ("RPC1", ("a:1",), ("RPC1",))
+    assert (split.name, split.rpc, split.model_settings.placement.devices) == (
+        "RPC3+RPC2",
+        ("b:2", "c:3"),
+        ("RPC1", "RPC0"),
+    )
+    assert (near.rpc, near.apart, near.model_settings.placement.devices) == ((), False, ("CPU",))
     assert far.apart and split.apart
 
 
@@ -102,8 +106,8 @@ def full(copy: ReplicaPlan, *_: object) -> Context:
 def test_a_copy_that_has_no_memory_is_left_out_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Copies._context
 
-    def second_full(self: Copies, copy: ReplicaPlan, decoding: DecodeSettings, greedy: bool | None) -> Context:
-        return full(copy) if copy.name.endswith("(2)") else whole(self, copy, decoding, greedy)
+    def second_full(self: Copies, copy: ReplicaPlan, decode_settings: DecodeSettings, greedy: bool | None) -> Context:
+        return full(copy) if copy.name.endswith("(2)") else whole(self, copy, decode_settings, greedy)
 
     monkeypatch.setattr(Copies, "_context", second_full)
     with session_of() as session:
@@ -222,8 +226,8 @@ def second_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second copy fails at once; later it might have no part of a step on a busy machine."""
     whole = Copies._context
 
-    def failing(self: Copies, copy: ReplicaPlan, decoding: DecodeSettings, greedy: bool | None) -> Context:
-        context = whole(self, copy, decoding, greedy)
+    def failing(self: Copies, copy: ReplicaPlan, decode_settings: DecodeSettings, greedy: bool | None) -> Context:
+        context = whole(self, copy, decode_settings, greedy)
         if copy.name.endswith("(2)"):
             monkeypatch.setattr(context, "decode", full)
         return context
@@ -254,8 +258,8 @@ def servers(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr("lacli.llamacpp.rpc.remote_devices", lambda endpoints, limit_s: remote)
 
 
-def notes(wanted: ReplicaSettings, loading: ModelSettings) -> list[str]:
-    return [*room._idle(planned(wanted, loading), wanted)]
+def notes(wanted: ReplicaSettings, model_settings: ModelSettings) -> list[str]:
+    return [*room._idle(planned(wanted, model_settings), wanted)]
 
 
 def test_devices_that_gain_nothing_are_said(monkeypatch: pytest.MonkeyPatch) -> None:

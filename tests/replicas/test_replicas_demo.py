@@ -68,11 +68,14 @@ def prompts(model: LlamaModel) -> list[list[int]]:
 class Group:
     """Contexts of a model, and decoders in which they decode together; `with` closes them."""
 
-    def __init__(self, model: LlamaModel, loading: ModelSettings, chosen: DecodeSettings, count: int = 1) -> None:
+    def __init__(
+        self, model: LlamaModel, model_settings: ModelSettings, chosen: DecodeSettings, count: int = 1
+    ) -> None:
         self._stack = ExitStack()
         self._chosen = chosen
         self.engines = [
-            self._stack.enter_context(LlamaEngine(model, loading, chosen, backend_greedy=False)) for _ in range(count)
+            self._stack.enter_context(LlamaEngine(model, model_settings, chosen, backend_greedy=False))
+            for _ in range(count)
         ]
 
     def __enter__(self) -> Group:
