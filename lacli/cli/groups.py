@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_origin, get_type_hints
 
 import typer
 
@@ -56,9 +56,14 @@ def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[...
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = signature(command).parameters
-        parts = {name: [each for each in _options(group) if each.name not in own] for name, group in groups.items()}
-        shown = [each for own_option in _options(command) for each in parts.get(own_option.name, [own_option])]
+        own = {each.name: each for each in _options(command)}
+        shared = {name: _options(group) for name, group in groups.items()}
+        hidden = [own[each.name] for group in shared.values() for each in group if each.name in own]
+        assert all(get_origin(each.annotation) is Annotated for each in hidden), (
+            "only an option takes an option's place"
+        )
+        parts = {name: [each for each in group if each.name not in own] for name, group in shared.items()}
+        shown = [each for parameter in own.values() for each in parts.get(parameter.name, [parameter])]
 
         @wraps(command)
         def with_settings(**given: Any) -> None:
