@@ -93,7 +93,8 @@ def _taking_part(placement: Placement) -> list[Device]:
 
 def known_cost(state: Path, path: Path, settings: ModelSettings) -> Cost | None:
     """Return the cost with the most measured steps of a model on this machine, whatever was asked for; or None."""
-    kept = [(key, value) for key, value in Records(state).all(KIND) if key.get("model") == path.name]
+    found = ((key, value) for key, value in Records(state).all(KIND) if isinstance(key, dict))
+    kept = [(key, value) for key, value in found if key.get("model") == path.name]
     if not kept:
         return None  # without hashing the model's file
     machine = machine_key(path, settings).items()

@@ -183,6 +183,8 @@ def test_rough_times_and_those_that_cannot_be_kept_are_said_to_be_lost(state: Pa
         ("staircases", 7),
         ("staircases", []),
         ("staircases.0.context", "long"),
+        ("staircases.0.context", float("inf")),
+        ("staircases.0.points.0.repeats", float("inf")),
         ("staircases.0.points", []),
         ("staircases.0.points.0.rows", 2),
         ("staircases.0.points.1.rows", 1),
@@ -215,6 +217,9 @@ def test_mode_auto_is_told_the_cost_with_most_steps_of_this_machine(state: Path,
     for change in ({"threads": 3}, {"content": "x"}, {"devices": "another"}, {"cache_type_k": "q8_0"}):
         save(state, {**key, **change})
     save(state, {**key, "rows": [1]}, staircases="damaged")
+    for number, odd in enumerate((None, 7, "key", [key], {"model": [model.name]})):
+        Records(state).save(KIND, odd, asdict(COST))
+        Records(state).save(KIND, {**key, "odd": number}, odd)
     save(state, {**key, "rows": [7]}, replace(COST, staircases=(), chain_only="it keeps one state"))
     assert known_cost(state, model, SETTINGS) is None
     poor = replace(COST, staircases=COST.staircases[1:], budget=99.0)
