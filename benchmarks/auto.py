@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
+from statistics import geometric_mean
 from time import perf_counter, thread_time
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +26,7 @@ from benchmarks.simulated import SHAPES, SimulatedEngine, Stairs
 from lacli.auto import pool_source, recycling, suffix
 from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.bench.oracle import best_rows, chain, oracle_in
+from lacli.bench.plan import by_class
 from lacli.bench.tasks import Task, built_in, read_tasks
 from lacli.decode import Decoder
 from lacli.hub.names import demo_model
@@ -167,8 +168,9 @@ def settings_of(name: str, more: Sequence[str]) -> DecodeSettings:
 def chosen_tasks(arguments: argparse.Namespace) -> list[Task]:
     """The first prompts of each class that was asked for."""
     tasks = read_tasks(str(arguments.prompts)) if arguments.prompts else built_in()
-    wanted = arguments.classes.split(",") if arguments.classes else list(dict.fromkeys(task.kind for task in tasks))
-    return [task for kind in wanted for task in [each for each in tasks if each.kind == kind][: arguments.first]]
+    classes = by_class(tasks)
+    wanted = arguments.classes.split(",") if arguments.classes else classes
+    return [task for kind in wanted for task in classes.get(kind, [])[: arguments.first]]
 
 
 def measured(bench: Bench) -> dict[str, dict[str, Total]]:
@@ -245,10 +247,6 @@ def kinds_table(counts: dict[int, list[list[int]]]) -> str:
 
 def number(value: float) -> str:
     return f"{value:.2f}"
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return prod(values) ** (1 / len(values))
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ def chosen(modes: str) -> Axes:
 
 def request_of(tasks: Sequence[Task], amount: Amount, axes: Axes, form: Format) -> Request:
     """A request whose step costs are those that lacli keeps."""
-    return Request(tuple(tasks), axes, amount.wish, form, costs=state_file())
+    return Request(tuple(tasks), state_file(), axes, amount.wish, form)
 
 
 def run(app: typer.Typer) -> None:
@@ -49,5 +49,5 @@ def read_json(path: str) -> Any:
     """The JSON value of a file, or of stdin for `-`. Raises LacliError."""
     try:
         return json.loads(sys.stdin.read() if path == "-" else Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LacliError(f"cannot read {path}: {error}", "it is what lacli prints with -o json or --json") from error

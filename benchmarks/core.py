@@ -18,9 +18,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
-from math import prod
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from time import perf_counter
 
 import llama_cpp as lib
@@ -255,10 +254,6 @@ def run_reference(rival: Program, bench: Bench, question: str) -> Run:
 
 def ms(seconds: float) -> float:
     return seconds * 1e3
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return prod(values) ** (1 / len(values))
 
 
 def print_table(rows: Iterator[list[str]]) -> None:

@@ -44,12 +44,12 @@ batches written, choices merged, and each cache made to hold what was accepted; 
 
 @dataclass
 class Answer:
-    """One answer. seconds: after the prefill, by the clock. decoding: of them those in which the slowest replica of a
-    step decoded and chose. parts: seconds of each of PARTS."""
+    """One answer. `seconds`: after the prefill, by the clock. `decoding`: of them those in which the slowest replica of
+    a step decoded and chose. `parts`: seconds of each of PARTS."""
 
     statistics: RunStatistics
     seconds: float = 0.0
-    decode_settings: float = 0.0
+    decoding: float = 0.0
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
 
     @property
@@ -65,7 +65,7 @@ class Answer:
     @property
     def outside(self) -> float:
         """Microseconds of a step in which the slowest replica neither decodes nor chooses."""
-        return 1e6 * (self.seconds - self.decode_settings) / self.statistics.steps
+        return 1e6 * (self.seconds - self.decoding) / self.statistics.steps
 
     def part(self, name: str) -> float:
         """Microseconds of a step."""
@@ -107,7 +107,7 @@ def answer(engines: Sequence[LlamaEngine], decode_settings: DecodeSettings, prom
     begin = perf_counter()
     for step in decoder.generate(prompt, limit):
         found.statistics.add(step)
-        found.decode_settings += max(replica.decode_s + replica.choose_s for replica, *_ in group._shares)
+        found.decoding += max(replica.decode_s + replica.choose_s for replica, *_ in group._shares)
     found.seconds = perf_counter() - begin - decoder.prompt_s
     return found
 

@@ -13,21 +13,11 @@ from benchmarks.insight import law as scaling
 from benchmarks.insight.inside import TOKENS, as_columns, as_lines, look_inside
 from benchmarks.insight.table3 import table3 as rows_of_table3
 from lacli.bench.contenders import points_of, with_plain
-from lacli.bench.run import (
-    asker_of,
-    compared,
-    contexts_of,
-    finish,
-    opened,
-)
+from lacli.bench.plan import by_class
+from lacli.bench.run import asker_of, compared, contexts_of, finish, opened
 from lacli.bench.tasks import tasks_of
 from lacli.cli import options
-from lacli.cli.bench import (
-    Amount,
-    Classes,
-    OutputFormat,
-    Prompts,
-)
+from lacli.cli.bench import Amount, Classes, OutputFormat, Prompts
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import lookahead_group
 from lacli.cli.options import model_group
@@ -89,8 +79,8 @@ def inside(
     path = options.model_path(model, screen, offline)
     with opened(path, model_settings, decode_settings, SamplingSettings(), request, screen) as session:
         asker = asker_of(session)
-        first = {task.kind: replace(task, max_tokens=TOKENS) for task in reversed(request.tasks)}
-        asked = [asker.exchange(task, []) for task in reversed(first.values())]
+        first = [tasks[0] for tasks in by_class(request.tasks).values()]
+        asked = [asker.exchange(replace(task, max_tokens=TOKENS), []) for task in first]
         exchanges = [exchange for exchange in asked if exchange]
         with contexts_of(session, points_of(session, request.axes, screen)) as (contexts, competing):
             screen.note(f"answers of up to {TOKENS} tokens, one a class and setting")

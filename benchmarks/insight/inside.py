@@ -76,10 +76,10 @@ def _growth(decoder: Decoder, exchange: Exchange) -> PoolGrowth:
 
 def _blocks(engine: Engine, settings: DecodeSettings, decoder: MakeDecoder, exchange: Exchange) -> Convergence:
     recorder = Recorder(engine)
-    decode_settings = decoder(recorder, settings)
-    for _ in decode_settings.generate(exchange.prompt, exchange.max_tokens):
+    recording = decoder(recorder, settings)
+    for _ in recording.generate(exchange.prompt, exchange.max_tokens):
         pass
-    return convergence(recorder.decoded, decode_settings.tokens, settings)
+    return convergence(recorder.decoded, recording.tokens, settings)
 
 
 def as_columns(details: Details) -> dict[str, Any]:

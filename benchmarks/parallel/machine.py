@@ -16,7 +16,7 @@ from benchmarks.shapes import SHAPES as MODELS
 from benchmarks.shapes import Shape
 from benchmarks.simulated import SHAPES, Stairs
 from lacli.auto.step_cost import Point, StepCost
-from lacli.errors import LacliError
+from lacli.errors import LacliError, reason_of
 
 A100 = "a100"
 MACHINES = {A100: "1:1,11:1.08,153:1.1,306:2.1,612:4.1", **SHAPES}
@@ -81,7 +81,7 @@ def machine_of(text: str, single_ms: float) -> Machine:
         most = BEYOND * measured.max_rows
         stairs = Stairs([(rows, measured.relative(rows)) for rows in [*found["rows"], most]])
     except OSError as error:
-        raise LacliError(f"cannot read {path}: {error.strerror or error}", "check --machine") from error
+        raise LacliError(f"cannot read {path}: {reason_of(error)}", "check --machine") from error
     except (ValueError, KeyError, IndexError, TypeError, AssertionError) as error:
         raise LacliError(f"{path} holds no staircase", "lacli cost MODEL --json writes one") from error
     return Machine(path.name, stairs, measured.single, measured.max_rows)

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from benchmarks.pictures.panels import HEIGHT, MARKERS
-from lacli.bench.plot import COLORS, LEGEND_LINE, QUIET
+from lacli.bench.plot import COLORS, QUIET, finish_panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEGEND_COLUMNS = 2
 PAPER_POINTS = ((1, 1.78, "paper, 7B on MT-Bench"), (8, 4.0, "paper, the most it says (ClassEval)"))
 """Devices and speed-up that the paper's text gives for Figure 6."""
 
@@ -60,9 +59,4 @@ def by_latency(
 
 def _finish(axes: Axes, title: str) -> None:
     axes.set_ylabel("times as fast as plain decoding")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#dddddd", linewidth=0.7)
-    axes.set_axisbelow(True)
-    entries = len(axes.get_legend_handles_labels()[1])
-    axes.legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=LEGEND_COLUMNS)
-    axes.set_title(title, pad=12 + LEGEND_LINE * -(-entries // LEGEND_COLUMNS))
+    finish_panel(axes, title, columns=2)

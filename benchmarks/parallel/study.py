@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from statistics import geometric_mean
 
 from benchmarks.insight.law import PAPER, Law, fit
 from benchmarks.parallel.device import Travel
@@ -89,7 +89,7 @@ def compression(traces: Sequence[Trace]) -> float:
 
 def speed(traces: Sequence[Trace], times: Sequence[float]) -> float:
     """Geometric mean over traces of several classes: tokens per plain step. `times`: of each, in plain steps."""
-    return prod(trace.tokens / time for trace, time in zip(traces, times, strict=True)) ** (1 / len(traces))
+    return geometric_mean(trace.tokens / time for trace, time in zip(traces, times, strict=True))
 
 
 def in_group(traces: Sequence[Trace], machine: Machine, devices: int, travel: Travel | None = None) -> list[float]:

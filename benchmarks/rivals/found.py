@@ -34,8 +34,8 @@ class Rival:
     ) -> Program | Server:
         """The program with a model, for `answer`; use it in `with`, which ends what it started.
 
-        loading: with the context and the threads that are in use, not the 0 that leaves them open. offloaded: whether
-        lacli computes on a GPU; where it does not, the program must not either.
+        `model_settings`: with the context and the threads that are in use, not the 0 that leaves them open.
+        `offloaded`: whether lacli computes on a GPU; where it does not, the program must not either.
         """
         if self.kind:
             return Server(self.program, model, model_settings, self.kind, offloaded=offloaded, patience=patience)

@@ -12,6 +12,7 @@ from lacli.bench.tasks import (
     Task,
     checked,
     name_of,
+    optional_text,
     task_from_row,
     text_of,
 )
@@ -56,7 +57,7 @@ def _humaneval(row: Row) -> Task:
         text_of(row, "task_id"),
         raw=True,
         max_tokens=CODE_LIMIT,
-        reference=_reference(row, "canonical_solution"),
+        reference=optional_text(row, "canonical_solution"),
     )
 
 
@@ -66,7 +67,7 @@ def _classeval(row: Row) -> Task:
         f"Complete the class {name} in the following code. Answer with the whole code.\n```python\n{skeleton}\n```"
     )
     return Task(
-        (question,), CLASSEVAL, name_of(row), max_tokens=CLASS_LIMIT, reference=_reference(row, "solution_code")
+        (question,), CLASSEVAL, name_of(row), max_tokens=CLASS_LIMIT, reference=optional_text(row, "solution_code")
     )
 
 
@@ -77,7 +78,7 @@ def _mbpp(row: Row) -> Task:
     # The sanitised half of MBPP calls the text its prompt.
     text = text_of(row, "text" if row.get("text") is not None else "prompt")
     question = "\n".join((text, "The code must pass these tests:", "```python", *tests, "```"))
-    return Task((checked(question, "test_list"),), MBPP, name_of(row), reference=_reference(row, "code"))
+    return Task((checked(question, "test_list"),), MBPP, name_of(row), reference=optional_text(row, "code"))
 
 
 def _gsm8k(row: Row) -> Task:
@@ -110,8 +111,3 @@ FORMS = (
     (("article", "highlights"), _cnn_dm),
 )
 """The fields that a form is known by, and what reads it."""
-
-
-def _reference(row: Row, field: str) -> str:
-    """The right answer, "" where the row has none."""
-    return "" if row.get(field) in (None, "") else text_of(row, field)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lacli.bench.oracle import Ceilings
 from lacli.bench.results import Result, overall
-from lacli.errors import LacliError, UsageError
+from lacli.errors import LacliError, UsageError, reason_of
 from lacli.terminal import charts
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def write(path: Path, figure: Figure) -> None:
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             figure.savefig(path, dpi=DOTS_PER_INCH, metadata=ENDINGS[path.suffix.lower()])
     except OSError as error:
-        raise LacliError(f"cannot write {path}: {error.strerror or error}", "name another file") from error
+        raise LacliError(f"cannot write {path}: {reason_of(error)}", "name another file") from error
 
 
 def draw_speedups(axes: Axes, bars: Sequence[Speedup]) -> float:
@@ -187,7 +187,7 @@ def check_plot_path(path: Path) -> None:
             path.touch()
             path.unlink()
     except OSError as error:
-        raise LacliError(f"cannot write {path}: {error.strerror or error}", "name another file") from error
+        raise LacliError(f"cannot write {path}: {reason_of(error)}", "name another file") from error
 
 
 def has_matplotlib() -> bool:

@@ -64,19 +64,19 @@ BUG_FOUND = 3
 class Request:
     """What is asked, what is compared, how much of it, and how it is shown.
 
-    `check`: judge every text that is not plain's. `plot`: a picture's file. `chart`: the same in the terminal. `costs`:
-    the file of measured step costs. `replicas`: copies of the model that decode one answer together.
+    `state`: the file of measured step costs. `check`: judge every text that is not plain's. `plot`: a picture's file.
+    `chart`: the same in the terminal. `replicas`: copies of the model that decode one answer together.
     `template_variables`: what the model's chat template gets beside a prompt.
     """
 
     tasks: tuple[Task, ...]
+    state: Path
     axes: Axes = Axes()
     wish: Wish = Wish()
     form: Format = "md"
     check: bool = False
     plot: Path | None = None
     chart: bool = False
-    costs: Path = Path()
     replicas: ReplicaSettings | None = None
     template_variables: Mapping[str, object] = field(default_factory=dict)
     verbose: bool = False
@@ -320,7 +320,7 @@ def _learned_cost(session: Session, request: Request, screen: Screen) -> Cost | 
         return None
     seconds = COST_S if request.wish.seconds is None else min(COST_S, request.wish.seconds / 10)
     cost = cost_beside(
-        session.model, session.model_settings, seconds, request.costs, screen.note, ctrl_c_ends_at_once()
+        session.model, session.model_settings, seconds, request.state, screen.note, ctrl_c_ends_at_once()
     )
     if cost.staircases:
         session.use_cost(cost)

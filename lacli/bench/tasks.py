@@ -11,7 +11,7 @@ from importlib.resources import files
 from io import BufferedReader
 from itertools import islice
 
-from lacli.errors import LacliError, UsageError
+from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.files import MAX_TEXT
 
 CLASSES = {
@@ -130,7 +130,7 @@ def tasks_in(
         with open(os.path.expanduser(path), "rb") as file:
             tasks = [_task(row, place, kind, form) for place, row in islice(rows(file, path), first or None)]
     except OSError as error:
-        raise LacliError(f"cannot read {path}: {error.strerror or error}", "check the file's name") from error
+        raise LacliError(f"cannot read {path}: {reason_of(error)}", "check the file's name") from error
     if not tasks:
         raise LacliError(f"{path} holds no prompts", EXAMPLE)
     return tasks
@@ -181,9 +181,9 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
         raise LacliError("turns is not a list of messages", 'write "turns": ["first question", "second question"]')
     return Task(
         turns=tuple(checked(turn, "turns") for turn in turns),
-        kind=_optional(row, "class") or _optional(row, "category") or kind,
+        kind=optional_text(row, "class") or optional_text(row, "category") or kind,
         name=name_of(row),
-        system=_optional(row, "system"),
+        system=optional_text(row, "system"),
         max_tokens=_max_tokens(row),
         reference=_reference(row),
     )
@@ -201,6 +201,11 @@ def text_of(row: Row, field: str) -> str:
     if not isinstance(text, str):
         raise LacliError(f"{field} is not a text", "put it into quotes")
     return checked(text, field)
+
+
+def optional_text(row: Row, field: str) -> str:
+    """The same, "" where the row has none."""
+    return "" if row.get(field) in (None, "") else text_of(row, field)
 
 
 def checked(text: str, field: str) -> str:
@@ -239,7 +244,3 @@ def _reference(row: Row) -> str:
     reference = row.get("reference")
     texts = reference if isinstance(reference, list) else [reference]
     return "\n\n".join(text for text in texts if isinstance(text, str))
-
-
-def _optional(row: Row, field: str) -> str:
-    return "" if row.get(field) in (None, "") else text_of(row, field)

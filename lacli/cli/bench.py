@@ -191,13 +191,13 @@ def bench(
     plot, chart = _pictures(plot, chart, output, screen)
     request = Request(
         tasks=tasks,
+        state=state_file(),
         axes=axes,
         wish=amount.wish,
         form=output,
         check=check,
         plot=plot,
         chart=chart,
-        costs=state_file(),
         replicas=copies,
         template_variables=read_variables(chat_template_kwargs),
         verbose=verbose,

@@ -382,5 +382,5 @@ def conclusion(findings: Mapping[str, Finding]) -> str:
     if broken:
         return f"lacli does not work here: see {' and '.join(broken)}."
     if better:
-        return f"lacli works here; {better} {'thing' if better == 1 else 'things'} could be better (!)."
+        return f"lacli works here; {counted(better, 'thing')} could be better (!)."
     return "lacli works here."
