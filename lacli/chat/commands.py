@@ -326,10 +326,7 @@ def _is_on(argument: str, name: str) -> bool:
 
 
 def _file_text(name: str) -> str:
-    try:
-        text = read_text(name, ordinary=True)
-    except ValueError as error:
-        raise UsageError(f"cannot read {name!r}: {error}", "check the file's name") from error
+    text = read_text(name, ordinary=True)
     if not text.strip():
         raise LacliError(f"{name} is empty", "there is nothing to put before a question")
     return text

@@ -19,7 +19,7 @@ from lacli.stats import Finish, Step
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.text.reasoning import begun_reasoning, closed, mark_reasoning
 from lacli.text.stream import Piece
-from lacli.text.template import chatml
+from lacli.text.template import as_messages, chatml
 
 Role = Literal["user", "assistant"]
 
@@ -395,8 +395,7 @@ class Chat:
 
     def _kept(self) -> int:
         """Tokens that stay when the context is shifted: those before the first question, the system prompt's."""
-        system = [message for message in self.conversation.as_messages() if message["role"] == "system"]
-        probes = ([*system, {"role": "user", "content": text}] for text in ("a", "b"))
+        probes = (as_messages(text, self.conversation.system) for text in ("a", "b"))
         return common_prefix(*map(self.session.prompts.conversation, probes))
 
     def _cut_back(self) -> None:

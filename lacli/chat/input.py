@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, TextIO
 
 from lacli.chat.settings import set_name
-from lacli.errors import LacliError, UsageError
+from lacli.errors import LacliError, UsageError, reason_of
 from lacli.settings import Switch
 from lacli.terminal.interrupts import hidden_keys
 from lacli.terminal.screen import console
@@ -293,7 +293,7 @@ class PipedLines:
         except OSError as error:
             # It would fail again and again.
             self._stream = None
-            raise LacliError(f"cannot read standard input: {error.strerror}", "give lines through a pipe") from error
+            raise LacliError(f"cannot read standard input: {reason_of(error)}", "give lines through a pipe") from error
         if not raw:
             raise EOFError
         self._room -= len(raw)

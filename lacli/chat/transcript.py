@@ -98,10 +98,7 @@ def read_chat(path: str | Path) -> SavedChat:
     Of the last line, in which a session may have broken off, nothing is said. Raises LacliError, in one line, for a
     file that holds no chat.
     """
-    try:
-        raw = read_raw(str(path), ordinary=True).removeprefix(codecs.BOM_UTF8)
-    except ValueError as error:
-        raise LacliError(f"cannot read {str(path)!r}: {error}", "check the file's name") from error
+    raw = read_raw(str(path), ordinary=True).removeprefix(codecs.BOM_UTF8)
     if OLDER.match(raw):
         raise LacliError(f"{path} is a chat of an older lacli, whose files this one does not read", "begin a new chat")
     chats, left_out = [SavedChat()], []
@@ -178,7 +175,7 @@ class Transcript(Closing):
         except OSError as error:
             self.close()
             self._file = None
-            self._warn(f"the log {self._path} ends here: {error.strerror}")
+            self._warn(f"the log {self._path} ends here: {reason_of(error)}")
 
 
 def _line(event: str, now: datetime, **what: Any) -> bytes:

@@ -20,6 +20,7 @@ from lacli.modes import Mode
 from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.text.files import Closing
+from lacli.text.format import counted
 from lacli.verify import SampleAndMatch
 
 OpenEngine = Callable[[DecodeSettings], AbstractContextManager[Engine]]
@@ -266,8 +267,7 @@ def check(
     if modes:
         plain = replace(modes[0], mode="plain", max_rollback=-1)
         with Comparison(open_engine, max_tokens, plain, sampler) as comparison:
-            count = "1 answer" if len(prompts) == 1 else f"{len(prompts)} answers"
-            progress(f"plain: {count} of at most {max_tokens} tokens")
+            progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")
             for prompt in prompts:
                 comparison.plain(prompt)
             for settings in modes:

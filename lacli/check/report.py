@@ -109,7 +109,7 @@ def _sizes(probes: Sequence[Probe], first: str = "B", least: int = 0) -> str:
 
 def _verdict(result: Result) -> str:
     counts = result.counts
-    texts = f"{counts.answers} texts" if counts.answers > 1 else "1 text"
+    texts = counted(counts.answers, "text")
     if result.failure:
         return f"BUG: llama.cpp refused what it has to take. Please report this: {result.failure}"
     if counts.bugs:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lacli.errors import ModelLoadError
+from lacli.errors import ModelLoadError, reason_of
 from lacli.hub.names import (
     DEFAULT_QUANTS,
     HubModel,
@@ -286,7 +286,7 @@ def _read_header(path: Path) -> tuple[Header | None, str]:
     except ModelLoadError as error:
         return None, f"damaged: {error.what.removeprefix('cannot read ')}"
     except OSError as error:
-        return None, f"cannot be read: {error.strerror}"
+        return None, f"cannot be read: {reason_of(error)}"
 
 
 @contextmanager

@@ -178,7 +178,7 @@ def _model_row(model: LocalModel, now: float) -> tuple[str, ...]:
         size_in_words(model.size),
         header.file_type if header else "-",
         tokens_in_words(header.context if header else 0),
-        age_in_words(max(now - model.last_used, 0.0)) if model.last_used else "-",
+        age_in_words(now - model.last_used) if model.last_used else "-",
     )
 
 

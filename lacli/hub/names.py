@@ -26,7 +26,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import parse_qs, unquote
 
-from lacli.errors import LacliError, ModelLoadError
+from lacli.errors import LacliError, ModelLoadError, reason_of
 from lacli.llamacpp.gguf import SPLIT, all_parts
 from lacli.text.files import MAX_RECORD, read_file
 from lacli.text.format import offered, suggest
@@ -131,7 +131,7 @@ def read_list(path: Path, *, own: bool = False) -> tuple[list[Alias], list[Lacli
     except UnicodeDecodeError:
         return [], [LacliError(f"{path} is not UTF-8 text", LINE_IS)]
     except OSError as error:
-        return [], [LacliError(f"cannot read {path}: {error.strerror}", "it is the list of your own model names")]
+        return [], [LacliError(f"cannot read {path}: {reason_of(error)}", "it is the list of your own model names")]
     aliases: dict[int, Alias] = {}
     broken: list[LacliError] = []
     for number, line in enumerate(map(str.strip, lines), start=1):

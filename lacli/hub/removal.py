@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import time
 
-from lacli.errors import LacliError, ModelLoadError, UsageError
+from lacli.errors import LacliError, ModelLoadError, UsageError, reason_of
 from lacli.hub.cache import (
     LLAMA_CPPS,
     LocalModel,
@@ -67,7 +67,8 @@ def plan_removal(name: str, aliases: Mapping[str, Alias], *, unfinished: bool = 
         return _of_model(found[0])
     downloads = unfinished_downloads(wanted.repository)
     if downloads and (unfinished or wanted == HubModel(wanted.repository)):
-        return _of_downloads(wanted.repository, downloads)
+        ended = _ended(downloads, f"the {_downloads_of(wanted.repository)}")
+        return _of_downloads(wanted.repository, ended)
     what = "no unfinished download of" if unfinished else "not on this disk:"
     raise ModelLoadError(f"{what} {wanted}", "lacli list shows what there is")
 
@@ -75,11 +76,9 @@ def plan_removal(name: str, aliases: Mapping[str, Alias], *, unfinished: bool = 
 def plan_all_unfinished() -> list[Removal]:
     """All unfinished downloads by repository, without those that are going on."""
     downloads = unfinished_downloads()
-    ended = [each for each in downloads if not _is_going_on(each.path)]
-    if downloads and not ended:
-        raise LacliError("another program goes on with all unfinished downloads just now", "end it first")
     if not downloads:
         raise ModelLoadError("there is no unfinished download", "lacli list shows what there is")
+    ended = _ended(downloads, "all unfinished downloads")
     repositories = dict.fromkeys(each.repository for each in ended)
     return [_of_downloads(name, [each for each in ended if each.repository == name]) for name in repositories]
 
@@ -110,7 +109,7 @@ def remove(removal: Removal) -> Removal:
             path.unlink(missing_ok=True)
         strategy.execute()
     except OSError as error:
-        raise _not_removed(str(error.filename), f": {error.strerror}") from error
+        raise _not_removed(str(error.filename), f": {reason_of(error)}") from error
     if left := [path for path in (*removal.links, *blobs) if path.exists() or path.is_symlink()]:
         raise _not_removed(str(left[0]))
     _remove_if_empty(folder)
@@ -125,12 +124,21 @@ def _of_model(model: LocalModel) -> Removal:
     return Removal(model.name, model.repository, model.links, (), size)
 
 
-def _of_downloads(repository: str, downloads: Sequence[UnfinishedDownload]) -> Removal:
-    name = f"unfinished downloads of {repository}"
+def _of_downloads(repository: str, ended: Sequence[UnfinishedDownload]) -> Removal:
+    paths, size = tuple(each.path for each in ended), sum(each.size for each in ended)
+    return Removal(_downloads_of(repository), repository, (), paths, size)
+
+
+def _downloads_of(repository: str) -> str:
+    return f"unfinished downloads of {repository}"
+
+
+def _ended(downloads: Sequence[UnfinishedDownload], words: str) -> list[UnfinishedDownload]:
+    """The downloads that no program goes on with. Raises LacliError, which calls them `words`, if there is none."""
     ended = [each for each in downloads if not _is_going_on(each.path)]
     if not ended:
-        raise LacliError(f"another program goes on with the {name} just now", "end it first")
-    return Removal(name, repository, (), tuple(each.path for each in ended), sum(each.size for each in ended))
+        raise LacliError(f"another program goes on with {words} just now", "end it first")
+    return ended
 
 
 def _blobs(folder: Path, links: Sequence[Path]) -> list[Path]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from select import select
 
-from lacli.errors import LacliError, UsageError
+from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.files import is_terminal, read_file, read_to_end
 from lacli.text.format import counted
 
@@ -70,8 +70,8 @@ def read_raw(name: str, *, ordinary: bool = False) -> bytes:
     """A file's bytes. Raises LacliError if it cannot be read or is too large; `ordinary` refuses devices and pipes."""
     try:
         return read_file(os.path.expanduser(name), ordinary=ordinary)
-    except OSError as error:
-        raise LacliError(f"cannot read {name}: {error.strerror}", "check the file's name") from error
+    except (OSError, ValueError) as error:  # a name cannot have a zero in it
+        raise LacliError(f"cannot read {name}: {reason_of(error)}", "check the file's name") from error
 
 
 def decode(raw: bytes, name: str) -> str:
@@ -109,4 +109,4 @@ def _read_stdin() -> str:
     try:
         return decode(read_to_end(sys.stdin.buffer.read), "standard input").removesuffix("\n")
     except OSError as error:
-        raise LacliError(f"cannot read standard input: {error.strerror}", "give the prompt with -p or -f") from error
+        raise LacliError(f"cannot read standard input: {reason_of(error)}", "give the prompt with -p or -f") from error

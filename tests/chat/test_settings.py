@@ -234,6 +234,7 @@ WRONG = [
     ("stop", "", "stop needs a value"),
     ("stop", "\ud800", "not UTF-8"),
     ("grammar-file", "/nowhere/at/all", "cannot read"),
+    ("grammar-file", "a\0b", "cannot read"),
     ("grammar-file", "", "needs a file"),
     ("mirostat", "1", "--temp 0"),
     ("system", "hello", "/system TEXT"),
