@@ -38,7 +38,7 @@ MAX_VALUE = 1 << 23
 DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_TOOBIG")
 """Errors of SQLite's that say something about the file, and not about who else uses it or about the disk."""
 
-UNREADABLE = (ValueError, LookupError, TypeError, RecursionError)
+UNREADABLE = (ValueError, LookupError, TypeError, RecursionError, OverflowError)
 """What decoding a record that is not one of ours can raise: it is as good as absent."""
 
 HASHED = 1 << 20
