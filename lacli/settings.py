@@ -151,11 +151,9 @@ class DecodeSettings:
 
     def __post_init__(self) -> None:
         check_words(self)
-        at_least = {"window": 0, "ngram": 2, "guesses": 0, "pool_keys": 1}
-        at_least |= {"jacobi_iterations": 1, "lookup_match": 1, "lookup_draft": 1, "auto_rows": 1}
-        for name, least in at_least.items():
+        for name, least in LEAST.items():
             if getattr(self, name) < least:
-                label = FLAG[name]
+                label = spellings(name)[0]
                 raise UsageError(f"{label} is {getattr(self, name)}", f"{label} must be at least {least}")
         if self.auto_rows > MAX_SEQUENCES:
             raise UsageError(f"--auto-rows is {self.auto_rows}", f"--auto-rows can be at most {MAX_SEQUENCES}")
@@ -233,17 +231,17 @@ def window_rows(columns: int, ngram: int) -> int:
     return columns * (ngram - 1) - 1 if columns else 0
 
 
-FLAG = {
-    "window": "-W",
-    "ngram": "-N",
-    "guesses": "-G",
-    "pool_keys": "--pool-keys",
-    "jacobi_iterations": "--jacobi-iterations",
-    "lookup_match": "--lookup-match",
-    "lookup_draft": "--lookup-draft",
-    "auto_rows": "--auto-rows",
+LEAST = {
+    "window": 0,
+    "ngram": 2,
+    "guesses": 0,
+    "pool_keys": 1,
+    "jacobi_iterations": 1,
+    "lookup_match": 1,
+    "lookup_draft": 1,
+    "auto_rows": 1,
 }
-"""The command line's name of a setting, for messages."""
+"""The least values of settings."""
 
 LETTERS = ("window", "ngram", "guesses")
 """The paper's W, N and G."""

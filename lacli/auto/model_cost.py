@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
@@ -25,7 +26,7 @@ from lacli.llamacpp.devices import CPU, Device, with_threads
 from lacli.llamacpp.library import build, devices
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.probe import proven
-from lacli.llamacpp.settings import ModelSettings, Placement
+from lacli.llamacpp.settings import MOST_CELLS, ModelSettings, Placement
 from lacli.text.records import UNREADABLE, Records, model_identity
 
 KIND = "cost"
@@ -83,7 +84,7 @@ def device_names(placement: Placement, *, offloaded: bool) -> str:
 
 def _taking_part(placement: Placement) -> list[Device]:
     """Return the named devices in their order and the processor behind them; all devices if none is named."""
-    found = devices()
+    found = devices(memory=False)
     if not placement.devices:
         return found
     by_name = {device.name: device for device in found}
@@ -93,8 +94,8 @@ def _taking_part(placement: Placement) -> list[Device]:
 
 def known_cost(state: Path, path: Path, settings: ModelSettings) -> Cost | None:
     """Return the cost with the most measured steps of a model on this machine, whatever was asked for; or None."""
-    found = ((key, value) for key, value in Records(state).all(KIND) if isinstance(key, dict))
-    kept = [(key, value) for key, value in found if key.get("model") == path.name]
+    found = Records(state).all(KIND)
+    kept = [(key, value) for key, value in found if isinstance(key, dict) and key.get("model") == path.name]
     if not kept:
         return None  # without hashing the model's file
     machine = machine_key(path, settings).items()
@@ -207,6 +208,7 @@ def _cost(kept: Any) -> Cost | None:
             measured_at=float(kept["measured_at"]),
             budget=float(kept["budget"]),
         )
+        datetime.fromtimestamp(cost.measured_at, UTC)  # raises for a time that no calendar has
     except UNREADABLE:
         return None
     return cost if cost.staircases or cost.chain_only else None
@@ -215,9 +217,10 @@ def _cost(kept: Any) -> Cost | None:
 def _step_cost(kept: dict[str, Any]) -> StepCost:
     points = tuple(map(_point, kept["points"]))
     rows = [point.rows for point in points]
-    if rows[:1] != [1] or rows != sorted(set(rows)):
+    context = int(kept["context"])
+    if rows[:1] != [1] or rows != sorted(set(rows)) or max(context, rows[-1]) > MOST_CELLS:
         raise ValueError("no t(b)")
-    return StepCost(int(kept["context"]), points)
+    return StepCost(context, points)
 
 
 def _point(kept: dict[str, Any]) -> Point:

@@ -21,7 +21,7 @@ from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings, bias_words, token_bias
 from lacli.settings import (
     ANSWER,
-    FLAG,
+    LETTERS,
     LOADING,
     NOTHING,
     PLACEMENT,
@@ -119,7 +119,8 @@ class Setting:
     @property
     def name(self) -> str:
         """The name that is shown: the paper's W, N and G, else the first long flag."""
-        return (FLAG.get(self.field) or next(flag for flag in self.flags if flag.startswith("--"))).lstrip("-")
+        long = (flag for flag in self.flags if flag.startswith("--"))
+        return (self.flags[0] if self.field in LETTERS else next(long)).lstrip("-")
 
     @property
     def names(self) -> list[str]:

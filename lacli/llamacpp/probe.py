@@ -153,6 +153,14 @@ def python_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
+def signal_name(number: int) -> str:
+    """A signal's name, SIGSEGV for example; "signal 35" for one without."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _run(arguments: list[str], place: str) -> tuple[str, str]:
     """Run a trial and return the signal or limit that ended it, "" for an end by itself, and its output.
 
@@ -168,7 +176,7 @@ def _run(arguments: list[str], place: str) -> tuple[str, str]:
         return f"{NO_ANSWER} within {PATIENCE_S:g} s", (late.stdout or b"").decode("utf-8", "replace")
     printed, said = (stream.decode("utf-8", "replace") for stream in (child.stdout, child.stderr))
     if child.returncode < 0:
-        name = signal.Signals(-child.returncode).name
+        name = signal_name(-child.returncode)
         if name not in CRASHES:
             raise OSError(f"the trial was ended from outside ({name})")
         return name, printed

@@ -40,9 +40,9 @@ LENGTH = 4
 class ChildSettings:
     """The context that a child process opens.
 
-    `loading.placement` has the devices' names as they are called in the child. `backend_greedy`: as LlamaEngine takes
-    it. `rpc`: addresses of the RPC servers that this placement needs. `limit_s`: seconds that a call may take. `name`:
-    of the replica, for messages. `verbose`: llama.cpp's log goes to standard error.
+    `model_settings.placement` has the devices' names as they are called in the child. `backend_greedy`: as LlamaEngine
+    takes it. `rpc`: addresses of the RPC servers that this placement needs. `limit_s`: seconds that a call may take.
+    `name`: of the replica, for messages. `verbose`: llama.cpp's log goes to standard error.
     """
 
     path: Path
@@ -245,10 +245,10 @@ def _ending(code: int, said: bytes) -> str:
     words = next(filter(None, reversed(lines)), "") if code >= 0 or -code == signal.SIGABRT else ""
     if words or code >= 0:
         return words or f"exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
+    # Imported here for the reason that `_started` gives.
+    from lacli.llamacpp.probe import signal_name
+
+    name = signal_name(-code)
     return f"killed by {name}" + (", as the system does when memory is short" if name == "SIGKILL" else "")
 
 

@@ -122,7 +122,7 @@ def test_the_key_depends_on_every_device_of_the_build(
     processor, card = Device("CPU", "A processor", False), Device("CUDA0", "A card", True)
     keys = set()
     for found in ([processor], [card, processor], [card._replace(name="Vulkan0"), processor]):
-        monkeypatch.setattr(f"{MODULE}.devices", lambda found=found: found)
+        monkeypatch.setattr(f"{MODULE}.devices", lambda memory, found=found: found)
         keys.add(key_of(model, replace(SETTINGS, gpu_layers=gpu_layers)))
     assert len(keys) == 3
 
@@ -131,7 +131,7 @@ def test_the_key_depends_on_the_devices_named_and_on_how_they_share_the_model(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cards = [Device(f"CUDA{number}", f"Card {number}", True) for number in range(2)]
-    monkeypatch.setattr(f"{MODULE}.devices", lambda: [*cards, Device("CPU", "A processor", False)])
+    monkeypatch.setattr(f"{MODULE}.devices", lambda memory: [*cards, Device("CPU", "A processor", False)])
     both = ("CUDA0", "CUDA1")
     placements = [
         *(Placement(names) for names in (("CPU",), ("CUDA0",), ("CUDA1",), ("CUDA1", "CUDA0"), ("RPC0",), ())),
@@ -185,14 +185,18 @@ def test_rough_times_and_those_that_cannot_be_kept_are_said_to_be_lost(state: Pa
         ("staircases.0.context", "long"),
         ("staircases.0.context", float("inf")),
         ("staircases.0.points.0.repeats", float("inf")),
+        ("staircases.0.context", 10**400),
         ("staircases.0.points", []),
         ("staircases.0.points.0.rows", 2),
         ("staircases.0.points.1.rows", 1),
+        ("staircases.0.points.1.rows", 1e30),
         ("staircases.0.points.0.every", 0),
         ("staircases.0.points.0.every", -1),
         ("staircases.0.points.0.first", float("nan")),
         ("staircases.0.points.0.first", [1]),
         ("budget", "much"),
+        ("measured_at", 1e30),
+        ("measured_at", float("nan")),
     ],
 )
 def test_a_record_that_is_no_cost_is_measured_again(state: Path, path: str, value: Any) -> None:
@@ -214,6 +218,7 @@ def test_without_steps_a_cost_needs_a_reason(state: Path, reason: str, is_kept: 
 def test_mode_auto_is_told_the_cost_with_most_steps_of_this_machine(state: Path, model: Path) -> None:
     key = cost_key(model, SETTINGS, PLAN)
     assert known_cost(state, model, SETTINGS) is None
+    save(state, ["no", "key"])
     for change in ({"threads": 3}, {"content": "x"}, {"devices": "another"}, {"cache_type_k": "q8_0"}):
         save(state, {**key, **change})
     save(state, {**key, "rows": [1]}, staircases="damaged")

@@ -106,7 +106,7 @@ def test_a_fault_is_named_with_the_batch_it_came_in(
     assert probe.fault_of(1, 1, repack=True).startswith(words)
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGRTMIN + 1"])
 def test_a_trial_that_somebody_ends_says_nothing_of_the_build(name: str, play: Play, tmp_path: Path) -> None:
     play(f"signal.signal(signal.SIGINT, signal.SIG_DFL); {killed(name)}", failing=BOTH)
     assert probe.proven(ON_ONE_THREAD)[1] == ""
