@@ -29,14 +29,12 @@ from itertools import product
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
-from typing import Any, get_args
-
-import typer.main
+from typing import get_args
 
 from lacli.auto.measure import MeasurePlan
 from lacli.auto.model_cost import KIND, cost_key
 from lacli.auto.step_cost import Cost, Point, StepCost
-from lacli.cli.main import app
+from lacli.cli.main import commands
 from lacli.hub.names import demo_model
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.format import markdown
@@ -184,8 +182,10 @@ VALUES = (
 def odd_flags(random: Random, folder: Path) -> Run:
     """Some options of a command, with values that they take and values that they do not."""
     name = random.choice(FLAGS_OF)
-    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009  # Typer's own class has it
-    options = [each for each in commands[name].params if each.opts[0].startswith("-") and each.opts[0] not in LEFT_OUT]
+
+    options = [
+        each for each in commands()[name].params if each.opts[0].startswith("-") and each.opts[0] not in LEFT_OUT
+    ]
     arguments = [name]
     for option in random.sample(options, min(len(options), random.randint(1, 6))):
         spelling = random.choice([*option.opts, *option.secondary_opts])

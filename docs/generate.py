@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lacli.chat.input import help_text as chat_help
-from lacli.cli.main import app
+from lacli.cli.main import COMMANDS
 
 WIDTH = "100"
 
@@ -24,7 +24,7 @@ def help_text(*command: str) -> str:
 
 def cli_page() -> str:
     """docs/cli.md."""
-    commands = [[], *([command.name] for command in app.registered_commands if command.name)]
+    commands = [[], *([name] for name in COMMANDS)]
     parts = [(" ".join(["lacli", *command]), help_text(*command)) for command in commands]
     parts.append(("In a chat", chat_help()))
     sections = [f"## {title}\n\n```text\n{text}\n```\n" for title, text in parts]

@@ -102,11 +102,12 @@ def doctor(
     """
     from json import dumps
 
+    from lacli.cli.main import commands
     from lacli.terminal.screen import Screen, console
 
     ModelSettings(threads=threads)
     servers = endpoints(rpc)
-    known = known_variables(getattr((context.parent or context).command, "commands", {}))
+    known = known_variables(commands())
     checks: dict[str, Callable[[], Finding]] = {
         "Python": check_python,
         "llama.cpp": check_library,

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from lacli import __version__
-from lacli.cli import (
-    bench,
-    chat,
-    check,
-    cost,
-    doctor,
-    mask,
-    pull,
-    rm,
-    rpc_server,
-    run,
-    show,
-)
-from lacli.cli import list as list_command
 from lacli.cli.environment import (
     DEBUG,
     EPILOG,
@@ -44,24 +32,46 @@ NO_SUCH_VALUE = {
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of Typer's complaints has no public name in every version."""
 
-app = typer.Typer(
-    name="lacli",
-    help="Run any GGUF model faster without a draft model and without changing the answer.",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run", epilog=EPILOG, cls=Command)(run.run)
-app.command("chat", epilog=EPILOG, cls=Command)(chat.chat)
-app.command("check", epilog=EPILOG, cls=Command)(check.check)
-app.command("bench", epilog=EPILOG, cls=Command)(bench.bench)
-app.command("cost", epilog=EPILOG, cls=Command)(cost.cost)
-app.command("mask", cls=Command)(mask.mask)
-app.command("pull", epilog=EPILOG, cls=Command)(pull.pull)
-app.command("list", cls=Command)(list_command.list_models)
-app.command("show", epilog=EPILOG, cls=Command)(show.show)
-app.command("rm", cls=Command)(rm.remove)
-app.command("rpc-server", cls=Command)(rpc_server.rpc_server)
-app.command("doctor", cls=Command)(doctor.doctor)
+COMMANDS = {
+    "run": "run",
+    "chat": "chat",
+    "check": "check",
+    "bench": "bench",
+    "cost": "cost",
+    "mask": "mask",
+    "pull": "pull",
+    "list": "list_models",
+    "show": "show",
+    "rm": "remove",
+    "rpc-server": "rpc_server",
+    "doctor": "doctor",
+}
+"""The function of each command, in the module of its name, in the order of the help."""
+
+WITH_SETTINGS = ("run", "chat", "check", "bench", "cost", "pull", "show")
+"""Commands whose help says how the environment sets their defaults."""
+
+
+def program(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
+    """Make the program with the commands of these names; the modules of others are not imported, which saves 20 ms."""
+    made = typer.Typer(
+        name="lacli",
+        help="Run any GGUF model faster without a draft model and without changing the answer.",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(lacli)
+    for name in names:
+        module = import_module(f"lacli.cli.{name.replace('-', '_')}")
+        epilog = EPILOG if name in WITH_SETTINGS else None
+        made.command(name, epilog=epilog, cls=Command)(getattr(module, COMMANDS[name]))
+    return made
+
+
+def commands() -> dict[str, Any]:
+    """All commands by their names, with their options."""
+    found: dict[str, Any] = getattr(typer.main.get_command(program()), "commands", {})
+    return found
 
 
 def _version(wanted: bool) -> None:
@@ -76,7 +86,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def lacli(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -88,7 +97,8 @@ def lacli(
 def main() -> None:
     """Run the program; what a user can mend ends it with one line on stderr (a traceback under LACLI_DEBUG=1)."""
     try:
-        sys.exit(app(sys.argv[1:] or ["--help"], prog_name="lacli", standalone_mode=False))
+        asked = [name for name in sys.argv[1:2] if name in COMMANDS] or COMMANDS
+        sys.exit(program(asked)(sys.argv[1:] or ["--help"], prog_name="lacli", standalone_mode=False))
     except KeyboardInterrupt:
         sys.exit(Interrupted.exit_code)
     except (LacliError, TYPER_USAGE_ERROR) as error:
@@ -146,10 +156,9 @@ def _in_one_line(error: Any) -> UsageError:
 
 def _commands_with(option: str) -> list[str]:
     """The commands that offer an option."""
-    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
     return [
         name
-        for name, command in commands.items()
+        for name, command in commands().items()
         if any(
             option in (*parameter.opts, *parameter.secondary_opts) and not getattr(parameter, "hidden", False)
             for parameter in command.params
@@ -171,6 +180,4 @@ def _not_wanted(cause: Any) -> str:
 
 def _command_typed() -> str:
     """The command on the command line: what Typer says of an option without its value comes without it."""
-    return " ".join(
-        ["lacli", *(each.name for each in app.registered_commands if each.name and [each.name] == sys.argv[1:2])]
-    )
+    return " ".join(["lacli", *(name for name in sys.argv[1:2] if name in COMMANDS)])

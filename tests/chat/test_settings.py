@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.main import get_command
 
 from lacli.chat.settings import (
     KEYS,
@@ -28,7 +27,7 @@ from lacli.chat.settings import (
     settings_from_json,
     values_of,
 )
-from lacli.cli.main import app
+from lacli.cli.main import commands
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import HUGE, RANGES, SamplingSettings
 from lacli.settings import (
@@ -85,7 +84,7 @@ def test_every_setting_can_be_changed_by_its_names_and_put_back(of: type[Any]) -
 
 
 def test_a_setting_is_known_by_every_flag_that_the_command_line_has_for_it() -> None:
-    options = {option.name: option for option in get_command(app).commands["run"].params}  # type: ignore[attr-defined]
+    options = {option.name: option for option in commands()["run"].params}
     for field in SETTINGS:
         option = options[{"max_tokens": "predict", "stops": "stop"}.get(field, field)]
         for flag in (*option.opts, *option.secondary_opts):

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-import typer.main
 
 from lacli.cli import doctor
 from lacli.cli.doctor import Finding, report
 from lacli.cli.environment import known_variables
-from lacli.cli.main import app
+from lacli.cli.main import commands
 from lacli.errors import LacliError
 from lacli.llamacpp import probe
 from lacli.llamacpp.build import (
@@ -216,7 +215,7 @@ def test_variables_are_shown_with_the_flag_they_set_and_slips_with_the_nearest_n
 
 @pytest.mark.parametrize("name", ["LACLI_FOO", "LACLI_PROMPT", "LACLI_KEY"])
 def test_a_variable_that_resembles_none_is_given_no_other_name(name: str) -> None:
-    known = known_variables(getattr(typer.main.get_command(app), "commands"))  # noqa: B009  # Typer's own class has it
+    known = known_variables(commands())
     assert doctor.check_variables({name: "1"}, known).todo == [f"{name}: no option has it"]
 
 

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import pytest
-import typer.main
 
 from lacli.cli.environment import (
     LLAMA_CPP,
@@ -19,14 +18,14 @@ from lacli.cli.environment import (
     setting,
     variables,
 )
-from lacli.cli.main import app
+from lacli.cli.main import commands
 from lacli.cli.run import Question
 from lacli.settings import DecodeSettings
 from tests.program import Done, call
 
 T = TypeVar("T")
 
-COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009  # Typer's own class has it
+COMMANDS = commands()
 EVERY = [
     (name, parameter)
     for name, command in COMMANDS.items()
