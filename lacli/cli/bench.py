@@ -24,7 +24,6 @@ from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import MODES, DecodeSettings, spellings
-from lacli.text.records import state_file
 
 if TYPE_CHECKING:
     from lacli.bench.plan import Wish
@@ -173,6 +172,7 @@ def bench(
     from lacli.bench.run import Request, benchmark
     from lacli.bench.tasks import tasks_of
     from lacli.terminal.screen import Screen
+    from lacli.text.records import state_file
     from lacli.text.template import read_variables
 
     if rpc:

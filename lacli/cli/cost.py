@@ -19,7 +19,6 @@ from lacli.cli.options import model_group
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
-from lacli.terminal.charts import curve
 from lacli.text.format import age_in_words
 
 if TYPE_CHECKING:
@@ -172,6 +171,8 @@ def as_lines(settings: ModelSettings, cost: Cost, age: float | None = None) -> s
     if cost.staircases:
         parts.append(_table(cost.staircases))
     if wide := [each for each in cost.staircases if each.max_rows > 1]:
+        from lacli.terminal.charts import curve
+
         series = {
             f"behind {each.context} tokens": [(point.rows, each.relative(point.rows)) for point in each.points]
             for each in wide

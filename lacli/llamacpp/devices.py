@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lacli.errors import UsageError
-from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings, SplitMode
+from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
 from lacli.text.format import counted
 
 CPU = "CPU"
@@ -174,66 +173,6 @@ def _numbered(devices: Sequence[str]) -> str:
     if not devices:
         return "the processor alone computes"
     return "in this order: " + ", ".join(f"{number} {name}" for number, name in enumerate(devices))
-
-
-GPU, INTEGRATED = 1, 2
-"""ggml_backend_dev_type of a GPU, and of one that shares the processor's memory."""
-
-SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
-"""llama.cpp's llama_split_mode."""
-
-FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
-    ("ggml_backend_dev_name", [ctypes.c_void_p], ctypes.c_char_p),
-    ("ggml_backend_dev_description", [ctypes.c_void_p], ctypes.c_char_p),
-    ("ggml_backend_dev_type", [ctypes.c_void_p], ctypes.c_int),
-    ("ggml_backend_dev_memory", [ctypes.c_void_p] * 3, None),
-    ("ggml_backend_dev_count", [], ctypes.c_size_t),
-    ("ggml_backend_dev_get", [ctypes.c_size_t], ctypes.c_void_p),
-    ("ggml_backend_dev_by_name", [ctypes.c_char_p], ctypes.c_void_p),
-    ("llama_max_devices", [], ctypes.c_size_t),
-)
-"""The library's functions about devices, for `library.declared`."""
-
-
-def found_devices(ggml: ctypes.CDLL, *, memory: bool = True) -> list[Device]:
-    """The devices of the library, in its order. `memory`: ask for it too, which starts a GPU's driver."""
-    devices = []
-    for handle in map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count())):
-        kind = ggml.ggml_backend_dev_type(handle)
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        if memory:
-            ggml.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
-        name, description = ggml.ggml_backend_dev_name(handle), ggml.ggml_backend_dev_description(handle)
-        is_gpu, is_integrated = kind in (GPU, INTEGRATED), kind == INTEGRATED
-        devices.append(Device(name.decode(), description.decode(), is_gpu, free.value, total.value, is_integrated))
-    return devices
-
-
-def apply_placement(parameters: Any, settings: ModelSettings, ggml: ctypes.CDLL) -> list[object]:
-    """Write layers and placement of `settled` settings into llama_model_params; keep the result while the model loads.
-
-    llama.cpp's list of devices never names the processor, which takes all other layers. For the processor alone the
-    list is empty: a GPU would still compute large batches.
-    """
-    placement = settings.placement
-    parameters.n_gpu_layers = settings.gpu_layers
-    parameters.split_mode = SPLIT_MODES[placement.split_mode]
-    parameters.main_gpu = placement.main_gpu
-    kept: list[object] = []
-    if placement.tensor_split:
-        shares = (ctypes.c_float * ggml.llama_max_devices())(*placement.tensor_split)
-        parameters.tensor_split = ctypes.cast(shares, ctypes.POINTER(ctypes.c_float))
-        kept.append(shares)
-    if placement.devices:
-        names = [name for name in placement.devices if name != CPU]
-        devices = (ctypes.c_void_p * (len(names) + 1))(
-            *(ggml.ggml_backend_dev_by_name(name.encode()) for name in names)
-        )
-        parameters.devices = ctypes.addressof(devices)
-        kept.append(devices)
-        if not names:
-            parameters.n_gpu_layers = 0
-    return kept
 
 
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"

@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from lacli.errors import LacliError, ModelLoadError, PromptError
-from lacli.llamacpp.devices import CPU, FUNCTIONS, apply_placement, offloading, settled
-from lacli.llamacpp.library import declared, devices, free_with, lib, library, switch_tiles
+from lacli.llamacpp.devices import CPU, offloading, settled
+from lacli.llamacpp.library import (
+    FUNCTIONS,
+    apply_placement,
+    declared,
+    devices,
+    free_with,
+    lib,
+    library,
+    switch_tiles,
+)
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import Closing

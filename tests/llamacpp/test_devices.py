@@ -13,13 +13,9 @@ import pytest
 from lacli.errors import ModelLoadError, UsageError
 from lacli.llamacpp.devices import (
     CPU,
-    FUNCTIONS,
     MOST_DEVICES,
-    SPLIT_MODES,
     Device,
-    apply_placement,
     chosen,
-    found_devices,
     named,
     offloading,
     physical_cores,
@@ -28,7 +24,7 @@ from lacli.llamacpp.devices import (
     shared_threads,
     with_threads,
 )
-from lacli.llamacpp.library import declared, devices
+from lacli.llamacpp.library import FUNCTIONS, SPLIT_MODES, apply_placement, declared, devices, found_devices
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings, SplitMode
 from lacli.settings import Switch
