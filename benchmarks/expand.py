@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from benchmarks.expansion import ARCHITECTURE, Array, Expansion, Matrix, Norm, Source, changed_metadata
 from benchmarks.shapes import SHAPES, Shape, check_fit
-from lacli.errors import LacliError, UsageError
+from lacli.errors import LacliError, UsageError, reason_of
 
 Bytes = npt.NDArray[np.uint8]
 Progress = Callable[[int, int], None]
@@ -125,7 +125,7 @@ def expand(
         size = part.stat().st_size
         os.replace(part, out_path)
     except OSError as error:
-        raise LacliError(f"cannot write {out_path}: {error.strerror}", "the unfinished file is removed") from error
+        raise LacliError(f"cannot write {out_path}: {reason_of(error)}", "the unfinished file is removed") from error
     finally:
         part.unlink(missing_ok=True)
     return size

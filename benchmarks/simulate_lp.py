@@ -24,6 +24,7 @@ from benchmarks.parallel.study import Study, auto_by_devices, best, by_devices, 
 from benchmarks.parallel.tables import THE_PAPERS, as_json, tables
 from benchmarks.pictures.figure import save
 from benchmarks.shapes import SHAPES as MODELS
+from lacli.bench.plan import by_class
 from lacli.bench.plot import check_plot_path
 from lacli.bench.tasks import read_tasks
 from lacli.errors import LacliError
@@ -38,9 +39,8 @@ def study(arguments: argparse.Namespace) -> Study:
     """Decode, deal out and time; lines on standard error say how far it has got."""
     machine = machine_of(arguments.machine, arguments.single_ms)
     network = Network(arguments.latency, arguments.gigabits * 1e9, MODELS[arguments.shape])
-    tasks = read_tasks(str(arguments.prompts))
-    classes = dict.fromkeys(task.kind for task in tasks)
-    tasks = [task for kind in classes for task in [each for each in tasks if each.kind == kind][: arguments.first]]
+    classes = by_class(read_tasks(str(arguments.prompts))).values()
+    tasks = [task for members in classes for task in members[: arguments.first]]
     with Answers(arguments.model, tasks, arguments.sizes, arguments.limit, arguments.threads) as answers:
         sizes = {}
         for size in arguments.sizes:

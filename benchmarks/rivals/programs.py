@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.rivals.runs import PATIENCE, Patience, RivalRun, environment, failed, shared_flags, tied
-from lacli.errors import LacliError
+from lacli.errors import LacliError, reason_of
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import Closing
 
@@ -92,7 +92,7 @@ class Program(Closing):
                 f"{self._name} did not finish within {self._seconds:g} seconds", "ask for fewer tokens with -n"
             ) from error
         except OSError as error:
-            raise LacliError(f"{self._name} cannot be started: {error.strerror}", "leave it out") from error
+            raise LacliError(f"{self._name} cannot be started: {reason_of(error)}", "leave it out") from error
         log = done.stderr.decode("utf-8", "replace")
         if done.returncode:
             raise failed(self._name, done.returncode, log)

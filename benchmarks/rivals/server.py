@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from benchmarks.rivals.runs import PATIENCE, Patience, RivalRun, environment, failed, last_words, shared_flags, tied
-from lacli.errors import LacliError
+from lacli.errors import LacliError, reason_of
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import Closing
 
@@ -113,7 +113,7 @@ class Server(Closing):
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment()
                 )
         except OSError as error:
-            raise LacliError(f"{NAME} cannot be started: {error.strerror}", "leave it out") from error
+            raise LacliError(f"{NAME} cannot be started: {reason_of(error)}", "leave it out") from error
         end = monotonic() + self._patience.start_s
         while not self._ready(max(end - monotonic(), SHORTEST_S)):
             if monotonic() > end:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from benchmarks.suites.rows import CNN_DM, GSM8K, HUMANEVAL, XSUM
 from lacli.bench.rounds import Contender, Rounds
 from lacli.bench.tasks import Task
-from lacli.errors import LacliError, UsageError
+from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.format import markdown
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def write_samples(path: str, tasks: Sequence[Task], answers: Sequence[str]) -> N
         with open(os.path.expanduser(path), "w", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
     except OSError as error:
-        raise LacliError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from error
+        raise LacliError(f"cannot write {path}: {reason_of(error)}", "name a file in a folder that exists") from error
 
 
 def check_samples(path: str, tasks: Sequence[Task]) -> None:

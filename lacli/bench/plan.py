@@ -233,7 +233,8 @@ def _described(plan: BenchPlan, every: int, wish: Wish) -> str:
     """What will be done of `every` prompts, and what the time leaves out."""
     count = len(plan.tasks)
     prompts = f"{count} of {every} prompts" if count < every else "1 prompt" if every == 1 else f"{every} prompts"
-    classes = f" in {len(by_class(plan.tasks))} classes" if len(by_class(plan.tasks)) > 1 else ""
+    kinds = len(by_class(plan.tasks))
+    classes = f" in {kinds} classes" if kinds > 1 else ""
     times = "once" if plan.repetitions == 1 else f"{plan.repetitions} times"
     longer = ", more than there should be" if wish.seconds is not None and plan.seconds > wish.seconds else ""
     minutes = f"about {max(plan.seconds / 60, 0.1):.1f} minutes{longer}"

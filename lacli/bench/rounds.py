@@ -29,10 +29,9 @@ class Trial:
     `ids`, `text`: all generated tokens and their text, None where another program does not tell. `tokens`: generated in
     `seconds`, the wall time from the end of the prefill to the last step. `step_count`, `rows`: llama_decode calls
     after the prefill, and rows in all of them (None: unknown). `first_token_s`: seconds from the start to the first
-    token.
-    `steps`: each step, where lacli decoded. `trees`: the draft of each step, where a second answer would draft
-    otherwise.
-    `own_limit`: True for a program that stops at a limit of its own, so that its answer may be shorter or longer.
+    token. `steps`: each step, where lacli decoded. `trees`: the draft of each step, where a second answer would draft
+    otherwise. `own_limit`: True for a program that stops at a limit of its own, so that its answer may be shorter or
+    longer.
     """
 
     ids: tuple[int, ...] | None

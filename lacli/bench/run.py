@@ -256,9 +256,9 @@ def show(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
         return
     machine, bars = outcome.machine, plot.speedups(outcome.found, outcome.ceilings)
     if request.form == "md":
-        parts = [as_lines(outcome.found, machine, outcome.judged, outcome.ceilings)]
+        lines = as_lines(outcome.found, machine, outcome.judged, outcome.ceilings)
         chart = plot.as_chart(bars) if request.chart else ""
-        screen.line("\n\n".join(part for part in (*parts, *outcome.tables, chart, outcome.conclusion) if part))
+        screen.line("\n\n".join(part for part in (lines, *outcome.tables, chart, outcome.conclusion) if part))
     else:
         screen.line(as_text(outcome.rows, request.form))
         screen.note(outcome.conclusion)

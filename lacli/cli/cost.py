@@ -253,7 +253,7 @@ def _heading(settings: ModelSettings, cost: Cost, age: float | None) -> str:
         ("model", cost.description),
         ("machine", f"{cost.devices}, {settings.all_thread_words}"),
         ("context", settings.flags),
-        ("measured", when if age is None else f"{when}, {age_in_words(max(age, 0.0))} (--fresh measures again)"),
+        ("measured", when if age is None else f"{when}, {age_in_words(age)} (--fresh measures again)"),
         *(("note", note) for note in cost.notes),
     ]
     return "\n".join(

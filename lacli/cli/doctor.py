@@ -172,12 +172,12 @@ def check_instructions() -> Finding:
     built_with = {name for backend in load_library().build.backends for name in backend.features}
     used = [name for name in INSTRUCTIONS if name in built_with]
     words = f"{', '.join(used) or 'no vector instructions'} in use"
-    offered = processor().flags
-    left = [name for name, flag in INSTRUCTIONS.items() if flag in offered and name not in used]
+    flags = processor().flags
+    left = [name for name, flag in INSTRUCTIONS.items() if flag in flags and name not in used]
     if unused := [name for name in left if name != "AMX_INT8"]:
         words += f"; llama.cpp was built without {', '.join(unused)}, which this processor has"
         return Finding("better", words, {"used": used, "unused": unused}, [rebuild_command("native")])
-    return Finding("fine", words + (", all that this processor has" if offered and not left else ""), {"used": used})
+    return Finding("fine", words + (", all that this processor has" if flags and not left else ""), {"used": used})
 
 
 def check_kernels(threads: int) -> Finding:

@@ -21,9 +21,8 @@ from lacli.bench.tasks import (
     task_from_row,
 )
 from lacli.errors import LacliError, UsageError
+from tests.fakes.prompt_files import GOOD, TWO, complaint, write
 
-GOOD = b'{"prompt": "one"}\n{"prompt": "two"}\n'
-TWO = [Task(("one",)), Task(("two",))]
 BAD_LINES: list[tuple[bytes, str]] = [
     (b'{"prompt": "x"', "not JSON, Expecting ',' delimiter at column 15"),
     (b"hello", "not JSON, Expecting value at column 1"),
@@ -37,19 +36,6 @@ BAD_LINES: list[tuple[bytes, str]] = [
     (b'{"prompt": ' + b"[" * 200000, "JSON too deep, or with too long a number, to be read"),
     (b'{"limit": ' + b"9" * 5000 + b"}", "JSON too deep, or with too long a number, to be read"),
 ]
-
-
-def write(folder: Path, raw: bytes, name: str = "prompts.jsonl") -> str:
-    path = folder / name
-    path.write_bytes(raw)
-    return str(path)
-
-
-def complaint(path: str) -> str:
-    with pytest.raises(LacliError) as caught:
-        read_tasks(path)
-    assert caught.value.hint and "\n" not in str(caught.value)
-    return caught.value.what
 
 
 def test_every_class_has_at_least_eight_prompts_in_the_order_of_the_table() -> None:
@@ -143,15 +129,15 @@ def test_the_form_can_change_from_row_to_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("line", "what"), BAD_LINES)
 def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, line: bytes, what: str) -> None:
     path = write(tmp_path, b'{"prompt": "one"}\n\n' + line + b"\n")
-    assert complaint(path) == f"{path}:3: {what}"
+    assert complaint(read_tasks, path) == f"{path}:3: {what}"
 
 
 def test_what_cannot_be_read_or_holds_nothing_is_said(tmp_path: Path) -> None:
-    assert complaint(f"{tmp_path}/nothing") == f"cannot read {tmp_path}/nothing: No such file or directory"
-    assert complaint(str(tmp_path)) == f"cannot read {tmp_path}: Is a directory"
+    assert complaint(read_tasks, f"{tmp_path}/nothing") == f"cannot read {tmp_path}/nothing: No such file or directory"
+    assert complaint(read_tasks, str(tmp_path)) == f"cannot read {tmp_path}: Is a directory"
     for raw in (b"", b"\n\n"):
         path = write(tmp_path, raw)
-        assert complaint(path) == f"{path} holds no prompts"
+        assert complaint(read_tasks, path) == f"{path} holds no prompts"
 
 
 def test_neither_a_line_nor_lines_without_an_end_are_read_for_ever(
@@ -159,10 +145,10 @@ def test_neither_a_line_nor_lines_without_an_end_are_read_for_ever(
 ) -> None:
     monkeypatch.setattr(bench_tasks, "MAX_TEXT", 1 << 20)
     path = write(tmp_path, b'{"prompt": "one"}\n' + bytes(2 << 20))
-    assert complaint(path) == f"{path}:2: a line of more than 1 MiB"
+    assert complaint(read_tasks, path) == f"{path}:2: a line of more than 1 MiB"
     monkeypatch.setattr(bench_tasks, "MOST_LINES", 1 << 20)
     path = write(tmp_path, b'{"prompt": "one"}\n' * (1 << 16))
-    assert complaint(path).endswith(": more than 1 MiB of prompts")
+    assert complaint(read_tasks, path).endswith(": more than 1 MiB of prompts")
 
 
 def test_a_plain_row_is_one_question_of_its_own_class() -> None:

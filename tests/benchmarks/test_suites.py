@@ -18,10 +18,9 @@ from benchmarks.suites.rows import task_from_suite
 from benchmarks.suites.sets import SUITES, FetchError, Source, fetch, load_suite
 from lacli.bench.tasks import Task
 from lacli.errors import LacliError, UsageError
+from tests.fakes.prompt_files import GOOD, TWO, complaint, write
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-GOOD = b'{"prompt": "one"}\n{"prompt": "two"}\n'
-TWO = [Task(("one",)), Task(("two",))]
 SOURCE = Source("someone/rows", "test.jsonl")
 MISSING = errors.LocalEntryNotFoundError("not here")
 TURNS = {"question_id": 81, "category": "writing", "turns": ["First.", "Second."]}
@@ -37,19 +36,6 @@ ROWS: Mapping[str, Mapping[str, object]] = {
     "cnn-dm": {"id": "a", "article": "Long.", "highlights": "Short."},
 }
 """A row in each suite's form, with words of our own."""
-
-
-def write(folder: Path, raw: bytes, name: str = "prompts.jsonl") -> str:
-    path = folder / name
-    path.write_bytes(raw)
-    return str(path)
-
-
-def complaint(path: str) -> str:
-    with pytest.raises(LacliError) as caught:
-        read_suite(path)
-    assert caught.value.hint and "\n" not in str(caught.value)
-    return caught.value.what
 
 
 class Hub:
@@ -141,11 +127,11 @@ def test_only_the_first_tasks_are_read_when_so_many_are_asked_for(tmp_path: Path
 
 def test_a_bad_entry_of_a_list_is_named_by_its_row_and_bad_json_by_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, b'[{"prompt": "one"},\n\n 5]')
-    assert complaint(path) == f"{path}, row 2: not a JSON object"
+    assert complaint(read_suite, path) == f"{path}, row 2: not a JSON object"
     path = write(tmp_path, b'[{"prompt": "one"},\n {"prompt" "two"}]')
-    assert complaint(path) == f"{path}:2: not JSON, Expecting ':' delimiter at column 12"
+    assert complaint(read_suite, path) == f"{path}:2: not JSON, Expecting ':' delimiter at column 12"
     path = write(tmp_path, b'[{"prompt": "one"},\n {"prompt": "\xe9"}]')
-    assert complaint(path) == f"{path}:2: not UTF-8 text, byte 0xe9"
+    assert complaint(read_suite, path) == f"{path}:2: not UTF-8 text, byte 0xe9"
 
 
 @pytest.mark.parametrize("harm", ["cut", "flipped", "tail"])
@@ -153,12 +139,12 @@ def test_a_damaged_gzip_file_is_said_to_be_damaged(tmp_path: Path, harm: str) ->
     raw = gzip.compress(GOOD * 100)
     harmed = {"cut": raw[:-20], "flipped": raw[:20] + bytes(9) + raw[29:], "tail": raw[:-8] + bytes(8)}
     path = write(tmp_path, harmed[harm], "prompts.jsonl.gz")
-    assert complaint(path) == f"{path} is damaged or cut short"
+    assert complaint(read_suite, path) == f"{path} is damaged or cut short"
 
 
 def test_a_list_that_is_packed_small_is_not_unpacked_without_an_end(tmp_path: Path) -> None:
     path = write(tmp_path, gzip.compress(b"[" + bytes(80 << 20), 1), "prompts.gz")
-    assert "it is larger than 67.1 MB" in complaint(path)
+    assert "it is larger than 67.1 MB" in complaint(read_suite, path)
 
 
 def test_a_parquet_file_is_read_row_by_row(tmp_path: Path) -> None:
@@ -171,7 +157,7 @@ def test_a_parquet_file_is_read_row_by_row(tmp_path: Path) -> None:
     assert [task.reference for task in read_suite(path)] == [f"#### {number}" for number in range(count)]
     assert len(read_suite(path, first=2)) == 2
     Path(path).write_bytes(Path(path).read_bytes()[:-30])
-    assert complaint(path) == f"{path} is damaged or cut short"
+    assert complaint(read_suite, path) == f"{path} is damaged or cut short"
 
 
 def test_a_parquet_file_without_its_package_says_what_to_install(
