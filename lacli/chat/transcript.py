@@ -48,8 +48,7 @@ class SavedChat:
     """A conversation with what it takes to go on.
 
     `model`: as the user typed it; `template`: empty for the model's own; `seed`: the one in use where the user has set
-    none.
-    `left_out`: the numbers of damaged lines.
+    none. `left_out`: the numbers of damaged lines.
     """
 
     model: str = ""

@@ -103,9 +103,8 @@ def first_difference(
     """Compare what a mode has just generated with plain's text; None where they are equal.
 
     `engine`: has decoded the mode's steps since its last clear; they are replayed on it. `steps`: the tokens of each
-    step.
-    `expected`: plain's tokens for the prompt under the same limit, from an engine like `plain_engine` with `settings`.
-    `sampler`: what both were drawn with, or None when greedy. Clears both engines.
+    step. `expected`: plain's tokens for the prompt under the same limit, from an engine like `plain_engine` with
+    `settings`. `sampler`: what both were drawn with, or None when greedy. Clears both engines.
     """
     tokens = [token for step in steps for token in step]
     at = parting(expected, tokens)

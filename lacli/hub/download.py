@@ -230,7 +230,7 @@ def _fetch_file(file: HubFile, listing: Listing, say: Say) -> None:
         try:
             _fetch_content(file, listing, say)
         except KeyboardInterrupt:
-            done = f"{size_in_words(max(0, file_size(partial)))} of {size_in_words(file.size)}"
+            done = f"{size_in_words(listing.fetched_bytes(file))} of {size_in_words(file.size)}"
             raise Interrupted(f"stopped with {done} fetched", "the same command goes on from there") from None
         place = _place(file, listing)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -283,9 +283,9 @@ def _fetch_bytes(file: HubFile, listing: Listing, partial: Path) -> None:
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-    there = max(0, file_size(partial))
-    if there == file.size and partial.exists():
+    if file_size(partial) == file.size:
         return
+    there = listing.fetched_bytes(file)
     url = hf_hub_url(listing.repository, file.name, revision=listing.commit)
     with partial.open("ab") as to:
         http_get(

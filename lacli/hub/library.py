@@ -97,9 +97,13 @@ class Listing:
         pointer = self.pointer(file)
         return bool(file.blob) and file_size(pointer if pointer.is_file() else self.blob(file)) == file.size
 
+    def fetched_bytes(self, file: HubFile) -> int:
+        """Bytes that were fetched so far."""
+        return max(0, file_size(self.partial(file)))
+
     def missing_bytes(self, file: HubFile) -> int:
         """Bytes that are still to be fetched."""
-        return max(0, file.size - max(0, file_size(self.partial(file)))) if file.blob else file.size
+        return max(0, file.size - self.fetched_bytes(file)) if file.blob else file.size
 
 
 def list_files(repository: str) -> Listing:

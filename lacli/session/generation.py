@@ -66,9 +66,8 @@ class Generation(Closing):
         """`max_tokens`: of the answer, -1 for no limit. `controls`: as `TextStream` takes them.
 
         `reuse`, `n_keep`: `reuse` and `keep` of `Decoder.generate`. `watch`: gets every step with the text of its
-        tokens.
-        `alone`: entered while the decoder is in use; gives the decoder that has taken its place, or None, and raises
-        LacliError where something else uses it.
+        tokens. `alone`: entered while the decoder is in use; gives the decoder that has taken its place, or None, and
+        raises LacliError where something else uses it.
         """
         self._decoder, self._alone = decoder, alone
         self._begun = False

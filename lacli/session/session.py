@@ -46,8 +46,7 @@ class Session(Closing):
     It gives one answer at a time; what would decode beside it raises LacliError, in every thread.
     `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run).
     `warnings`: those of them that say what the answer does not keep to. `prompts`: writes prompts as the chat template
-    does.
-    `sampler`: what tokens are drawn with, or None where the most probable ones are taken.
+    does. `sampler`: what tokens are drawn with, or None where the most probable ones are taken.
     """
 
     def __init__(
@@ -67,8 +66,7 @@ class Session(Closing):
         """`template_variables`: what the template gets beside a conversation, such as `enable_thinking`.
 
         `cost`: what steps cost here, where it was measured before. `past_texts`: the token ids of texts of earlier
-        runs.
-        `replicas`: how many copies of the model answer together, and where; None for one.
+        runs. `replicas`: how many copies of the model answer together, and where; None for one.
         """
         model_settings, fault = proven(model_settings)
         self.notes = [fault] if fault else []
