@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lacli.auto import past_texts, pool_source, suffix
-from lacli.auto.acceptance import AcceptanceEstimate, LossBudget, WindowWidth
-from lacli.auto.cost_model import StepCostModel
+from lacli.auto import suffix
+from lacli.auto.experience import Experience
 from lacli.auto.past_texts import PastTexts, PastTextSource
 from lacli.auto.planner import (
     Draft,
@@ -16,7 +15,7 @@ from lacli.auto.planner import (
     plan,
 )
 from lacli.auto.pool_source import PoolSource
-from lacli.auto.recycling import MAX_SUCCESSORS, RecyclingSource
+from lacli.auto.recycling import MAX_SUCCESSORS
 from lacli.auto.step_cost import Cost
 from lacli.auto.suffix import MatchSource, SuffixSource, kind_of
 from lacli.engine import Engine, Successors
@@ -41,30 +40,6 @@ On a small model the search itself costs more than a hundredth of a step.
 
 AVERAGE_WEIGHT = 0.1
 """Weight of the latest step in the mean rows and tokens of a step."""
-
-
-class Experience:
-    """What mode auto has learned of a model and a machine; it outlives the texts and goes on in the next answer."""
-
-    def __init__(
-        self,
-        settings: DecodeSettings,
-        cost: Cost | None = None,
-        texts: PastTexts | None = None,
-        *,
-        sampled: bool = False,
-    ) -> None:
-        """Begin with a measured `cost` and texts of earlier runs, if any; `sampled`: tokens are drawn, not argmax."""
-        self.cost_model = StepCostModel(settings.max_rows, cost)
-        self.budget = LossBudget()
-        columns = settings.window if "window" in settings.sources else 0
-        self.width = WindowWidth(columns, settings.ngram, settings.auto_rows)
-        self.recycling = RecyclingSource()
-        self.suffix_acceptance = AcceptanceEstimate(suffix.EXPECTED_SAMPLED if sampled else suffix.EXPECTED)
-        self.text_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
-        self.window_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
-        self.past_texts = texts
-        self.past_text_acceptance = AcceptanceEstimate(past_texts.EXPECTED)
 
 
 class Auto(Mode):

@@ -12,7 +12,8 @@ import pytest
 
 from lacli import load
 from lacli.auto.measure import MeasurePlan
-from lacli.auto.mode import AutoModes, Experience
+from lacli.auto.experience import Experience
+from lacli.auto.mode import AutoModes
 from lacli.auto.model_cost import (
     KIND,
     cost_key,
