@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lacli import load
-from lacli.auto.measure import MeasurePlan
 from lacli.auto.experience import Experience
+from lacli.auto.measure import MeasurePlan
 from lacli.auto.mode import AutoModes
 from lacli.auto.model_cost import (
     KIND,
