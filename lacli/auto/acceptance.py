@@ -1,4 +1,4 @@
-"""What mode auto learns from accepted guesses: how often each kind comes true, what may be lost, the window's width."""
+"""What mode auto learns from accepted guesses: how often each kind comes true, what may be lost, which sources pay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ DECAY = 0.98
 """Weight of a try when the next one of its kind comes: about the last fifty decide. Source: docs/auto.md."""
 
 PRIOR_TRIES = 6.0
-"""Tries that an expectation counts as beside observed ones; it fades with them."""
+"""Tries that an expectation counts as beside those of a text; it fades with them."""
+
+MEAN_DECAY, MEAN_PRIOR = 0.998, 12.0
+"""Weight of a try in the mean of all texts when the next one of its kind comes, and tries of an expectation there."""
 
 MAX_PROBABILITY = 0.999
 """Two guesses for one place that are both certain would contradict each other."""
@@ -19,7 +22,7 @@ MAX_PROBABILITY = 0.999
 class AcceptanceEstimate:
     """Hits over tries for each kind of guess, recent tries weighing most; the source defines its kinds.
 
-    `probability`: of each kind now; always the same list.
+    A text begins with the mean of those before it. `probability`: of each kind now; always the same list.
 
     >>> estimate = AcceptanceEstimate([0.5, 0.9])
     >>> estimate.record(0, True)
@@ -29,15 +32,65 @@ class AcceptanceEstimate:
 
     def __init__(self, expected: Sequence[float]) -> None:
         """Begin with the `expected` probability of each kind."""
-        self.probability = [min(chance, MAX_PROBABILITY) for chance in expected]
-        self._hits = [PRIOR_TRIES * chance for chance in expected]
-        self._tries = [PRIOR_TRIES] * len(expected)
+        self._mean = list(expected)
+        self._weight = [MEAN_PRIOR] * len(self._mean)
+        self.probability = [0.0] * len(self._mean)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a text: what all texts before it showed counts as PRIOR_TRIES, since texts differ."""
+        self._hits = [PRIOR_TRIES * chance for chance in self._mean]
+        self._tries = [PRIOR_TRIES] * len(self._mean)
+        self.probability[:] = [min(chance, MAX_PROBABILITY) for chance in self._mean]
 
     def record(self, kind: int, hit: bool) -> None:
         """Record whether a guess of this kind came true."""
         hits = self._hits[kind] = self._hits[kind] * DECAY + hit
         tries = self._tries[kind] = self._tries[kind] * DECAY + 1.0
         self.probability[kind] = min(hits / tries, MAX_PROBABILITY)
+        weight = self._weight[kind] = self._weight[kind] * MEAN_DECAY + 1.0
+        self._mean[kind] += (hit - self._mean[kind]) / weight
+
+
+PROMISED = 4.0
+"""Expected hits that full trust in a source counts as beside observed ones."""
+
+
+class SourceAccount:
+    """What a source's guesses in trees are worth, and whether it pays for its rows and its time.
+
+    A tree takes the guesses that look best, so they come true less often than all of their kind: `trust` is the factor
+    that was missing. `awake`: whether the source is asked. One that does not pay sleeps longer and longer between
+    trials of TRIAL steps.
+    """
+
+    def __init__(self) -> None:
+        self.trust = 1.0
+        self.awake = False
+        self._promised = self._hits = PROMISED
+        self._gain = 0.0
+        self._remaining = self._pause = FIRST_TRIAL
+
+    def record_guess(self, chance: float, hit: bool) -> None:
+        """Record whether a guess with this probability came true where it could."""
+        self._promised = self._promised * DECAY + chance
+        self._hits = self._hits * DECAY + hit
+        self.trust = min(self._hits / self._promised, 1.0)
+
+    def record_step(self, gain: float) -> None:
+        """Record what a step gained by the source: plain steps saved, less those that its rows and its time took."""
+        self._gain = self._gain * GAIN_DECAY + gain
+
+    def decide(self, *, promising: bool) -> bool:
+        """Return whether the source is asked in the next step; `promising`: rows are cheap enough to try it at once."""
+        self._remaining -= 1
+        if not self.awake and (self._remaining <= 0 or (promising and self._pause == FIRST_TRIAL)):
+            self.awake, self._remaining, self._gain = True, TRIAL, 0.0
+        elif self.awake and self._remaining <= 0:
+            self.awake = self._gain >= 0
+            self._pause = FIRST_TRIAL if self.awake else min(2 * self._pause, MAX_PAUSE)
+            self._remaining = TRIAL if self.awake else self._pause
+        return self.awake
 
 
 INITIAL_BUDGET = 2.0
@@ -90,8 +143,8 @@ FIRST_TRIAL, MAX_PAUSE = 64, 4096
 TRIAL = 16
 """Steps of a trial: the first ones find what the later ones accept."""
 
-WINDOW_DECAY = 0.96
-"""Weight of a step's finds one step later."""
+GAIN_DECAY = 0.96
+"""Weight of a step's gains one step later."""
 
 
 class WindowWidth:
@@ -125,8 +178,8 @@ class WindowWidth:
 
     def record(self, found: int) -> None:
         """Record how many accepted tokens of a step only the window had found."""
-        self._found = self._found * WINDOW_DECAY + found
-        self._steps = self._steps * WINDOW_DECAY + 1
+        self._found = self._found * GAIN_DECAY + found
+        self._steps = self._steps * GAIN_DECAY + 1
 
     def _begin_trial(self, relative: Sequence[float], rows: int) -> None:
         self._remaining = self._pause

@@ -41,6 +41,9 @@ PATIENCE, MAX_PATIENCE = 16, 64
 JUMP, FIRST_JUMP = 1.5, 2.0
 """Slow-down beyond which a step is an outlier, for sizes seen before and for new ones."""
 
+FIRST_ROWS = 3
+"""Rows of the first steps where nothing is known of the machine: a wrong guess costs a plain step or two."""
+
 MIN_COST = 1e-3
 """Plain steps that a further row costs at least, so that later times can still change its share."""
 
@@ -159,6 +162,12 @@ class StepCostModel:
     def needs_plain_step(self) -> bool:
         """True if a plain step has to be timed before others are compared with it: at first, and now and then."""
         return self._plain.is_due(self._measured_s)
+
+    @property
+    def max_trial_rows(self) -> int:
+        """Rows of the largest step to be tried: twice those of the largest one whose cost is known."""
+        known = self._measured.at(self._context).max_rows if self._measured else 1
+        return max(2 * max(known, *self._observed, 1), FIRST_ROWS)
 
     def set_context(self, tokens: int) -> None:
         """Look up the cost behind `tokens` tokens if the context has changed enough."""

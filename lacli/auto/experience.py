@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lacli.auto import past_texts, pool_source, suffix
-from lacli.auto.acceptance import AcceptanceEstimate, LossBudget, WindowWidth
+from lacli.auto.acceptance import AcceptanceEstimate, LossBudget, SourceAccount, WindowWidth
 from lacli.auto.cost_model import StepCostModel
 from lacli.auto.past_texts import PastTexts
 from lacli.auto.recycling import RecyclingSource
@@ -25,6 +27,7 @@ class Experience:
         """Begin with a measured `cost` and texts of earlier runs, if any; `sampled`: tokens are drawn, not argmax."""
         self.cost_model = StepCostModel(settings.max_rows, cost)
         self.budget = LossBudget()
+        self.accounts: dict[str, SourceAccount] = {}
         columns = settings.window if "window" in settings.sources else 0
         self.width = WindowWidth(columns, settings.ngram, settings.auto_rows)
         self.recycling = RecyclingSource()
@@ -33,3 +36,14 @@ class Experience:
         self.window_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
         self.past_texts = texts
         self.past_text_acceptance = AcceptanceEstimate(past_texts.EXPECTED)
+
+    @property
+    def estimates(self) -> Sequence[AcceptanceEstimate]:
+        """Those of all sources."""
+        return (
+            self.suffix_acceptance,
+            self.text_ngram_acceptance,
+            self.window_ngram_acceptance,
+            self.past_text_acceptance,
+            self.recycling.acceptance,
+        )

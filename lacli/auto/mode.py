@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,10 @@ from lacli.window import WindowBranch
 CHEAP_ROW = 0.15
 """Plain steps a row up to which all sources are asked; dearer rows only copies repay. Source: docs/auto.md."""
 
+PROMISING = {2: 1.4, 4: 1.6, 8: 1.75}
+"""Tokens that steps of some rows bring with recycling alone on the demo model: what such a step costs is less where all
+sources are tried at once (python -m benchmarks.auto --only auto:recycling --set auto_rows=2)."""
+
 REST = 8
 """Steps for which a match of a length that did not pay is not looked at: its worth changes slowly."""
 
@@ -36,6 +41,12 @@ IDLE_BACKOFF, MAX_IDLE_INTERVAL = 8, 4
 """Fruitless searches after which one step more is skipped between two, and the interval's limit in steps.
 
 On a small model the search itself costs more than a hundredth of a step.
+"""
+
+FIRST_DRAFT = 8
+"""Rows of a text's first drafts; later ones have twice the longest run of accepted guesses more.
+
+Drafts of 64 rows that a text did not deserve cost 3% on a machine where they take 14 plain steps (benchmarks.replay).
 """
 
 AVERAGE_WEIGHT = 0.1
@@ -69,15 +80,21 @@ class Auto(Mode):
         if "store" in chosen and experience.past_texts:
             source = PastTextSource(experience.past_texts, experience.past_text_acceptance)
             self._match_sources.append((source, [0] * len(suffix.EXPECTED)))
-        self._sources: list[Source] = [source for source, _ in self._match_sources]
+        # Those that are asked for branches only, where rows are cheap, and only while they pay.
+        self._branch_sources: list[Source] = []
         if "pool" in chosen:
-            self._sources.append(PoolSource(pool, Origin.POOL, TextNgrams(pool), experience.text_ngram_acceptance))
-        self._recycles = "recycling" in chosen
-        if self._recycles:
-            self._sources.append(experience.recycling)
-        if "window" in chosen:
-            # The last one: what others guess too is not the window's gain.
-            self._sources.append(PoolSource(pool, Origin.WINDOW, acceptance=experience.window_ngram_acceptance))
+            acceptance = experience.text_ngram_acceptance
+            self._branch_sources.append(PoolSource(pool, Origin.POOL, TextNgrams(pool), acceptance))
+        if "recycling" in chosen:
+            self._branch_sources.append(experience.recycling)
+        self._window_source = PoolSource(pool, Origin.WINDOW, acceptance=experience.window_ngram_acceptance)
+        self._all_sources = [*(each for each, _ in self._match_sources), *self._branch_sources, self._window_source]
+        for each in self._all_sources:
+            each.account = experience.accounts.setdefault(each.origin.value, each.account)
+        self._sources: list[Source] = []
+        self._draft: Draft | None = None
+        self._clock: Callable[[], float] = float
+        self._spent: dict[Source, float] = {}
         # Numbers of steps: this one, the last booked one and the next that looks for guesses; and fruitless searches.
         self._step = self._booked = self._wake = self._idle = 0
         self._is_wide = self._is_asleep = False
@@ -87,39 +104,41 @@ class Auto(Mode):
 
     def begin(self, text: Sequence[int]) -> None:
         self._wake = self._idle = 0
+        self._longest = 0
         self._cost.set_context(len(text))
         self._cost.refresh()
         self._seen = None
-        for source in self._sources:
+        for estimate in self.experience.estimates:
+            estimate.begin()
+        for source in self._all_sources:
             source.begin(text)
         self._branch.open(text, self.experience.width.columns)
 
     def truncate(self, text: Sequence[int], length: int) -> None:
         self._seen = None
-        for source in self._sources:
+        for source in self._all_sources:
             source.truncate(text, length)
 
     def prefilled(self, rows: int, seconds: float) -> None:
         self._cost.record_prefill(rows, seconds)
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
-        self.plan = None
+        self.plan = self._draft = None
         self._step += 1
         self._is_asleep = self._step < self._wake
         if self._is_asleep:
             return Tree(text[-1])
         self._cost.set_context(len(text))
-        room = min(room, self._settings.max_step_tokens)
-        self._is_wide = self._cost.slope[1] <= CHEAP_ROW and self._settings.max_rollback < 0
-        if self._is_wide:
-            self._cost.refresh()
-            self._learn(text)
-            return self._grow_tree(text, room)
-        return self._grow_chain(text, room)
+        rows = min(self._settings.max_step_tokens, self._cost.max_trial_rows, FIRST_DRAFT + 2 * self._longest)
+        room = min(room, rows)
+        self._is_wide = self._opens_branches(text, room)
+        return self._grow_tree(text, room) if self._is_wide else self._grow_chain(text, room)
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         if self._is_asleep:
             return
+        self._clock = outcome.clock
+        self._longest = max(self._longest, outcome.accepted)
         seconds = outcome.seconds
         if self._is_wide:
             # The time it takes to learn from rows depends on their number too.
@@ -132,7 +151,29 @@ class Auto(Mode):
             self._budget.record_plain(self._step - self._booked)
             if outcome.rows <= self._settings.min_outputs and (excess := self._cost.record(1, seconds)):
                 self._budget.record(0, excess)
+        if self._is_wide:
+            self._account(outcome)
         self._booked = self._step
+
+    def _opens_branches(self, text: Sequence[int], room: int) -> bool:
+        """Choose the sources of the next step; True if any of them guesses branches."""
+        cost = self._cost
+        promising = any(cost.relative[rows] < tokens for rows, tokens in PROMISING.items() if rows < len(cost.relative))
+        if self._settings.max_rollback >= 0 or not (promising or cost.slope[1] <= CHEAP_ROW):
+            return False
+        cost.refresh()
+        self._set_width(text, room)
+        awake = []
+        for source in self._branch_sources:
+            was_awake = source.account.awake
+            if source.account.decide(promising=promising):
+                if not was_awake:
+                    source.begin(text)
+                awake.append(source)
+        # The window comes last: what others guess too is not its gain.
+        window = [self._window_source] if self._branch.rows else []
+        self._sources = [*(source for source, _ in self._match_sources), *awake, *window]
+        return bool(awake or window or not self._branch_sources)
 
     def _grow_chain(self, text: Sequence[int], room: int) -> Tree:
         """Where rows are dear: the best continuation of a match, searched for less often while none pays."""
@@ -169,11 +210,16 @@ class Auto(Mode):
 
     def _grow_tree(self, text: Sequence[int], room: int) -> Tree:
         """Where rows are cheap: the best guesses of all sources, and the window's columns."""
+        self._learn(text)
         columns, relative, max_cost = self._branch, self._cost.relative, self._budget.max_cost
-        self._set_width(text, room)
         self._before = text[-2] if len(text) > 1 else -1
-        room -= columns.rows
-        draft = plan(self._sources, text, relative, self._cost.slope, room, max_cost, LEAVES, columns.rows)
+        begin = self._clock()
+        draft = plan(
+            self._sources, text, relative, self._cost.slope, room - columns.rows, max_cost, LEAVES, columns.rows
+        )
+        share = (self._clock() - begin) / max(len(self._sources) - len(self._match_sources), 1)
+        for source in self._spent:
+            self._spent[source] += share
         rows = 1 + len(draft.nodes) + columns.rows
         tree = Tree(text[-1])
         # An open window runs in every step; whether it brings what it costs is judged over many.
@@ -181,7 +227,26 @@ class Auto(Mode):
         if rows > 1 and self._pays(draft.tokens, relative[rows], "the best of all sources", least):
             self._plant(tree, draft)
             columns.add(tree)
+            self._draft = draft
         return tree
+
+    def _account(self, outcome: Outcome) -> None:
+        """Book what a step's sources were worth: their guesses, their rows, and their time."""
+        relative, rows, plain_s = self._cost.relative, outcome.rows, self._cost.plain_s
+        accepted = set(outcome.nodes)
+        drafted, hits = Counter[Source](), Counter[Source]()
+        for place, node in enumerate(self._draft.nodes if self._draft else (), start=1):
+            drafted[node.source] += 1
+            hits[node.source] += place in accepted
+            if node.parent < 0 or node.parent + 1 in accepted:
+                node.source.account.record_guess(node.chance, place in accepted)
+        if not plain_s:
+            return
+        for source, seconds in self._spent.items():
+            cost = seconds / plain_s
+            if drafted[source] and rows < len(relative):
+                cost += relative[rows] - relative[max(rows - drafted[source], 1)]
+            source.account.record_step(hits[source] - cost)
 
     def _set_width(self, text: Sequence[int], room: int) -> None:
         width = self.experience.width
@@ -193,27 +258,34 @@ class Auto(Mode):
     def _plant(self, tree: Tree, draft: Draft) -> None:
         """Put the draft into the tree: a single chain in sequence 0, branches in sequences of their own."""
         for node in draft.nodes:
-            tree.add_node(node.parent + 1, node.token, node.origin)
+            tree.add_node(node.parent + 1, node.token, node.source.origin)
         is_chain = all(node.parent == place for place, node in enumerate(draft.nodes, start=-1))
         tree.assign_sequences(0 if is_chain and not self._branch.rows else self._settings.window + 1)
 
     def _learn(self, text: Sequence[int]) -> None:
         """Score the sources' guesses by the text, then let recycling learn the last step's rows."""
+        self._spent = {source: 0.0 for source in self._sources if source in self._branch_sources}
         for source in self._sources:
+            begin = self._clock()
             source.extend(text)
-        if self._seen:
-            self.experience.recycling.learn(*self._seen)
-            self._seen = None
+            if source is self.experience.recycling and self._seen:
+                self.experience.recycling.learn(*self._seen)
+                self._seen = None
+            if source in self._spent:
+                self._spent[source] += self._clock() - begin
 
     def _look(self, tree: Tree, outcome: Outcome) -> None:
         """Note what a decoded step's rows say about other texts."""
-        if self._recycles:
+        begin = outcome.clock()
+        recycling = self.experience.recycling
+        if recycling in self._spent:
             # A padding row is the last one, and its token does not follow the one above it.
             nodes = [node for node in tree.outputs() if tree.origins[node] is not Origin.PADDING]
             tokens = [tree.tokens[node] for node in nodes]
             befores = [tree.tokens[tree.parents[node]] if node else self._before for node in nodes]
             found = outcome.successors(MAX_SUCCESSORS)
             self._seen = befores, tokens, Successors(found.tokens[: len(nodes)], found.logits[: len(nodes)])
+            self._spent[recycling] += outcome.clock() - begin
         rows = len(tree)
         if self.plan and self._branch.rows:
             self._branch.take(tree, outcome.choices, outcome.accepted)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from lacli.auto.acceptance import SourceAccount
 from lacli.tree import Origin
 
 MIN_PROBABILITY = 0.004
@@ -30,11 +31,15 @@ class Guess(NamedTuple):
 class Source:
     """Guesses for a text that grows, is cut back, or goes on from an earlier one.
 
-    `everywhere`: True if it also guesses what follows other sources' guesses.
+    `everywhere`: True if it also guesses what follows other sources' guesses. `account`: what its guesses are worth in
+    trees.
     """
 
     origin: Origin
     everywhere = False
+
+    def __init__(self) -> None:
+        self.account = SourceAccount()
 
     def begin(self, text: Sequence[int]) -> None:
         """Begin a generation behind a prompt; what is known of its beginning stays known."""
@@ -63,11 +68,12 @@ Followers = list[tuple[Source, Guess]]
 
 
 class Node(NamedTuple):
-    """A guess in the draft. `parent`: index of the node above it, -1 for the input."""
+    """A guess in the draft. `parent`: index of the node above it, -1 for the input; `chance`: if that is accepted."""
 
     parent: int
     token: int
-    origin: Origin
+    source: Source
+    chance: float
 
 
 class Draft(NamedTuple):
@@ -168,7 +174,7 @@ class _Planner:
         """Queue what may follow a node, guesses of the same token as one."""
         for chance, guess, followers in merged_guesses(found):
             if reach * chance >= MIN_PROBABILITY:
-                node = Node(parent, guess.token, followers[0][0].origin)
+                node = Node(parent, guess.token, followers[0][0], chance)
                 self._count += 1
                 heappush(self.waiting, (-reach * chance, self._count, node, token, followers))
 
@@ -180,14 +186,15 @@ def merged_guesses(found: Followers) -> list[tuple[float, Guess, Followers]]:
     worth the less the surer that one is.
     """
     if len(found) == 1:
-        return [(found[0][1].probability, found[0][1], found)]
+        source, guess = found[0]
+        return [(guess.probability * source.account.trust, guess, found)]
     merged: dict[int, tuple[float, Guess, Followers]] = {}
     for source, guess in found:
-        known = merged.get(guess.token)
+        known, chance = merged.get(guess.token), guess.probability * source.account.trust
         if known is None:
-            merged[guess.token] = guess.probability, guess, [(source, guess)]
+            merged[guess.token] = chance, guess, [(source, guess)]
         else:
-            chance = max(known[0], guess.probability)
+            chance = max(known[0], chance)
             merged[guess.token] = chance, known[1], [*known[2], (source, guess)]
     if not merged:
         return []

@@ -35,6 +35,7 @@ class PoolSource(Source):
         acceptance: AcceptanceEstimate | None = None,
     ) -> None:
         """Guess from `pool`; `text_ngrams` writes the text's n-grams into it if nothing else does."""
+        super().__init__()
         self.origin = origin
         self.acceptance = acceptance or AcceptanceEstimate(EXPECTED)
         self._pool = pool

@@ -51,6 +51,7 @@ class RecyclingSource(Source):
     everywhere = True
 
     def __init__(self, acceptance: AcceptanceEstimate | None = None) -> None:
+        super().__init__()
         self.acceptance = acceptance or AcceptanceEstimate(EXPECTED)
         self._after_pair: dict[tuple[int, int], Row] = {}
         self._after_token: dict[int, Row] = {}

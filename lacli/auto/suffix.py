@@ -35,6 +35,7 @@ class MatchSource(Source):
     """
 
     def __init__(self, acceptance: AcceptanceEstimate) -> None:
+        super().__init__()
         self.acceptance = acceptance
         # By length of the text: where its longest match goes on, and how long it is.
         self._matches: list[tuple[int, int]] = [NO_MATCH]

@@ -1,4 +1,4 @@
-"""What is learned of accepted guesses: how often a kind comes true, what may be lost, how wide the window is."""
+"""What is learned of accepted guesses: how often a kind comes true, what may be lost, which sources pay."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lacli.auto.acceptance import (
     TRIAL,
     AcceptanceEstimate,
     LossBudget,
+    SourceAccount,
     WindowWidth,
 )
 from lacli.settings import window_rows
@@ -57,6 +58,46 @@ def test_a_change_of_subject_is_followed_and_nothing_is_ever_certain(was: bool, 
     for _ in range(70):
         estimate.record(0, not was)
     assert estimate.probability[0] < 0.3 if was else estimate.probability[0] > 0.7
+
+
+def test_a_text_begins_with_the_mean_of_all_before_it_and_soon_speaks_for_itself() -> None:
+    estimate = AcceptanceEstimate([0.5])
+    for text in range(40):
+        estimate.begin()
+        for _ in range(20):
+            estimate.record(0, text % 2 == 0)
+    estimate.begin()
+    assert estimate.probability[0] == pytest.approx(0.5, abs=0.05)
+    for _ in range(20):
+        estimate.record(0, True)
+    assert estimate.probability[0] > 0.8
+
+
+def decided(account: SourceAccount, steps: int, gain: float, *, promising: bool) -> list[bool]:
+    """Whether the source was asked in each of these steps, of which each one asked gains the same."""
+    asked = []
+    for _ in range(steps):
+        asked.append(account.decide(promising=promising))
+        if asked[-1]:
+            account.record_step(gain)
+    return asked
+
+
+def test_a_source_is_tried_at_once_where_rows_are_cheap_and_after_a_while_elsewhere() -> None:
+    assert all(decided(SourceAccount(), 200, 0.1, promising=True))
+    asked = decided(SourceAccount(), 200, 0.1, promising=False)
+    assert not any(asked[: FIRST_TRIAL - 1]) and all(asked[FIRST_TRIAL - 1 :])
+
+
+@pytest.mark.parametrize("promising", [True, False])
+def test_a_source_that_does_not_pay_sleeps_and_is_tried_more_and_more_seldom(promising: bool) -> None:
+    account = SourceAccount()
+    asked = decided(account, 3 * MAX_PAUSE, -0.1, promising=promising)
+    begins = [step for step, (before, now) in enumerate(pairwise([False, *asked])) if now and not before]
+    pauses = [after - before - TRIAL for before, after in pairwise(begins)]
+    assert pauses[0] == 2 * FIRST_TRIAL and pauses == sorted(pauses) and pauses[-1] <= MAX_PAUSE
+    assert sum(asked) < 0.05 * len(asked)
+    assert all(decided(account, MAX_PAUSE + TRIAL, 0.1, promising=False)[-TRIAL:]), "it is not believed again"
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 8), st.floats(0, 1)), max_size=200))

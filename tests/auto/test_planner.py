@@ -34,6 +34,7 @@ class Spelled(Source):
     """A source that guesses what the test wrote down."""
 
     def __init__(self, below: Below, origin: Origin = Origin.SUFFIX) -> None:
+        super().__init__()
         self.origin = origin
         self._below = below
 
@@ -51,6 +52,7 @@ class Everywhere(Source):
     everywhere = True
 
     def __init__(self, pairs: dict[tuple[int, int], list[Guess]]) -> None:
+        super().__init__()
         self._pairs = pairs
 
     def first(self, text: Sequence[int]) -> Sequence[Guess]:
@@ -212,7 +214,7 @@ def test_the_widest_draft_has_a_sequence_for_each_leaf() -> None:
     draft = plan([Spelled(flat)], TEXT, relative, slopes(relative), 250, 2.0, LEAVES)
     tree = Tree(TEXT[-1])
     for node in draft.nodes:
-        tree.add_node(node.parent + 1, node.token, node.origin)
+        tree.add_node(node.parent + 1, node.token, node.source.origin)
     tree.assign_sequences(chosen.window + 1)
     assert len(tree.sequences[0]) == 1 + LEAVES
     assert max(tree.sequences[0]) < chosen.sequences
@@ -265,7 +267,8 @@ def test_a_node_says_who_guessed_it_first_and_all_who_did_say_what_follows_it() 
     pool = Spelled({0: [Guess(5, 0.8, 1), Guess(6, 0.5, 3)], 1: [Guess(8, 0.5, 2)]}, Origin.POOL)
     free = [1.0] * 9
     nodes = plan([suffix, pool], TEXT, free, slopes(free), 8, 9.0, MANY).nodes
-    assert nodes[0] == Node(-1, 5, Origin.SUFFIX) and Node(-1, 6, Origin.POOL) in nodes
+    assert nodes[0] == Node(-1, 5, suffix, 0.8)
+    assert [node.source for node in nodes if node.token == 6] == [pool]
     assert {(node.parent, node.token) for node in nodes if node.parent == 0} == {(0, 7), (0, 8)}
 
 
@@ -283,6 +286,19 @@ def test_merged_guesses_are_probabilities_and_the_surest_of_a_token_bounds_it(ch
     assert sorted(id(source) for _, _, followers in merged for source, _ in followers) == sorted(
         id(source) for source, _ in found
     )
+
+
+@given(st.lists(sources(), min_size=1, max_size=2), st.lists(st.booleans(), max_size=20))
+def test_a_source_whose_guesses_came_true_less_often_than_promised_is_trusted_less(
+    chosen: list[Spelled], came: list[bool]
+) -> None:
+    for hit in came:
+        chosen[0].account.record_guess(0.9, hit)
+    trust = chosen[0].account.trust
+    assert 0 < trust <= 1
+    alone: list[tuple[Source, Guess]] = [(chosen[0], guess) for guess in chosen[0].first(TEXT)]
+    surest = max((guess.probability for _, guess in alone), default=0.0)
+    assert max((chance for chance, _, _ in merged_guesses(alone)), default=0.0) == pytest.approx(trust * surest)
 
 
 def test_of_two_sources_that_are_as_sure_as_can_be_of_different_tokens_the_first_one_counts() -> None:
