@@ -64,7 +64,7 @@ class Question:
 
 
 Ask = Callable[[Question, int], Answer]
-"""Answers a question with at most this many tokens."""
+"""Answers a question with at most the given number of tokens."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Model:
     token_s: float = 0.0
 
     def seconds(self, answers: int, limit: int) -> float:
-        """What a number of plain answers takes."""
+        """Seconds that `answers` plain answers of `limit` tokens take."""
         return answers * (self.start_s + limit * self.token_s)
 
     def ask(self, prompt: str, limit: int, mode: str, cache: str) -> Answer:
@@ -302,17 +302,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="keep each answer as a line of this new file")
     parser.add_argument("--table", type=Path, nargs="+", help="measure nothing, and show what --json has kept")
     arguments = parser.parse_args()
-    rows: list[Row] = [row for path in arguments.table or () for row in read_rows(path)]
+    rows: list[Row] = []
     try:
         with ExitStack() as stack:
             kept = stack.enter_context(arguments.json.open("x")) if arguments.json else None
-            for row in [] if arguments.table else measure(arguments, stack):
+            known = (row for path in arguments.table or () for row in read_rows(path))
+            for row in known if arguments.table else measure(arguments, stack):
                 rows.append(row)
                 if kept:
                     print(json.dumps(asdict(row)), file=kept, flush=True)
     except KeyboardInterrupt:
         say("interrupted")
-    except (LacliError, FileExistsError) as error:
+    except (LacliError, OSError) as error:
         raise SystemExit(f"fresh: {error}") from None
     if rows:
         print(tables(rows))

@@ -31,6 +31,7 @@ class Answer:
 
     @property
     def token_s(self) -> float:
+        """Seconds a token."""
         return self.seconds / self.tokens
 
 
