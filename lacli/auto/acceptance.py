@@ -52,23 +52,26 @@ class AcceptanceEstimate:
         self._mean[kind] += (hit - self._mean[kind]) / weight
 
 
-PROMISED = 4.0
+PROMISED = 10.0
 """Expected hits that full trust in a source counts as beside observed ones."""
+
+
+STAKE, MAX_CREDIT = 0.5, 1.5
+"""Plain steps that a trial of a source may lose, and the most that a source which gains may lose afterwards."""
 
 
 class SourceAccount:
     """What a source's guesses in trees are worth, and whether it pays for its rows and its time.
 
     A tree takes the guesses that look best, so they come true less often than all of their kind: `trust` is the factor
-    that was missing. `awake`: whether the source is asked. One that does not pay sleeps longer and longer between
-    trials of TRIAL steps.
+    that was missing. `awake`: whether the source is asked. One that has lost its stake sleeps, longer and longer.
     """
 
     def __init__(self) -> None:
         self.trust = 1.0
         self.awake = False
         self._promised = self._hits = PROMISED
-        self._gain = 0.0
+        self._credit = 0.0
         self._remaining = self._pause = FIRST_TRIAL
 
     def record_guess(self, chance: float, hit: bool) -> None:
@@ -79,17 +82,19 @@ class SourceAccount:
 
     def record_step(self, gain: float) -> None:
         """Record what a step gained by the source: plain steps saved, less those that its rows and its time took."""
-        self._gain = self._gain * GAIN_DECAY + gain
+        self._credit = min(self._credit + gain, MAX_CREDIT)
+        if self._credit < 0:
+            self._pause = min(2 * self._pause, MAX_PAUSE)
+            self.awake, self._remaining = False, self._pause
+        elif self._credit == MAX_CREDIT:
+            self._pause = FIRST_TRIAL
 
     def decide(self, *, promising: bool) -> bool:
         """Return whether the source is asked in the next step; `promising`: rows are cheap enough to try it at once."""
-        self._remaining -= 1
-        if not self.awake and (self._remaining <= 0 or (promising and self._pause == FIRST_TRIAL)):
-            self.awake, self._remaining, self._gain = True, TRIAL, 0.0
-        elif self.awake and self._remaining <= 0:
-            self.awake = self._gain >= 0
-            self._pause = FIRST_TRIAL if self.awake else min(2 * self._pause, MAX_PAUSE)
-            self._remaining = TRIAL if self.awake else self._pause
+        if not self.awake:
+            self._remaining -= 1
+            if self._remaining <= 0 or (promising and self._pause == FIRST_TRIAL):
+                self.awake, self._credit = True, STAKE
         return self.awake
 
 

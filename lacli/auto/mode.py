@@ -43,12 +43,6 @@ IDLE_BACKOFF, MAX_IDLE_INTERVAL = 8, 4
 On a small model the search itself costs more than a hundredth of a step.
 """
 
-FIRST_DRAFT = 8
-"""Rows of a text's first drafts; later ones have twice the longest run of accepted guesses more.
-
-Drafts of 64 rows that a text did not deserve cost 3% on a machine where they take 14 plain steps (benchmarks.replay).
-"""
-
 AVERAGE_WEIGHT = 0.1
 """Weight of the latest step in the mean rows and tokens of a step."""
 
@@ -104,7 +98,6 @@ class Auto(Mode):
 
     def begin(self, text: Sequence[int]) -> None:
         self._wake = self._idle = 0
-        self._longest = 0
         self._cost.set_context(len(text))
         self._cost.refresh()
         self._seen = None
@@ -129,8 +122,7 @@ class Auto(Mode):
         if self._is_asleep:
             return Tree(text[-1])
         self._cost.set_context(len(text))
-        rows = min(self._settings.max_step_tokens, self._cost.max_trial_rows, FIRST_DRAFT + 2 * self._longest)
-        room = min(room, rows)
+        room = min(room, self._settings.max_step_tokens, self._cost.max_trial_rows)
         self._is_wide = self._opens_branches(text, room)
         return self._grow_tree(text, room) if self._is_wide else self._grow_chain(text, room)
 
@@ -138,7 +130,6 @@ class Auto(Mode):
         if self._is_asleep:
             return
         self._clock = outcome.clock
-        self._longest = max(self._longest, outcome.accepted)
         seconds = outcome.seconds
         if self._is_wide:
             # The time it takes to learn from rows depends on their number too.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import given
@@ -15,9 +15,11 @@ from lacli.auto.acceptance import (
     FIRST_TRIAL,
     INITIAL_BUDGET,
     MAX_BALANCE,
+    MAX_CREDIT,
     MAX_PAUSE,
     MAX_WINDOW_SHARE,
     PRIOR_TRIES,
+    STAKE,
     TRIAL,
     AcceptanceEstimate,
     LossBudget,
@@ -93,11 +95,16 @@ def test_a_source_is_tried_at_once_where_rows_are_cheap_and_after_a_while_elsewh
 def test_a_source_that_does_not_pay_sleeps_and_is_tried_more_and_more_seldom(promising: bool) -> None:
     account = SourceAccount()
     asked = decided(account, 3 * MAX_PAUSE, -0.1, promising=promising)
-    begins = [step for step, (before, now) in enumerate(pairwise([False, *asked])) if now and not before]
-    pauses = [after - before - TRIAL for before, after in pairwise(begins)]
-    assert pauses[0] == 2 * FIRST_TRIAL and pauses == sorted(pauses) and pauses[-1] <= MAX_PAUSE
-    assert sum(asked) < 0.05 * len(asked)
-    assert all(decided(account, MAX_PAUSE + TRIAL, 0.1, promising=False)[-TRIAL:]), "it is not believed again"
+    pauses = [len(list(steps)) for is_asked, steps in groupby(asked) if not is_asked][0 if promising else 1 :]
+    assert pauses[0] == 2 * FIRST_TRIAL - 1 and pauses[:-1] == sorted(pauses[:-1]) and max(pauses) < MAX_PAUSE
+    assert 0.1 * sum(asked) <= STAKE * len(pauses) + 1
+    assert all(decided(account, MAX_PAUSE + 10, 0.1, promising=False)[-10:]), "it is not believed again"
+
+
+def test_a_source_that_gained_much_may_lose_little_of_it() -> None:
+    account = SourceAccount()
+    decided(account, 200, 0.1, promising=True)
+    assert sum(decided(account, 100, -0.1, promising=True)) <= MAX_CREDIT / 0.1 + 1
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 8), st.floats(0, 1)), max_size=200))
