@@ -35,6 +35,7 @@ class Comparison(NamedTuple):
     `tokens`: of the answer. `plain_s`: seconds of a plain step, the median of `plain_steps`. `is_own`: True if those
     are steps of the answer; else they were taken behind it. `extra_s`: seconds that guesses took beyond plain steps,
     with looking for them in plain ones. `saved_s`: those of the plain steps that accepted guesses made unnecessary.
+    `held_up_s`: what the answer's plain steps took beyond their median, which is left out on both sides.
     """
 
     tokens: int
@@ -43,6 +44,7 @@ class Comparison(NamedTuple):
     is_own: bool
     extra_s: float
     saved_s: float
+    held_up_s: float
 
     @property
     def gained_s(self) -> float:
@@ -56,7 +58,7 @@ class Comparison(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the answer was, busy moments of its plain steps left out on both sides."""
+        """How many times as fast the answer was."""
         return self.plain_total_s / (self.plain_total_s - self.gained_s)
 
 
@@ -76,7 +78,8 @@ def compare(run: RunStatistics, timed: Callable[[], Sequence[float]] = tuple) ->
     if trouble := _uneven(plain, times.plain or plain) or _held_up(times, plain_s):
         return f"not compared: {trouble}, as on a busy machine"
     extra_s = max(times.others_s - times.others * plain_s + times.mode_s, 0.0)
-    return Comparison(run.tokens, plain_s, len(plain), is_own, extra_s, times.saved * plain_s)
+    held_up_s = sum(times.plain) - len(times.plain) * plain_s
+    return Comparison(run.tokens, plain_s, len(plain), is_own, extra_s, times.saved * plain_s, held_up_s)
 
 
 def _uneven(plain: Sequence[float], own: Sequence[float]) -> str:
@@ -107,6 +110,8 @@ def as_told(compared: Comparison | str, mode: str) -> list[tuple[str, str]]:
     plain_ms, total_ms = compared.plain_s * 1e3, compared.plain_total_s * 1e3
     steps = f"{counted(compared.tokens, 'step')} of {plain_ms:.2f} ms (median of {compared.plain_steps} {where})"
     lines = [("plain", f"{steps} take {total_ms:.1f} ms:"), ("", _speed(compared.ratio, mode))]
+    if compared.held_up_s > MAX_ERROR * compared.plain_total_s:
+        lines.append(("", f"(without {compared.held_up_s * 1e3:.1f} ms that held up plain steps in the answer)"))
     if mode != "auto":
         return lines
     took = f"{compared.extra_s * 1e3:.2f} ms beyond plain steps"
