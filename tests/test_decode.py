@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import TypeVar
@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from lacli import decode
 from lacli.batch import Batch, Ints
+from lacli.decode import Decoder
 from lacli.errors import PromptError
+from lacli.modes import Mode, Outcome
 from lacli.settings import (
     MODES,
     SOURCES,
@@ -21,7 +23,8 @@ from lacli.settings import (
     ModeName,
 )
 from lacli.stats import Step
-from lacli.tree import Origin
+from lacli.tree import Origin, Tree
+from tests.fakes.clock import FakeClock
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine, RuleBroken
 
@@ -223,6 +226,28 @@ def test_timing_plain_steps_leaves_text_and_cache_as_they_were() -> None:
     before = engine.held()
     assert min(decoder.time_plain_steps()) > 0
     assert engine.held() == before == decoder.tokens[:-1]
+
+
+class Slow(Mode):
+    """Looks for guesses for two seconds of a clock, finds none, and learns for three."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def grow(self, tokens: Sequence[int], room: int) -> Tree:
+        self._clock.now += 2
+        return Tree(tokens[-1])
+
+    def observe(self, tree: Tree, outcome: Outcome) -> None:
+        self._clock.now += 3
+
+
+def test_the_time_in_which_a_mode_looks_and_learns_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    clock.install(monkeypatch)
+    chosen = DecodeSettings(mode="plain")
+    decoder = Decoder(engine_for(chosen), chosen, make_mode=lambda *_, **__: Slow(clock))
+    assert [(step.mode_s, step.python_s) for step in decoder.generate([1, 2, 3], 3)] == [(5, 5)] * 3
 
 
 class Interrupting(FakeEngine):
