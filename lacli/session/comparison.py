@@ -20,7 +20,7 @@ ERROR_OF_QUARTILES = 0.93
 """Standard error of a median, in distances between the quartiles over the root of the number (normal distribution)."""
 
 MAX_RATIO = 1.5
-"""Ratio up to which two clocks agree: plain steps in the answer and behind it, or larger steps that took less."""
+"""Ratio of plain steps in the answer and behind it up to which they are taken for one speed."""
 
 HELD_UP = 2.0
 """Times the plain steps that a step has rows, one more counted, from which something else held it up.
@@ -87,7 +87,7 @@ def _uneven(plain: Sequence[float], own: Sequence[float]) -> str:
     low, plain_s, high = quantiles(plain, method="inclusive")
     own_s = median(own)
     error = ERROR_OF_QUARTILES * (high - low) / sqrt(len(plain))
-    if error <= MAX_ERROR * plain_s and plain_s / MAX_RATIO <= own_s <= plain_s * MAX_RATIO:
+    if error <= MAX_ERROR * plain_s and 0 < plain_s / MAX_RATIO <= own_s <= plain_s * MAX_RATIO:
         return ""
     return f"plain steps took {min(low, own_s) * 1e3:.2f} to {max(high, own_s) * 1e3:.2f} ms"
 
@@ -97,7 +97,7 @@ def _held_up(times: StepTimes, plain_s: float) -> str:
     if times.slowest > HELD_UP * plain_s:
         count = times.slowest * (times.slowest_rows + 1) / plain_s
         return f"a step of {counted(times.slowest_rows, 'row')} took as long as {count:.0f} plain ones"
-    if times.others_s * MAX_RATIO < times.others * plain_s:
+    if times.others_s < (1 - MAX_ERROR) * times.others * plain_s:
         return "steps of several rows took less time than plain ones"
     return ""
 

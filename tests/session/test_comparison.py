@@ -112,8 +112,9 @@ def test_an_answer_of_few_steps_is_too_short() -> None:
     ("steps", "words"),
     [
         ([step(1, seconds=each / 1e3) for each in (10, 20, 10, 30, 15)], "plain steps took 10.00 to 20.00 ms"),
+        ([step(1, seconds=0)] * 4, "plain steps took 0.00 to 0.00 ms"),
         ([*[step(1)] * 4, step(4, seconds=0.2)], "a step of 4 rows took as long as 20 plain ones"),
-        ([*[step(1)] * 4, step(4, seconds=0.002)], "steps of several rows took less time than plain ones"),
+        ([*[step(1)] * 4, step(4, seconds=0.0089)], "steps of several rows took less time than plain ones"),
     ],
 )
 def test_times_that_contradict_each_other_are_told_and_not_compared(steps: list[Step], words: str) -> None:
