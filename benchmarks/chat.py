@@ -228,7 +228,7 @@ def overhead_of(bench: Bench, messages: list[dict[str, str]]) -> tuple[int, list
     for new in (partial(Lookup, LARGE), partial(lookahead, bench)):
         times += learning_times(new, text, prompt, bench.repeats)
     list(decoder.generate(prompt, 8))
-    return len(text), [*times, decoder.time_plain_step(), decoder.prompt_s]
+    return len(text), [*times, median(decoder.time_plain_steps()), decoder.prompt_s]
 
 
 def lookahead(bench: Bench) -> Lookahead:

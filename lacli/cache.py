@@ -7,7 +7,6 @@ the cache's per-sequence bookkeeping and costs milliseconds at a few thousand to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median
 from time import perf_counter
 
 from lacli.batch import Batch, from_tokens
@@ -261,10 +260,10 @@ class SingleEngine(EngineGroup):
     def grow(self, past: int) -> None:
         self.cache.grow(past)
 
-    def time_plain_step(self, tokens: Sequence[int], repeats: int, min_outputs: int) -> float:
+    def time_plain_steps(self, tokens: Sequence[int], repeats: int, min_outputs: int) -> list[float]:
         start = max(self.cache.past - repeats, 0)
         if not self.cache.truncate(start):
-            return 0.0
+            return []
         times = []
         try:
             for token in tokens[start:-1]:
@@ -278,7 +277,7 @@ class SingleEngine(EngineGroup):
                 times.append(perf_counter() - begin)
         finally:
             self.cut(self.cache.past)
-        return median(times) if times else 0.0
+        return times
 
     def _outputs(self) -> list[int]:
         return [node for node, wanted in enumerate(self._branches.verified) if wanted]

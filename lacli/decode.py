@@ -64,6 +64,7 @@ class Decoder:
         self.settings = settings
         self.reused = 0
         self.prompt_s = 0.0
+        self._mode_s = 0.0
         self._make_mode = make_mode
         self._text = TextState([], Mode(), verifier)
         self._learn_anew()
@@ -125,14 +126,14 @@ class Decoder:
         self._text.truncate(same)
         self.group.cut(min(same, len(prompt) - 1))
 
-    def time_plain_step(self, repeats: int = 5) -> float:
-        """Median seconds of a one-row step at the end of the text, 0 where none can be timed.
+    def time_plain_steps(self, repeats: int = 9) -> list[float]:
+        """Seconds of one-row steps at the end of the text; none where none can be timed.
 
         The last `repeats` tokens are decoded again, one by one; what an interrupt leaves of them the next step decodes.
         """
         if not self.group.past:
-            return 0.0
-        return self.group.time_plain_step(self.tokens, repeats, self.settings.min_outputs)
+            return []
+        return self.group.time_plain_steps(self.tokens, repeats, self.settings.min_outputs)
 
     @property
     def _room(self) -> int:
@@ -191,7 +192,7 @@ class Decoder:
     def _step(self, remaining: int | None) -> Step | None:
         """Take one step of the paper; None when not even one row finds a cell."""
         while True:
-            clock = StepClock(self.group)
+            clock, self._mode_s = StepClock(self.group), 0.0
             tree = self._decode()
             if tree is None:
                 return None
@@ -220,13 +221,16 @@ class Decoder:
             finish=finish,
             guesses=guesses,
             plan=self._text.mode.plan,
+            mode_s=self._mode_s,
         )
 
     def _decode(self) -> Tree | None:
         """Grow and decode a tree, with half the rows again and again while the cache finds no place for them."""
         text, room = self._text, self._room
         while room > 0:
+            begin = perf_counter()
             tree = text.mode.grow(text.tokens, room)
+            self._mode_s += perf_counter() - begin
             if len(tree) < self.settings.min_outputs:
                 # A second row where a step would have one, and single rows have a kernel of their own.
                 tree.pad()
@@ -260,8 +264,10 @@ class Decoder:
         group.commit(path.nodes, ordered=self.settings.ordered)
         text.tokens += path.tokens
         outcome = Outcome(choices, path.nodes, rows, clock.step_s(), group.successors, perf_counter)
+        begin = perf_counter()
         with suppress(ReplicaLost):
             text.mode.observe(tree, outcome)
+        self._mode_s += perf_counter() - begin
 
 
 class StepClock:

@@ -197,8 +197,11 @@ class EngineGroup(ABC):
         """Hold on to the tokens up to `past`, which are decoded."""
 
     @abstractmethod
-    def time_plain_step(self, tokens: Sequence[int], repeats: int, min_outputs: int) -> float:
-        """Median seconds of a one-row step: the last `repeats` tokens are decoded again, one by one."""
+    def time_plain_steps(self, tokens: Sequence[int], repeats: int, min_outputs: int) -> list[float]:
+        """Seconds of one-row steps: the last `repeats` tokens are decoded again, one by one.
+
+        None where the model cannot take them back.
+        """
 
 
 class Distribution(NamedTuple):

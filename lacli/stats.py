@@ -42,7 +42,8 @@ class Step(NamedTuple):
     own choice. `rows`: the batch's size. `drafted`: guesses that the step could have accepted. Times in seconds: decode
     (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all else).
     `finish`: why this was the last step, or None. `guesses`: where each of the drafted ones came from. `plan`: what the
-    mode expected, where it expects anything.
+    mode expected, where it expects anything. `mode_s`: the part of python in which the mode looked for guesses and
+    learned.
     """
 
     tokens: tuple[int, ...]
@@ -56,6 +57,7 @@ class Step(NamedTuple):
     finish: Finish | None = None
     guesses: tuple[Origin, ...] = ()
     plan: Plan | None = None
+    mode_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -68,8 +70,6 @@ class Planned:
     """Sums over the steps of several rows that a mode had a plan for: what it expected, and what came.
 
     `expected`, `tokens`: tokens that were expected and that came. `expected_s`, `seconds`: the same of the time.
-    `plain_s`: the time of as many plain steps. `saved_s`: that of the plain steps which the accepted guesses made
-    unnecessary.
     """
 
     steps: int = 0
@@ -77,8 +77,6 @@ class Planned:
     tokens: int = 0
     expected_s: float = 0.0
     seconds: float = 0.0
-    plain_s: float = 0.0
-    saved_s: float = 0.0
 
     def add(self, step: Step, plan: Plan, tokens: int) -> None:
         """Count one more step; `tokens` of its tokens belong to the answer."""
@@ -87,18 +85,40 @@ class Planned:
         self.tokens += tokens
         self.expected_s += plan.seconds
         self.seconds += step.seconds
-        self.plain_s += plan.plain
-        self.saved_s += max(tokens - 1, 0) * plan.plain
 
-    @property
-    def extra_s(self) -> float:
-        """What the guesses cost: seconds beyond those of as many plain steps."""
-        return self.seconds - self.plain_s
 
-    @property
-    def gained_s(self) -> float:
-        """What the guesses brought, less what they cost; below 0 where they did not pay."""
-        return self.saved_s - self.extra_s
+@dataclass
+class StepTimes:
+    """What an answer's own plain steps took, and its other steps, which are to be compared with them.
+
+    `plain`: seconds of each plain step, less the mode's own; `mode_s` is the sum of those. A plain step directly behind
+    a larger one takes longer for that, and counts as one of the others. `others`, `others_s`: their number and seconds.
+    `saved`: tokens that they brought beyond one each. `slowest`: their largest time by rows, one more counted, and the
+    `slowest_rows` that took it.
+    """
+
+    plain: list[float] = field(default_factory=list)
+    mode_s: float = 0.0
+    others: int = 0
+    others_s: float = 0.0
+    saved: int = 0
+    slowest: float = 0.0
+    slowest_rows: int = 0
+    _is_behind_larger: bool = False
+
+    def add(self, step: Step, tokens: int, *, is_plain: bool) -> None:
+        """Count one more step; `tokens` of its tokens belong to the answer."""
+        if is_plain and not self._is_behind_larger:
+            self.plain.append(step.seconds - step.mode_s)
+            self.mode_s += step.mode_s
+            return
+        self._is_behind_larger = not is_plain
+        self.others += 1
+        self.others_s += step.seconds
+        self.saved += max(tokens - 1, 0)
+        by_rows = step.seconds / (step.rows + 1)
+        if by_rows > self.slowest:
+            self.slowest, self.slowest_rows = by_rows, step.rows
 
 
 @dataclass
@@ -107,8 +127,9 @@ class RunStatistics:
 
     accept_hist[k]: steps that brought k+1 tokens. `tried`, `accepted_from`: verified and accepted guesses by their
     origin.
-    `batches`: steps by rows. `planned`: the steps of several rows that a mode had a plan for. `reused_tokens`: those of
-    the prompt that were in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from the call to
+    `batches`: steps by rows. `planned`: the steps of several rows that a mode had a plan for. `times`: of plain steps
+    and others; a plain one has no guesses and at most `plain_rows` rows. `reused_tokens`: those of the prompt that were
+    in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from the call to
     the first accepted token, seconds.
     """
 
@@ -130,6 +151,8 @@ class RunStatistics:
     accepted_from: Counter[Origin] = field(default_factory=Counter)
     batches: Counter[int] = field(default_factory=Counter)
     planned: Planned = field(default_factory=Planned)
+    times: StepTimes = field(default_factory=StepTimes)
+    plain_rows: int = 1
 
     def add(self, step: Step, read: int | None = None) -> None:
         """Count one more step; its first `read` tokens (None: all) belong to the answer."""
@@ -145,6 +168,7 @@ class RunStatistics:
         self.batches[step.rows] += 1
         if step.plan and step.rows > 1:
             self.planned.add(step, step.plan, len(origins))
+        self.times.add(step, len(origins), is_plain=step.rows <= self.plain_rows and not step.guesses)
         self.decode_s += step.decode_s
         self.choose_s += step.choose_s
         self.cache_s += step.cache_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import TypeVar
@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from lacli import decode
 from lacli.batch import Batch, Ints
+from lacli.decode import Decoder
 from lacli.errors import PromptError
+from lacli.modes import Mode, Outcome
 from lacli.settings import (
     MODES,
     SOURCES,
@@ -21,7 +23,8 @@ from lacli.settings import (
     ModeName,
 )
 from lacli.stats import Step
-from lacli.tree import Origin
+from lacli.tree import Origin, Tree
+from tests.fakes.clock import FakeClock
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine, RuleBroken
 
@@ -221,8 +224,30 @@ def test_timing_plain_steps_leaves_text_and_cache_as_they_were() -> None:
     decoder = fixed_clock_decoder(engine, chosen)
     list(decoder.generate([1, 2, 3], 20))
     before = engine.held()
-    assert decoder.time_plain_step() > 0
+    assert min(decoder.time_plain_steps()) > 0
     assert engine.held() == before == decoder.tokens[:-1]
+
+
+class Slow(Mode):
+    """Looks for guesses for two seconds of a clock, finds none, and learns for three."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def grow(self, tokens: Sequence[int], room: int) -> Tree:
+        self._clock.now += 2
+        return Tree(tokens[-1])
+
+    def observe(self, tree: Tree, outcome: Outcome) -> None:
+        self._clock.now += 3
+
+
+def test_the_time_in_which_a_mode_looks_and_learns_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    clock.install(monkeypatch)
+    chosen = DecodeSettings(mode="plain")
+    decoder = Decoder(engine_for(chosen), chosen, make_mode=lambda *_, **__: Slow(clock))
+    assert [(step.mode_s, step.python_s) for step in decoder.generate([1, 2, 3], 3)] == [(5, 5)] * 3
 
 
 class Interrupting(FakeEngine):
@@ -281,7 +306,7 @@ def test_an_interrupt_while_plain_steps_are_timed_leaves_the_text_and_what_was_l
     text = prompt + tokens_of(list(decoder.generate(prompt, 20)))
     engine.calls_left, engine.before = calls, before
     with suppress(KeyboardInterrupt):
-        decoder.time_plain_step()
+        decoder.time_plain_steps()
     engine.calls_left = 0
     assert decoder.tokens == text
     assert engine.held() == text[: len(engine.held())]
@@ -296,7 +321,7 @@ def test_a_recurrent_state_that_cannot_go_back_is_not_kept_after_an_interrupt() 
     list(decoder.generate([1, 2, 3], 2))
     engine.calls_left = 4
     with pytest.raises(KeyboardInterrupt):
-        decoder.time_plain_step()
+        decoder.time_plain_steps()
     assert engine.held() == decoder.tokens[: decoder.group.past]
 
 

@@ -147,7 +147,7 @@ def test_timing_plain_steps_never_decodes_a_forgotten_text_again() -> None:
     decoder.truncate(30)
     assert not engine.held()
     calls = engine.calls
-    assert decoder.time_plain_step() == 0
+    assert decoder.time_plain_steps() == []
     assert engine.calls == calls
 
 

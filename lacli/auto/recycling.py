@@ -6,10 +6,10 @@ second key and the model's probabilities instead of ranks.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from math import exp
 from typing import NamedTuple, TypeVar
-
-import numpy as np
 
 from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.auto.planner import Guess, Source
@@ -74,13 +74,12 @@ class RecyclingSource(Source):
 
     def learn(self, befores: Sequence[int], tokens: Sequence[int], successors: Successors) -> None:
         """Learn a step's rows: the token of each, the one before it, and its most probable successors."""
-        weights = np.exp(successors.logits - successors.logits[:, :1])
-        chances = weights / weights.sum(axis=1, keepdims=True)
-        kinds = np.searchsorted(BOUNDS, chances)
-        kept = (chances > 0).sum(axis=1).tolist()
-        rows = zip(befores, tokens, successors.tokens.tolist(), kinds.tolist(), kept, strict=True)
-        for before, token, following, kind, count in rows:
-            row = Row(following[:count], kind[:count])
+        # Numpy's calls for a few numbers take three times as long, behind a decode with its cold caches.
+        rows = zip(befores, tokens, successors.tokens.tolist(), successors.logits.tolist(), strict=True)
+        for before, token, following, logits in rows:
+            weights = [weight for logit in logits if (weight := exp(logit - logits[0]))]
+            whole = sum(weights)
+            row = Row(following[: len(weights)], [bisect_left(BOUNDS, weight / whole) for weight in weights])
             _remember(self._after_pair, (before, token), row)
             _remember(self._after_token, token, row)
 

@@ -248,7 +248,7 @@ def _print_object(session: Session, generation: Generation, screen: Screen) -> N
 
 def _conclude(session: Session, generation: Generation, question: Question, output: Output, screen: Screen) -> None:
     """Say why and how the answer ended, and what it cost if asked."""
-    from lacli.session.report import against_plain, as_lines
+    from lacli.session.report import as_lines
 
     answer = generation.answer()
     if not output.json:
@@ -260,8 +260,4 @@ def _conclude(session: Session, generation: Generation, question: Question, outp
     if output.json:
         _print_object(session, generation, screen)
     if output.stats:
-        screen.report(as_lines(session, answer))
-        if session.settings.mode != "plain" and answer.tokens:
-            sentence = against_plain(answer, session.plain_tokens_per_second(), session.settings.mode)
-            if sentence:
-                screen.report(sentence)
+        screen.report(as_lines(session, answer, session.time_plain_steps))

@@ -82,7 +82,7 @@ class Generation(Closing):
         self._tokens: list[int] = []
         self._finish: Finish = "interrupt"
         self._behind_stop = 0
-        self.statistics = RunStatistics(prompt_tokens=len(prompt))
+        self.statistics = RunStatistics(prompt_tokens=len(prompt), plain_rows=decoder.settings.min_outputs)
 
     def __iter__(self) -> Iterator[Piece]:
         if self._begun:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lacli.engine import EngineGroup
 from lacli.llamacpp.sampling import DEFAULT, SamplingSettings, flag
+from lacli.session.comparison import Comparison, as_told, compare
 from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import SOURCES, DecodeSettings
@@ -134,11 +135,15 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
     *_ms: milliseconds; bookkeeping_ms and python_ms are sums over all steps. accept_hist[k]: steps that brought
     k+1 tokens. sources: verified and accepted guesses by where they came from. expected_n, came_n: tokens of the steps
     of several rows that the mode had a plan for, guess_ms what those took beyond plain steps, saved_ms the plain steps
-    that they made unnecessary; None without a plan.
+    that they made unnecessary. plain_step_ms: the median plain step of the answer, times_plain: how many times as fast
+    it was as these. All are None where they say nothing.
     """
     run, settings, pool = answer.statistics, session.settings, answer.pool
     work = session.decoder.group.work
     planned = run.planned if settings.mode == "auto" else None
+    found = None if settings.mode == "plain" else compare(run)
+    compared = found if isinstance(found, Comparison) else None
+    account = compared if settings.mode == "auto" else None
     return {
         "model": str(session.model.path),
         "replicas": [*work] if len(work) > 1 else [],
@@ -171,8 +176,10 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
         },
         "expected_n": round(planned.expected, 1) if planned else None,
         "came_n": planned.tokens if planned else None,
-        "guess_ms": _ms(planned.extra_s) if planned else None,
-        "saved_ms": _ms(planned.saved_s) if planned else None,
+        "guess_ms": _ms(account.extra_s) if account else None,
+        "saved_ms": _ms(account.saved_s) if account else None,
+        "plain_step_ms": _ms(compared.plain_s) if compared else None,
+        "times_plain": round(compared.ratio, 2) if compared else None,
         "steps": run.steps,
         "tokens_per_step": round(run.tokens_per_step, 4),
         "accept_hist": run.accept_hist,
@@ -192,8 +199,8 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
     }
 
 
-def as_lines(session: Session, answer: Answer) -> str:
-    """The report for a person, a line for each subject."""
+def as_lines(session: Session, answer: Answer, timed: Callable[[], Sequence[float]] = tuple) -> str:
+    """The report for a person, a line for each subject; `timed`: as `compare` takes it."""
     run, pool = answer.statistics, answer.pool
     steps = max(run.steps, 1)
     prefill = max(run.prompt_tokens - 1 - run.reused_tokens, 0)
@@ -227,6 +234,8 @@ def as_lines(session: Session, answer: Answer) -> str:
             f"{pool.keys} keys, {pool.ngrams} n-grams, fan-out mean {pool.fan_out_mean:.1f} "
             f"median {pool.fan_out_median:g} max {pool.fan_out_max}, hit rate {pool.hit_rate:.0%}",
         ))  # fmt: skip
+    if session.settings.mode != "plain" and run.tokens:
+        lines += as_told(compare(run, timed), session.settings.mode)
     return "\n".join(f"{name:9} {text}" for name, text in lines)
 
 
@@ -252,19 +261,6 @@ def _done(work: ReplicaWork) -> str:
         f"{counted(work.parts, 'part')} of {work.rows / work.parts:.1f} rows, "
         f"{work.seconds / work.parts * 1e3:.2f} ms each"
     )
-
-
-def against_plain(answer: Answer, plain_tokens_per_second: float, mode: str) -> str:
-    """Say whether the guesses paid, from the speed of a few plain steps."""
-    speed = answer.statistics.tokens_per_second
-    if not plain_tokens_per_second or not speed:
-        return ""
-    ratio = speed / plain_tokens_per_second
-    plain = f"plain decoding ran at {plain_tokens_per_second:.0f} tokens/s in a few timed steps"
-    if ratio >= 1 or mode == "auto":
-        return f"{plain}: {mode} was {ratio:.2f} times as fast."
-    smaller = "" if mode == "lookup" else ", or a smaller -W"
-    return f"{plain}: it would have been {1 / ratio:.2f} times as fast here. Try --mode plain{smaller}."
 
 
 def describe(settings: DecodeSettings) -> str:
@@ -317,7 +313,7 @@ def _by_source(run: RunStatistics) -> list[str]:
 
 
 def _plans(run: RunStatistics) -> list[tuple[str, str]]:
-    """The sizes of the steps, what was expected of those with guesses, and whether they paid."""
+    """The sizes of the steps, and what was expected of those with guesses."""
     sizes = Counter[int]()
     for rows, steps in run.batches.items():
         sizes[(rows - 1).bit_length()] += steps
@@ -325,12 +321,9 @@ def _plans(run: RunStatistics) -> list[tuple[str, str]]:
     lines = [("rows", ", ".join(words))] if words else []
     plan, steps = run.planned, run.planned.steps
     if steps:
-        lines += [
-            ("a plan", f"{plan.expected / steps:.2f} tokens in {plan.expected_s / steps * 1e3:.2f} ms a step of several"
-                       f" rows, {plan.tokens / steps:.2f} in {plan.seconds / steps * 1e3:.2f} came"),
-            ("gain", f"guesses took {_ms(plan.extra_s)} ms beyond plain steps and saved {_ms(plan.saved_s)} ms:"),
-            ("", f"{_ms(abs(plan.gained_s))} ms {'gained' if plan.gained_s >= 0 else 'lost'}"),
-        ]  # fmt: skip
+        expected = f"{plan.expected / steps:.2f} tokens in {plan.expected_s / steps * 1e3:.2f} ms"
+        came = f"{plan.tokens / steps:.2f} in {plan.seconds / steps * 1e3:.2f} came"
+        lines.append(("a plan", f"{expected} a step of several rows, {came}"))
     return lines
 
 

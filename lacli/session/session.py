@@ -172,14 +172,13 @@ class Session(Closing):
         self.engine = next(iter(self.copies.contexts.values()), self.engine)
         return sentences
 
-    def plain_tokens_per_second(self) -> float:
-        """The speed of plain decoding at the end of the last answer, from a few timed one-row steps.
+    def time_plain_steps(self) -> list[float]:
+        """Seconds of a few one-row steps at the end of the last answer, decoded again.
 
-        0 before the first answer, and where the model cannot take a step back.
+        None before the first answer, and where the model cannot take a step back.
         """
         with self._alone():
-            seconds = self.decoder.time_plain_step()
-        return 1 / seconds if seconds else 0.0
+            return self.decoder.time_plain_steps()
 
     def use_cost(self, cost: Cost) -> None:
         """Decode from now on with the measured cost of one copy's steps; what is decoded is decoded anew."""

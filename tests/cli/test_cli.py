@@ -267,10 +267,11 @@ def test_stats_go_to_stderr_and_say_when_plain_would_be_faster() -> None:
     for subject in ("model", "mode", "prompt", "answer", "steps", "a step", "accepted", "pool"):
         assert re.search(rf"^{subject}  ", done.err, re.MULTILINE), subject
     assert "W=30 N=8 G=1" in done.err
-    assert re.search(r"^plain decoding ran at \d+ tokens/s .* times as fast", done.err, re.MULTILINE)
+    # A busy machine's steps may not be compared.
+    assert re.search(r"^plain     (\d+ steps? of .*\n.* as fast|not compared: )", done.err, re.MULTILINE)
     assert "tokens/s" not in done.out
     plain = call("run", "-q", "--stats", "--mode", "plain", "-p", "hi", "-n", "3").err
-    assert "S = 1.00" in plain and "plain decoding ran" not in plain and "pool" not in plain
+    assert "S = 1.00" in plain and not re.search("^plain  ", plain, re.MULTILINE) and "pool" not in plain
 
 
 def test_the_steps_are_explained_on_stderr_while_stdout_has_the_answer_alone(reference: dict[str, Any]) -> None:

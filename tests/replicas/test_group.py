@@ -219,7 +219,7 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
         elif what == "change":
             decoder.change(second if decoder.settings is first else first, None)
         elif what == "time":
-            assert decoder.time_plain_step() >= 0
+            decoder.time_plain_steps()
         # A step of the mode before may have left more to be decoded again than one of this mode can.
         assert hold_beginnings(decoder, engines)
         if what not in ("cut back", "change"):
@@ -636,7 +636,7 @@ def test_timing_plain_steps_goes_on_with_those_that_are_left() -> None:
     text = list(decoder.tokens)
     # The one that holds the most is asked.
     replicas_of(decoder)[1].cut(50)
-    assert decoder.time_plain_step() > 0
+    assert min(decoder.time_plain_steps()) > 0
     assert decoder.tokens == text and engines[0].gone and len(decoder.group.lost) == 1
     assert hold_beginnings(decoder, engines[1:])
 

@@ -17,7 +17,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.pool import NgramPool
 from lacli.session.generation import Answer
-from lacli.session.report import Explanation, against_plain, as_json, as_lines, describe, watching
+from lacli.session.report import Explanation, as_json, as_lines, describe, watching
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, SourceName
 from lacli.stats import Plan, ReplicaWork, RunStatistics, Step
@@ -105,32 +105,51 @@ def test_steps_are_told_by_powers_of_two_of_their_rows() -> None:
     assert "rows  " not in as_lines(session(DecodeSettings(mode="lookahead")), answer(*plain_step(), *steps))
 
 
-def test_a_plan_is_compared_with_what_came_and_the_gain_is_in_milliseconds() -> None:
+def test_a_plan_is_compared_with_what_came_and_the_gain_with_plain_steps() -> None:
     accepted = guessed((SUFFIX, SUFFIX, SUFFIX), (SUFFIX,) * 5)
-    lines = as_lines(session(), answer(*plain_step(2), accepted, guessed((), (POOL,))))
+    lines = as_lines(session(), answer(*plain_step(3), accepted, guessed((), (POOL,))))
     assert words(lines, "a plan") == "2.50 tokens in 12.00 ms a step of several rows, 2.50 in 15.00 came"
-    # Seven tokens would have taken 70 ms, and came in 50.
-    assert words(lines, "gain") == "guesses took 10.0 ms beyond plain steps and saved 30.0 ms:"
-    assert lines.splitlines()[-1].strip() == "20.0 ms gained"
-    lost = as_lines(session(), answer(guessed((), (POOL,), seconds=0.020)))
-    assert lost.splitlines()[-1].strip() == "10.0 ms lost"
-    # How fast the answer was as a whole is `against_plain`'s word.
-    assert "times" not in lines + lost
+    # Eight tokens would have taken 80 ms, and came in 60.
+    assert words(lines, "gain") == "guesses took 10.00 ms beyond plain steps and saved 30.00 ms:"
+    assert words(lines, "plain") == "8 steps of 10.00 ms (median of 3 in the answer) take 80.0 ms:"
+    told = [line.strip() for line in lines.splitlines()]
+    assert told[-3] == "20.00 ms gained" and told[-1] == "auto was 1.33 times as fast"
+    lost = as_lines(session(), answer(*plain_step(3), guessed((), (POOL,), seconds=0.020)))
+    assert "10.00 ms lost" in lost and lost.endswith("auto was 0.80 times as fast")
+
+
+def test_without_a_comparison_neither_a_gain_nor_a_ratio_is_told() -> None:
+    short = answer(*plain_step(1), guessed((), (POOL,)))
+    lines = as_lines(session(), short)
+    assert words(lines, "plain").startswith("too short to compare: 2 steps")
+    assert "gain  " not in lines and "times as fast" not in lines
+    found = as_json(session(), short)
+    assert {found[name] for name in ("guess_ms", "saved_ms", "plain_step_ms", "times_plain")} == {None}
+
+
+def test_other_modes_are_compared_with_steps_that_are_timed_behind_the_answer() -> None:
+    lookahead, steps = session(DecodeSettings(mode="lookahead")), answer(*[guessed((POOL,), (POOL,))] * 3)
+    lines = as_lines(lookahead, steps, lambda: [0.010] * 9)
+    assert lines.endswith("lookahead was 1.33 times as fast") and "gain  " not in lines
+    assert "0 plain steps in this answer" in as_lines(lookahead, steps)
+    assert "plain  " not in as_lines(session(DecodeSettings(mode="plain")), answer(*plain_step(9)))
 
 
 def test_the_lines_of_a_gain_fit_a_terminal() -> None:
     long = guessed((SUFFIX,) * 700, (SUFFIX,) * 700, seconds=9.98765)
-    assert max(map(len, as_lines(session(), answer(long)).splitlines()[-2:])) <= 80
+    assert max(map(len, as_lines(session(), answer(*plain_step(300), long)).splitlines()[-4:])) <= 80
 
 
 def test_json_has_the_sources_and_the_plan_in_flat_fields() -> None:
-    run = answer(*plain_step(2), guessed((SUFFIX, POOL), (SUFFIX, SUFFIX, POOL)))
+    run = answer(*plain_step(3), guessed((SUFFIX, POOL), (SUFFIX, SUFFIX, POOL)))
     found = as_json(session(replace(AUTO, sources=("suffix", "pool"), auto_rows=9)), run)
     assert found["sources"] == {"pool": {"tried": 1, "accepted": 1}, "suffix": {"tried": 2, "accepted": 1}}
     plan = {name: found[name] for name in ("expected_n", "came_n", "guess_ms", "saved_ms")}
     assert plan == {"expected_n": 2.5, "came_n": 3, "guess_ms": 5.0, "saved_ms": 20.0}
+    assert (found["plain_step_ms"], found["times_plain"]) == (10.0, 1.33)
     assert (found["auto_sources"], found["auto_rows"]) == (["suffix", "pool"], 9)
-    assert as_json(session(DecodeSettings(mode="lookahead")), run)["expected_n"] is None
+    lookahead = as_json(session(DecodeSettings(mode="lookahead")), run)
+    assert (lookahead["expected_n"], lookahead["guess_ms"], lookahead["times_plain"]) == (None, None, 1.33)
 
 
 def test_auto_says_how_many_rows_a_step_can_have() -> None:
@@ -150,13 +169,6 @@ def test_auto_says_how_many_rows_a_step_can_have() -> None:
 )
 def test_auto_names_its_sources_where_not_all_are_asked(sources: tuple[SourceName, ...], words: str) -> None:
     assert describe(replace(AUTO, sources=sources)) == words
-
-
-@pytest.mark.parametrize(("plain", "factor"), [(50.0, "2.00"), (200.0, "0.50")])
-def test_of_auto_it_is_said_how_fast_it_was_and_no_other_mode_is_proposed(plain: float, factor: str) -> None:
-    sentence = against_plain(answer(*plain_step(3)), plain, "auto")
-    assert sentence.endswith(f": auto was {factor} times as fast.")
-    assert ("Try --mode plain" in against_plain(answer(*plain_step(3)), plain, "lookahead")) == (plain > 100)
 
 
 def test_copies_are_told_with_what_they_did_and_one_that_failed_stays_in_the_records() -> None:
