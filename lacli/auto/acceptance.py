@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
+from typing import Any
 
 from lacli.settings import window_rows
 
@@ -11,6 +13,9 @@ DECAY = 0.98
 
 PRIOR_TRIES = 6.0
 """Tries that an expectation counts as beside observed ones; it fades with them."""
+
+MAX_TRIES, MAX_KEPT_TRIES = 1 / (1 - DECAY), 25.0
+"""Sum of the weights of all tries of a long run, and that of earlier runs at most: the next 25 tries count as much."""
 
 MAX_PROBABILITY = 0.999
 """Two guesses for one place that are both certain would contradict each other."""
@@ -29,6 +34,7 @@ class AcceptanceEstimate:
 
     def __init__(self, expected: Sequence[float]) -> None:
         """Begin with the `expected` probability of each kind."""
+        self._expected = tuple(expected)
         self.probability = [min(chance, MAX_PROBABILITY) for chance in expected]
         self._hits = [PRIOR_TRIES * chance for chance in expected]
         self._tries = [PRIOR_TRIES] * len(expected)
@@ -38,6 +44,41 @@ class AcceptanceEstimate:
         hits = self._hits[kind] = self._hits[kind] * DECAY + hit
         tries = self._tries[kind] = self._tries[kind] * DECAY + 1.0
         self.probability[kind] = min(hits / tries, MAX_PROBABILITY)
+
+    def numbers(self) -> list[list[float]]:
+        """Return the observed hits and tries of each kind by their weights now, without the expectation's part."""
+        return [self._observed(kind) for kind in range(len(self._expected))]
+
+    def begin_from(self, kept: Any, weight: float) -> None:
+        """Begin from the `numbers` of an earlier run, whose tries count `weight` times and as MAX_KEPT_TRIES at most.
+
+        Raises ValueError or TypeError, and changes nothing, where they are none.
+        """
+        counted = [_counted(float(hits), float(tries), weight) for hits, tries in kept]
+        if len(counted) != len(self._expected):
+            raise ValueError("other kinds")
+        for kind, (hits, tries) in enumerate(counted):
+            prior = _prior_left(tries)
+            self._hits[kind], self._tries[kind] = hits + prior * self._expected[kind], tries + prior
+            self.probability[kind] = min(self._hits[kind] / self._tries[kind], MAX_PROBABILITY)
+
+    def _observed(self, kind: int) -> list[float]:
+        tries = max(self._tries[kind] - PRIOR_TRIES, 0.0) / (1 - PRIOR_TRIES / MAX_TRIES)
+        hits = self._hits[kind] - _prior_left(tries) * self._expected[kind]
+        return [round(min(max(hits, 0.0), tries), 3), round(tries, 3)]
+
+
+def _prior_left(tries: float) -> float:
+    """Return the tries that an expectation still counts as beside observed ones: both fade alike."""
+    return PRIOR_TRIES * (1 - tries / MAX_TRIES)
+
+
+def _counted(hits: float, tries: float, weight: float) -> tuple[float, float]:
+    """Return kept hits and tries by what they count now. Raises ValueError for numbers that cannot be."""
+    if not 0 <= hits <= tries < inf:
+        raise ValueError("no hits of tries")
+    share = weight * min(MAX_KEPT_TRIES / tries, 1.0) if tries else 0.0
+    return hits * share, tries * share
 
 
 INITIAL_BUDGET = 2.0
@@ -127,6 +168,17 @@ class WindowWidth:
         """Record how many accepted tokens of a step only the window had found."""
         self._found = self._found * WINDOW_DECAY + found
         self._steps = self._steps * WINDOW_DECAY + 1
+
+    def numbers(self) -> list[int]:
+        """Return the steps between two trials, and those that remain to the next; an open window is tried at once."""
+        return [self._pause, 0 if self.columns else max(self._remaining, 0)]
+
+    def begin_from(self, kept: Any, weight: float) -> None:
+        """Wait as long as an earlier run would have, or `weight` times that. Raises ValueError for other numbers."""
+        pause, remaining = (int(steps * weight) for steps in kept)
+        if not 0 <= remaining <= pause <= MAX_PAUSE:
+            raise ValueError("no pause")
+        self._pause, self._remaining = max(pause, FIRST_TRIAL), remaining
 
     def _begin_trial(self, relative: Sequence[float], rows: int) -> None:
         self._remaining = self._pause

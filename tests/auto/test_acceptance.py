@@ -15,6 +15,7 @@ from lacli.auto.acceptance import (
     FIRST_TRIAL,
     INITIAL_BUDGET,
     MAX_BALANCE,
+    MAX_KEPT_TRIES,
     MAX_PAUSE,
     MAX_WINDOW_SHARE,
     PRIOR_TRIES,
@@ -45,6 +46,37 @@ def test_the_probability_is_hits_over_tries_each_a_little_older_than_the_next(
     hits = first * expected + sum(age for age, hit in zip(ages, seen, strict=True) if hit)
     assert probability[0] == pytest.approx(hits / (first + sum(ages)))
     assert probability[1] == other and probability is estimate.probability
+
+
+@given(chances, tries, tries)
+def test_a_run_that_begins_from_an_earlier_ones_numbers_goes_on_as_it_did(
+    expected: float, before: list[bool], after: list[bool]
+) -> None:
+    first, second = AcceptanceEstimate([0.5, expected]), AcceptanceEstimate([0.5, expected])
+    for hit in before[:20]:
+        first.record(1, hit)
+    second.begin_from(first.numbers(), 1.0)
+    for hit in after:
+        assert second.probability == pytest.approx(first.probability, abs=2e-3)
+        first.record(1, hit)
+        second.record(1, hit)
+
+
+@given(chances, tries, st.floats(0, 1))
+def test_what_earlier_runs_saw_counts_as_a_few_tries_and_fades_into_the_expectation(
+    expected: float, seen: list[bool], weight: float
+) -> None:
+    first, second = AcceptanceEstimate([expected]), AcceptanceEstimate([expected])
+    for hit in seen:
+        first.record(0, hit)
+    probability = second.probability
+    second.begin_from(first.numbers(), weight)
+    hits, count = first.numbers()[0]
+    counted = min(count, MAX_KEPT_TRIES) * weight
+    share = hits / count if count else 0.0
+    prior = PRIOR_TRIES * (1 - counted * (1 - DECAY))
+    assert second.numbers()[0] == pytest.approx([share * counted, counted], abs=2e-3)
+    assert probability[0] == pytest.approx((share * counted + prior * expected) / (counted + prior), abs=2e-3)
 
 
 @pytest.mark.parametrize("long", [100, 10_000])
@@ -153,6 +185,21 @@ def test_one_that_finds_nothing_is_given_up_after_a_trial_and_tried_more_and_mor
     assert all(end - begin == TRIAL for begin, end in zip(begins, ends, strict=False))
     pauses = [begin - end for end, begin in zip(ends, begins[1:], strict=False)]
     assert pauses == sorted(pauses) and pauses[0] < pauses[1] < pauses[2] and max(pauses) == MAX_PAUSE
+
+
+def test_the_pause_before_the_next_trial_goes_on_in_another_run() -> None:
+    width = WindowWidth(MOST, NGRAM, 1000)
+    columns = driven(width, GPU, 500, found=0)
+    whole = columns + driven(width, GPU, 2000, found=0)
+    again = WindowWidth(MOST, NGRAM, 1000)
+    driven(again, GPU, 500, found=0)
+    kept = again.numbers()
+    again = WindowWidth(MOST, NGRAM, 1000)
+    again.begin_from(kept, 1.0)
+    assert columns + driven(again, GPU, 2000, found=0) == whole
+    for damaged in ([-1, -1], [9, 10], [2 * MAX_PAUSE, 1]):
+        with pytest.raises(ValueError, match="no pause"):
+            again.begin_from(damaged, 1.0)
 
 
 @given(st.floats(0, 2), st.integers(1, 64), st.floats(1, 6), st.floats(0, 1.5))
