@@ -192,8 +192,11 @@ class StepCostModel:
 
     @property
     def seen(self) -> KeptSteps:
-        """What was seen of steps here; what earlier runs saw as long as no plain step confirms or denies it."""
-        if self._kept:
+        """What was seen of steps, here or, as long as no plain step confirms it, by earlier runs.
+
+        A busy moment costs nothing of what they saw, and on another machine it is forgotten after a few runs.
+        """
+        if self._kept and (self._kept.sizes or not self.plain_s):
             return self._kept
         sizes = [
             (rows, round(1 + self._unit(rows) * each.share, 4), round(each.count, 3))
@@ -230,7 +233,7 @@ class StepCostModel:
         return self.seen._asdict()
 
     def begin_from(self, kept: Any, weight: float) -> None:
-        """Begin from the `numbers` of an earlier run once a plain step takes as long as then; others count for nothing.
+        """Begin from the `numbers` of an earlier run once a plain step takes as long as then.
 
         What it saw of a size counts as MEASURED_WEIGHT * `weight` steps at most. Raises ValueError, LookupError or
         TypeError, and changes nothing, where they are no such numbers.
@@ -285,13 +288,12 @@ class StepCostModel:
         return 0.0
 
     def _confirmed(self) -> KeptSteps | None:
-        """Return what is kept when a plain step takes as long as then; it is forgotten when the first ones do not."""
-        kept, seconds = self._kept, self.plain_s
-        if not kept or (seconds > JUMP * kept.plain_s and len(self._plain) < MIN_PLAIN):
-            # The first step of a process may be slow for reasons of its own.
+        """Return what earlier runs have seen, once, when a plain step takes as long as then."""
+        kept = self._kept
+        if not kept or not kept.plain_s / JUMP <= self.plain_s <= JUMP * kept.plain_s:
             return None
         self._kept = None
-        return kept if kept.plain_s / JUMP <= seconds <= JUMP * kept.plain_s else None
+        return kept
 
     def _take(self, kept: KeptSteps) -> None:
         """Go on from what an earlier run has seen."""
@@ -300,7 +302,7 @@ class StepCostModel:
             self._plain.begin_return(kept.return_cost)
         is_recent = abs(kept.context - self._context) < CONTEXT_STEP
         for rows, cost, count in kept.sizes:
-            if rows <= self._max_rows:
+            if rows <= self._max_rows and rows not in self._observed:
                 self._observed[rows] = _Observed((cost - 1) / self._unit(rows), count, recent=is_recent)
         self._stale = True
         self.refresh()

@@ -233,7 +233,9 @@ def test_what_an_earlier_run_saw_counts_once_a_plain_step_takes_as_long_as_then(
     assert model.relative[8] < 4
 
 
-@pytest.mark.parametrize(("times", "is_believed"), [((3.0, 1.1), True), ((3.0, 3.0), False), ((0.5,), False)])
+@pytest.mark.parametrize(
+    ("times", "is_believed"), [((3.0, 1.1), True), ((3.0, 3.0), False), ((0.5,), False), ((3.0, 3.0, 1.2, 1.2), True)]
+)
 def test_where_plain_steps_take_another_time_it_counts_for_nothing(times: tuple[float, ...], is_believed: bool) -> None:
     first = model_of()
     see(first, 8, 5.0, 20)
@@ -241,7 +243,21 @@ def test_where_plain_steps_take_another_time_it_counts_for_nothing(times: tuple[
     for relative in times:
         model.record(1, relative * PLAIN_S)
     assert model.relative[8] == pytest.approx(first.relative[8] if is_believed else 3.4, rel=1e-4)
-    assert model.plain_s == pytest.approx(min(times) * PLAIN_S)
+    # A busy moment costs nothing of what is known.
+    assert begun(first).seen.sizes == model.seen.sizes
+
+
+def test_another_machine_is_believed_after_a_few_runs() -> None:
+    first = model_of()
+    see(first, 8, 5.0, 40)
+    runs = 0
+    while first.seen.plain_s < 2 * PLAIN_S:
+        first, runs = begun(first), runs + 1
+        see(first, 1, 3.0, 2)
+        see(first, 4, 6.0, 2)
+        # Its costs count here in any case.
+        assert first.relative[4] < 2.5
+    assert 3 <= runs <= 5 and [rows for rows, *_ in first.seen.sizes] == [4]
 
 
 def test_sizes_that_no_run_takes_again_are_forgotten_after_a_few() -> None:
