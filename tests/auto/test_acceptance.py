@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lacli.auto.acceptance import (
@@ -63,6 +63,7 @@ def test_a_run_that_begins_from_an_earlier_ones_numbers_goes_on_as_it_did(
 
 
 @given(chances, tries, st.floats(0, 1))
+@example(0.5, [True, True, False] * 30, 0.5)
 def test_what_earlier_runs_saw_counts_as_a_few_tries_and_fades_into_the_expectation(
     expected: float, seen: list[bool], weight: float
 ) -> None:
@@ -77,6 +78,18 @@ def test_what_earlier_runs_saw_counts_as_a_few_tries_and_fades_into_the_expectat
     prior = PRIOR_TRIES * (1 - counted * (1 - DECAY))
     assert second.numbers()[0] == pytest.approx([share * counted, counted], abs=2e-3)
     assert probability[0] == pytest.approx((share * counted + prior * expected) / (counted + prior), abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    "pair", [[3, 2], [-1, 2], [1, float("inf")], [float("nan"), 1], ["x", 1], [1], 1, None], ids=str
+)
+def test_hits_and_tries_that_cannot_be_change_nothing(pair: object) -> None:
+    estimate = AcceptanceEstimate([0.5, 0.7])
+    with pytest.raises((ValueError, TypeError)):
+        estimate.begin_from([[5, 9], pair], 1.0)
+    with pytest.raises(ValueError, match="other kinds"):
+        estimate.begin_from([[5, 9]], 1.0)
+    assert estimate.probability == [0.5, 0.7] and estimate.numbers() == [[0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("long", [100, 10_000])

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from lacli.auto import cost_model
 from lacli.auto.cost_model import (
     JUMP,
+    MAX_WEIGHT,
+    MEASURED_WEIGHT,
     MIN_COST,
     MIN_PREFILL,
     OUTLIER_PAUSE,
@@ -268,7 +270,8 @@ def test_sizes_that_no_run_takes_again_are_forgotten_after_a_few() -> None:
         counts.append(first.seen.sizes[0][2])
         first = begun(first)
         see(first, 1, 1.0, 1)
-    assert 3 <= len(counts) <= 6 and counts == sorted(counts, reverse=True)
+    assert counts == [MAX_WEIGHT, MEASURED_WEIGHT, *counts[2:]] and counts == sorted(counts, reverse=True)
+    assert 4 <= len(counts) <= 6
     assert first.relative[8] == pytest.approx(3.4)
     assert not begun(model_of(), weight=0.0).seen.sizes
 
@@ -277,10 +280,24 @@ def test_a_step_of_an_earlier_run_counts_as_a_few_here_and_larger_ones_than_may_
     first = cost_model.StepCostModel(2 * MOST)
     for rows in (1, 1, 4, 2 * MOST):
         first.record(rows, (1 + 0.25 * (rows - 1)) * PLAIN_S)
-    model = Model(MOST)
+    model = cost_model.StepCostModel(MOST)
+    model.begin_from(first.numbers(), 1.0)
+    model.record(1, PLAIN_S)
+    assert [rows for rows, *_ in model.seen.sizes] == [4] and model.relative[4] == pytest.approx(1.75)
+
+
+@pytest.mark.parametrize(("tokens", "left"), [(100, 5.0), (1000, 3.4)])
+def test_what_was_seen_behind_another_context_is_the_first_to_be_forgotten(tokens: int, left: float) -> None:
+    first = Model(MOST)
+    see(first, 1, 1.0, 2)
+    see(first, 8, 5.0, 20)
+    model = Model(MOST, MEASURED)
+    model.set_context(tokens)
     model.begin_from(first.numbers(), 1.0)
     see(model, 1, 1.0, 1)
-    assert [rows for rows, *_ in model.seen.sizes] == [4] and model.relative[4] == pytest.approx(1.75)
+    assert model.relative[8] == pytest.approx(5.0)
+    model.set_context(tokens + 500)
+    assert model.relative[8] == pytest.approx(left)
 
 
 def test_what_going_back_to_one_row_cost_before_is_believed_at_once() -> None:

@@ -383,3 +383,31 @@ def test_a_session_decodes_with_what_it_was_told_also_in_a_mode_that_comes_later
     with load(model_settings=session.model_settings, decode_settings=session.settings, cost=COST) as other:
         other.decoder_in(other.engine, other.settings, Told)
     assert seen == [COST] * 3
+
+
+def test_a_session_begins_with_what_the_one_before_has_learned(session: Session, state: Path) -> None:
+    greedy, drawn = session.sampling, replace(session.sampling, temp=1.0, seed=1)
+    settings = replace(session.settings, mode="auto")
+
+    def begin() -> Experience:
+        # As at the start of a program: another session's would be no other.
+        session.adapt(settings, greedy)
+        session.use_known(state)
+        mode: Any = session.decoder._text.mode
+        experience: Experience = mode.experience
+        return experience
+
+    prompt = session.prompt("one two three one two three one two three", raw=True)
+    first = begin()
+    assert first.numbers() == ANEW
+    list(session.generate(prompt, 12))
+    session.keep_learned()
+    learned = first.numbers()
+    for _ in range(2):
+        again = begin()
+        assert again is not first and again.numbers()["suffix"] == learned["suffix"] != ANEW["suffix"]
+        # What is learned of drawn tokens later says nothing about these, and plain decoding nothing at all.
+        for mode, sampling in (("auto", drawn), ("plain", greedy)):
+            session.adapt(replace(settings, mode=mode), sampling)
+            list(session.generate(prompt, 12, reuse=True))
+            session.keep_learned()
