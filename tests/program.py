@@ -31,8 +31,10 @@ SECONDS = 60
 FAULTY = bool(fault_of(1, 1, True))
 """True if this build fails with repacked weights; no run uses them then, or says so, unless its test asks for it."""
 
-MACHINE = {"LACLI_THREADS": "1", "LACLI_N_GPU_LAYERS": "0", IN_TRIAL: ""} | ({"LACLI_NO_REPACK": "1"} if FAULTY else {})
-"""What every run gets: one thread, no GPU, and no trial of the build beside the one above."""
+MACHINE = {"LACLI_THREADS": "1", "LACLI_N_GPU_LAYERS": "0", "LACLI_LEARN": "0", IN_TRIAL: ""} | (
+    {"LACLI_NO_REPACK": "1"} if FAULTY else {}
+)
+"""What every run gets: one thread, no GPU, nothing learned by others, no trial of the build beside the one above."""
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 HUBS = (

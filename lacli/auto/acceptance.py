@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
+from typing import Any
 
 from lacli.settings import window_rows
 
@@ -14,6 +16,9 @@ PRIOR_TRIES = 6.0
 
 MEAN_DECAY, MEAN_PRIOR = 0.998, 12.0
 """Weight of a try in the mean of all texts when the next one of its kind comes, and tries of an expectation there."""
+
+MAX_KEPT_TRIES = 100.0
+"""Tries of earlier runs that count at most: some texts later they are half of the mean."""
 
 MAX_PROBABILITY = 0.999
 """Two guesses for one place that are both certain would contradict each other."""
@@ -32,24 +37,53 @@ class AcceptanceEstimate:
 
     def __init__(self, expected: Sequence[float]) -> None:
         """Begin with the `expected` probability of each kind."""
-        self._mean = list(expected)
-        self._weight = [MEAN_PRIOR] * len(self._mean)
-        self.probability = [0.0] * len(self._mean)
+        self._expected = tuple(expected)
+        self._all_hits = [0.0] * len(expected)
+        self._all_tries = [0.0] * len(expected)
+        self.probability = [0.0] * len(expected)
         self.begin()
 
     def begin(self) -> None:
         """Begin a text: what all texts before it showed counts as PRIOR_TRIES, since texts differ."""
-        self._hits = [PRIOR_TRIES * chance for chance in self._mean]
-        self._tries = [PRIOR_TRIES] * len(self._mean)
-        self.probability[:] = [min(chance, MAX_PROBABILITY) for chance in self._mean]
+        mean = [
+            (hits + MEAN_PRIOR * chance) / (tries + MEAN_PRIOR) if tries else chance
+            for hits, tries, chance in zip(self._all_hits, self._all_tries, self._expected, strict=True)
+        ]
+        self._hits = [PRIOR_TRIES * chance for chance in mean]
+        self._tries = [PRIOR_TRIES] * len(mean)
+        self.probability[:] = [min(chance, MAX_PROBABILITY) for chance in mean]
 
     def record(self, kind: int, hit: bool) -> None:
         """Record whether a guess of this kind came true."""
         hits = self._hits[kind] = self._hits[kind] * DECAY + hit
         tries = self._tries[kind] = self._tries[kind] * DECAY + 1.0
+        self._all_hits[kind] = self._all_hits[kind] * MEAN_DECAY + hit
+        self._all_tries[kind] = self._all_tries[kind] * MEAN_DECAY + 1.0
         self.probability[kind] = min(hits / tries, MAX_PROBABILITY)
-        weight = self._weight[kind] = self._weight[kind] * MEAN_DECAY + 1.0
-        self._mean[kind] += (hit - self._mean[kind]) / weight
+
+    def numbers(self) -> list[list[float]]:
+        """Return the hits and tries of each kind in all texts, by their weights now."""
+        pairs = zip(self._all_hits, self._all_tries, strict=True)
+        return [[round(hits, 3), round(tries, 3)] for hits, tries in pairs]
+
+    def begin_from(self, kept: Any, weight: float) -> None:
+        """Begin from the `numbers` of an earlier run, whose tries count `weight` times and as MAX_KEPT_TRIES at most.
+
+        Raises ValueError or TypeError, and changes nothing, where they are none.
+        """
+        counted = [_counted(float(hits), float(tries), weight) for hits, tries in kept]
+        if len(counted) != len(self._expected):
+            raise ValueError("other kinds")
+        self._all_hits, self._all_tries = [hits for hits, _ in counted], [tries for _, tries in counted]
+        self.begin()
+
+
+def _counted(hits: float, tries: float, weight: float) -> tuple[float, float]:
+    """Return kept hits and tries by what they count now. Raises ValueError for numbers that cannot be."""
+    if not 0 <= hits <= tries < inf:
+        raise ValueError("no hits of tries")
+    share = weight * min(MAX_KEPT_TRIES / tries, 1.0) if tries else 0.0
+    return hits * share, tries * share
 
 
 PROMISED = 10.0
@@ -96,6 +130,23 @@ class SourceAccount:
             if self._remaining <= 0 or (promising and self._pause == FIRST_TRIAL):
                 self.awake, self._credit = True, STAKE
         return self.awake
+
+    def numbers(self) -> list[float]:
+        """Return the hits, the hits that were promised, the steps between two trials and those to the next."""
+        return [round(self._hits, 3), round(self._promised, 3), self._pause, 0 if self.awake else self._remaining]
+
+    def begin_from(self, kept: Any, weight: float) -> None:
+        """Go on as an earlier run would have, with pauses `weight` times as long.
+
+        Raises ValueError or TypeError, and changes nothing, for other numbers.
+        """
+        hits, promised, pause, remaining = map(float, kept)
+        is_pause = FIRST_TRIAL <= pause <= MAX_PAUSE and 0 <= remaining <= pause
+        if not (is_pause and 0 < hits < inf and 0 < promised < inf):
+            raise ValueError("no account")
+        self.trust = min(weight * hits / promised + 1 - weight, 1.0)
+        self._hits, self._promised = PROMISED * self.trust, PROMISED
+        self._pause, self._remaining = max(int(pause * weight), FIRST_TRIAL), int(remaining * weight)
 
 
 INITIAL_BUDGET = 2.0
@@ -185,6 +236,17 @@ class WindowWidth:
         """Record how many accepted tokens of a step only the window had found."""
         self._found = self._found * GAIN_DECAY + found
         self._steps = self._steps * GAIN_DECAY + 1
+
+    def numbers(self) -> list[int]:
+        """Return the steps between two trials, and those that remain to the next; an open window is tried at once."""
+        return [self._pause, 0 if self.columns else max(self._remaining, 0)]
+
+    def begin_from(self, kept: Any, weight: float) -> None:
+        """Wait as long as an earlier run would have, or `weight` times that. Raises ValueError for other numbers."""
+        pause, remaining = (int(steps * weight) for steps in kept)
+        if not 0 <= remaining <= pause <= MAX_PAUSE:
+            raise ValueError("no pause")
+        self._pause, self._remaining = max(pause, FIRST_TRIAL), remaining
 
     def _begin_trial(self, relative: Sequence[float], rows: int) -> None:
         self._remaining = self._pause

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from math import inf
 from statistics import median_low
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,12 @@ most plain steps it may cost, and the number of steps whose mean it is."""
 
 MEASURED_WEIGHT, MAX_WEIGHT = 4, 12
 """Steps that an earlier measurement counts as, and most steps that decide what a size costs."""
+
+KEPT_SHARE, MIN_KEPT = 0.5, 0.4
+"""Part of its steps that a size's cost counts as in the next run, and the steps below which it is forgotten.
+
+One step lasts for a run, many for four: a size that looked too dear to be taken again is looked at anew.
+"""
 
 PLAIN_STEPS, MIN_PLAIN = 9, 2
 """Latest plain steps whose median is the cost of one, and plain steps timed before others are compared with them."""
@@ -74,8 +81,17 @@ class PlainSteps:
         return median_low(self._times) if self._times else 0.0
 
     @property
+    def measured_return(self) -> float | None:
+        """The return cost, None while it is RETURN_S and not a measured one."""
+        return self.return_cost if self._return_seen else None
+
+    def begin_return(self, cost: float) -> None:
+        """Begin from a return cost that was measured before."""
+        self.return_cost, self._return_seen = cost, True
+
+    @property
     def is_first_guess(self) -> bool:
-        """True while the return cost is RETURN_S and not a measured one."""
+        """True while the return cost is a guess that the first plain steps correct."""
         return len(self._times) <= MIN_PLAIN and not self._return_seen
 
     def is_due(self, measured_s: float) -> bool:
@@ -114,6 +130,19 @@ class PlainSteps:
         self.return_cost += (excess - self.return_cost) / RETURNS
 
 
+class KeptSteps(NamedTuple):
+    """What an earlier run has seen of steps.
+
+    `plain_s`: seconds of a plain one. `context`: tokens behind which they were seen. `return_cost`: as in `PlainSteps`,
+    None where none was seen. `sizes`: (rows, cost in plain steps without the return, steps that say so).
+    """
+
+    plain_s: float
+    context: int
+    return_cost: float | None
+    sizes: tuple[tuple[int, float, float], ...]
+
+
 @dataclass
 class _Observed:
     """What steps of one size showed: the cost of its further rows as a multiple of the expected one.
@@ -123,7 +152,7 @@ class _Observed:
     """
 
     share: float
-    count: int
+    count: float
     followed: float = inf
     recent: bool = True
 
@@ -148,6 +177,7 @@ class StepCostModel:
         self._unmeasured_row = UNKNOWN_ROW
         self._prefill: tuple[int, float] | None = None
         self._plain = PlainSteps()
+        self._kept: KeptSteps | None = None
         self._observed: dict[int, _Observed] = {}
         self._since_outlier = OUTLIER_PAUSE
         self._expect()
@@ -168,6 +198,20 @@ class StepCostModel:
         """Rows of the largest step to be tried: twice those of the largest one whose cost is known."""
         known = self._measured.at(self._context).max_rows if self._measured else 1
         return max(2 * max(known, *self._observed, 1), FIRST_ROWS)
+
+    @property
+    def seen(self) -> KeptSteps:
+        """What was seen of steps, here or, as long as no plain step confirms it, by earlier runs.
+
+        A busy moment costs nothing of what they saw, and on another machine it is forgotten after a few runs.
+        """
+        if self._kept and (self._kept.sizes or not self.plain_s):
+            return self._kept
+        sizes = [
+            (rows, round(1 + self._unit(rows) * each.share, 4), round(each.count, 3))
+            for rows, each in sorted(self._observed.items())
+        ]
+        return KeptSteps(self.plain_s, self._context, self._plain.measured_return, tuple(sizes))
 
     def set_context(self, tokens: int) -> None:
         """Look up the cost behind `tokens` tokens if the context has changed enough."""
@@ -192,6 +236,28 @@ class StepCostModel:
             return 1.0
         self._plain.record_larger()
         return self._record_larger(rows, seconds / self.plain_s)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what was seen of steps, by the names of KeptSteps."""
+        return self.seen._asdict()
+
+    def begin_from(self, kept: Any, weight: float) -> None:
+        """Begin from the `numbers` of an earlier run once a plain step takes as long as then.
+
+        What it saw of a size counts as MEASURED_WEIGHT * `weight` steps at most. Raises ValueError, LookupError or
+        TypeError, and changes nothing, where they are no such numbers.
+        """
+        sizes = [
+            (int(rows), float(cost), min(KEPT_SHARE * count, MEASURED_WEIGHT) * weight)
+            for rows, cost, count in kept["sizes"]
+        ]
+        plain_s, back = float(kept["plain_s"]), kept["return_cost"]
+        if not 0 < plain_s < inf or not all(rows > 1 and 1 <= cost < inf and 0 <= n < inf for rows, cost, n in sizes):
+            raise ValueError("no costs of steps")
+        if back is not None and not 0 <= back <= MAX_RETURN:
+            raise ValueError("no cost of going back to one row")
+        believed = tuple(each for each in sizes if each[2] >= MIN_KEPT)
+        self._kept = KeptSteps(plain_s, int(kept["context"]), back, believed)
 
     def refresh(self) -> None:
         """Let new times count in `relative` and `slope`: sizes without any follow the nearest one that has some."""
@@ -219,16 +285,43 @@ class StepCostModel:
             return excess
         if self._plain.is_first_guess:
             self.relative[2:] = [cost + self._plain.return_cost for cost in self._without_return[2:]]
-        if self._prefill and len(self._plain) >= MIN_PLAIN:
+        confirmed = self._confirmed()
+        if self._prefill and (confirmed or len(self._plain) >= MIN_PLAIN):
             # A prefill may be slow because the weights come from disk; then the first guesses have to find out.
             rows, prefill_s = self._prefill
             self._unmeasured_row = min(SMALL_BATCH * prefill_s / rows / self.plain_s, MAX_PREFILL_ROW)
             self._prefill = None
             self._expect()
+        if confirmed:
+            self._take(confirmed)
         return 0.0
 
+    def _confirmed(self) -> KeptSteps | None:
+        """Return what earlier runs have seen, once, when a plain step takes as long as then."""
+        kept = self._kept
+        if not kept or not kept.plain_s / JUMP <= self.plain_s <= JUMP * kept.plain_s:
+            return None
+        self._kept = None
+        return kept
+
+    def _take(self, kept: KeptSteps) -> None:
+        """Go on from what an earlier run has seen."""
+        self._measured_s = kept.plain_s
+        if kept.return_cost is not None:
+            self._plain.begin_return(kept.return_cost)
+        is_recent = abs(kept.context - self._context) < CONTEXT_STEP
+        for rows, cost, count in kept.sizes:
+            if rows <= self._max_rows and rows not in self._observed:
+                self._observed[rows] = _Observed((cost - 1) / self._unit(rows), count, recent=is_recent)
+        self._stale = True
+        self.refresh()
+
+    def _unit(self, rows: int) -> float:
+        """Return the plain steps that the further rows of a step were expected to cost."""
+        return max(float(self._expected[rows]) - 1, MIN_COST)
+
     def _record_larger(self, rows: int, relative: float) -> float:
-        expected, unit = self._without_return[rows], max(self._expected[rows] - 1, MIN_COST)
+        expected, unit = self._without_return[rows], self._unit(rows)
         is_new = rows not in self._observed
         if is_new:
             weight = MEASURED_WEIGHT if self._measured else 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Protocol
 
 from lacli.auto import past_texts, pool_source, suffix
 from lacli.auto.acceptance import AcceptanceEstimate, LossBudget, SourceAccount, WindowWidth
@@ -11,6 +13,27 @@ from lacli.auto.past_texts import PastTexts
 from lacli.auto.recycling import RecyclingSource
 from lacli.auto.step_cost import Cost
 from lacli.settings import DecodeSettings
+from lacli.text.format import DAY
+from lacli.text.records import UNREADABLE
+
+STEPS = "steps"
+"""Name of what was seen of the costs of steps, which other devices do not share."""
+
+HALF_LIFE_S = 30 * DAY
+"""Seconds after which what was learned counts half. After a quarter of a year 3 of 25 tries are left, half of what an
+expectation counts as."""
+
+
+class Part(Protocol):
+    """A part of the experience that is kept between runs, as numbers in lists and dictionaries."""
+
+    def numbers(self) -> Any:
+        """Return what it has learned."""
+        raise NotImplementedError
+
+    def begin_from(self, kept: Any, weight: float) -> None:
+        """Begin from numbers that count `weight` times, from 0 to 1. Raises one of UNREADABLE, changing nothing."""
+        raise NotImplementedError
 
 
 class Experience:
@@ -25,9 +48,9 @@ class Experience:
         sampled: bool = False,
     ) -> None:
         """Begin with a measured `cost` and texts of earlier runs, if any; `sampled`: tokens are drawn, not argmax."""
+        self.sampled = sampled
         self.cost_model = StepCostModel(settings.max_rows, cost)
         self.budget = LossBudget()
-        self.accounts: dict[str, SourceAccount] = {}
         columns = settings.window if "window" in settings.sources else 0
         self.width = WindowWidth(columns, settings.ngram, settings.auto_rows)
         self.recycling = RecyclingSource()
@@ -36,14 +59,42 @@ class Experience:
         self.window_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
         self.past_texts = texts
         self.past_text_acceptance = AcceptanceEstimate(past_texts.EXPECTED)
+        self.accounts = {name: SourceAccount() for name in self.acceptances}
 
     @property
-    def estimates(self) -> Sequence[AcceptanceEstimate]:
-        """Those of all sources."""
-        return (
-            self.suffix_acceptance,
-            self.text_ngram_acceptance,
-            self.window_ngram_acceptance,
-            self.past_text_acceptance,
-            self.recycling.acceptance,
-        )
+    def acceptances(self) -> Mapping[str, AcceptanceEstimate]:
+        """How often guesses come true, by the names of their sources."""
+        return {
+            "suffix": self.suffix_acceptance,
+            "recycling": self.recycling.acceptance,
+            "pool": self.text_ngram_acceptance,
+            "window": self.window_ngram_acceptance,
+            "store": self.past_text_acceptance,
+        }
+
+    @property
+    def hit_rates(self) -> Mapping[str, tuple[float, float]]:
+        """The part of the tries that came true and the tries that count, by the sources that have some."""
+        found = {}
+        for name, acceptance in self.acceptances.items():
+            hits, tries = map(sum, zip(*acceptance.numbers(), strict=True))
+            if tries:
+                found[name] = hits / tries, tries
+        return found
+
+    @property
+    def _parts(self) -> Mapping[str, Part]:
+        """What is kept between runs, by name."""
+        accounts = {f"{name}_account": account for name, account in self.accounts.items()}
+        return {**self.acceptances, **accounts, "window_pause": self.width, STEPS: self.cost_model}
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what was learned, for another run to begin from: numbers alone, no text and no tokens."""
+        return {name: part.numbers() for name, part in self._parts.items()}
+
+    def begin_from(self, kept: Any, age_s: float) -> None:
+        """Begin from numbers that are `age_s` seconds old; parts without any that can be read begin anew."""
+        weight = 0.5 ** (max(age_s, 0.0) / HALF_LIFE_S)
+        for name, part in self._parts.items():
+            with suppress(*UNREADABLE):
+                part.begin_from(kept[name], weight)

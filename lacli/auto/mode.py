@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lacli.auto import suffix
 from lacli.auto.experience import Experience
@@ -26,6 +27,9 @@ from lacli.settings import LEAVES, DecodeSettings
 from lacli.stats import Plan
 from lacli.tree import Origin, Tree
 from lacli.window import WindowBranch
+
+if TYPE_CHECKING:
+    from lacli.auto.model_cost import ModelRecords
 
 CHEAP_ROW = 0.15
 """Plain steps a row up to which all sources are asked; dearer rows only copies repay. Source: docs/auto.md."""
@@ -84,7 +88,7 @@ class Auto(Mode):
         self._window_source = PoolSource(pool, Origin.WINDOW, acceptance=experience.window_ngram_acceptance)
         self._all_sources = [*(each for each, _ in self._match_sources), *self._branch_sources, self._window_source]
         for each in self._all_sources:
-            each.account = experience.accounts.setdefault(each.origin.value, each.account)
+            each.account = experience.accounts[each.origin.value]
         self._sources: list[Source] = []
         self._draft: Draft | None = None
         self._clock: Callable[[], float] = float
@@ -101,7 +105,7 @@ class Auto(Mode):
         self._cost.set_context(len(text))
         self._cost.refresh()
         self._seen = None
-        for estimate in self.experience.estimates:
+        for estimate in self.experience.acceptances.values():
             estimate.begin()
         for source in self._all_sources:
             source.begin(text)
@@ -298,11 +302,13 @@ class Auto(Mode):
 class AutoModes:
     """Makes the modes that settings ask for, mode auto too.
 
-    `cost`: what steps cost here, where it was measured before. `past_texts`: those of earlier runs.
+    `cost`: what steps cost here, where it was measured before. `past_texts`: those of earlier runs. `records`: what is
+    known of the model on this machine, and where it is kept.
     """
 
     cost: Cost | None = None
     past_texts: PastTexts | None = None
+    records: ModelRecords | None = None
 
     def __call__(
         self,
@@ -315,6 +321,12 @@ class AutoModes:
     ) -> Mode:
         if settings.mode != "auto":
             return new_mode(settings, pool, engine)
-        known = before.experience if isinstance(before, Auto) else None
-        experience = known or Experience(settings, self.cost, self.past_texts, sampled=sampled)
+        experience = before.experience if isinstance(before, Auto) else self._new_experience(settings, sampled=sampled)
         return Auto(settings, pool, engine.vocabulary, engine.is_end, experience)
+
+    def _new_experience(self, settings: DecodeSettings, *, sampled: bool) -> Experience:
+        cost = self.cost or (self.records.cost() if self.records else None)
+        experience = Experience(settings, cost, self.past_texts, sampled=sampled)
+        if self.records:
+            self.records.go_on(experience)
+        return experience

@@ -1,17 +1,19 @@
-"""The cost of a model's steps on this machine: as kept in the records, or measured now and kept."""
+"""What is known of a model on this machine: the cost of its steps, measured or kept, and what mode auto has learned."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 from time import time
 from typing import Any
 
+from lacli.auto.experience import STEPS, Experience
 from lacli.auto.measure import (
     SAMPLE,
     MeasurePlan,
@@ -29,8 +31,11 @@ from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import MOST_CELLS, ModelSettings, Placement
 from lacli.text.records import UNREADABLE, Records, model_identity
 
-KIND = "cost"
-"""The records' kind."""
+KIND, LEARNED = "cost", "learned"
+"""The records' kinds: costs that were measured, and what mode auto has learned from answers."""
+
+SAVED_AT = "saved_at"
+"""Name of the time, in seconds since 1970, beside what was learned."""
 
 Progress = Callable[[str], None]
 Key = Mapping[str, object]
@@ -101,6 +106,74 @@ def known_cost(state: Path, path: Path, settings: ModelSettings) -> Cost | None:
     machine = machine_key(path, settings).items()
     costs = [cost for key, value in kept if machine <= key.items() and (cost := _cost(value)) and cost.staircases]
     return max(costs, key=_richness, default=None)
+
+
+class ModelRecords:
+    """What is kept of one model on this machine: the measured cost of its steps, and what mode auto has learned."""
+
+    def __init__(
+        self,
+        state: Path,
+        path: Path,
+        settings: ModelSettings,
+        *,
+        learns: bool = True,
+        replicas: Sequence[str] = ("",),
+        elsewhere: bool = False,
+    ) -> None:
+        """Read and write the file `state`; `learns`: what was learned too, and not just the measured cost.
+
+        `replicas`: names of the copies of the model that decode together. `elsewhere`: one computes on another machine,
+        and a server's name says nothing about what it computes with, so that no cost of a step is kept.
+        """
+        self._state, self._path, self._settings = state, path, settings
+        self._learns, self._replicas, self._elsewhere = learns, tuple(replicas), elsewhere
+        self._experience: Experience | None = None
+
+    def cost(self) -> Cost | None:
+        """Return the measured cost of steps that all copies share, or None."""
+        cost = None if self._elsewhere else known_cost(self._state, self._path, self._settings)
+        return cost and cost.among(len(self._replicas))
+
+    def go_on(self, experience: Experience) -> float:
+        """Let `experience` begin from what earlier runs have learned; `keep` keeps it from now on.
+
+        Return when the last of them ended, in seconds since 1970, 0 if none is known.
+        """
+        self._experience = experience
+        kept = Records(self._state).read(LEARNED, self._key(experience)) if self._learns else None
+        saved_at = _saved_at(kept)
+        if saved_at:
+            experience.begin_from(self._without_costs(kept), time() - saved_at)
+        return saved_at
+
+    def keep(self, *, sampled: bool) -> None:
+        """Keep what was learned by now, if that was in answers that were `sampled`, or not, as the last one.
+
+        Where that is impossible nothing is said: the next run learns it anew.
+        """
+        experience = self._experience
+        if self._learns and experience and experience.sampled == sampled:
+            numbers = {SAVED_AT: time(), **self._without_costs(experience.numbers())}
+            Records(self._state).save(LEARNED, self._key(experience), numbers)
+
+    def forget(self) -> None:
+        """Forget what was learned of the model on this machine, greedy or sampled, alone or with copies."""
+        records = Records(self._state)
+        for key, _ in records.all(LEARNED):
+            if isinstance(key, dict) and self._machine.items() <= key.items():
+                records.forget(LEARNED, key)
+
+    def _without_costs(self, numbers: Any) -> dict[str, Any]:
+        """Return what is kept of these `numbers`: those of steps only where no other machine took part."""
+        return {name: value for name, value in numbers.items() if not (self._elsewhere and name == STEPS)}
+
+    def _key(self, experience: Experience) -> Key:
+        return {**self._machine, "replicas": list(self._replicas), "sampled": experience.sampled}
+
+    @cached_property
+    def _machine(self) -> Key:
+        return machine_key(self._path, self._settings)
 
 
 def cost_of(
@@ -194,6 +267,16 @@ def _of_chains(plan: MeasurePlan, back: int, cells: int) -> tuple[MeasurePlan, i
 def _richness(cost: Cost) -> tuple[int, float, float]:
     """Order costs by the measured steps, then by the time it took, then by age."""
     return sum(len(step_cost.points) for step_cost in cost.staircases), cost.budget, cost.measured_at
+
+
+def _saved_at(kept: Any) -> float:
+    """Return when something learned was saved, in seconds since 1970; 0 if it is nothing of that kind."""
+    try:
+        saved_at = float(kept[SAVED_AT])
+        datetime.fromtimestamp(saved_at, UTC)  # raises for a time that no calendar has
+    except UNREADABLE:
+        return 0.0
+    return max(saved_at, 0.0)
 
 
 def _cost(kept: Any) -> Cost | None:

@@ -353,6 +353,7 @@ class Chat:
         shifted = len(prompt.tokens) + len(answer.tokens) - self._used
         if self.store and (trouble := self.store.add([*prompt.tokens, *answer.tokens])):
             self.notes.append(trouble)
+        self.session.keep_learned()
         self.notes += self.session.losses()
         if shifted > 0:
             self.notes.append(f"the context was full: {shifted} tokens behind the system prompt are forgotten")

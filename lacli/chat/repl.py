@@ -8,7 +8,6 @@ from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lacli.auto.model_cost import known_cost
 from lacli.auto.past_texts import open_texts
 from lacli.chat.commands import Commands, Reply, oldest
 from lacli.chat.conversation import Chat, Conversation
@@ -52,8 +51,9 @@ class ChatPlan:
 
     `model`: as the user typed it. `variables`: what the template gets beside a conversation. `saved`: a chat to go on
     with, whose settings hold but for those `given` on the command line, by their fields' names. `first`: a message to
-    begin with. `log`: a file to add to. `history`: the file of typed lines, `store`: the file of kept texts, `costs`:
-    that of measured costs, None for none. `commands`: lines of a pipe may be commands.
+    begin with. `log`: a file to add to. `history`: the file of typed lines, `store`: the file of kept texts, `known`:
+    that of what is known of models, None for none. `learns`: as `Session.use_known` takes it. `commands`: lines of a
+    pipe may be commands.
     """
 
     model: str = ""
@@ -67,7 +67,8 @@ class ChatPlan:
     log: str | None = None
     history: Path | None = None
     store: Path | None = None
-    costs: Path | None = None
+    known: Path | None = None
+    learns: bool = True
     color: Switch = "auto"
     status: bool = True
     stats: bool = False
@@ -114,9 +115,8 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
                 verbose=plan.verbose,
             )
         session = stack.enter_context(opened)
-        # Also where another mode begins: /mode may change it.
-        if plan.costs and (cost := known_cost(plan.costs, path, session.model_settings)):
-            session.use_cost(cost)
+        if plan.known:
+            session.use_known(plan.known, learns=plan.learns)
         conversation = Conversation(plan.system, saved.messages)
         talk = Chat(session, plan.settings, conversation, context_shift=plan.context_shift)
         talk.store = store

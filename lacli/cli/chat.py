@@ -97,6 +97,7 @@ def chat(
     copies: ReplicaSettings,
     offline: options.Offline = False,
     store: options.Store = False,
+    learn: options.Learn = True,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = False,
     explain: options.Explain = False,
@@ -121,6 +122,7 @@ def chat(
             sampling,
             history=history,
             store=store,
+            learn=learn,
         ),
         saved=saved,
         first=check_text(first, "-p"),
@@ -146,6 +148,7 @@ def plan_of(
     *,
     history: bool,
     store: bool,
+    learn: bool,
 ) -> ChatPlan:
     """A chat with the user's own history and kept texts."""
     from lacli.chat.repl import ChatPlan
@@ -160,7 +163,8 @@ def plan_of(
         variables=prompt_options.variables,
         history=history_file() if history else None,
         store=state_file() if store else None,
-        costs=state_file(),
+        known=state_file(),
+        learns=learn,
     )
 
 

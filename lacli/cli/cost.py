@@ -1,4 +1,4 @@
-"""`lacli cost`: measures what steps of many rows cost, or takes it from the records, and shows it."""
+"""`lacli cost`: what steps of many rows cost, measured or from the records, and what mode auto has learned here."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ from lacli.text.format import age_in_words
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from lacli.auto.experience import Experience
     from lacli.auto.measure import MeasurePlan
+    from lacli.auto.model_cost import ModelRecords
     from lacli.auto.step_cost import Cost, StepCost
     from lacli.terminal.screen import Screen
+
+    Learned = tuple[Experience, float]
+    """An experience, and when it was learned in seconds since 1970."""
 
 COST = "Cost"
 MAX_ROWS, MAX_CONTEXT = 4096, 2**20
@@ -63,7 +68,11 @@ Seconds = Annotated[
     typer.Option("--seconds", min=0.1, help="About how long to measure; slow models get fewer sizes.",
                  rich_help_panel=COST),
 ]  # fmt: skip
-Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.", rich_help_panel=COST)]
+Fresh = Annotated[
+    bool,
+    typer.Option("--fresh", rich_help_panel=COST,
+                 help="Measure again what was measured before, and forget what mode auto has learned here."),
+]  # fmt: skip
 
 
 @with_groups(model_settings=model_group)
@@ -84,11 +93,13 @@ def cost(
     """Measure what steps of many rows cost here, and what lookahead must bring to pay for itself.
 
     A model is measured once on a machine and for its flags; the numbers are kept in the user's cache directory.
+
+    Beside them stands what mode auto has learned from answers.
     """
     from json import dumps
 
     from lacli.auto.measure import ROWS, MeasurePlan
-    from lacli.auto.model_cost import cost_key, cost_of
+    from lacli.auto.model_cost import ModelRecords, cost_key, cost_of
     from lacli.llamacpp.probe import proven
     from lacli.terminal.screen import Screen
     from lacli.text.records import state_file
@@ -111,10 +122,14 @@ def cost(
         fresh=fresh,
         progress=screen.note,
     )
+    records = ModelRecords(state_file(), path, settings)
+    if fresh:
+        records.forget()
+    known = learned(records)
     if json:
-        screen.line(dumps(as_json(path, settings, found, is_kept=is_kept), ensure_ascii=False))
+        screen.line(dumps(as_json(path, settings, found, known, is_kept=is_kept), ensure_ascii=False))
     else:
-        screen.line(as_lines(settings, found, time() - found.measured_at if is_kept else None))
+        screen.line(as_lines(settings, found, time() - found.measured_at if is_kept else None, known))
 
 
 def _measured(path: Path, settings: ModelSettings, plan: MeasurePlan, screen: Screen, *, verbose: bool) -> Cost:
@@ -133,14 +148,24 @@ def _measured(path: Path, settings: ModelSettings, plan: MeasurePlan, screen: Sc
             raise Interrupted("stopped before everything was measured, so nothing is kept") from None
 
 
-def as_json(path: Path, settings: ModelSettings, cost: Cost, *, is_kept: bool) -> dict[str, Any]:
+def learned(records: ModelRecords) -> list[Learned]:
+    """Return what mode auto begins with here, in greedy answers and in sampled ones, and when it was learned."""
+    from lacli.auto.experience import Experience
+
+    experiences = [Experience(DecodeSettings(), sampled=sampled) for sampled in (False, True)]
+    return [(each, at) for each in experiences if (at := records.go_on(each))]
+
+
+def as_json(
+    path: Path, settings: ModelSettings, cost: Cost, known: Sequence[Learned] = (), *, is_kept: bool
+) -> dict[str, Any]:
     """Return what was measured as one object, described in docs/benchmarks.md."""
     return {
         "model": str(path),
         "description": cost.description,
         "devices": cost.devices,
         **settings.by_name,
-        "measured_at": datetime.fromtimestamp(cost.measured_at, UTC).isoformat(timespec="seconds"),
+        "measured_at": _iso(cost.measured_at),
         "seconds": cost.budget,
         "cached": is_kept,
         "chain_only": cost.chain_only or None,
@@ -162,12 +187,17 @@ def as_json(path: Path, settings: ModelSettings, cost: Cost, *, is_kept: bool) -
             }
             for each in cost.staircases
         ],
+        "learned": [_learned_json(*each) for each in known],
     }
 
 
-def as_lines(settings: ModelSettings, cost: Cost, age: float | None = None) -> str:
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def as_lines(settings: ModelSettings, cost: Cost, age: float | None = None, known: Sequence[Learned] = ()) -> str:
     """Return a heading, a table, a chart and a conclusion; `age`: seconds since it was measured, None for just now."""
-    parts = [_heading(settings, cost, age)]
+    parts = [_heading(settings, cost, age, known)]
     if cost.staircases:
         parts.append(_table(cost.staircases))
     if wide := [each for each in cost.staircases if each.max_rows > 1]:
@@ -247,13 +277,40 @@ def _on_ceiling(wide: Sequence[StepCost]) -> str:
     return f"{gain}, with {rows} rows a step, the best of the sizes measured."
 
 
-def _heading(settings: ModelSettings, cost: Cost, age: float | None) -> str:
+def _learned_json(experience: Experience, at: float) -> dict[str, Any]:
+    steps = experience.cost_model.seen
+    return {
+        "sampled": experience.sampled,
+        "learned_at": _iso(at),
+        "sources": {
+            name: {"tries": round(tries, 1), "accepted": round(share, 4)}
+            for name, (share, tries) in experience.hit_rates.items()
+        },
+        "plain_ms": round(steps.plain_s * 1e3, 4) or None,
+        "rows": [rows for rows, _, _ in steps.sizes],
+        "relative": [cost for _, cost, _ in steps.sizes],
+    }
+
+
+def _learned_words(experience: Experience, at: float) -> str:
+    steps, rates = experience.cost_model.seen, experience.hit_rates
+    came = ", ".join(f"{name} {share:.0%} of {tries:.0f} tries" for name, (share, tries) in rates.items())
+    parts = [f"from {'sampled' if experience.sampled else 'greedy'} answers, {age_in_words(time() - at)}"]
+    parts += [f"guesses that came true: {came}"] if came else []
+    if steps.plain_s:
+        sizes = [f", {rows} rows {cost:.2f} plain ones" for rows, cost, _ in steps.sizes]
+        parts.append(f"a plain step {_milliseconds([steps.plain_s])[0]} ms{''.join(sizes)}")
+    return "; ".join(parts)
+
+
+def _heading(settings: ModelSettings, cost: Cost, age: float | None, known: Sequence[Learned]) -> str:
     when = datetime.fromtimestamp(cost.measured_at).strftime("%Y-%m-%d %H:%M")
     lines = [
         ("model", cost.description),
         ("machine", f"{cost.devices}, {settings.all_thread_words}"),
         ("context", settings.flags),
         ("measured", when if age is None else f"{when}, {age_in_words(age)} (--fresh measures again)"),
+        *(("learned", _learned_words(*each)) for each in known),
         *(("note", note) for note in cost.notes),
     ]
     return "\n".join(

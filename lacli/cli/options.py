@@ -21,6 +21,7 @@ from lacli.cli.environment import (
     variable_of,
     yes_or_no,
 )
+from lacli.cli.lookahead_options import GUESSING
 from lacli.cli.model_names import complete_model, complete_template
 from lacli.cli.placement_options import (
     PLACE,
@@ -323,6 +324,12 @@ Store = Annotated[
     setting("--store/--no-store", rich_help_panel=TEXT,
             help="Keep prompts and answers on this disk, as token ids in the user's cache folder, and "
             "guess from those of earlier runs (mode auto)."),
+]  # fmt: skip
+Learn = Annotated[
+    bool,
+    setting("--learn/--no-learn", rich_help_panel=GUESSING,
+            help="Keep what mode auto learns of this model and machine, numbers only, and begin with what earlier "
+            "runs have learned."),
 ]  # fmt: skip
 ShowAccepted = Annotated[
     bool,

@@ -48,6 +48,7 @@ def run(
     copies: ReplicaSettings,
     offline: options.Offline = False,
     store: options.Store = False,
+    learn: options.Learn = True,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = False,
     explain: options.Explain = False,
@@ -71,7 +72,7 @@ def run(
         raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
     if prompt is None and file is None and not (from_stdin or raw or json) and on_terminal():
         plan = replace(
-            plan_of(model, prompt_options, decode_settings, sampling, history=history, store=store),
+            plan_of(model, prompt_options, decode_settings, sampling, history=history, store=store, learn=learn),
             color=color,
             stats=stats,
             explain=explain,
@@ -104,6 +105,7 @@ def run(
         state_file(),
         copies,
         offline,
+        learns=learn,
     )
 
 
@@ -143,18 +145,20 @@ def ask(
     output: Output,
     screen: Screen,
     texts: Path | None = None,
-    costs: Path | None = None,
+    known: Path | None = None,
     replicas: ReplicaSettings | None = None,
     offline: bool = False,
+    *,
+    learns: bool = True,
 ) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out.
 
-    `model`: as MODEL is; None for the demo model. `texts`, `costs`: the file of kept texts and of measured costs, None
-    for none. `replicas`: as Session takes it.
+    `model`: as MODEL is; None for the demo model. `texts`, `known`: the file of kept texts and of what is known of
+    models, None for none. `replicas`: as Session takes it. `learns`: as `Session.use_known` takes it.
     """
-    from lacli.auto.model_cost import known_cost
     from lacli.auto.past_texts import open_texts
     from lacli.session.session import Session
+    from lacli.terminal.interrupts import without_ctrl_c
     from lacli.terminal.screen import loading_model
 
     path = options.model_path(model, screen, offline)
@@ -172,17 +176,20 @@ def ask(
             verbose=output.verbose,
         )
     with opened as session:
-        cost = known_cost(costs, path, session.model_settings) if costs and session.settings.mode == "auto" else None
-        if cost:
-            session.use_cost(cost)
+        if known:
+            session.use_known(known, learns=learns)
         session.notes[:0] = notes
         screen.notes(session.notes, session.warnings)
         prompt = session.prompt(question.text, question.system, raw=question.raw)
-        generation = _answer(session, prompt, question, output, screen)
-        if store and (trouble := store.add([*prompt, *generation.answer().tokens])):
-            session.notes.append(trouble)
-            screen.note(trouble)
-        _conclude(session, generation, question, output, screen)
+        try:
+            generation = _answer(session, prompt, question, output, screen)
+            if store and (trouble := store.add([*prompt, *generation.answer().tokens])):
+                session.notes.append(trouble)
+                screen.note(trouble)
+            _conclude(session, generation, question, output, screen)
+        finally:
+            with without_ctrl_c():
+                session.keep_learned()
 
 
 def _answer(session: Session, prompt: list[int], question: Question, output: Output, screen: Screen) -> Generation:

@@ -11,6 +11,7 @@ from threading import Lock
 from weakref import WeakSet
 
 from lacli.auto.mode import AutoModes
+from lacli.auto.model_cost import ModelRecords
 from lacli.auto.past_texts import PastTexts
 from lacli.auto.step_cost import Cost
 from lacli.batch import Ints
@@ -72,6 +73,7 @@ class Session(Closing):
         self.notes = [fault] if fault else []
         self.warnings: list[str] = []
         self._cost = cost
+        self._records: ModelRecords | None = None
         self._past_texts = PastTexts(past_texts) if past_texts else None
         self._schema = ("", "")
         self._busy = Lock()
@@ -189,11 +191,33 @@ class Session(Closing):
             self._cost = cost.among(len(self.copies.names))
             self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
 
+    def use_known(self, state: Path, *, learns: bool = True) -> None:
+        """Let mode auto begin with what the file `state` has on this model and machine, now or once it is chosen.
+
+        `learns`: with what earlier answers taught it too, and `keep_learned` adds to that. What is decoded is decoded
+        anew.
+        """
+        with self._alone():
+            self._records = ModelRecords(
+                state,
+                self.model.path,
+                self.model_settings,
+                learns=learns,
+                replicas=self.copies.names,
+                elsewhere=self.copies.elsewhere,
+            )
+            self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
+
+    def keep_learned(self) -> None:
+        """Keep what mode auto has learned of the model and the machine by now, in the file that `use_known` named."""
+        if self._records and self.settings.mode == "auto":
+            self._records.keep(sampled=self.sampler is not None)
+
     def decoder_in(
         self, engine: Engine | Mapping[str, Engine], settings: DecodeSettings, kind: type[Decoder] = Decoder
     ) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model or in those of several copies."""
-        make_mode = AutoModes(self._cost, self._past_texts)
+        make_mode = AutoModes(self._cost, self._past_texts, self._records)
         if isinstance(engine, Mapping):
             # Where no copies were asked for the only one has no name.
             group = engine[""] if "" in engine else ReplicaGroup(engine)

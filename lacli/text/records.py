@@ -103,12 +103,13 @@ class Records:
             return f"cannot keep it in {self.path}: {error}"
         return ""
 
-    def forget(self, kind: str) -> None:
-        """Remove all records of a kind, if the file can be written."""
+    def forget(self, kind: str, key: object = None) -> None:
+        """Remove all records of a kind, or the one with `key`, if the file can be written."""
         with suppress(Unusable, OSError):
             if self.path.exists():
                 with self._opened(writes=True) as db:
-                    db.execute("DELETE FROM records WHERE kind = ?", (kind,))
+                    chosen = "kind = ?1 AND (?2 IS NULL OR key = ?2)"
+                    db.execute(f"DELETE FROM records WHERE {chosen}", (kind, None if key is None else _text(key)))
 
     def check(self) -> None:
         """Read through all records, so that a file that is none of ours is set aside now."""

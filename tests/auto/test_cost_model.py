@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from lacli.auto import cost_model
 from lacli.auto.cost_model import (
     JUMP,
+    MAX_WEIGHT,
+    MEASURED_WEIGHT,
     MIN_COST,
     MIN_PREFILL,
     OUTLIER_PAUSE,
@@ -211,3 +213,130 @@ def test_what_going_back_to_one_row_costs_is_learned_and_counts_for_every_larger
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cost_model, "RETURN_S", 0.1 * PLAIN_S)
         assert model_of().relative[4] == pytest.approx(1.9 + 0.1)
+
+
+def begun(first: Model, cost: Cost | None = MEASURED, weight: float = 1.0) -> Model:
+    """Another run, which begins with what the first has seen."""
+    model = Model(MOST, cost)
+    model.begin_from(first.numbers(), weight)
+    return model
+
+
+@pytest.mark.parametrize("cost", [None, MEASURED])
+def test_what_an_earlier_run_saw_counts_once_a_plain_step_takes_as_long_as_then(cost: Cost | None) -> None:
+    first = model_of(cost)
+    see(first, 8, 5.0, 20)
+    model = begun(first, cost)
+    assert model.relative[8] == pytest.approx(Model(MOST, cost).relative[8])
+    assert model.numbers()["plain_s"] == PLAIN_S and model.needs_plain_step
+    model.record(1, 1.2 * PLAIN_S)
+    assert model.relative[8] == pytest.approx(first.relative[8], rel=1e-4) and not model.needs_plain_step
+    see(model, 8, 1.2 * 3.4, 12)
+    assert model.relative[8] < 4
+
+
+@pytest.mark.parametrize(
+    ("times", "is_believed"), [((3.0, 1.1), True), ((3.0, 3.0), False), ((0.5,), False), ((3.0, 3.0, 1.2, 1.2), True)]
+)
+def test_where_plain_steps_take_another_time_it_counts_for_nothing(times: tuple[float, ...], is_believed: bool) -> None:
+    first = model_of()
+    see(first, 8, 5.0, 20)
+    model = begun(first)
+    for relative in times:
+        model.record(1, relative * PLAIN_S)
+    assert model.relative[8] == pytest.approx(first.relative[8] if is_believed else 3.4, rel=1e-4)
+    # A busy moment costs nothing of what is known.
+    assert begun(first).seen.sizes == model.seen.sizes
+
+
+def test_another_machine_is_believed_after_a_few_runs() -> None:
+    first = model_of()
+    see(first, 8, 5.0, 40)
+    runs = 0
+    while first.seen.plain_s < 2 * PLAIN_S:
+        first, runs = begun(first), runs + 1
+        see(first, 1, 3.0, 2)
+        see(first, 4, 6.0, 2)
+        # Its costs count here in any case.
+        assert first.relative[4] < 2.5
+    assert 3 <= runs <= 5 and [rows for rows, *_ in first.seen.sizes] == [4]
+
+
+def test_sizes_that_no_run_takes_again_are_forgotten_after_a_few() -> None:
+    first = model_of()
+    see(first, 8, 9.0, 40)
+    counts = []
+    while first.seen.sizes:
+        counts.append(first.seen.sizes[0][2])
+        first = begun(first)
+        see(first, 1, 1.0, 1)
+    assert counts == [MAX_WEIGHT, MEASURED_WEIGHT, *counts[2:]] and counts == sorted(counts, reverse=True)
+    assert 4 <= len(counts) <= 6
+    assert first.relative[8] == pytest.approx(3.4)
+    assert not begun(model_of(), weight=0.0).seen.sizes
+
+
+def test_a_step_of_an_earlier_run_counts_as_a_few_here_and_larger_ones_than_may_be_as_none() -> None:
+    first = cost_model.StepCostModel(2 * MOST)
+    for rows in (1, 1, 4, 2 * MOST):
+        first.record(rows, (1 + 0.25 * (rows - 1)) * PLAIN_S)
+    model = cost_model.StepCostModel(MOST)
+    model.begin_from(first.numbers(), 1.0)
+    model.record(1, PLAIN_S)
+    assert [rows for rows, *_ in model.seen.sizes] == [4] and model.relative[4] == pytest.approx(1.75)
+
+
+@pytest.mark.parametrize(("tokens", "left"), [(100, 5.0), (1000, 3.4)])
+def test_what_was_seen_behind_another_context_is_the_first_to_be_forgotten(tokens: int, left: float) -> None:
+    first = Model(MOST)
+    see(first, 1, 1.0, 2)
+    see(first, 8, 5.0, 20)
+    model = Model(MOST, MEASURED)
+    model.set_context(tokens)
+    model.begin_from(first.numbers(), 1.0)
+    see(model, 1, 1.0, 1)
+    assert model.relative[8] == pytest.approx(5.0)
+    model.set_context(tokens + 500)
+    assert model.relative[8] == pytest.approx(left)
+
+
+def test_what_going_back_to_one_row_cost_before_is_believed_at_once() -> None:
+    first = model_of(plain_steps=9)
+    for _ in range(40):
+        first.record(4, 1.9 * PLAIN_S)
+        first.record(1, 1.5 * PLAIN_S)
+    model = begun(first)
+    see(model, 1, 1.0, 1)
+    assert model.relative[8] == pytest.approx(3.4 + 0.5, rel=0.02)
+
+
+def test_a_prefills_hint_counts_for_sizes_that_an_earlier_run_has_not_seen() -> None:
+    first = model_of(None)
+    see(first, 2, 1.5, 20)
+    model = begun(first, None)
+    model.record_prefill(100, 100 * 0.1 * PLAIN_S)
+    see(model, 1, 1.0, 1)
+    hint = Model(MOST)
+    hint.record_prefill(100, 100 * 0.1 * PLAIN_S)
+    see(hint, 1, 1.0, 2)
+    assert model.relative[2] == pytest.approx(1.5) and hint.relative[16] < model.relative[16] < UNKNOWN[15]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"plain_s": each} for each in (0, -1, float("inf"), float("nan"), "x", None)),
+        *({"context": each} for each in ("x", None, float("nan"), float("inf"))),
+        *({"return_cost": each} for each in (-1, 99, "x", float("nan"))),
+        *(
+            {"sizes": [[4, 2.0, 9], each]}
+            for each in ([1, 2.0, 4], [4, 0.5, 4], [4, float("inf"), 4], [4, 2.0, float("nan")], [4], 4)
+        ),
+    ],
+    ids=str,
+)
+def test_numbers_of_steps_that_cannot_be_are_refused_whole(change: dict[str, object]) -> None:
+    model = Model(MOST)
+    with pytest.raises((ValueError, TypeError, OverflowError)):
+        model.begin_from({**model_of().numbers(), **change}, 1.0)
+    assert model.numbers() == Model(MOST).numbers()

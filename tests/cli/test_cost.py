@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lacli.auto.measure import measure
+from lacli.auto.model_cost import ModelRecords
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.cli.cost import (
     WIDTH,
@@ -184,14 +185,41 @@ def test_other_flags_and_other_models_are_measured_on_their_own(cache: dict[str,
 def test_mode_auto_begins_with_what_was_measured_and_other_modes_do_not_ask(
     cache: dict[str, str], command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Cost] = []
-    monkeypatch.setattr("lacli.session.session.Session.use_cost", lambda self, cost: told.append(cost))
+    told: list[Cost | None] = []
+    asked = ModelRecords.cost
+
+    def telling(records: ModelRecords) -> Cost | None:
+        told.append(asked(records))
+        return told[-1]
+
+    monkeypatch.setattr(ModelRecords, "cost", telling)
     measured(cache, *FEW)
-    for mode in ("auto", "plain"):
+    for mode, asks in (("auto", 1), ("plain", 1)):
         assert call(*command, "-n", "1", "--mode", mode, env=cache).code == 0
-    # In a chat mode auto may come later.
-    assert len(told) == 1 + (command[0] == "chat")
-    assert json.loads(json.dumps(asdict(told[0]))) == kept(cache)[0][1]
+        assert len(told) == asks
+    if command[0] == "chat":
+        assert call(*command, "-n", "1", "--mode", "plain", "--commands", stdin=b"/mode auto\n", env=cache).code == 0
+        assert len(told) == 2
+    (value,) = (value for _, value in kept(cache))
+    assert all(json.loads(json.dumps(asdict(each))) == value for each in told if each) and all(told)
+
+
+def test_what_auto_has_learned_is_shown_and_forgotten_where_all_is_measured_afresh(cache: dict[str, str]) -> None:
+    measured(cache, *FEW)
+    answer = ("run", "-q", "-n", "24", "-p", "one two one two one two one two")
+    for flags in ((), ("--temp", "1", "-s", "1")):
+        assert call(*answer, *flags, env={**cache, "LACLI_LEARN": "1"}).code == 0
+    greedy, drawn = measured(cache, *FEW)["learned"]
+    assert (greedy["sampled"], drawn["sampled"]) == (False, True) and greedy["plain_ms"] > 0
+    suffix = greedy["sources"]["suffix"]
+    assert 0 <= suffix["accepted"] <= 1 <= suffix["tries"] and len(greedy["rows"]) == len(greedy["relative"])
+    heading = " ".join(done(cache, *FEW).out.partition("\n\n")[0].split())
+    assert "learned from greedy answers, just now; guesses that came true: suffix " in heading
+    assert f"{suffix['accepted']:.0%} of {suffix['tries']:.0f} tries" in heading
+    assert "learned from sampled answers" in heading and "a plain step " in heading
+    assert measured(cache, *FEW, "-fa", "on")["learned"] == []
+    assert measured(cache, *FEW, "--fresh")["learned"] == []
+    assert "learned" not in done(cache, *FEW).out
 
 
 def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:

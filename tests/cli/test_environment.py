@@ -96,7 +96,8 @@ def settings_of_run(*arguments: str, **env: str) -> tuple[Any, ...]:
     """The settings that `lacli run` hands on, instead of an answer."""
     with patch("lacli.cli.run.ask") as ask:
         assert call("run", "-p", "hi", *arguments, env=env).code == 0
-    return tuple(each for each in ask.call_args.args if isinstance(each, Path) or type(each).__name__ in SETTINGS)
+    given = (each for each in ask.call_args.args if isinstance(each, Path) or type(each).__name__ in SETTINGS)
+    return *given, *ask.call_args.kwargs.items()
 
 
 def found(kind: type[T], settings: tuple[Any, ...]) -> T:
@@ -201,7 +202,7 @@ def test_every_flag_changes_the_settings_of_a_run(parameter: Any) -> None:
     # Mirostat draws nothing at temperature 0, and one device of several is chosen where the model is not split.
     base = [*([] if "--temp" in parameter.opts else ["--temp", "0.7"])]
     base += ["-sm", "none"] if "--main-gpu" in parameter.opts else []
-    env = {"LACLI_NO_REPACK": "0"} if "--no-repack" in parameter.opts else {}  # tests of a faulty build set it
+    env = {"LACLI_NO_REPACK": "0", "LACLI_LEARN": "1"}  # the tests of a faulty build set the one, all set the other
     plain = settings_of_run(*base, **env)
     assert settings_of_run(*base, *as_flag(parameter, samples(parameter)[0])) != plain
 

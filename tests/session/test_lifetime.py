@@ -101,6 +101,7 @@ ON_A_CLOSED_SESSION: dict[str, Callable[[Session], object]] = {
     "use_template": lambda session: session.prompts.use(chatml(session.model)),
     "adapt": lambda session: session.adapt(LOOKAHEAD, SamplingSettings(temp=1)),
     "time_plain_steps": lambda session: session.time_plain_steps(),
+    "use_known": lambda session: session.use_known(Path("nowhere")),
     "tokenize": lambda session: session.model.tokenize("the"),
     "ends": lambda session: session.model.ends(),
     "bos": lambda session: session.model.bos(),
@@ -171,6 +172,7 @@ BESIDE_AN_ANSWER: dict[str, Callable[[Session], object]] = {
     "adapt": lambda session: session.adapt(PLAIN, SamplingSettings()),
     "use_cost": lambda session: session.use_cost(Cost((StepCost(64, (Point(1, 1.0, 1.0), Point(64, 1.5, 1.5))),))),
     "time_plain_steps": lambda session: session.time_plain_steps(),
+    "use_known": lambda session: session.use_known(Path("nowhere")),
 }
 
 

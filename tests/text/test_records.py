@@ -74,6 +74,9 @@ def test_a_key_is_known_in_any_order_and_other_keys_are_others(filled: Path) -> 
 def test_a_kind_is_forgotten_and_the_others_stay(filled: Path) -> None:
     kept = Records(filled)
     kept.save("trial", 1, "fault")
+    kept.save("trial", {"b": 1, "a": 2}, "fault")
+    kept.forget("trial", {"a": 2, "b": 1})
+    assert kept.all("trial") == [(1, "fault")]
     kept.forget("trial")
     assert kept.all("trial") == [] and len(kept.all("cost")) == 1
 

@@ -1,0 +1,103 @@
+"""What mode auto gives another run to begin from: numbers alone, older ones for less, and none of what is damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lacli.auto.experience import HALF_LIFE_S, Experience
+from lacli.settings import SOURCES, DecodeSettings
+
+AUTO = DecodeSettings(mode="auto")
+NAMES = {*SOURCES, *(f"{source}_account" for source in SOURCES), "window_pause", "steps"}
+
+
+def experienced() -> Experience:
+    """Guesses of the first kind of each source came true 3 times in 4, and steps of 4 rows cost 2.5 plain ones."""
+    experience = Experience(AUTO)
+    for number in range(20):
+        for acceptance in experience.acceptances.values():
+            acceptance.record(0, number % 4 > 0)
+    for rows, seconds in ((1, 0.01), (1, 0.01), (4, 0.025), (4, 0.025), (4, 0.025)):
+        experience.cost_model.record(rows, seconds)
+    return experience
+
+
+def begun(kept: Any, age_s: float = 0.0) -> Experience:
+    experience = Experience(AUTO)
+    experience.begin_from(json.loads(json.dumps(kept)), age_s)
+    return experience
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from leaves(each)
+    else:
+        yield value
+
+
+def test_numbers_under_known_names_are_all_that_another_run_gets() -> None:
+    kept = experienced().numbers()
+    assert set(kept) == NAMES and set(kept["steps"]) == {"plain_s", "context", "return_cost", "sizes"}
+    assert {type(each) for each in leaves(kept)} <= {int, float, type(None)}
+    again = begun(kept)
+    for name, acceptance in experienced().acceptances.items():
+        acceptance.begin()
+        assert again.acceptances[name].probability == pytest.approx(acceptance.probability, abs=2e-3)
+    assert again.cost_model.seen.sizes[0][:2] == (4, 2.5)
+
+
+def test_what_was_learned_counts_half_after_a_half_life_and_nothing_after_years() -> None:
+    kept, fresh = experienced().numbers(), Experience(AUTO)
+    tries = [begun(kept, age * HALF_LIFE_S).hit_rates["suffix"][1] for age in (0, 1, 2)]
+    assert tries == pytest.approx([tries[0], tries[0] / 2, tries[0] / 4], rel=1e-3)
+    old = begun(kept, 200 * HALF_LIFE_S)
+    assert old.suffix_acceptance.probability == pytest.approx(fresh.suffix_acceptance.probability)
+    assert not old.cost_model.seen.sizes
+    # A clock that was set back makes nothing younger than new.
+    assert begun(kept, -5 * HALF_LIFE_S).numbers() == begun(kept).numbers()
+
+
+def test_runs_that_learn_nothing_hand_on_what_they_began_with_but_for_sizes_of_steps_that_none_took() -> None:
+    kept = first = begun(experienced().numbers()).numbers()
+    for _ in range(3):
+        kept = begun(kept).numbers()
+    assert kept == {**first, "steps": {**first["steps"], "sizes": ()}}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        7,
+        -1.5,
+        "text",
+        [],
+        [1],
+        [[1, 2]],
+        [["a", "b"]] * 11,
+        {},
+        {"sizes": 3},
+        [[float("nan")] * 2] * 99,
+        [-1, 10**400],
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_a_damaged_part_begins_anew_and_the_others_do_not(name: str, value: Any) -> None:
+    kept = experienced().numbers()
+    damaged, without = (
+        begun({**kept, name: value, "unknown": 1}),
+        begun({each: kept[each] for each in kept if each != name}),
+    )
+    assert damaged.numbers() == without.numbers()
+    assert damaged.numbers() != Experience(AUTO).numbers()
+
+
+@pytest.mark.parametrize("kept", [None, 7, "text", [], {}])
+def test_what_is_no_experience_at_all_is_none(kept: Any) -> None:
+    assert begun(kept).numbers() == Experience(AUTO).numbers()
