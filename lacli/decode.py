@@ -127,7 +127,7 @@ class Decoder:
         self.group.cut(min(same, len(prompt) - 1))
 
     def time_plain_steps(self, repeats: int = 9) -> list[float]:
-        """Seconds of one-row steps at the end of the text; none where none can be timed.
+        """Seconds of one-row steps at the end of the text, empty where none can be timed.
 
         The last `repeats` tokens are decoded again, one by one; what an interrupt leaves of them the next step decodes.
         """

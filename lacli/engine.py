@@ -200,7 +200,7 @@ class EngineGroup(ABC):
     def time_plain_steps(self, tokens: Sequence[int], repeats: int, min_outputs: int) -> list[float]:
         """Seconds of one-row steps: the last `repeats` tokens are decoded again, one by one.
 
-        None where the model cannot take them back.
+        Empty where the model cannot take them back.
         """
 
 

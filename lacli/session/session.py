@@ -177,7 +177,7 @@ class Session(Closing):
     def time_plain_steps(self) -> list[float]:
         """Seconds of a few one-row steps at the end of the last answer, decoded again.
 
-        None before the first answer, and where the model cannot take a step back.
+        Empty before the first answer, and where the model cannot take a step back.
         """
         with self._alone():
             return self.decoder.time_plain_steps()
