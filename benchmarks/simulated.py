@@ -57,31 +57,36 @@ class Stairs:
         slope = (self.costs[-1] - self.costs[-2]) / (self.rows[-1] - self.rows[-2])
         return float(self.costs[-1] + slope * (rows - self.rows[-1]))
 
-    def cost(self) -> Cost:
+    def cost(self, plain_s: float = PLAIN_S, sizes: Sequence[int] = ROWS) -> Cost:
         """The same as if it had been measured."""
-        points = (Point(rows, seconds, seconds) for rows in ROWS for seconds in [PLAIN_S * self(rows)])
+        points = (Point(rows, seconds, seconds) for rows in sizes for seconds in [plain_s * self(rows)])
         return Cost((StepCost(64, tuple(points)),))
 
 
 class SimulatedEngine(Recorder):
     """An engine whose steps move its clock by a staircase, and nothing else does.
 
-    now: its clock, seconds. spent_s: seconds that its calls have really kept this thread busy.
+    spent_s: seconds that its calls have really kept this thread busy.
     """
 
-    def __init__(self, engine: Engine, stairs: Stairs, noise: float = 0.0) -> None:
+    def __init__(self, engine: Engine, stairs: Stairs, noise: float = 0.0, plain_s: float = PLAIN_S) -> None:
         """noise: how much steps of one size differ on the clock, the standard deviation of their times' logarithm."""
         super().__init__(engine)
-        self._stairs = stairs
+        self._stairs, self._plain_s = stairs, plain_s
         self._noise = noise
         self._random = Random(NOISE_SEED)
-        self.now = 0.0
+        self._steps_s = 0.0
         self.spent_s = 0.0
+
+    @property
+    def now(self) -> float:
+        """Its clock, seconds."""
+        return self._steps_s
 
     def decode(self, batch: Batch) -> bool:
         with self._spending():
             fits = self.engine.decode(batch)
-        self.now += PLAIN_S * self._stairs(len(batch)) * exp(self._random.gauss(0, self._noise))
+        self._steps_s += self._plain_s * self._stairs(len(batch)) * exp(self._random.gauss(0, self._noise))
         return fits
 
     def greedy(self) -> Ints:

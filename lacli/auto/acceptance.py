@@ -107,6 +107,11 @@ class SourceAccount:
         self._promised = self._hits = PROMISED
         self._credit = 0.0
         self._remaining = self._pause = FIRST_TRIAL
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a text, which may be one that the source suits."""
+        self._is_untried = True
 
     def record_guess(self, chance: float, hit: bool) -> None:
         """Record whether a guess with this probability came true where it could."""
@@ -124,29 +129,37 @@ class SourceAccount:
             self._pause = FIRST_TRIAL
 
     def decide(self, *, promising: bool) -> bool:
-        """Return whether the source is asked in the next step; `promising`: rows are cheap enough to try it at once."""
+        """Return whether the source is asked in the next step; `promising`: rows are cheap enough to try it soon."""
         if not self.awake:
             self._remaining -= 1
-            if self._remaining <= 0 or (promising and self._pause == FIRST_TRIAL):
+            if self._remaining <= 0 or (promising and self._is_untried):
                 self.awake, self._credit = True, STAKE
+                self._is_untried = False
         return self.awake
 
     def numbers(self) -> list[float]:
-        """Return the hits, the hits that were promised, the steps between two trials and those to the next."""
-        return [round(self._hits, 3), round(self._promised, 3), self._pause, 0 if self.awake else self._remaining]
+        """Return the steps between two trials, those that remain to the next, and the trust."""
+        return [self._pause, 0 if self.awake else max(self._remaining, 0), round(self.trust, 3)]
 
     def begin_from(self, kept: Any, weight: float) -> None:
-        """Go on as an earlier run would have, with pauses `weight` times as long.
+        """Go on as an earlier run would have; `weight`: part of its pauses, and of what it trusted less, that counts.
 
         Raises ValueError or TypeError, and changes nothing, for other numbers.
         """
-        hits, promised, pause, remaining = map(float, kept)
-        is_pause = FIRST_TRIAL <= pause <= MAX_PAUSE and 0 <= remaining <= pause
-        if not (is_pause and 0 < hits < inf and 0 < promised < inf):
-            raise ValueError("no account")
-        self.trust = min(weight * hits / promised + 1 - weight, 1.0)
+        *pauses, trust = kept
+        if not 0 < trust <= 1:
+            raise ValueError("no trust")
+        self._pause, self._remaining = _pauses(pauses, weight)
+        self.trust = 1 - weight * (1 - trust)
         self._hits, self._promised = PROMISED * self.trust, PROMISED
-        self._pause, self._remaining = max(int(pause * weight), FIRST_TRIAL), int(remaining * weight)
+
+
+def _pauses(kept: Any, weight: float) -> tuple[int, int]:
+    """Return the steps between two trials and those to the next one, `weight` times those that were kept."""
+    pause, remaining = (int(steps * weight) for steps in kept)
+    if not 0 <= remaining <= pause <= MAX_PAUSE:
+        raise ValueError("no pause")
+    return max(pause, FIRST_TRIAL), remaining
 
 
 INITIAL_BUDGET = 2.0
@@ -188,6 +201,20 @@ class LossBudget:
     def record_plain(self, steps: int) -> None:
         """Book plain steps."""
         self._balance = min(self._balance + BUDGET_SHARE * steps, MAX_BALANCE)
+
+    def numbers(self) -> float:
+        """Return the balance."""
+        return round(self._balance, 3)
+
+    def begin_from(self, kept: Any, weight: float) -> None:
+        """Go on with `weight` parts of an earlier run's balance, which is AMPLE_BALANCE at most.
+
+        Raises ValueError or TypeError, and changes nothing, for another number.
+        """
+        balance = float(kept)
+        if not MIN_BALANCE <= balance <= MAX_BALANCE:
+            raise ValueError("no balance")
+        self._balance = INITIAL_BUDGET + weight * (min(balance, AMPLE_BALANCE) - INITIAL_BUDGET)
 
 
 MAX_WINDOW_SHARE = 0.1
@@ -243,10 +270,7 @@ class WindowWidth:
 
     def begin_from(self, kept: Any, weight: float) -> None:
         """Wait as long as an earlier run would have, or `weight` times that. Raises ValueError for other numbers."""
-        pause, remaining = (int(steps * weight) for steps in kept)
-        if not 0 <= remaining <= pause <= MAX_PAUSE:
-            raise ValueError("no pause")
-        self._pause, self._remaining = max(pause, FIRST_TRIAL), remaining
+        self._pause, self._remaining = _pauses(kept, weight)
 
     def _begin_trial(self, relative: Sequence[float], rows: int) -> None:
         self._remaining = self._pause

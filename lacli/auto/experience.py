@@ -86,7 +86,13 @@ class Experience:
     def _parts(self) -> Mapping[str, Part]:
         """What is kept between runs, by name."""
         accounts = {f"{name}_account": account for name, account in self.accounts.items()}
-        return {**self.acceptances, **accounts, "window_pause": self.width, STEPS: self.cost_model}
+        return {
+            **self.acceptances,
+            **accounts,
+            "window_pause": self.width,
+            "budget": self.budget,
+            STEPS: self.cost_model,
+        }
 
     def numbers(self) -> dict[str, Any]:
         """Return what was learned, for another run to begin from: numbers alone, no text and no tokens."""

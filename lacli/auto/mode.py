@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 CHEAP_ROW = 0.15
 """Plain steps a row up to which all sources are asked; dearer rows only copies repay. Source: docs/auto.md."""
 
-PROMISING = {2: 1.4, 4: 1.6, 8: 1.75}
-"""Tokens that steps of some rows bring with recycling alone on the demo model: what such a step costs is less where all
-sources are tried at once (python -m benchmarks.auto --only auto:recycling --set auto_rows=2)."""
+PROMISING = {2: 1.22, 4: 1.4, 8: 1.5}
+"""Tokens that steps of at most 2, 4 and 8 rows bring with recycling alone; where they cost less it is tried in each text.
+
+Source: python -m benchmarks.auto --stairs gpu --only auto:recycling --set auto_rows=2, with 4 and with 8 rows.
+"""
 
 REST = 8
 """Steps for which a match of a length that did not pay is not looked at: its worth changes slowly."""
@@ -45,6 +47,12 @@ IDLE_BACKOFF, MAX_IDLE_INTERVAL = 8, 4
 """Fruitless searches after which one step more is skipped between two, and the interval's limit in steps.
 
 On a small model the search itself costs more than a hundredth of a step.
+"""
+
+FIRST_CHAIN = 8
+"""Rows of a text's first chains; later ones may have twice the tokens of its best step more.
+
+Where 32 rows cost 5.4 plain steps, longer chains that a text did not deserve cost 6% (python -m benchmarks.replay).
 """
 
 AVERAGE_WEIGHT = 0.1
@@ -93,6 +101,7 @@ class Auto(Mode):
         self._draft: Draft | None = None
         self._clock: Callable[[], float] = float
         self._spent: dict[Source, float] = {}
+        self._longest = 0
         # Numbers of steps: this one, the last booked one and the next that looks for guesses; and fruitless searches.
         self._step = self._booked = self._wake = self._idle = 0
         self._is_wide = self._is_asleep = False
@@ -102,12 +111,14 @@ class Auto(Mode):
 
     def begin(self, text: Sequence[int]) -> None:
         self._wake = self._idle = 0
+        self._longest = 0
         self._cost.set_context(len(text))
         self._cost.refresh()
         self._seen = None
         for estimate in self.experience.acceptances.values():
             estimate.begin()
         for source in self._all_sources:
+            source.account.begin()
             source.begin(text)
         self._branch.open(text, self.experience.width.columns)
 
@@ -128,12 +139,15 @@ class Auto(Mode):
         self._cost.set_context(len(text))
         room = min(room, self._settings.max_step_tokens, self._cost.max_trial_rows)
         self._is_wide = self._opens_branches(text, room)
-        return self._grow_tree(text, room) if self._is_wide else self._grow_chain(text, room)
+        if self._is_wide:
+            return self._grow_tree(text, room)
+        return self._grow_chain(text, min(room, FIRST_CHAIN + 2 * self._longest))
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         if self._is_asleep:
             return
         self._clock = outcome.clock
+        self._longest = max(self._longest, outcome.accepted)
         seconds = outcome.seconds
         if self._is_wide:
             # The time it takes to learn from rows depends on their number too.

@@ -12,7 +12,7 @@ from lacli.auto.experience import HALF_LIFE_S, Experience
 from lacli.settings import SOURCES, DecodeSettings
 
 AUTO = DecodeSettings(mode="auto")
-NAMES = {*SOURCES, *(f"{source}_account" for source in SOURCES), "window_pause", "steps"}
+NAMES = {*SOURCES, *(f"{source}_account" for source in SOURCES), "window_pause", "budget", "steps"}
 
 
 def experienced() -> Experience:
@@ -74,8 +74,8 @@ def test_runs_that_learn_nothing_hand_on_what_they_began_with_but_for_sizes_of_s
     "value",
     [
         None,
-        7,
-        -1.5,
+        700,
+        -15.5,
         "text",
         [],
         [1],
