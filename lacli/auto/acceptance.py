@@ -14,8 +14,8 @@ DECAY = 0.98
 PRIOR_TRIES = 6.0
 """Tries that an expectation counts as beside observed ones; it fades with them."""
 
-MAX_TRIES, MAX_KEPT_TRIES = 1 / (1 - DECAY), 25.0
-"""Sum of the weights of all tries of a long run, and that of earlier runs at most: the next 25 tries count as much."""
+MAX_TRIES, MAX_KEPT_TRIES = 1 / (1 - DECAY), 300.0
+"""Sum of the weights of all tries of a long text, and most tries of earlier texts that count: of six long ones."""
 
 MAX_PROBABILITY = 0.999
 """Two guesses for one place that are both certain would contradict each other."""
@@ -34,7 +34,8 @@ class AcceptanceEstimate:
 
     def __init__(self, expected: Sequence[float]) -> None:
         """Begin with the `expected` probability of each kind."""
-        self._expected = tuple(expected)
+        self._expected = list(expected)
+        self._earlier = [(0.0, 0.0)] * len(expected)
         self.probability = [min(chance, MAX_PROBABILITY) for chance in expected]
         self._hits = [PRIOR_TRIES * chance for chance in expected]
         self._tries = [PRIOR_TRIES] * len(expected)
@@ -46,31 +47,33 @@ class AcceptanceEstimate:
         self.probability[kind] = min(hits / tries, MAX_PROBABILITY)
 
     def numbers(self) -> list[list[float]]:
-        """Return the observed hits and tries of each kind by their weights now, without the expectation's part."""
-        return [self._observed(kind) for kind in range(len(self._expected))]
+        """Return the hits and tries of each kind in earlier runs and, by their weights now, in this one."""
+        found = []
+        for kind, (hits, tries) in enumerate(self._earlier):
+            hits_here, tries_here = self._observed(kind)
+            found.append([round(hits + hits_here, 3), round(tries + tries_here, 3)])
+        return found
 
     def begin_from(self, kept: Any, weight: float) -> None:
-        """Begin from the `numbers` of an earlier run, whose tries count `weight` times and as MAX_KEPT_TRIES at most.
+        """Expect what earlier runs have seen, by their `numbers`, whose tries count `weight` times.
 
-        Raises ValueError or TypeError, and changes nothing, where they are none.
+        Another text is another subject: all tries together weigh here as an expectation does. Raises ValueError or
+        TypeError, and changes nothing, where they are no such numbers.
         """
-        counted = [_counted(float(hits), float(tries), weight) for hits, tries in kept]
-        if len(counted) != len(self._expected):
+        earlier = [_counted(float(hits), float(tries), weight) for hits, tries in kept]
+        if len(earlier) != len(self._expected):
             raise ValueError("other kinds")
-        for kind, (hits, tries) in enumerate(counted):
-            prior = _prior_left(tries)
-            self._hits[kind], self._tries[kind] = hits + prior * self._expected[kind], tries + prior
-            self.probability[kind] = min(self._hits[kind] / self._tries[kind], MAX_PROBABILITY)
+        self._earlier = earlier
+        for kind, (hits, tries) in enumerate(earlier):
+            chance = (hits + PRIOR_TRIES * self._expected[kind]) / (tries + PRIOR_TRIES)
+            self._expected[kind], self._hits[kind] = chance, PRIOR_TRIES * chance
+            self._tries[kind], self.probability[kind] = PRIOR_TRIES, min(chance, MAX_PROBABILITY)
 
-    def _observed(self, kind: int) -> list[float]:
+    def _observed(self, kind: int) -> tuple[float, float]:
+        """Return the hits and tries of a kind here: what is left of the expectation fades as they do."""
         tries = max(self._tries[kind] - PRIOR_TRIES, 0.0) / (1 - PRIOR_TRIES / MAX_TRIES)
-        hits = self._hits[kind] - _prior_left(tries) * self._expected[kind]
-        return [round(min(max(hits, 0.0), tries), 3), round(tries, 3)]
-
-
-def _prior_left(tries: float) -> float:
-    """Return the tries that an expectation still counts as beside observed ones: both fade alike."""
-    return PRIOR_TRIES * (1 - tries / MAX_TRIES)
+        hits = self._hits[kind] - PRIOR_TRIES * (1 - tries / MAX_TRIES) * self._expected[kind]
+        return min(max(hits, 0.0), tries), tries
 
 
 def _counted(hits: float, tries: float, weight: float) -> tuple[float, float]:

@@ -20,8 +20,8 @@ STEPS = "steps"
 """Name of what was seen of the costs of steps, which other devices do not share."""
 
 HALF_LIFE_S = 30 * DAY
-"""Seconds after which what was learned counts half. After a quarter of a year 3 of 25 tries are left, half of what an
-expectation counts as."""
+"""Seconds after which what was learned counts half: of 48 tries 6 are left after a quarter of a year, as many as what is
+assumed counts as."""
 
 
 class Part(Protocol):

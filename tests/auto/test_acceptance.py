@@ -48,36 +48,38 @@ def test_the_probability_is_hits_over_tries_each_a_little_older_than_the_next(
     assert probability[1] == other and probability is estimate.probability
 
 
-@given(chances, tries, tries)
-def test_a_run_that_begins_from_an_earlier_ones_numbers_goes_on_as_it_did(
-    expected: float, before: list[bool], after: list[bool]
+@given(chances, tries, tries, st.floats(0, 1))
+@example(0.5, [True, True, False] * 30, [True], 0.5)
+def test_what_earlier_runs_saw_is_what_another_one_expects_and_weighs_no_more_than_that(
+    expected: float, before: list[bool], after: list[bool], weight: float
 ) -> None:
     first, second = AcceptanceEstimate([0.5, expected]), AcceptanceEstimate([0.5, expected])
-    for hit in before[:20]:
+    for hit in before:
         first.record(1, hit)
-    second.begin_from(first.numbers(), 1.0)
-    for hit in after:
-        assert second.probability == pytest.approx(first.probability, abs=2e-3)
-        first.record(1, hit)
-        second.record(1, hit)
-
-
-@given(chances, tries, st.floats(0, 1))
-@example(0.5, [True, True, False] * 30, 0.5)
-def test_what_earlier_runs_saw_counts_as_a_few_tries_and_fades_into_the_expectation(
-    expected: float, seen: list[bool], weight: float
-) -> None:
-    first, second = AcceptanceEstimate([expected]), AcceptanceEstimate([expected])
-    for hit in seen:
-        first.record(0, hit)
-    probability = second.probability
     second.begin_from(first.numbers(), weight)
-    hits, count = first.numbers()[0]
-    counted = min(count, MAX_KEPT_TRIES) * weight
-    share = hits / count if count else 0.0
-    prior = PRIOR_TRIES * (1 - counted * (1 - DECAY))
-    assert second.numbers()[0] == pytest.approx([share * counted, counted], abs=2e-3)
-    assert probability[0] == pytest.approx((share * counted + prior * expected) / (counted + prior), abs=2e-3)
+    hits, count = (weight * each for each in first.numbers()[1])
+    fresh = AcceptanceEstimate([0.5, (hits + PRIOR_TRIES * expected) / (count + PRIOR_TRIES)])
+    for hit in after:
+        assert second.probability == pytest.approx(fresh.probability)
+        for each in (second, fresh):
+            each.record(1, hit)
+    new_hits, new_count = fresh.numbers()[1]
+    assert second.numbers()[1] == pytest.approx([hits + new_hits, count + new_count], abs=3e-3)
+
+
+def test_tries_of_several_runs_add_up_and_the_oldest_are_forgotten() -> None:
+    kept, counts = AcceptanceEstimate([0.5]).numbers(), []
+    for run in range(40):
+        estimate = AcceptanceEstimate([0.5])
+        estimate.begin_from(kept, 1.0)
+        for _ in range(60):
+            estimate.record(0, run < 20)
+        kept = estimate.numbers()
+        hits, count = kept[0]
+        counts.append(count)
+        assert run >= 20 or hits == count
+    assert counts[3] > 3 * counts[0] and max(counts) == pytest.approx(MAX_KEPT_TRIES + counts[0], abs=0.1)
+    assert hits < 0.2 * count
 
 
 @pytest.mark.parametrize(
