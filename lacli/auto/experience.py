@@ -20,8 +20,7 @@ STEPS = "steps"
 """Name of what was seen of the costs of steps, which other devices do not share."""
 
 HALF_LIFE_S = 30 * DAY
-"""Seconds after which what was learned counts half: of 48 tries 6 are left after a quarter of a year, as many as what is
-assumed counts as."""
+"""Seconds after which what was learned counts half; 48 tries weigh as much as what is assumed after three months."""
 
 
 class Part(Protocol):

@@ -407,7 +407,7 @@ def test_a_session_begins_with_what_the_one_before_has_learned(session: Session,
         again = begin()
         assert again is not first and again.hit_rates["suffix"] == pytest.approx(learned, rel=1e-3)
         # What is learned of drawn tokens later says nothing about these, and plain decoding nothing at all.
-        for mode, sampling in (("auto", drawn), ("plain", greedy)):
-            session.adapt(replace(settings, mode=mode), sampling)
+        for chosen, sampling in ((settings, drawn), (replace(settings, mode="plain"), greedy)):
+            session.adapt(chosen, sampling)
             list(session.generate(prompt, 12, reuse=True))
             session.keep_learned()
