@@ -256,7 +256,8 @@ class StepCostModel:
             raise ValueError("no costs of steps")
         if back is not None and not 0 <= back <= MAX_RETURN:
             raise ValueError("no cost of going back to one row")
-        believed = tuple(each for each in sizes if each[2] >= MIN_KEPT)
+        # A step that cost twice as many plain ones as it had rows was held up by something else.
+        believed = tuple(each for each in sizes if each[2] >= MIN_KEPT and each[1] < FIRST_JUMP * each[0])
         self._kept = KeptSteps(plain_s, int(kept["context"]), back, believed)
 
     def refresh(self) -> None:

@@ -20,8 +20,7 @@ STEPS = "steps"
 """Name of what was seen of the costs of steps, which other devices do not share."""
 
 HALF_LIFE_S = 30 * DAY
-"""Seconds after which what was learned counts half. After a quarter of a year 3 of 25 tries are left, half of what an
-expectation counts as."""
+"""Seconds after which what was learned counts half; 48 tries weigh as much as what is assumed after three months."""
 
 
 class Part(Protocol):

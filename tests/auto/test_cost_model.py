@@ -249,6 +249,14 @@ def test_where_plain_steps_take_another_time_it_counts_for_nothing(times: tuple[
     assert begun(first).seen.sizes == model.seen.sizes
 
 
+def test_a_step_that_was_held_up_is_not_handed_on() -> None:
+    first = Model(MOST)
+    see(first, 1, 1.0, 2)
+    see(first, 6, 2000.0, 2)
+    see(first, 2, 3.0, 2)
+    assert [rows for rows, *_ in begun(first).seen.sizes] == [2]
+
+
 def test_another_machine_is_believed_after_a_few_runs() -> None:
     first = model_of()
     see(first, 8, 5.0, 40)
