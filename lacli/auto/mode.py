@@ -35,7 +35,7 @@ CHEAP_ROW = 0.15
 """Plain steps a row up to which all sources are asked; dearer rows only copies repay. Source: docs/auto.md."""
 
 PROMISING = {2: 1.22, 4: 1.4, 8: 1.5}
-"""Tokens that steps of at most 2, 4 and 8 rows bring with recycling alone; where they cost less it is tried in each text.
+"""Tokens that steps of at most 2, 4, 8 rows bring with recycling alone; where they cost less it is tried in each text.
 
 Source: python -m benchmarks.auto --stairs gpu --only auto:recycling --set auto_rows=2, with 4 and with 8 rows.
 """
@@ -49,7 +49,7 @@ IDLE_BACKOFF, MAX_IDLE_INTERVAL = 8, 4
 On a small model the search itself costs more than a hundredth of a step.
 """
 
-FIRST_CHAIN = 8
+FIRST_CHAIN = 4
 """Rows of a text's first chains; later ones may have twice the tokens of its best step more.
 
 Where 32 rows cost 5.4 plain steps, longer chains that a text did not deserve cost 6% (python -m benchmarks.replay).
