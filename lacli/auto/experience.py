@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lacli.auto import past_texts, pool_source, suffix
+from lacli.auto import past_texts, pool_source, rewriting, suffix
 from lacli.auto.acceptance import AcceptanceEstimate, LossBudget, WindowWidth
 from lacli.auto.cost_model import StepCostModel
 from lacli.auto.past_texts import PastTexts
@@ -29,6 +29,7 @@ class Experience:
         self.width = WindowWidth(columns, settings.ngram, settings.auto_rows)
         self.recycling = RecyclingSource()
         self.suffix_acceptance = AcceptanceEstimate(suffix.EXPECTED_SAMPLED if sampled else suffix.EXPECTED)
+        self.rewriting_acceptance = AcceptanceEstimate(rewriting.EXPECTED)
         self.text_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
         self.window_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
         self.past_texts = texts

@@ -1,0 +1,239 @@
+"""The rewriting source: where a copy goes on behind a change, with the changes that the text has made before.
+
+A long match that breaks was most likely a copy with something changed. It is looked for again near the place where the
+text left it, one token that agrees being enough, and what stood there is noted with what replaced it: a name that was
+replaced once is replaced in the draft wherever the copied text has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from lacli.auto.acceptance import AcceptanceEstimate
+from lacli.auto.planner import Guess
+from lacli.auto.suffix import MatchSource, SuffixSource
+from lacli.tree import Origin
+
+MIN_COPY = 8
+"""Tokens of a match from which it is taken for a copy that may go on behind a change. Source: docs/auto.md."""
+
+NEAR = 6
+"""Tokens behind the place where a copy was left among which it is looked for again."""
+
+MAX_CHANGE = 8
+"""Tokens that a text may have in the place of others; a copy left for longer is given up."""
+
+SUBSTITUTED, RESUMED, CHANGED, INSIDE, AGREED = range(5)
+"""Kinds of guesses: what follows a token in the copied text, where another one has just replaced it; what follows one
+token that agrees again; the first token of a change made before, and its others; and from AGREED on, what follows 2-3,
+4-7, 8-15, 16-31, and 32 and more tokens that agree."""
+
+KIND_OF_RUN = (*[AGREED] * 4, *[AGREED + 1] * 4, *[AGREED + 2] * 8, *[AGREED + 3] * 16, AGREED + 4)
+
+EXPECTED = (0.2, 0.6, 0.8, 0.95, 0.55, 0.82, 0.935, 0.965, 0.98)
+"""How often each kind came true. Source: docs/auto.md."""
+
+RUN_AFTER_CHANGE = 4
+"""Tokens that have agreed, in effect, when a copy goes on near the place where it was left."""
+
+
+class Change(NamedTuple):
+    """Tokens of the copied text, and what the copy has in their place."""
+
+    old: list[int]
+    new: list[int]
+
+
+class RewritingSource(MatchSource):
+    """Guesses how a copy with changes goes on; silent until a copy has changed something.
+
+    `suffix`: tells of long matches; it has to learn a text first.
+
+    >>> suffix = SuffixSource()
+    >>> source = RewritingSource(suffix)
+    >>> text = [1, 2, 3, 4, 5, 6, 7, 8, 50, 9, 10, 50, 11, 1, 2, 3, 4, 5, 6, 7, 8]
+    >>> for each in (suffix, source):
+    ...     each.begin(text)
+    >>> text += [60, 9, 10]
+    >>> for each in (suffix, source):
+    ...     each.extend(text)
+    >>> source.continuation(2)
+    [60, 11]
+    """
+
+    origin = Origin.SUFFIX
+
+    def __init__(self, suffix: SuffixSource, acceptance: AcceptanceEstimate | None = None) -> None:
+        super().__init__(acceptance or AcceptanceEstimate(EXPECTED))
+        self._suffix = suffix
+        self._forget(())
+
+    def begin(self, text: Sequence[int]) -> None:
+        self._forget(text)
+        self._watch()
+
+    def truncate(self, text: Sequence[int], length: int) -> None:
+        self._forget(text[:length])
+
+    def extend(self, text: Sequence[int]) -> None:
+        self._text = text
+        while self._known < len(text):
+            token = text[self._known]
+            if self._is_copy:
+                self._score(token)
+                self._take(token)
+            self._known += 1
+            self._draft.clear()
+            self._watch()
+        self._more = self._guesses()
+
+    @property
+    def match(self) -> tuple[int, int]:
+        """Where the copy goes on, and the tokens that agree before it; 0 if there is no guess."""
+        return (self._place, max(self._run, 1)) if self._drafted(1) else (0, 0)
+
+    @property
+    def kind(self) -> int:
+        drafted = self._drafted(1)
+        return drafted[0][1] if drafted else -1
+
+    def chances(self, most: int) -> Iterable[float]:
+        return (self.acceptance.probability[kind] for _, kind in self._drafted(most))
+
+    def continuation(self, length: int) -> list[int]:
+        return [token for token, _ in self._drafted(length)]
+
+    def available(self, most: int) -> int:
+        return len(self._drafted(most))
+
+    def first(self, text: Sequence[int]) -> list[Guess]:
+        return self._nth(0)
+
+    def after(self, guess: Guess) -> list[Guess]:
+        return self._nth(guess.place)
+
+    def _nth(self, index: int) -> list[Guess]:
+        """Return the draft's token `index` as a guess."""
+        drafted = self._drafted(index + 1)[index:]
+        return [Guess(token, self.acceptance.probability[kind], index + 1) for token, kind in drafted]
+
+    def _forget(self, text: Sequence[int]) -> None:
+        """Begin behind `text` with no copy and no changes."""
+        self._text, self._known = text, len(text)
+        self._changes: dict[int, Change] = {}
+        self._is_copy = self._has_changed = False
+        # Where the copied text goes on, and how many tokens agreed before.
+        self._place = self._run = 0
+        # What is still to come of a change made again.
+        self._pending: list[int] = []
+        # Where the latest token was expected: place in the copied text, and in the text. The same for a copy left.
+        self._began = (0, 0)
+        self._left: tuple[int, int] | None = None
+        self._is_found = False
+        self._draft: list[tuple[int, int]] = []
+        self._more = self._guesses()
+
+    def _drafted(self, length: int) -> list[tuple[int, int]]:
+        """Return the first `length` tokens of the draft with their kinds, or as many as there are."""
+        draft = self._draft
+        while len(draft) < length and (found := next(self._more, None)):
+            draft.append(found)
+        return draft[:length]
+
+    def _guesses(self) -> Iterator[tuple[int, int]]:
+        """Yield the tokens that the copy goes on with, changes made again, and their kinds."""
+        if not (self._is_copy and self._has_changed):
+            return
+        text, end, place, run = self._text, self._known, self._place, self._run
+        if self._left:
+            anchor, since = self._left
+            if not self._is_found:
+                if since + 1 < end or anchor + 1 >= end:
+                    return
+                yield text[anchor + 1], SUBSTITUTED
+                place = anchor + 2
+            if place >= end:
+                return
+            yield text[place], RESUMED
+            place, run = place + 1, RUN_AFTER_CHANGE
+        for token in self._pending:
+            yield token, INSIDE
+        while place < end:
+            if change := self._change_at(place):
+                yield change.new[0], CHANGED
+                for token in change.new[1:]:
+                    yield token, INSIDE
+                place += len(change.old)
+            else:
+                yield text[place], KIND_OF_RUN[min(run, len(KIND_OF_RUN) - 1)]
+                place, run = place + 1, run + 1
+
+    def _watch(self) -> None:
+        """Take a long match for a copy, where none is being followed."""
+        place, length = self._suffix.match_at(self._known)
+        if length >= MIN_COPY and (self._left or not self._is_copy):
+            self._is_copy, self._left = True, None
+            self._place, self._run = place, length
+
+    def _score(self, token: int) -> None:
+        if self._has_changed:
+            self._more = self._guesses()
+            for guess, kind in self._drafted(1):
+                self.acceptance.record(kind, guess == token)
+
+    def _take(self, token: int) -> None:
+        """Follow the copy by the text's next token."""
+        text, known, place = self._text, self._known, self._place
+        if self._left:
+            if self._is_found and token == text[place]:
+                self._note_change(known - 1)
+                self._left = None
+                self._place, self._run = place + 1, RUN_AFTER_CHANGE
+            else:
+                self._find(token)
+            return
+        if self._pending:
+            if token == self._pending[0]:
+                del self._pending[0]
+                return
+        elif place < known:
+            self._began = place, known
+            change = self._change_at(place)
+            if change and token == change.new[0]:
+                self._place, self._pending = place + len(change.old), change.new[1:]
+                return
+            if token == text[place]:
+                self._place, self._run = place + 1, self._run + 1
+                return
+        self._has_changed = True
+        self._pending, self._left = [], self._began
+        self._find(token)
+
+    def _find(self, token: int) -> None:
+        """Look for `token` near the place where the copy was left."""
+        assert self._left
+        place, since = self._left
+        if self._known - since > MAX_CHANGE:
+            self._is_copy, self._left = False, None
+            return
+        begin = place + (since == self._known)
+        near = self._text[begin : min(place + NEAR + 1, self._known)]
+        self._is_found = token in near
+        if self._is_found:
+            self._place = begin + near.index(token) + 1
+
+    def _note_change(self, end: int) -> None:
+        """Note what replaced what, where text and copy agree again from place `end` of the text on."""
+        assert self._left
+        place, since = self._left
+        old, new = list(self._text[place : self._place - 1]), list(self._text[since:end])
+        if new:
+            # An insertion is known by the token behind it.
+            rest = [] if old else [self._text[end]]
+            self._changes[self._text[place]] = Change(old + rest, new + rest)
+
+    def _change_at(self, place: int) -> Change | None:
+        """Return the change that was made to what stands at `place`, if any."""
+        change = self._changes.get(self._text[place])
+        return change if change and list(self._text[place : place + len(change.old)]) == change.old else None
