@@ -78,15 +78,15 @@ class RewritingSource(MatchSource):
 
     def extend(self, text: Sequence[int]) -> None:
         self._text = text
-        while self._known < len(text):
-            token = text[self._known]
+        for known in range(self._known, len(text)):
             if self._is_copy:
-                self._score(token)
-                self._take(token)
-            self._known += 1
-            self._draft.clear()
-            self._watch()
-        self._more = self._guesses()
+                self._score(text[known])
+                self._take(text[known])
+            self._known = known + 1
+            if self._left or not self._is_copy:
+                self._watch()
+        if self._has_changed:
+            self._restart()
 
     @property
     def match(self) -> tuple[int, int]:
@@ -132,6 +132,11 @@ class RewritingSource(MatchSource):
         self._left: tuple[int, int] | None = None
         self._is_found = False
         self._draft: list[tuple[int, int]] = []
+        self._restart()
+
+    def _restart(self) -> None:
+        """Draft anew."""
+        self._draft.clear()
         self._more = self._guesses()
 
     def _drafted(self, length: int) -> list[tuple[int, int]]:
@@ -170,15 +175,15 @@ class RewritingSource(MatchSource):
                 place, run = place + 1, run + 1
 
     def _watch(self) -> None:
-        """Take a long match for a copy, where none is being followed."""
+        """Take a long match for a copy."""
         place, length = self._suffix.match_at(self._known)
-        if length >= MIN_COPY and (self._left or not self._is_copy):
+        if length >= MIN_COPY:
             self._is_copy, self._left = True, None
             self._place, self._run = place, length
 
     def _score(self, token: int) -> None:
         if self._has_changed:
-            self._more = self._guesses()
+            self._restart()
             for guess, kind in self._drafted(1):
                 self.acceptance.record(kind, guess == token)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.auto.planner import Guess, Source
@@ -121,7 +122,8 @@ class SuffixSource(MatchSource):
         self, acceptance: AcceptanceEstimate | None = None, is_end: Callable[[int], bool] = lambda _: False
     ) -> None:
         super().__init__(acceptance or AcceptanceEstimate(EXPECTED))
-        self._is_end = is_end
+        # The engine asks llama.cpp each time.
+        self._is_end = cache(is_end)
         self._text: Sequence[int] = ()
         # Where the text has tokens that end an answer.
         self._ends: list[int] = []
@@ -191,7 +193,8 @@ class SuffixSource(MatchSource):
         if len(matches) > place + 1:
             # An interrupt came between the entries of a token.
             del matches[place + 1 :]
-        del self._ends[bisect_left(self._ends, place) :]
+        while self._ends and self._ends[-1] >= place:
+            del self._ends[-1]
         expected, length = matches[-1]
         before = text[place - 1] if place else -1
         for token in text[place:]:
