@@ -29,7 +29,7 @@ class Experience:
         self.width = WindowWidth(columns, settings.ngram, settings.auto_rows)
         self.recycling = RecyclingSource()
         self.suffix_acceptance = AcceptanceEstimate(suffix.EXPECTED_SAMPLED if sampled else suffix.EXPECTED)
-        self.rewriting_acceptance = AcceptanceEstimate(rewriting.EXPECTED)
+        self.rewriting_acceptance = AcceptanceEstimate(rewriting.EXPECTED_SAMPLED if sampled else rewriting.EXPECTED)
         self.text_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
         self.window_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
         self.past_texts = texts
