@@ -7,7 +7,7 @@ replaced once is replaced in the draft wherever the copied text has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from lacli.auto.acceptance import AcceptanceEstimate
@@ -64,13 +64,27 @@ class RewritingSource(MatchSource):
     """
 
     origin = Origin.SUFFIX
-    _is_copy: bool
-    _has_changed: bool
 
     def __init__(self, suffix: SuffixSource, acceptance: AcceptanceEstimate | None = None) -> None:
         super().__init__(acceptance or AcceptanceEstimate(EXPECTED))
         self._suffix = suffix
         self._forget(())
+
+    def _forget(self, text: Sequence[int]) -> None:
+        """Begin behind `text` with no copy and no changes."""
+        self._text, self._known = text, len(text)
+        self._changes: dict[int, Change] = {}
+        self._is_copy = self._has_changed = False
+        # Where the copied text goes on, and how many tokens agreed before.
+        self._place = self._run = 0
+        # What is still to come of a change made again.
+        self._pending: list[int] = []
+        # Where the latest token was expected: place in the copied text, and in the text. The same for a copy left.
+        self._began = (0, 0)
+        self._left: tuple[int, int] | None = None
+        self._is_found = False
+        self._draft: list[tuple[int, int]] = []
+        self._restart()
 
     def begin(self, text: Sequence[int]) -> None:
         self._forget(text)
@@ -94,21 +108,25 @@ class RewritingSource(MatchSource):
     @property
     def match(self) -> tuple[int, int]:
         """Where the copy goes on, and the tokens that agree before it; 0 if there is no guess."""
-        return (self._place, max(self._run, 1)) if self._drafted(1) else (0, 0)
+        return (self._place, max(self._run, 1)) if self._reaches(0) else (0, 0)
 
     @property
     def kind(self) -> int:
-        drafted = self._drafted(1)
-        return drafted[0][1] if drafted else -1
+        return self._draft[0][1] if self._reaches(0) else -1
 
-    def chances(self, most: int) -> Iterable[float]:
-        return (self.acceptance.probability[kind] for _, kind in self._drafted(most))
+    def chances(self, most: int) -> Iterator[float]:
+        for index in range(most):
+            if not self._reaches(index):
+                break
+            yield self.acceptance.probability[self._draft[index][1]]
 
     def continuation(self, length: int) -> list[int]:
-        return [token for token, _ in self._drafted(length)]
+        self._reaches(length - 1)
+        return [token for token, _ in self._draft[:length]]
 
     def available(self, most: int) -> int:
-        return len(self._drafted(most))
+        self._reaches(most - 1)
+        return min(len(self._draft), most)
 
     def first(self, text: Sequence[int]) -> list[Guess]:
         return self._nth(0)
@@ -118,36 +136,22 @@ class RewritingSource(MatchSource):
 
     def _nth(self, index: int) -> list[Guess]:
         """Return the draft's token `index` as a guess."""
-        drafted = self._drafted(index + 1)[index:]
-        return [Guess(token, self.acceptance.probability[kind], index + 1) for token, kind in drafted]
-
-    def _forget(self, text: Sequence[int]) -> None:
-        """Begin behind `text` with no copy and no changes."""
-        self._text, self._known = text, len(text)
-        self._changes: dict[int, Change] = {}
-        self._is_copy = self._has_changed = False
-        # Where the copied text goes on, and how many tokens agreed before.
-        self._place = self._run = 0
-        # What is still to come of a change made again.
-        self._pending: list[int] = []
-        # Where the latest token was expected: place in the copied text, and in the text. The same for a copy left.
-        self._began = (0, 0)
-        self._left: tuple[int, int] | None = None
-        self._is_found = False
-        self._draft: list[tuple[int, int]] = []
-        self._restart()
+        if not self._reaches(index):
+            return []
+        token, kind = self._draft[index]
+        return [Guess(token, self.acceptance.probability[kind], index + 1)]
 
     def _restart(self) -> None:
         """Draft anew."""
         self._draft.clear()
         self._more = self._guesses()
 
-    def _drafted(self, length: int) -> list[tuple[int, int]]:
-        """Return the first `length` tokens of the draft with their kinds, or as many as there are."""
+    def _reaches(self, index: int) -> bool:
+        """Draft as far as token `index`; True if there is one."""
         draft = self._draft
-        while len(draft) < length and (found := next(self._more, None)):
+        while len(draft) <= index and (found := next(self._more, None)):
             draft.append(found)
-        return draft[:length]
+        return len(draft) > index
 
     def _guesses(self) -> Iterator[tuple[int, int]]:
         """Yield the tokens that the copy goes on with, changes made again, and their kinds."""
@@ -187,7 +191,8 @@ class RewritingSource(MatchSource):
     def _score(self, token: int) -> None:
         if self._has_changed:
             self._restart()
-            for guess, kind in self._drafted(1):
+            if self._reaches(0):
+                guess, kind = self._draft[0]
                 self.acceptance.record(kind, guess == token)
 
     def _take(self, token: int) -> None:
@@ -205,7 +210,7 @@ class RewritingSource(MatchSource):
             if token == self._pending[0]:
                 del self._pending[0]
                 return
-        elif place < known:
+        else:
             self._began = place, known
             change = self._change_at(place)
             if change and token == change.new[0]:
@@ -215,7 +220,7 @@ class RewritingSource(MatchSource):
             if change:
                 # It is not made everywhere.
                 del self._changes[text[place]]
-            if token == text[place]:
+            if place < known and token == text[place]:
                 self._place, self._run = place + 1, self._run + 1
                 return
         self._has_changed = True
@@ -248,4 +253,6 @@ class RewritingSource(MatchSource):
     def _change_at(self, place: int) -> Change | None:
         """Return the change that was made to what stands at `place`, if any."""
         change = self._changes.get(self._text[place])
-        return change if change and list(self._text[place : place + len(change.old)]) == change.old else None
+        if change and list(self._text[place : min(place + len(change.old), self._known)]) == change.old:
+            return change
+        return None
