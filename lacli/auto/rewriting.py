@@ -29,7 +29,7 @@ SUBSTITUTED, RESUMED, CHANGED, REPEATED, INSIDE, AGREED = range(6)
 token that agrees again; the first token of a change made once before, or more often, and its other tokens; and from
 AGREED on, what follows 2-5, 6-13, 14-29, and 30 and more tokens that agree."""
 
-KIND_OF_RUN = (*[AGREED] * 6, *[AGREED + 1] * 8, *[AGREED + 2] * 16, AGREED + 3)
+KIND_OF_RUN = (SUBSTITUTED, RESUMED, *[AGREED] * 4, *[AGREED + 1] * 8, *[AGREED + 2] * 16, AGREED + 3)
 
 EXPECTED = (0.2, 0.6, 0.55, 0.9, 0.97, 0.85, 0.92, 0.965, 0.98)
 """How often each kind came true. Source: docs/auto.md."""
@@ -75,14 +75,13 @@ class RewritingSource(MatchSource):
         self._text, self._known = text, len(text)
         self._changes: dict[int, Change] = {}
         self._is_copy = self._has_changed = False
-        # Where the copied text goes on, and how many tokens agreed before.
+        # Where the copied text goes on, and how many tokens agreed before; of a copy left at most the latest one did.
         self._place = self._run = 0
         # What is still to come of a change made again.
         self._pending: list[int] = []
-        # Where the latest token was expected: place in the copied text, and in the text. The same for a copy left.
+        # Where the latest token or change began, in the copied text and in the text; and where a copy was left.
         self._began = (0, 0)
         self._left: tuple[int, int] | None = None
-        self._is_found = False
         self._draft: list[tuple[int, int]] = []
         self._restart()
 
@@ -158,21 +157,16 @@ class RewritingSource(MatchSource):
         if not (self._is_copy and self._has_changed):
             return
         text, end, place, run = self._text, self._known, self._place, self._run
-        if self._left:
-            anchor, since = self._left
-            if not self._is_found:
-                if since + 1 < end or anchor + 1 >= end:
-                    return
-                yield text[anchor + 1], SUBSTITUTED
-                place = anchor + 2
-            if place >= end:
+        if self._left and not run:
+            left, since = self._left
+            if since + 1 < end:
                 return
-            yield text[place], RESUMED
-            place, run = place + 1, 2
+            place = left + 1
         for token in self._pending:
             yield token, INSIDE
         while place < end:
-            if change := self._change_at(place):
+            change = self._change_at(place) if run > 1 else None
+            if change:
                 yield change.new[0], change.kind
                 for token in change.new[1:]:
                     yield token, INSIDE
@@ -199,7 +193,7 @@ class RewritingSource(MatchSource):
         """Follow the copy by the text's next token."""
         text, known, place = self._text, self._known, self._place
         if self._left:
-            if self._is_found and token == text[place]:
+            if self._run and token == text[place]:
                 self._note_change(known - 1)
                 self._left = None
                 self._place, self._run = place + 1, 2
@@ -234,11 +228,10 @@ class RewritingSource(MatchSource):
         if self._known - since > MAX_CHANGE:
             self._is_copy, self._left = False, None
             return
-        begin = place + (since == self._known)
-        near = self._text[begin : min(place + NEAR + 1, self._known)]
-        self._is_found = token in near
-        if self._is_found:
-            self._place = begin + near.index(token) + 1
+        near = self._text[place : min(place + NEAR + 1, self._known)]
+        self._run = int(token in near)
+        if self._run:
+            self._place = place + near.index(token) + 1
 
     def _note_change(self, end: int) -> None:
         """Note what replaced what, where text and copy agree again from place `end` of the text on."""
