@@ -156,15 +156,16 @@ class RewritingSource(MatchSource):
         """Yield the tokens that the copy goes on with, changes made again, and their kinds."""
         if not (self._is_copy and self._has_changed):
             return
-        text, end, place, run = self._text, self._known, self._place, self._run
+        text, place, run = self._text, self._place, self._run
         if self._left and not run:
             left, since = self._left
-            if since + 1 < end:
+            if since + 1 < self._known:
                 return
             place = left + 1
         for token in self._pending:
             yield token, INSIDE
-        while place < end:
+        end = self._suffix.end_after(place)
+        while place < (self._known if end is None else end):
             change = self._change_at(place) if run > 1 else None
             if change:
                 yield change.new[0], change.kind

@@ -150,10 +150,15 @@ class SuffixSource(MatchSource):
         del self._matches[max(length, 0) + 1 :]
         del self._ends[bisect_left(self._ends, length) :]
 
+    def end_after(self, place: int) -> int | None:
+        """Return where the next token that ends an answer stands from `place` on, None if there is none."""
+        found = bisect_left(self._ends, place)
+        return self._ends[found] if found < len(self._ends) else None
+
     def available(self, most: int) -> int:
         place = self.match[0]
-        after = bisect_left(self._ends, place)
-        return most if after == len(self._ends) else min(self._ends[after] - place, most)
+        end = self.end_after(place)
+        return most if end is None else min(end - place, most)
 
     def continuation(self, length: int) -> list[int]:
         """Return `length` tokens or all before an answer's end; a match that reaches the text's end is repeated."""

@@ -21,13 +21,15 @@ from lacli.auto.rewriting import (
 from lacli.auto.suffix import SuffixSource
 from tests.fakes.recorded_acceptance import RecordedAcceptance
 
+END = 1000
+
 
 class Pair:
     """A rewriting source beside the suffix source that it listens to."""
 
     def __init__(self, text: list[int]) -> None:
         self.acceptance = RecordedAcceptance(EXPECTED)
-        self.suffix = SuffixSource()
+        self.suffix = SuffixSource(is_end={END}.__contains__)
         self.source = RewritingSource(self.suffix, self.acceptance)
         self.text = list(text)
         self.begin()
@@ -104,6 +106,14 @@ def test_a_change_made_once_is_made_again_in_the_draft(old: list[int], new: list
     pair = Pair([*BEGIN, *old, 201, 202, 203, *old, 204, *old, 205, 206, 0])
     pair.extend([*BEGIN, *new, 201, 202])
     assert pair.source.continuation(20) == [203, *new, 204, *new, 205, 206, 0, *BEGIN, *new, 201, 202][:20]
+
+
+def test_a_draft_stops_where_an_answer_ended() -> None:
+    pair = Pair([*BEGIN, 9, 201, 202, 203, END, 204, 205])
+    pair.extend([*BEGIN, 8, 201, 202])
+    assert pair.source.continuation(9) == [203]
+    pair.extend([203])
+    assert pair.source.match == (0, 0)
 
 
 def test_a_change_is_not_made_where_only_its_first_token_stands_and_the_latest_one_counts() -> None:
