@@ -168,12 +168,13 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
     """Functions of 8 to 32 lines of the standard library, the same ones in the same order on any machine."""
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         source = path.read_text(errors="replace")
+        lines = source.split("\n")
         for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.FunctionDef):
-                code = textwrap.dedent(ast.get_source_segment(source, node, padded=True) or "")
-                if 8 <= code.count("\n") <= 32 and code.startswith("def "):
-                    parsed = ast.parse(code).body[0]
-                    assert isinstance(parsed, ast.FunctionDef)
+            if isinstance(node, ast.FunctionDef) and 8 <= (node.end_lineno or 0) - node.lineno <= 32:
+                code = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+                # A string with lines at the margin keeps a method where it is.
+                parsed = ast.parse(code).body[0] if code.startswith("def ") else None
+                if isinstance(parsed, ast.FunctionDef):
                     yield code, parsed
 
 
