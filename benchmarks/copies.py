@@ -276,7 +276,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=200, help="tokens of an answer")
     parser.add_argument("--answers", action="store_true", help="the demo model's own answers too")
     arguments = parser.parse_args()
-    settings = ModelSettings(context=4096)
+    settings = ModelSettings(context=4096, threads=1, threads_batch=1)
     session = Session(demo_model(), settings, DecodeSettings(mode="plain"), SamplingSettings(temp=0))
     texts = [*edited_texts(session), *(answered_texts(session, arguments.limit) if arguments.answers else ())]
     machine, rows = Machine(Stairs.named(arguments.stairs)), list[list[str]]()
