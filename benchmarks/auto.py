@@ -23,7 +23,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.simulated import SHAPES, SimulatedEngine, Stairs
-from lacli.auto import pool_source, recycling, suffix
+from lacli.auto import pool_source, recycling, rewriting, suffix
 from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.bench.oracle import best_rows, chain, oracle_in
 from lacli.bench.plan import by_class
@@ -45,7 +45,12 @@ LACKING = ("auto-suffix", "auto-recycling", "auto-pool", "auto-window")
 ORACLE = "oracle"
 CONTENDERS = (ORACLE, "lookahead", "lookup", "auto", *ALONE, *LACKING)
 
-EXPECTED = {"suffix": suffix.EXPECTED, "recycling": recycling.EXPECTED, "pool": pool_source.EXPECTED}
+EXPECTED = {
+    "suffix": suffix.EXPECTED,
+    "rewriting": rewriting.EXPECTED,
+    "recycling": recycling.EXPECTED,
+    "pool": pool_source.EXPECTED,
+}
 """What mode auto starts from, by kind of guess."""
 
 

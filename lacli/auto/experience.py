@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from lacli.auto import past_texts, pool_source, suffix
+from lacli.auto import past_texts, pool_source, rewriting, suffix
 from lacli.auto.acceptance import AcceptanceEstimate, LossBudget, SourceAccount, WindowWidth
 from lacli.auto.cost_model import StepCostModel
 from lacli.auto.past_texts import PastTexts
 from lacli.auto.recycling import RecyclingSource
 from lacli.auto.step_cost import Cost
-from lacli.settings import DecodeSettings
+from lacli.settings import SOURCES, DecodeSettings
 from lacli.text.format import DAY
 from lacli.text.records import UNREADABLE
 
@@ -54,17 +54,19 @@ class Experience:
         self.width = WindowWidth(columns, settings.ngram, settings.auto_rows)
         self.recycling = RecyclingSource()
         self.suffix_acceptance = AcceptanceEstimate(suffix.EXPECTED_SAMPLED if sampled else suffix.EXPECTED)
+        self.rewriting_acceptance = AcceptanceEstimate(rewriting.EXPECTED_SAMPLED if sampled else rewriting.EXPECTED)
         self.text_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
         self.window_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
         self.past_texts = texts
         self.past_text_acceptance = AcceptanceEstimate(past_texts.EXPECTED)
-        self.accounts = {name: SourceAccount() for name in self.acceptances}
+        self.accounts: dict[str, SourceAccount] = {name: SourceAccount() for name in SOURCES}
 
     @property
     def acceptances(self) -> Mapping[str, AcceptanceEstimate]:
         """How often guesses come true, by the names of their sources."""
         return {
             "suffix": self.suffix_acceptance,
+            "rewriting": self.rewriting_acceptance,
             "recycling": self.recycling.acceptance,
             "pool": self.text_ngram_acceptance,
             "window": self.window_ngram_acceptance,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lacli.auto import suffix
+from lacli.auto import rewriting, suffix
 from lacli.auto.experience import Experience
 from lacli.auto.past_texts import PastTexts, PastTextSource
 from lacli.auto.planner import (
@@ -18,8 +18,9 @@ from lacli.auto.planner import (
 )
 from lacli.auto.pool_source import PoolSource
 from lacli.auto.recycling import MAX_SUCCESSORS
+from lacli.auto.rewriting import RewritingSource
 from lacli.auto.step_cost import Cost
-from lacli.auto.suffix import MatchSource, SuffixSource, kind_of
+from lacli.auto.suffix import MatchSource, SuffixSource
 from lacli.engine import Engine, Successors
 from lacli.modes import Mode, Outcome, new_mode
 from lacli.pool import NgramPool, TextNgrams
@@ -82,7 +83,10 @@ class Auto(Mode):
         # With each, by kind of match, the step until which it rests because it did not pay.
         self._match_sources: list[tuple[MatchSource, list[int]]] = []
         if "suffix" in chosen:
-            self._match_sources.append((SuffixSource(experience.suffix_acceptance), [0] * len(suffix.EXPECTED)))
+            matches = SuffixSource(experience.suffix_acceptance, is_end)
+            copies = RewritingSource(matches, experience.rewriting_acceptance)
+            self._match_sources.append((matches, [0] * len(suffix.EXPECTED)))
+            self._match_sources.append((copies, [0] * len(rewriting.EXPECTED)))
         if "store" in chosen and experience.past_texts:
             source = PastTextSource(experience.past_texts, experience.past_text_acceptance)
             self._match_sources.append((source, [0] * len(suffix.EXPECTED)))
@@ -189,8 +193,8 @@ class Auto(Mode):
         tree, is_worth_a_look = Tree(text[-1]), False
         for source, resting in self._match_sources:
             source.extend(text)
-            length = source.match[1]
-            is_worth_a_look = is_worth_a_look or (length > 0 and self._step >= resting[kind_of(length)])
+            kind = source.kind
+            is_worth_a_look = is_worth_a_look or (kind >= 0 and self._step >= resting[kind])
         if is_worth_a_look and not self._cost.needs_plain_step:
             self._cost.refresh()
             self._add_best_chain(tree, room)
@@ -204,16 +208,15 @@ class Auto(Mode):
         cost, margin = self._cost, self._budget.margin
         best = margin
         for source, resting in self._match_sources:
-            length = source.match[1]
-            if not length or self._step < resting[kind_of(length)]:
+            kind = source.kind
+            if kind < 0 or self._step < resting[kind]:
                 continue
-            chances = map(source.chance, range(length, length + source.available(room - 1)))
-            rows, tokens = chain_rows(chances, cost.relative, cost.slope, room, self._budget.max_cost)
+            rows, tokens = chain_rows(source.chances(room - 1), cost.relative, cost.slope, room, self._budget.max_cost)
             if tokens > best * cost.relative[rows]:
                 best = tokens / cost.relative[rows]
                 found, size, expected = source, rows, tokens
             else:
-                resting[kind_of(length)] = self._step + REST
+                resting[kind] = self._step + REST
         if best > margin and self._pays(expected, cost.relative[size], f"a match of {found.match[1]}", margin):
             tree.add_path(found.continuation(size - 1), 0, found.origin)
 

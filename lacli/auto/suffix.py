@@ -6,7 +6,9 @@ breaks, the latest links of the chain are compared. Both take constant time at a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.auto.planner import Guess, Source
@@ -45,11 +47,26 @@ class MatchSource(Source):
         """Where the longest match goes on, and its length; 0 if there is none."""
         return self._matches[-1]
 
+    @property
+    def kind(self) -> int:
+        """The kind of the guess for the next token, -1 if there is none."""
+        length = self.match[1]
+        return kind_of(length) if length else -1
+
+    def match_at(self, length: int) -> tuple[int, int]:
+        """Return what `match` was when the text had `length` tokens."""
+        return self._matches[length]
+
     def begin(self, text: Sequence[int]) -> None:
         self._follow(text, scored=False)
 
     def extend(self, text: Sequence[int]) -> None:
         self._follow(text, scored=True)
+
+    def chances(self, most: int) -> Iterable[float]:
+        """Return the probability of each token of the continuation, at most `most`, if those before it come true."""
+        length = self.match[1]
+        return map(self.chance, range(length, length + self.available(most)))
 
     def chance(self, length: int) -> float:
         """Return the probability of the token after a match of `length` tokens."""
@@ -92,7 +109,7 @@ MAX_OTHERS = 2
 
 
 class SuffixSource(MatchSource):
-    """Guesses from the text itself.
+    """Guesses from the text itself. `is_end`: True for tokens that end an answer, which no draft needs.
 
     >>> source = SuffixSource()
     >>> source.begin([7, 1, 2, 3, 9, 7, 1, 2])
@@ -102,9 +119,15 @@ class SuffixSource(MatchSource):
 
     origin = Origin.SUFFIX
 
-    def __init__(self, acceptance: AcceptanceEstimate | None = None) -> None:
+    def __init__(
+        self, acceptance: AcceptanceEstimate | None = None, is_end: Callable[[int], bool] = lambda _: False
+    ) -> None:
         super().__init__(acceptance or AcceptanceEstimate(EXPECTED))
+        # The engine asks llama.cpp each time.
+        self._is_end = cache(is_end)
         self._text: Sequence[int] = ()
+        # Where the text has tokens that end an answer.
+        self._ends: list[int] = []
         # The end of the latest occurrence of two tokens, and by each token what that was before it.
         self._latest: dict[tuple[int, int], int] = {}
         self._earlier: list[int] = []
@@ -126,10 +149,21 @@ class SuffixSource(MatchSource):
                 self._latest.pop(pair, None)
             del self._earlier[place:]
         del self._matches[max(length, 0) + 1 :]
+        del self._ends[bisect_left(self._ends, length) :]
+
+    def end_after(self, place: int) -> int | None:
+        """Return where the next token that ends an answer stands from `place` on, None if there is none."""
+        found = bisect_left(self._ends, place)
+        return self._ends[found] if found < len(self._ends) else None
+
+    def available(self, most: int) -> int:
+        place = self.match[0]
+        end = self.end_after(place)
+        return most if end is None else min(end - place, most)
 
     def continuation(self, length: int) -> list[int]:
-        """Return `length` tokens; a match that reaches the text's end is repeated."""
-        place = self.match[0]
+        """Return `length` tokens or all before an answer's end; a match that reaches the text's end is repeated."""
+        place, length = self.match[0], self.available(length)
         chain = list(self._text[place : place + length])
         period = len(self._text) - place
         while len(chain) < length:
@@ -156,15 +190,17 @@ class SuffixSource(MatchSource):
         if place >= known:
             period = known - self.match[0]
             place = known - period + (place - known) % period
-        return [self._guess_at(place, self._text[place], length)]
+        return [] if self._is_end(self._text[place]) else [self._guess_at(place, self._text[place], length)]
 
     def _follow(self, text: Sequence[int], *, scored: bool) -> None:
         self._text = text
-        matches, earlier, latest = self._matches, self._earlier, self._latest
+        matches, earlier, latest, is_end = self._matches, self._earlier, self._latest, self._is_end
         place = len(earlier)
         if len(matches) > place + 1:
             # An interrupt came between the entries of a token.
             del matches[place + 1 :]
+        while self._ends and self._ends[-1] >= place:
+            del self._ends[-1]
         expected, length = matches[-1]
         before = text[place - 1] if place else -1
         for token in text[place:]:
@@ -172,7 +208,9 @@ class SuffixSource(MatchSource):
             hit = length > 0 and text[expected] == token
             if scored and length:
                 self._score(place, token, length, hit)
-            if hit:
+            if is_end(token):
+                self._ends.append(place)
+            if hit and not is_end(text[expected + 1]):
                 expected, length = expected + 1, length + 1
             else:
                 expected, length = self._search(text, place, end) if end else NO_MATCH
@@ -200,7 +238,7 @@ class SuffixSource(MatchSource):
             length, most = 0, min(end, MAX_COMPARED)
             while length < most and text[end - 1 - length] == text[place - length]:
                 length += 1
-            if length > longest:
+            if length > longest and not self._is_end(text[end]):
                 found, longest = end, length
             end = self._earlier[end - 1]
         return (found, longest) if found else NO_MATCH
@@ -212,7 +250,7 @@ class SuffixSource(MatchSource):
         for _ in range(PROBES):
             if not end or len(others) == MAX_OTHERS:
                 break
-            if text[end] not in seen:
+            if text[end] not in seen and not self._is_end(text[end]):
                 others.append(end)
                 seen.add(text[end])
             end = self._earlier[end - 1]

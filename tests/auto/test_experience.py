@@ -12,7 +12,7 @@ from lacli.auto.experience import HALF_LIFE_S, Experience
 from lacli.settings import SOURCES, DecodeSettings
 
 AUTO = DecodeSettings(mode="auto")
-NAMES = {*SOURCES, *(f"{source}_account" for source in SOURCES), "window_pause", "budget", "steps"}
+NAMES = {*SOURCES, *(f"{source}_account" for source in SOURCES), "rewriting", "window_pause", "budget", "steps"}
 
 
 def experienced() -> Experience:

@@ -415,8 +415,8 @@ def test_where_rows_are_dear_drafts_are_chains_in_the_texts_own_sequence(stairs:
 
 def test_a_single_chain_of_cheap_rows_is_in_the_texts_own_sequence_too() -> None:
     chosen = replace(AUTO, sources=("suffix",))
-    writer = Writer(7)
-    # Each two tokens are followed by one token only: there is never a second branch.
+    # Each two tokens are followed by one token only, and no copy changes: there is never a second branch.
+    writer = Writer(7, passage=1_000_000, copied=0)
     writer.text = list(range(TOKENS)) * (PROMPT // TOKENS)
     engine, _ = watched(writer, GPU, replace(chosen, auto_rows=5))
     chains = [used for used, rows in zip(engine.used, engine.rows, strict=True) if rows > 1]

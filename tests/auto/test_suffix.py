@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from contextlib import suppress
 from itertools import count, pairwise
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from lacli.auto.suffix import (
     EXPECTED,
+    MAX_COMPARED,
     OTHER,
     PROBES,
     SuffixSource,
@@ -27,17 +29,18 @@ copying = st.tuples(st.lists(few_tokens, min_size=2, max_size=12), st.integers(2
     lambda each: each[0] * each[1]
 )
 any_text = st.one_of(texts, copying)
+ENDS = {0}
 
 
-def begun(text: list[int]) -> SuffixSource:
-    source = SuffixSource()
+def begun(text: list[int], ends: Container[int] = ()) -> SuffixSource:
+    source = SuffixSource(is_end=ends.__contains__)
     source.begin(text)
     return source
 
 
 def index(source: SuffixSource) -> Any:
     """All that the source has learned of a text."""
-    return source._latest, source._earlier, source._matches
+    return source._latest, source._earlier, source._matches, source._ends
 
 
 def answers(source: SuffixSource, text: list[int]) -> Any:
@@ -48,10 +51,10 @@ def answers(source: SuffixSource, text: list[int]) -> Any:
     return source.match, first, after, deeper, source.continuation(9) if source.match[1] else []
 
 
-def longest(text: list[int]) -> tuple[int, int]:
-    """The most recent of the longest earlier occurrences of the text's end, by definition."""
+def longest(text: list[int], ends: Container[int] = ()) -> tuple[int, int]:
+    """The most recent of the longest earlier occurrences of the text's end that no end follows, by definition."""
     best = (0, 0)
-    for end in range(2, len(text)):
+    for end in [end for end in range(2, len(text)) if text[end] not in ends]:
         length = 0
         while length < end and text[end - 1 - length] == text[-1 - length]:
             length += 1
@@ -65,6 +68,25 @@ def longest(text: list[int]) -> tuple[int, int]:
 def test_the_match_is_the_most_recent_of_the_longest_ones(text: list[int]) -> None:
     assume(max(Counter(pairwise(text)).values(), default=0) <= PROBES)
     assert begun(text).match == longest(text)
+
+
+@given(any_text, st.integers(1, 12))
+def test_no_guess_is_a_token_that_ends_an_answer(text: list[int], length: int) -> None:
+    assume(max(Counter(pairwise(text)).values(), default=0) <= PROBES)
+    assume(longest(text, ENDS)[1] < MAX_COMPARED)
+    source = begun(text, ENDS)
+    place, matched = source.match
+    assert (place, matched) == longest(text, ENDS)
+    if matched:
+        without = begun(text)
+        without._matches[-1] = place, matched
+        copied = without.continuation(length)
+        until = copied.index(0) if 0 in copied else length
+        assert source.continuation(length) == copied[:until] and source.available(length) == until
+        guesses = source.first(text)
+        for _ in range(length):
+            assert all(guess.token for guess in guesses)
+            guesses = [after for guess in guesses for after in source.after(guess)]
 
 
 @given(any_text)
@@ -128,14 +150,14 @@ def test_a_text_is_learned_alike_in_pieces_and_as_a_whole(text: list[int], cut: 
 @settings(max_examples=60)
 def test_a_text_that_was_cut_back_at_any_length_is_as_if_learned_anew(text: list[int], more: list[int]) -> None:
     for length in range(len(text) + 1):
-        source = begun(text)
+        source = begun(text, ENDS)
         source.truncate(text, length)
-        assert index(source) == index(begun(text[:length]))
+        assert index(source) == index(begun(text[:length], ENDS))
         now = [*text[:length], *more]
         source.begin(now)
-        assert index(source) == index(begun(now))
+        assert index(source) == index(begun(now, ENDS))
         if now:
-            assert answers(source, now) == answers(begun(now), now)
+            assert answers(source, now) == answers(begun(now, ENDS), now)
 
 
 TEXT = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2, 3]
@@ -145,7 +167,7 @@ TEXT = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2, 3]
 def test_an_interrupt_at_any_line_of_learning_or_cutting_back_spoils_nothing(call: str) -> None:
     for kept in (len(TEXT), 7, 4, 2):
         for line in count(1):
-            source = begun(TEXT[:4] if call == "extend" else TEXT)
+            source = begun(TEXT[:4] if call == "extend" else TEXT, {4})
             with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
                 if call == "extend":
                     source.extend(TEXT)
@@ -154,7 +176,7 @@ def test_an_interrupt_at_any_line_of_learning_or_cutting_back_spoils_nothing(cal
             source.truncate(TEXT, kept)
             now = [*TEXT[:kept], 1, 2]
             source.begin(now)
-            assert index(source) == index(begun(now)), line
+            assert index(source) == index(begun(now, {4})), line
             if not lines.reached:
                 break
 

@@ -63,7 +63,7 @@ def test_nothing_but_numbers_under_known_names_is_kept_of_an_answer(learns: dict
     done(learns, *RUN)
     ((_, value),) = kept(learns)
     sources = {*SOURCES, *(f"{source}_account" for source in SOURCES)}
-    assert set(value) == {"saved_at", *sources, "window_pause", "budget", "steps"}
+    assert set(value) == {"saved_at", *sources, "rewriting", "window_pause", "budget", "steps"}
     assert set(value["steps"]) == {"plain_s", "context", "return_cost", "sizes"}
     assert {type(each) for each in leaves(value)} <= {int, float, type(None)}
     # Short for a text: two numbers for each of some seventy kinds of guesses.

@@ -1,0 +1,217 @@
+"""The rewriting source: where a copy goes on behind a change, which changes are made again, and what is learned."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lacli.auto.rewriting import (
+    AGREED,
+    CHANGED,
+    EXPECTED,
+    KIND_OF_RUN,
+    MAX_CHANGE,
+    MIN_COPY,
+    REPEATED,
+    RESUMED,
+    SUBSTITUTED,
+    RewritingSource,
+)
+from lacli.auto.suffix import SuffixSource
+from tests.fakes.recorded_acceptance import RecordedAcceptance
+
+END = 1000
+
+
+class Pair:
+    """A rewriting source beside the suffix source that it listens to."""
+
+    def __init__(self, text: list[int]) -> None:
+        self.acceptance = RecordedAcceptance(EXPECTED)
+        self.suffix = SuffixSource(is_end={END}.__contains__)
+        self.source = RewritingSource(self.suffix, self.acceptance)
+        self.text = list(text)
+        self.begin()
+
+    def begin(self) -> None:
+        self.suffix.begin(self.text)
+        self.source.begin(self.text)
+
+    def extend(self, tokens: list[int]) -> None:
+        self.text += tokens
+        self.suffix.extend(self.text)
+        self.source.extend(self.text)
+
+    def truncate(self, length: int) -> None:
+        self.suffix.truncate(self.text, length)
+        self.source.truncate(self.text, length)
+        del self.text[length:]
+
+
+COPIED = list(range(100, 160))
+BEGIN = COPIED[: MIN_COPY + 2]
+
+
+def copying(change: list[int]) -> Pair:
+    """A text that copies another one up to token 110, and has `change` then."""
+    pair = Pair([*COPIED, 1])
+    pair.extend([*BEGIN, *change])
+    return pair
+
+
+CHANGES = {
+    "another token": ([1], [111, 112]),
+    "another token, and one that agrees": ([1, 111], [112, 113]),
+    "several others": ([1, 2, 3, 111], [112, 113]),
+    "one more token": ([1, 110], [111, 112]),
+    "one token less": ([111], [112, 113]),
+    "three tokens less": ([113], [114, 115]),
+    "two others for three": ([1, 2, 113], [114, 115]),
+}
+
+
+@pytest.mark.parametrize(("change", "expected"), CHANGES.values(), ids=CHANGES)
+def test_a_copy_goes_on_behind_a_change(change: list[int], expected: list[int]) -> None:
+    assert copying(change).source.continuation(2) == expected
+
+
+SILENT = {
+    "nothing was copied": [5, 6, 7],
+    "nothing was changed": BEGIN,
+    "more than one token is other, and none agrees": [*BEGIN, 1, 2],
+    "the copy was left long ago": [*BEGIN, *range(MAX_CHANGE + 1), 111, 112],
+}
+
+
+@pytest.mark.parametrize("tokens", SILENT.values(), ids=SILENT)
+def test_nothing_is_guessed_where_no_changed_copy_is_in_sight(tokens: list[int]) -> None:
+    pair = Pair([*COPIED, 1])
+    pair.extend(tokens)
+    assert pair.source.match == (0, 0) and pair.source.kind == -1
+    assert pair.source.continuation(3) == [] and pair.source.first(pair.text) == []
+
+
+RENAMES = {
+    "a token for a token": ([9], [8]),
+    "two for one": ([9], [8, 7]),
+    "one for two": ([9, 10], [8]),
+    "three for two": ([9, 10], [8, 7, 6]),
+    "one more": ([9], [8, 9]),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMES.values(), ids=RENAMES)
+def test_a_change_made_once_is_made_again_in_the_draft(old: list[int], new: list[int]) -> None:
+    pair = Pair([*BEGIN, *old, 201, 202, 203, *old, 204, *old, 205, 206, 0])
+    pair.extend([*BEGIN, *new, 201, 202])
+    assert pair.source.continuation(20) == [203, *new, 204, *new, 205, 206, 0, *BEGIN, *new, 201, 202][:20]
+
+
+def test_a_draft_stops_where_an_answer_ended() -> None:
+    pair = Pair([*BEGIN, 9, 201, 202, 203, END, 204, 205])
+    pair.extend([*BEGIN, 8, 201, 202])
+    assert pair.source.continuation(9) == [203]
+    pair.extend([203])
+    assert pair.source.match == (0, 0)
+
+
+def test_a_change_is_not_made_where_only_its_first_token_stands_and_the_latest_one_counts() -> None:
+    pair = Pair([*BEGIN, 9, 10, 201, 202, 9, 203, 9, 10, 204, 205, 9, 10, 206, 0])
+    pair.extend([*BEGIN, 8, 201, 202])
+    assert pair.source.continuation(5) == [9, 203, 8, 204, 205]
+    pair.extend([9, 203, 7, 204, 205])
+    assert pair.source.continuation(2) == [7, 206]
+
+
+def test_a_change_that_was_made_again_is_surer_and_one_that_was_not_is_forgotten() -> None:
+    pair = Pair([*BEGIN, 9, 201, 202, 9, 203, 9, 204, 9, 205])
+    pair.extend([*BEGIN, 8, 201, 202])
+    assert pair.source.kind == CHANGED
+    pair.extend([8, 203])
+    assert pair.source.kind == REPEATED and pair.source.continuation(4) == [8, 204, 8, 205]
+    pair.extend([9])
+    assert pair.source.continuation(3) == [204, 9, 205]
+
+
+def test_changes_are_remembered_in_the_next_copy_of_an_answer_and_not_in_the_next_answer() -> None:
+    passages = [[*range(begin, begin + MIN_COPY), 9, *range(begin + 20, begin + 30)] for begin in (100, 200)]
+    pair = Pair([*passages[0], 1, *passages[1], 2])
+    pair.extend([*passages[0][:MIN_COPY], 8, 120, 121, *range(MAX_CHANGE + 2)])
+    pair.extend(passages[1][:MIN_COPY])
+    assert pair.source.continuation(3) == [8, 220, 221]
+    pair.begin()
+    assert pair.source.continuation(3) == []
+
+
+few_tokens = st.integers(0, 9)
+edits = st.lists(st.tuples(st.integers(0, 59), st.lists(few_tokens, max_size=3), st.integers(0, 3)), max_size=6)
+
+
+def edited(changes: list[tuple[int, list[int], int]]) -> list[int]:
+    """The copied text with some tokens replaced."""
+    text = list(COPIED)
+    for place, new, length in changes:
+        text[place : place + length] = new
+    return text
+
+
+@given(edits, st.integers(0, 60), st.integers(1, 20))
+def test_a_draft_that_comes_true_is_what_was_guessed_token_by_token(
+    changes: list[tuple[int, list[int], int]], known: int, length: int
+) -> None:
+    pair = Pair([*COPIED, *COPIED[::3], 99])
+    pair.extend(edited(changes)[:known])
+    source, probability = pair.source, list(pair.acceptance.probability)
+    draft, chances = source.continuation(length), list(source.chances(length))
+    assert source.available(length) == len(draft) == len(chances) <= length
+    guesses = source.first(pair.text)
+    for token, chance in zip(draft, chances, strict=True):
+        assert [(guess.token, guess.probability) for guess in guesses] == [(token, chance)]
+        guesses = source.after(guesses[0])
+    for token, chance in zip(draft, chances, strict=True):
+        assert source.match[1] > 0 and source.continuation(1) == [token]
+        assert probability[source.kind] == chance
+        pair.extend([token])
+
+
+@given(edits, st.integers(0, 80))
+def test_what_is_learned_is_how_often_its_own_first_guess_came_true(
+    changes: list[tuple[int, list[int], int]], pieces: int
+) -> None:
+    text = edited(changes)
+    pair, expected = Pair([*COPIED, 99]), []
+    for token in text:
+        if pair.source.kind >= 0:
+            expected.append((pair.source.kind, pair.source.continuation(1) == [token]))
+        pair.extend([token])
+    assert pair.acceptance.seen == expected
+    at_once = Pair([*COPIED, 99])
+    at_once.extend(text[:pieces])
+    at_once.extend(text[pieces:])
+    assert at_once.acceptance.seen == expected
+    assert at_once.source.continuation(9) == pair.source.continuation(9)
+
+
+@given(edits, st.integers(0, 120), edits)
+def test_a_text_that_was_cut_back_is_as_if_begun_anew(
+    changes: list[tuple[int, list[int], int]], length: int, others: list[tuple[int, list[int], int]]
+) -> None:
+    pair = Pair([*COPIED, 99])
+    pair.extend(edited(changes))
+    pair.truncate(length)
+    assert pair.source.continuation(3) == []
+    pair.begin()
+    fresh = Pair(pair.text)
+    for each in (pair, fresh):
+        each.extend(edited(others))
+    assert pair.source.continuation(9) == fresh.source.continuation(9)
+    assert pair.source.match == fresh.source.match
+
+
+def test_each_kind_is_told_from_the_others() -> None:
+    kinds = [copying(change).source.kind for change in ([1], [1, 111], [1, 111, 112])]
+    assert kinds == [SUBSTITUTED, RESUMED, AGREED]
+    longer = Pair([*range(100, 300), 1])
+    longer.extend([*BEGIN, 1, *range(111, 200)])
+    assert longer.source.kind == KIND_OF_RUN[-1] == len(EXPECTED) - 1
