@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.auto import acceptance
+from lacli.auto.cost_model import FIRST_ROWS
 from lacli.auto.mode import AutoModes
 from lacli.auto.past_texts import PastTexts
 from lacli.auto.step_cost import Cost, Point, StepCost
@@ -353,11 +354,16 @@ def test_first_steps_that_were_slow_deceive_no_one(shape: str, passage: int, slo
 
 @dataclass
 class Watching(ScriptedEngine):
-    """Remembers the sequences of each step's rows, and whether it was asked for anything beside its choices."""
+    """Remembers the sequences of each step's rows, and whether it was asked for anything beside its choices.
+
+    learned: steps whose most probable tokens were asked for. looking_s: seconds that each of them takes for that.
+    """
 
     used: list[set[int]] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     asked: int = 0
+    learned: int = 0
+    looking_s: float = 0.0
 
     def decode(self, batch: Batch) -> bool:
         if batch.wanted:
@@ -370,6 +376,8 @@ class Watching(ScriptedEngine):
 
     def successors(self, count: int) -> Successors:
         self.asked += 1
+        self.learned += 1
+        self.clock.now += self.looking_s
         return super().successors(count)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
@@ -430,6 +438,31 @@ def test_where_rows_are_nearly_free_all_sources_grow_one_tree() -> None:
     assert {Origin.SUFFIX, Origin.RECYCLING, Origin.POOL} <= set(guesses)
     assert any(len(used) > 10 for used in engine.used)
     assert any(used & set(range(1, AUTO.window + 1)) for used in engine.used), "no window was tried"
+
+
+def test_where_nothing_is_known_the_first_steps_are_small_and_grow() -> None:
+    engine = Watching(Writer(11), lambda rows, _: GPU.seconds(rows), clock := FakeClock(), sequences=AUTO.sequences)
+    with clocked(clock):
+        writer = Writer(11)
+        list(Decoder(engine, AUTO, make_mode=AutoModes()).generate(list(writer.text), 200))
+    largest = 1
+    for rows in engine.rows:
+        assert rows <= max(2 * largest, FIRST_ROWS)
+        largest = max(largest, rows)
+    assert largest > 4 * FIRST_ROWS
+
+
+AMX = Stairs(((1, 1.0), (2, 1.72), (4, 2.01), (8, 2.67), (16, 3.18), (32, 5.4), (64, 10.2)))
+"""A further row is dear, and the next ones are cheap."""
+
+
+@pytest.mark.parametrize(("stairs", "most"), [(AMX, 0.1), (GPU, 0.3)], ids=["amx", "gpu"])
+def test_a_source_whose_guesses_do_not_come_true_sleeps_and_learns_nothing(stairs: Stairs, most: float) -> None:
+    writer, clock, chosen = Writer(15, departs=0, passage=1), FakeClock(), replace(AUTO, sources=("recycling",))
+    engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, looking_s=0.03 * PLAIN_S)
+    with clocked(clock):
+        list(Decoder(engine, chosen, make_mode=AutoModes(stairs.measured)).generate(list(writer.text), 1000))
+    assert 0 < engine.learned < most * len(engine.rows)
 
 
 @pytest.mark.parametrize("source", SOURCES)
