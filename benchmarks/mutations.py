@@ -193,6 +193,25 @@ MUTANTS = (
         ("tests/auto/test_planner.py",),
     ),
     Mutant("lacli/auto/suffix.py", "self._latest[pair] = before\n", "pass\n", ("tests/auto/test_suffix.py",)),
+    Mutant("lacli/auto/acceptance.py", "if self._credit < 0:", "if False:", ("tests/auto/test_acceptance.py",)),
+    Mutant(
+        "lacli/auto/acceptance.py",
+        "self.trust = min(self._hits / self._promised, 1.0)",
+        "self.trust = 1.0",
+        ("tests/auto/test_acceptance.py",),
+    ),
+    Mutant(
+        "lacli/auto/cost_model.py",
+        "return max(2 * max(known, *self._observed, 1), FIRST_ROWS)",
+        "return self._max_rows",
+        ("tests/auto/test_mode.py",),
+    ),
+    Mutant(
+        "lacli/auto/experience.py",
+        "weight = 0.5 ** (max(age_s, 0.0) / HALF_LIFE_S)",
+        "weight = 1.0",
+        ("tests/auto/test_experience.py",),
+    ),
     # Texts and samplers.
     Mutant(
         "lacli/text/stream.py",

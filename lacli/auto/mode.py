@@ -51,7 +51,7 @@ On a small model the search itself costs more than a hundredth of a step.
 """
 
 FIRST_CHAIN = 4
-"""Rows of a text's first chains; later ones may have twice the tokens of its best step more.
+"""Rows of a text's first chains; later ones may have twice the tokens of its best step more, or as many as the match.
 
 Where 32 rows cost 5.4 plain steps, longer chains that a text did not deserve cost 6% (python -m benchmarks.replay).
 """
@@ -141,11 +141,11 @@ class Auto(Mode):
         if self._is_asleep:
             return Tree(text[-1])
         self._cost.set_context(len(text))
-        room = min(room, self._settings.max_step_tokens, self._cost.max_trial_rows)
+        room = min(room, self._settings.max_step_tokens)
         self._is_wide = self._opens_branches(text, room)
         if self._is_wide:
-            return self._grow_tree(text, room)
-        return self._grow_chain(text, min(room, FIRST_CHAIN + 2 * self._longest))
+            return self._grow_tree(text, min(room, self._cost.max_trial_rows))
+        return self._grow_chain(text, room)
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         if self._is_asleep:
@@ -206,12 +206,14 @@ class Auto(Mode):
 
     def _add_best_chain(self, tree: Tree, room: int) -> None:
         cost, margin = self._cost, self._budget.margin
+        tried = min(FIRST_CHAIN + 2 * self._longest, cost.max_trial_rows)
         best = margin
         for source, resting in self._match_sources:
             kind = source.kind
             if kind < 0 or self._step < resting[kind]:
                 continue
-            rows, tokens = chain_rows(source.chances(room - 1), cost.relative, cost.slope, room, self._budget.max_cost)
+            most = min(room, max(tried, source.match[1]))
+            rows, tokens = chain_rows(source.chances(most - 1), cost.relative, cost.slope, most, self._budget.max_cost)
             if tokens > best * cost.relative[rows]:
                 best = tokens / cost.relative[rows]
                 found, size, expected = source, rows, tokens

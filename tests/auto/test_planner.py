@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from lacli.auto.acceptance import MAX_PROBABILITY
 from lacli.auto.planner import (
+    MAX_OVERDRAFT,
     MIN_PROBABILITY,
     Draft,
     Guess,
     Node,
     Source,
     chain_rows,
+    is_affordable,
     merged_guesses,
     plan,
 )
@@ -232,10 +234,23 @@ def test_the_rows_of_a_chain_are_the_best_number(
     for chance in chances[: most - 1]:
         reach *= chance
         expected.append(expected[-1] + reach)
-    allowed = [size for size in range(1, len(expected) + 1) if size == 1 or relative[size] <= dearest]
+    allowed = [
+        size
+        for size, promised in enumerate(expected, start=1)
+        if size == 1 or is_affordable(promised, relative[size], dearest)
+    ]
     assert rows in allowed
     assert tokens == pytest.approx(expected[rows - 1])
     assert tokens / relative[rows] == pytest.approx(max(expected[size - 1] / relative[size] for size in allowed))
+
+
+@given(st.floats(1, 20), st.floats(1, 20), st.floats(-5, 10))
+def test_a_chain_may_cost_what_may_be_lost_and_a_little_of_what_it_promises_beyond(
+    tokens: float, cost: float, max_cost: float
+) -> None:
+    affordable = is_affordable(tokens, cost, max_cost)
+    assert affordable or cost > max_cost
+    assert not affordable or cost <= max_cost or (1 < max_cost < cost <= tokens and cost <= max_cost + MAX_OVERDRAFT)
 
 
 def test_a_climb_that_pays_in_the_end_is_not_given_up_half_way() -> None:
