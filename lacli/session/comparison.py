@@ -75,7 +75,9 @@ def compare(run: RunStatistics, timed: Callable[[], Sequence[float]] = tuple) ->
     if len(plain) < MIN_STEPS:
         return f"not compared: {counted(len(times.plain), 'plain step')} in this answer, {MIN_STEPS} are needed"
     plain_s = median(plain)
-    if trouble := _uneven(plain, times.plain or plain) or _held_up(times, plain_s):
+    if trouble := _uneven(plain, times.plain or plain):
+        return f"not compared: {trouble}, too unlike each other"
+    if trouble := _held_up(times, plain_s):
         return f"not compared: {trouble}, as on a busy machine"
     extra_s = max(times.others_s - times.others * plain_s + times.mode_s, 0.0)
     held_up_s = sum(times.plain) - len(times.plain) * plain_s
