@@ -17,7 +17,6 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from time import thread_time
@@ -116,26 +115,17 @@ class Replay:
         """Answer a prompt on a law's clock; `experience`: that of mode auto, which learns."""
         engine = LawEngine(self._engine, law, plain_s)
         prompt = self._session.prompt(task.turns[0], task.system, raw=task.raw)
-        decoder = Decoder(engine, settings, make_mode=partial(_mode, experience))
+
+        def auto(settings: DecodeSettings, pool: NgramPool, engine: Engine, **_: object) -> Mode:
+            assert experience is not None
+            return Auto(settings, pool, engine.vocabulary, engine.is_end, experience)
+
+        decoder = Decoder(engine, settings, make_mode=auto if experience else new_mode)
         with engine.clock():
             begin = engine.now
             steps = list(decoder.generate(prompt, self._limit))
             seconds = engine.now - begin - decoder.prompt_s
         return Answer(task.kind, tuple(token for step in steps for token in step.tokens), len(steps), seconds)
-
-
-def _mode(
-    experience: Experience | None,
-    settings: DecodeSettings,
-    pool: NgramPool,
-    engine: Engine,
-    *,
-    sampled: bool = False,
-    before: Mode | None = None,
-) -> Mode:
-    if experience is None:
-        return new_mode(settings, pool, engine, sampled=sampled, before=before)
-    return Auto(settings, pool, engine.vocabulary, engine.is_end, experience)
 
 
 def settings_of(contender: str, law: Law) -> DecodeSettings | None:

@@ -126,11 +126,10 @@ class RunStatistics:
     """Sums over the steps of one generation.
 
     accept_hist[k]: steps that brought k+1 tokens. `tried`, `accepted_from`: verified and accepted guesses by their
-    origin.
-    `batches`: steps by rows. `planned`: the steps of several rows that a mode had a plan for. `times`: of plain steps
-    and others; a plain one has no guesses and at most `plain_rows` rows. `reused_tokens`: those of the prompt that were
-    in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from the call to
-    the first accepted token, seconds.
+    origin. `batches`: steps by rows. `planned`: the steps of several rows that a mode had a plan for. `times`: of plain
+    steps and others; a plain one has no guesses and at most `plain_rows` rows. `reused_tokens`: those of the prompt
+    that were in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from the call to the first
+    accepted token, seconds.
     """
 
     prompt_tokens: int = 0

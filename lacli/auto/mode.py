@@ -290,9 +290,9 @@ class Auto(Mode):
 
     def _look(self, tree: Tree, outcome: Outcome) -> None:
         """Note what a decoded step's rows say about other texts."""
-        begin = outcome.clock()
         recycling = self.experience.recycling
         if recycling in self._spent:
+            begin = outcome.clock()
             # A padding row is the last one, and its token does not follow the one above it.
             nodes = [node for node in tree.outputs() if tree.origins[node] is not Origin.PADDING]
             tokens = [tree.tokens[node] for node in nodes]

@@ -272,11 +272,16 @@ def _richness(cost: Cost) -> tuple[int, float, float]:
 def _saved_at(kept: Any) -> float:
     """Return when something learned was saved, in seconds since 1970; 0 if it is nothing of that kind."""
     try:
-        saved_at = float(kept[SAVED_AT])
-        datetime.fromtimestamp(saved_at, UTC)  # raises for a time that no calendar has
+        return max(_moment(kept[SAVED_AT]), 0.0)
     except UNREADABLE:
         return 0.0
-    return max(saved_at, 0.0)
+
+
+def _moment(kept: Any) -> float:
+    """Return a kept time in seconds since 1970. Raises one of UNREADABLE for one that no calendar has."""
+    seconds = float(kept)
+    datetime.fromtimestamp(seconds, UTC)
+    return seconds
 
 
 def _cost(kept: Any) -> Cost | None:
@@ -288,10 +293,9 @@ def _cost(kept: Any) -> Cost | None:
             devices=str(kept["devices"]),
             chain_only=str(kept["chain_only"]),
             notes=tuple(map(str, kept["notes"])),
-            measured_at=float(kept["measured_at"]),
+            measured_at=_moment(kept["measured_at"]),
             budget=float(kept["budget"]),
         )
-        datetime.fromtimestamp(cost.measured_at, UTC)  # raises for a time that no calendar has
     except UNREADABLE:
         return None
     return cost if cost.staircases or cost.chain_only else None
