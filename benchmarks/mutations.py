@@ -34,6 +34,10 @@ LOOP = ("tests/test_decode.py", "tests/session/test_seeds.py")
 """Every mode equals plain decoding, token by token and seed by seed, on the fake engine."""
 
 
+MANY = ("tests/test_schedule.py", "tests/test_cache.py")
+"""Every text among others gets what it gets alone."""
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A mistake: the file, the fragment that stands in it once, what takes its place, and the tests that are asked."""
@@ -97,8 +101,8 @@ MUTANTS = (
     ),
     Mutant(
         "lacli/batch.py",
-        "(past + count + depth for depth in tree.depths)",
-        "(past + depth for depth in tree.depths)",
+        "[behind + depth for depth in tree.depths]",
+        "[past + depth for depth in tree.depths]",
         ("tests/llamacpp/test_settings.py", "tests/test_decode.py"),
     ),
     Mutant(
@@ -126,7 +130,7 @@ MUTANTS = (
         "            self._shared[sequence] = end\n",
         LOOP,
     ),
-    Mutant("lacli/cache.py", "gone = self._remove_from(end)", "gone = True", LOOP),
+    Mutant("lacli/cache.py", "gone = self._remove_from(end, [0, *others])", "gone = True", LOOP),
     Mutant(
         "lacli/cache.py",
         "self._shared = [min(shared, length) for shared in self._shared]",
@@ -166,7 +170,18 @@ MUTANTS = (
         "self.group.cut(same)",
         ("tests/session/test_reuse.py", "tests/chat/test_conversation.py"),
     ),
-    Mutant("lacli/decode.py", "room = len(tree) // 2", "room = 0", LOOP),
+    Mutant("lacli/decode.py", "rooms = [max(size // 2, 1) for size in sizes]", "return None", LOOP),
+    Mutant("lacli/decode.py", "rooms = [min(room, left // len(texts)) for room in rooms]", "pass", MANY),
+    Mutant("lacli/cache.py", "choices[place : place + text.outputs]", "choices[: text.outputs]", MANY),
+    Mutant("lacli/cache.py", "found.tokens[self.first_output : end]", "found.tokens[: end - self.first_output]", MANY),
+    Mutant("lacli/schedule.py", "min(text.borrowed, heir.borrowed)", "heir.borrowed", MANY),
+    Mutant("lacli/schedule.py", "                each.lender = heir\n", "                pass\n", MANY),
+    Mutant(
+        "lacli/schedule.py",
+        "            needed = len(text.tokens) - shared + HEADROOM\n",
+        "            needed = 0\n",
+        MANY,
+    ),
     Mutant(
         "lacli/modes.py",
         "range(outcome.accepted, 1 + len(self._block))",

@@ -107,7 +107,7 @@ def answer(engines: Sequence[LlamaEngine], decode_settings: DecodeSettings, prom
     begin = perf_counter()
     for step in decoder.generate(prompt, limit):
         found.statistics.add(step)
-        found.decoding += max(replica.decode_s + replica.choose_s for replica, *_ in group._shares)
+        found.decoding += max(sum(replica.times) for replica, *_ in group._shares)
     found.seconds = perf_counter() - begin - decoder.prompt_s
     return found
 

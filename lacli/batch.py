@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,20 @@ import numpy.typing as npt
 from lacli.tree import ROOT, Branches, Tree
 
 Ints = npt.NDArray[np.signedinteger]
+
+
+class BatchPart(NamedTuple):
+    """The rows of one text in a step.
+
+    `tree`: those of the input and the guesses, None where only tokens before the input are decoded. `past`: tokens that
+    the cache holds. `again`: those behind them that it lacks, before the input. `first`: the sequence id that the
+    tree's sequence 0 stands for.
+    """
+
+    tree: Branches | None
+    past: int
+    again: Sequence[int] = ()
+    first: int = 0
 
 
 class Batch:
@@ -69,12 +84,29 @@ class Batch:
             # Plain decoding repeats this shape at every step, and there nothing hides what Python costs.
             self.tokens[0], self.positions[0] = tree.tokens[0], past
             return self
-        count = len(again)
-        positions = [*range(past, past + count), *(past + count + depth for depth in tree.depths)]
-        sequences = [tree.sequences[ROOT]] * count + tree.sequences
-        if first:
-            sequences = [[first + sequence for sequence in ids] for ids in sequences]
-        return self.set_rows([*again, *tree.tokens], positions, sequences, [False] * count + tree.verified)
+        return self.set_parts([BatchPart(tree, past, again, first)])
+
+    def set_parts(self, parts: Sequence[BatchPart]) -> Batch:
+        """Write the rows of a step that several texts share, one text after another."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        sequences: list[Sequence[int]] = []
+        outputs: list[bool] = []
+        for tree, past, again, first in parts:
+            behind = past + len(again)
+            tokens += again
+            positions += range(past, behind)
+            outputs += [False] * len(again)
+            ids = [[0]] if tree is None else tree.sequences
+            if first:
+                ids = [[first + sequence for sequence in owners] for owners in ids]
+            sequences += [ids[ROOT]] * len(again)
+            if tree is not None:
+                tokens += tree.tokens
+                positions += [behind + depth for depth in tree.depths]
+                sequences += ids
+                outputs += tree.verified
+        return self.set_rows(tokens, positions, sequences, outputs)
 
     def set_tokens(self, tokens: Sequence[int], past: int, sequence: int = 0) -> Batch:
         """Write the rows of a piece of prompt, in one sequence and with no logits wanted."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
-from lacli.batch import Batch, from_tokens
+from lacli.batch import Batch, BatchPart, from_tokens
 from lacli.engine import Engine, EngineGroup, Floats, Successors
 from lacli.tree import ROOT, Branches, Tree
 
@@ -83,7 +83,7 @@ class Cache:
                 self._engine.remove(self.first + sequence, start, ALL)
         else:
             # The path is a chain in the text's own sequence, or there is none: what follows it goes.
-            gone = self._remove_from(end)
+            gone = self._remove_from(end, [0, *others])
             assert gone, "a step has no more guesses than the model can take back"
         for sequence in others:
             self._shared[sequence] = start
@@ -114,6 +114,11 @@ class Cache:
         """Hold on to the tokens up to `past`, which are decoded."""
         self.past = past
 
+    def borrow(self, lender: Cache, length: int) -> None:
+        """Share the cells of the first `length` tokens of another text of the engine; nothing is held before."""
+        self._engine.copy(lender.first, self.first, 0, length)
+        self.past = length
+
     def unshare(self) -> None:
         """Take everything from the sequences but the first; each gets it again when it is next used."""
         self._shared = [0] * len(self._sequences)
@@ -129,12 +134,16 @@ class Cache:
         else:
             self._remove_from(0)
 
-    def _remove_from(self, position: int) -> bool:
-        """Take the positions from `position` on from all sequences; False where the model cannot."""
+    def _remove_from(self, position: int, used: Iterable[int] | None = None) -> bool:
+        """Take the positions from `position` on from all sequences; False where the model cannot.
+
+        `used`: the sequences that may hold any, all by default. Among other texts each one costs a walk over all cells.
+        """
         # A recurrent model has one sequence a text and does not know -1.
         if self._owns_all and len(self._sequences) > 1:
             return self._engine.remove(ALL, position, ALL)
-        return all([self._engine.remove(sequence, position, ALL) for sequence in self._sequences])
+        sequences = self._sequences if used is None else [self.first + each for each in used]
+        return all([self._engine.remove(sequence, position, ALL) for sequence in sequences])
 
     def _share(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:
@@ -143,22 +152,65 @@ class Cache:
                 self._shared[sequence] = self.past
 
 
-class SingleEngine(EngineGroup):
-    """One engine with its cache and its batch.
+class EngineStep:
+    """One batch of an engine at a time, for the texts whose rows it holds, and what the model chose after each row.
 
-    `output_choices`: the most probable token after each output row of the last batch. `decode_s`, `choose_s`: seconds
-    that decoding it and reading them took.
+    `decode_s`, `choose_s`: seconds that decoding the last batch and reading its choices took.
     """
 
-    def __init__(self, engine: Engine, sequences: range | None = None) -> None:
-        """`sequences`: as `Cache` takes them."""
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.batch = Batch(engine.batch_rows)
+        self.decode_s = self.choose_s = 0.0
+        self._successors: dict[int, Successors] = {}
+
+    def run(self, texts: Sequence[SingleEngine]) -> bool:
+        """Decode what the `texts` have prepared, and read its choices; False, with nothing changed, for want of cells.
+
+        Raises what the engine raises.
+        """
+        begin = perf_counter()
+        if len(texts) == 1 and (tree := texts[0].part.tree) is not None:
+            self.batch.set_tree(tree, *texts[0].part[1:])
+        else:
+            self.batch.set_parts([text.part for text in texts])
+        if not self.engine.decode(self.batch):
+            return False
+        decoded = perf_counter()
+        choices = self.engine.greedy().tolist() if self.batch.wanted else []
+        place = 0
+        for text in texts:
+            text.first_output = place
+            text.output_choices = choices if len(texts) == 1 else choices[place : place + text.outputs]
+            place += len(text.output_choices)
+        if self._successors:
+            self._successors = {}
+        self.choose_s = perf_counter() - decoded
+        self.decode_s = decoded - begin
+        return True
+
+    def successors(self, count: int) -> Successors:
+        """The `count` most probable tokens after each output row of the batch; ranked once for all its texts."""
+        if count not in self._successors:
+            self._successors[count] = self.engine.successors(count)
+        return self._successors[count]
+
+
+class SingleEngine(EngineGroup):
+    """One engine as a text sees it: the text's cells, its rows of a step, and what came of them.
+
+    `part`: the rows that the text has prepared. `first_output`: where their output rows begin in the last batch.
+    `output_choices`: the most probable token after each of them.
+    """
+
+    def __init__(self, engine: Engine, sequences: range | None = None, step: EngineStep | None = None) -> None:
+        """`sequences`: as `Cache` takes them. `step`: shared by the texts of one engine; one of its own by default."""
         self._engine = engine
         self.cache = Cache(engine, sequences)
+        self.step = step or EngineStep(engine)
+        self.part = BatchPart(None, 0)
+        self.first_output = 0
         self.output_choices: list[int] = []
-        self.decode_s = self.choose_s = 0.0
-        self._batch = Batch(engine.batch_rows)
-        self._branches: Branches = Tree(0)
-        self._again = 0
 
     @property
     def engine(self) -> Engine:
@@ -178,11 +230,16 @@ class SingleEngine(EngineGroup):
 
     @property
     def rows(self) -> int:
-        return len(self._batch)
+        return self.step.batch.rows
 
     @property
     def times(self) -> tuple[float, float]:
-        return self.decode_s, self.choose_s
+        return self.step.decode_s, self.step.choose_s
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the text in the batch whose choice is read."""
+        return sum(self.part.tree.verified) if self.part.tree else 0
 
     def behind(self, tokens: Sequence[int]) -> int:
         """Tokens before the input that the cache lacks."""
@@ -211,38 +268,39 @@ class SingleEngine(EngineGroup):
         return self.run()
 
     def prepare(self, tokens: Sequence[int], branches: Branches) -> None:
-        """Make a batch of what the cache lacks of a text and of rows of its step."""
-        again = tokens[self.cache.past : -1]
-        self._again = len(again)
-        self._branches = branches
+        """Make rows of what the cache lacks of a text and of its step."""
         self.cache.share(branches)
-        self._batch.set_tree(branches, self.cache.past, again, self.cache.first)
+        self.part = BatchPart(branches, self.cache.past, tokens[self.cache.past : -1], self.cache.first)
+
+    def prepare_prompt(self, tokens: Sequence[int], rows: int) -> None:
+        """Make rows of the next `rows` tokens that the cache lacks, without logits."""
+        past = self.cache.past
+        self.part = BatchPart(None, past, tokens[past : past + rows], self.cache.first)
+
+    def commit_prompt(self) -> None:
+        """Hold on to the tokens of a prompt that were decoded."""
+        self.cache.grow(self.cache.past + len(self.part.again))
 
     def run(self) -> bool:
-        """Decode the batch and read its choices; False, with nothing changed, for want of cells."""
-        begin = perf_counter()
-        if not self._engine.decode(self._batch):
-            return False
-        decoded = perf_counter()
-        self.output_choices = self._engine.greedy().tolist()
-        self.choose_s = perf_counter() - decoded
-        self.decode_s = decoded - begin
-        return True
+        """Decode the rows of this text alone; False, with nothing changed, for want of cells."""
+        return self.step.run([self])
 
     def choices(self) -> Mapping[int, int]:
         return dict(zip(self._outputs(), self.output_choices, strict=True))
 
     def logits(self) -> Callable[[int], Floats]:
-        rows = {node: row for row, node in enumerate(self._outputs())}
+        rows = {node: row for row, node in enumerate(self._outputs(), start=self.first_output)}
         return lambda node: self._engine.row_logits(rows[node])
 
     def successors(self, count: int) -> Successors:
-        return self._engine.successors(count)
+        found, end = self.step.successors(count), self.first_output + len(self.output_choices)
+        return Successors(found.tokens[self.first_output : end], found.logits[self.first_output : end])
 
     def commit(self, nodes: Sequence[int], *, ordered: bool) -> None:
         if ordered:
             nodes = [row for place, row in enumerate(nodes, start=1) if row == place]
-        self.cache.commit(self._branches, nodes, self._again)
+        assert self.part.tree is not None, "a step was decoded"
+        self.cache.commit(self.part.tree, nodes, len(self.part.again))
 
     def cut(self, length: int) -> None:
         if not self.cache.truncate(length):
@@ -271,7 +329,7 @@ class SingleEngine(EngineGroup):
                 tree = Tree(token)
                 if min_outputs > 1:
                     tree.pad()
-                self._engine.decode(self._batch.set_tree(tree, self.cache.past, (), self.cache.first))
+                self._engine.decode(self.step.batch.set_tree(tree, self.cache.past, (), self.cache.first))
                 self._engine.greedy()
                 self.cache.commit(tree, ())
                 times.append(perf_counter() - begin)
@@ -280,4 +338,5 @@ class SingleEngine(EngineGroup):
         return times
 
     def _outputs(self) -> list[int]:
-        return [node for node, wanted in enumerate(self._branches.verified) if wanted]
+        assert self.part.tree is not None, "a step was decoded"
+        return [node for node, wanted in enumerate(self.part.tree.verified) if wanted]

@@ -12,7 +12,7 @@ from time import perf_counter
 
 from lacli.cache import SingleEngine
 from lacli.engine import Engine, EngineGroup
-from lacli.errors import PromptError, ReplicaLost
+from lacli.errors import PromptError, ReplicaLost, SamplingError
 from lacli.modes import MakeMode, Mode, Outcome, common_prefix, new_mode
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
@@ -21,26 +21,52 @@ from lacli.tree import Origin, Tree
 from lacli.verify import Choose, Path, Verifier, verify_tree
 
 
-@dataclass
+@dataclass(eq=False)
 class TextState:
-    """One text on its way: its tokens, and what guesses, chooses and drops them.
+    """One text on its way: its tokens, and what guesses, chooses, holds and drops them.
 
     `tokens`: the prompt's and the accepted ones. A cache holds all of them but the last, which is the next step's
     input, and but those before it that have to be decoded again (ordered cells, slow replicas, an interrupt).
-    `verifier`: draws tokens; None takes the most probable ones. `n_keep`: tokens at the beginning that a shift of a
-    full context leaves; None where a full context ends the text.
+    `group`: the engines that decode it, with the text's cells. `verifier`: draws tokens; None takes the most probable
+    ones. `n_keep`: tokens at the beginning that a shift of a full context leaves; None where a full context ends the
+    text. `remaining`: tokens it may still get, None for no limit. `mode_s`: seconds of the mode in the last step.
     """
 
     tokens: list[int]
     mode: Mode
+    group: EngineGroup
     verifier: Verifier | None = None
     n_keep: int | None = None
+    remaining: int | None = None
+    mode_s: float = 0.0
+
+    def room(self, min_outputs: int) -> int:
+        """Rows that the next step's tree may have, without the rows that pad it to `min_outputs`."""
+        return self.group.room(self.tokens) - (min_outputs - 1)
+
+    def grow(self, room: int) -> Tree:
+        """The tree of the next step, of at most `room` rows."""
+        begin = perf_counter()
+        tree = self.mode.grow(self.tokens, room)
+        self.mode_s = perf_counter() - begin
+        return tree
 
     def truncate(self, length: int) -> None:
         """Forget the tokens after the first `length`, and what the mode learned of them."""
         if length < len(self.tokens):
             self.mode.truncate(self.tokens, length)
             del self.tokens[length:]
+
+    def shift(self, n_keep: int) -> None:
+        """Drop half of the cached tokens after the first `n_keep`, as llama.cpp's programs do in a full context."""
+        past = self.group.past
+        count = (past - n_keep) // 2
+        if count > 0:
+            self.mode.truncate(self.tokens, n_keep)
+            self.group.shift(self.tokens, n_keep, count)
+            del self.tokens[n_keep : n_keep + count]
+            self.group.grow(past - count)
+            self.mode.begin(self.tokens)
 
 
 class Decoder:
@@ -64,9 +90,8 @@ class Decoder:
         self.settings = settings
         self.reused = 0
         self.prompt_s = 0.0
-        self._mode_s = 0.0
         self._make_mode = make_mode
-        self._text = TextState([], Mode(), verifier)
+        self._text = TextState([], Mode(), self.group, verifier)
         self._learn_anew()
 
     @property
@@ -94,16 +119,18 @@ class Decoder:
         when the prompt is empty or has more tokens than the context has cells, SamplingError when a sampler has
         nothing left to choose from.
         """
-        made = 0
-        # Freed cells in the middle would not lie in the order of the text.
-        self._text.n_keep = n_keep if self.group.engine.can_shift and not self.settings.ordered else None
+        text = self._text
+        text.n_keep = self.kept_by_shift(n_keep)
+        text.remaining = max_tokens if max_tokens >= 0 else None
         try:
             self._start(prompt, reuse)
-            while made != max_tokens and self._has_room():
-                step = self._step(max_tokens - made if max_tokens >= 0 else None)
-                if step is None:
+            while text.remaining != 0:
+                if text.n_keep is not None:
+                    self.make_room(text)
+                if (taken := self.step([text])) is None:
                     return
-                made += len(step.tokens)
+                if isinstance(step := taken[0], SamplingError):
+                    raise step
                 yield step
                 if step.finish:
                     return
@@ -135,29 +162,15 @@ class Decoder:
             return []
         return self.group.time_plain_steps(self.tokens, repeats, self.settings.min_outputs)
 
-    @property
-    def _room(self) -> int:
-        """Rows that the next step's tree may have, without a padding row."""
-        return self.group.room(self._text.tokens) - (self.settings.min_outputs - 1)
+    def make_room(self, text: TextState) -> bool:
+        """Shift a full context where that was asked for; True if the text's next step finds a cell."""
+        least = self.settings.min_outputs
+        if text.n_keep is not None and text.room(least) <= 0:
+            text.shift(text.n_keep)
+        return text.room(least) > 0
 
-    def _has_room(self) -> bool:
-        """True if the next step finds a cell; a full context is shifted first where that was asked for."""
-        if self._room <= 0 and self._text.n_keep is not None:
-            self._shift(self._text.n_keep)
-        return self._room > 0
-
-    def _shift(self, n_keep: int) -> None:
-        """Drop half of the cached tokens after the first `n_keep`, as llama.cpp's programs do in a full context."""
-        mode, tokens, past = self._text.mode, self.tokens, self.group.past
-        count = (past - n_keep) // 2
-        if count > 0:
-            mode.truncate(tokens, n_keep)
-            self.group.shift(tokens, n_keep, count)
-            del tokens[n_keep : n_keep + count]
-            self.group.grow(past - count)
-            mode.begin(tokens)
-
-    def _start(self, prompt: Sequence[int], reuse: bool) -> None:
+    def check_prompt(self, prompt: Sequence[int]) -> None:
+        """Raise PromptError for a prompt without tokens, or with more than the context has cells."""
         if not prompt:
             raise PromptError("the prompt has no tokens", "give some text with -p or -f")
         if len(prompt) > self.group.cells:
@@ -165,6 +178,18 @@ class Decoder:
                 f"the prompt has {len(prompt)} tokens and the context {self.group.cells} cells",
                 f"a larger context, -c {len(prompt) + 512} for example, or a shorter prompt",
             )
+
+    def kept_by_shift(self, n_keep: int | None) -> int | None:
+        """`n_keep` where a full context can be shifted, None where it ends the text."""
+        # Freed cells in the middle would not lie in the order of the text.
+        return n_keep if self.group.engine.can_shift and not self.settings.ordered else None
+
+    def new_mode(self, before: Mode | None = None, *, sampled: bool) -> Mode:
+        """Make the mode of a text. `sampled`: its tokens are drawn. `before`: the mode of the text before it."""
+        return self._make_mode(self.settings, self.pool, self.group.engine, sampled=sampled, before=before)
+
+    def _start(self, prompt: Sequence[int], reuse: bool) -> None:
+        self.check_prompt(prompt)
         begin, text = perf_counter(), self._text
         self.group.begin()
         if reuse:
@@ -186,33 +211,94 @@ class Decoder:
         self._text.mode = self._new_mode()
 
     def _new_mode(self, before: Mode | None = None) -> Mode:
-        sampled = self._text.verifier is not None
-        return self._make_mode(self.settings, self.pool, self.group.engine, sampled=sampled, before=before)
+        return self.new_mode(before, sampled=self._text.verifier is not None)
 
-    def _step(self, remaining: int | None) -> Step | None:
-        """Take one step of the paper; None when not even one row finds a cell."""
+    def step(
+        self, texts: Sequence[TextState], prompts: Sequence[SingleEngine] = ()
+    ) -> list[Step | SamplingError] | None:
+        """Take one step of the paper for all `texts` in one batch; None where not even one row of each finds a cell.
+
+        `prompts`: other texts of the same engine, whose prepared pieces of prompt are decoded beside. A text whose
+        sampler has nothing left to choose from gets its error, and holds what it held before the step.
+        """
+        if not texts:
+            return [] if self._run((), (), prompts) else None
         while True:
-            clock, self._mode_s = StepClock(self.group), 0.0
-            tree = self._decode()
-            if tree is None:
+            clock = StepClock(texts)
+            trees = self._decode(texts, prompts)
+            if trees is None:
                 return None
             clock.decoded()
-            choices = self.group.choices()
             try:
-                path = self._verify(tree, choices, remaining)
-                break
+                return [self._take(text, tree, clock) for text, tree in zip(texts, trees, strict=True)]
             except ReplicaLost:
                 # It was to say what follows the input, so nothing is drawn yet; the others do the step again.
-                self.group.cut(self.group.past)
+                texts[0].group.cut(texts[0].group.past)
+
+    def _decode(self, texts: Sequence[TextState], prompts: Sequence[SingleEngine] = ()) -> list[Tree] | None:
+        """Grow and decode a tree of each text, half as large each time the cache finds no place for them."""
+        least = self.settings.min_outputs
+        rooms = [text.room(least) for text in texts]
+        if len(texts) > 1 or prompts:
+            behind = sum([len(text.tokens) - 1 - text.group.past for text in texts])
+            left = self.group.engine.batch_rows - behind - sum([len(prompt.part.again) for prompt in prompts])
+            rooms = [min(room, left // len(texts)) for room in rooms]
+        while min(rooms) > 0:
+            trees = [text.grow(room) for text, room in zip(texts, rooms, strict=True)]
+            sizes = [*map(len, trees)]
+            if sum(sizes) < least:
+                # A second row where a step would have one, and single rows have a kernel of their own.
+                trees[0].pad()
+            if self._run(texts, trees, prompts):
+                return trees
+            if max(sizes) == 1:
+                return None
+            rooms = [max(size // 2, 1) for size in sizes]
+        return None
+
+    def _run(self, texts: Sequence[TextState], trees: Sequence[Tree], prompts: Sequence[SingleEngine]) -> bool:
+        """Decode the trees and the pieces of prompt in one batch; False, with nothing changed, for want of cells."""
+        if len(texts) == 1 and not prompts:
+            return texts[0].group.decode(texts[0].tokens, trees[0])
+        parts = [*prompts]
+        for text, tree in zip(texts, trees, strict=True):
+            assert isinstance(text.group, SingleEngine), "replicas decode one text"
+            text.group.prepare(text.tokens, tree)
+            parts.append(text.group)
+        return parts[0].step.run(parts)
+
+    def _take(self, text: TextState, tree: Tree, clock: StepClock) -> Step | SamplingError:
+        """Verify a text's decoded tree, hold on to what is accepted, and say what the step was.
+
+        Raises ReplicaLost where nothing is known of what follows the text's input.
+        """
+        clock.begin_text()
+        group = text.group
+        choices = group.choices()
+        try:
+            path = self._verify(text, tree, choices)
+        except SamplingError as error:
+            group.cut(group.past)
+            return error
         clock.verified()
-        self._commit(tree, path, choices, clock)
-        finish = path.finish or (None if self._room > 0 or self._text.n_keep is not None else "length")
+        rows = len(text.tokens) - 1 - group.past + len(tree) if clock.texts == 1 else group.rows
+        group.commit(path.nodes, ordered=self.settings.ordered)
+        text.tokens += path.tokens
+        if text.remaining is not None:
+            text.remaining -= len(path.tokens)
+        begin = perf_counter()
+        with suppress(ReplicaLost):
+            text.mode.observe(tree, Outcome(choices, path.nodes, rows, clock.step_s(), group.successors, perf_counter))
+        text.mode_s += perf_counter() - begin
+        finish = path.finish
+        if finish is None and text.n_keep is None and text.room(self.settings.min_outputs) <= 0:
+            finish = "length"
         guesses = tree.reachable()
         decode_s, choose_s, cache_s, python_s = clock.parts()
         return Step(
             tokens=tuple(path.tokens),
             origins=(*(tree.origins[node] for node in path.nodes), Origin.MODEL),
-            rows=self.group.rows,
+            rows=group.rows,
             drafted=len(guesses),
             decode_s=decode_s,
             choose_s=choose_s,
@@ -220,30 +306,14 @@ class Decoder:
             python_s=python_s,
             finish=finish,
             guesses=guesses,
-            plan=self._text.mode.plan,
-            mode_s=self._mode_s,
+            plan=text.mode.plan,
+            mode_s=text.mode_s,
         )
 
-    def _decode(self) -> Tree | None:
-        """Grow and decode a tree, with half the rows again and again while the cache finds no place for them."""
-        text, room = self._text, self._room
-        while room > 0:
-            begin = perf_counter()
-            tree = text.mode.grow(text.tokens, room)
-            self._mode_s += perf_counter() - begin
-            if len(tree) < self.settings.min_outputs:
-                # A second row where a step would have one, and single rows have a kernel of their own.
-                tree.pad()
-            if self.group.decode(text.tokens, tree):
-                return tree
-            room = len(tree) // 2
-        return None
-
-    def _verify(self, tree: Tree, choices: Mapping[int, int], remaining: int | None) -> Path:
-        """The accepted way down the tree that was just decoded. Raises ReplicaLost where nothing follows its input."""
-        verifier = self._text.verifier
-        choose = self._drawn(verifier, tree) if verifier else choices.__getitem__
-        is_end = self.group.engine.is_end
+    def _verify(self, text: TextState, tree: Tree, choices: Mapping[int, int]) -> Path:
+        """The accepted way down a tree that was just decoded. Raises SamplingError and ReplicaLost as `verify_tree`."""
+        choose = self._drawn(text.verifier, text.group, tree) if text.verifier else choices.__getitem__
+        is_end, remaining = text.group.engine.is_end, text.remaining
 
         def ends(token: int, count: int) -> Finish | None:
             if is_end(token):
@@ -252,40 +322,35 @@ class Decoder:
 
         return verify_tree(tree, choose, ends)
 
-    def _drawn(self, verifier: Verifier, tree: Tree) -> Choose:
+    def _drawn(self, verifier: Verifier, group: EngineGroup, tree: Tree) -> Choose:
         """The verifier's choice after a node of the tree that was just decoded."""
-        logits = self.group.logits()
+        logits = group.logits()
         return lambda node: verifier.choose(logits(node), tree.guesses(node))
-
-    def _commit(self, tree: Tree, path: Path, choices: Mapping[int, int], clock: StepClock) -> None:
-        """Hold on to an accepted path, in the cache and in the text, and let the mode learn from the step."""
-        text, group = self._text, self.group
-        rows = len(text.tokens) - 1 - group.past + len(tree)
-        group.commit(path.nodes, ordered=self.settings.ordered)
-        text.tokens += path.tokens
-        outcome = Outcome(choices, path.nodes, rows, clock.step_s(), group.successors, perf_counter)
-        begin = perf_counter()
-        with suppress(ReplicaLost):
-            text.mode.observe(tree, outcome)
-        self._mode_s += perf_counter() - begin
 
 
 class StepClock:
-    """What the parts of one step take, in seconds, counted from its making on."""
+    """What the parts of one step take, in seconds, counted from its making on.
 
-    def __init__(self, group: EngineGroup) -> None:
-        self._group = group
-        self._begin, self._cache_before = perf_counter(), group.cache_s
+    `texts`: their number. Where there are several, each is told the time of the whole step up to its own end.
+    """
+
+    def __init__(self, texts: Sequence[TextState]) -> None:
+        self.texts = len(texts)
+        self._groups = [text.group for text in texts]
+        self._begin, self._cache_before = perf_counter(), self._cache_s()
 
     def decoded(self) -> None:
         """The batch is decoded, and the most probable tokens are read."""
         # Sequences that catch up with a long text do so once: no step costs that again.
-        self._shared_s = self._group.cache_s - self._cache_before
-        self._decode_s, self._choose_s = self._group.times
+        self._shared_s = self._cache_s() - self._cache_before
+        self._decode_s, self._choose_s = self._groups[0].times
+
+    def begin_text(self) -> None:
+        """A text's tokens are chosen from here on."""
         self._verify_begin = perf_counter()
 
     def verified(self) -> None:
-        """All tokens of the step are chosen."""
+        """All tokens of the text are chosen."""
         self._choose_s += perf_counter() - self._verify_begin
 
     def step_s(self) -> float:
@@ -294,6 +359,11 @@ class StepClock:
 
     def parts(self) -> tuple[float, float, float, float]:
         """The time so far: decoding, choosing, sequence calls, and Python for all the rest."""
-        cache_s = self._group.cache_s - self._cache_before
+        cache_s = self._cache_s() - self._cache_before
         known = self._decode_s + self._choose_s + cache_s
         return self._decode_s, self._choose_s, cache_s, perf_counter() - self._begin - known
+
+    def _cache_s(self) -> float:
+        if self.texts == 1:
+            return self._groups[0].cache_s
+        return sum(group.cache_s for group in self._groups)

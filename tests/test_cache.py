@@ -7,8 +7,9 @@ from itertools import zip_longest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.cache import SingleEngine
+from lacli.cache import EngineStep, SingleEngine
 from lacli.settings import DecodeSettings
+from lacli.tree import Origin, Tree
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine
 from tests.test_decode import VOCABULARY, any_settings, plain_tokens, prompts, tokens_of
@@ -36,3 +37,31 @@ def test_two_texts_in_one_engine_are_those_of_two_engines(
         assert held == decoder.tokens[: len(held)] and len(held) >= decoder.group.past
     prompt = [*other.tokens, 1]
     assert tokens_of(list(other.generate(prompt, 10, reuse=True))) == plain_tokens(prompt, 10)
+
+
+@given(prompts, prompts, few, few)
+@settings(max_examples=40, deadline=None)
+def test_each_text_of_a_shared_batch_reads_its_own_rows(
+    first: list[int], second: list[int], guesses: list[int], more: list[int]
+) -> None:
+    texts = ((first, guesses), (second, more))
+    shared = FakeEngine(256, 256, 2, VOCABULARY)
+    step = EngineStep(shared)
+    parts = [SingleEngine(shared, range(place, place + 1), step) for place in range(2)]
+    for part, (tokens, path) in zip(parts, texts, strict=True):
+        part.prepare(tokens, _chain(tokens, path))
+    assert step.run(parts)
+    for part, (tokens, path) in zip(parts, texts, strict=True):
+        own = SingleEngine(FakeEngine(256, 256, 1, VOCABULARY))
+        own.prepare(tokens, _chain(tokens, path))
+        assert own.run() and part.choices() == own.choices()
+        for ours, theirs in zip(part.successors(3), own.successors(3), strict=True):
+            assert ours.tolist() == theirs.tolist()
+        last = len(path)
+        assert part.logits()(last).tolist() == own.logits()(last).tolist()
+
+
+def _chain(tokens: list[int], path: list[int]) -> Tree:
+    tree = Tree(tokens[-1])
+    tree.add_path(path, 0, Origin.CHAIN)
+    return tree

@@ -11,7 +11,8 @@ from time import perf_counter
 
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
-from lacli.decode import Decoder
+from lacli.cache import SingleEngine
+from lacli.decode import Decoder, TextState
 from lacli.errors import LacliError
 from lacli.stats import RunStatistics, Step
 from lacli.tree import Tree
@@ -128,11 +129,10 @@ class NotingDecoder(Decoder):
         self.trees: list[Tree] = []
         super()._learn_anew()
 
-    def _decode(self) -> Tree | None:
-        tree = super()._decode()
-        if tree:
-            self.trees.append(tree)
-        return tree
+    def _decode(self, texts: Sequence[TextState], prompts: Sequence[SingleEngine] = ()) -> list[Tree] | None:
+        trees = super()._decode(texts, prompts)
+        self.trees += trees or ()
+        return trees
 
 
 def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], str]) -> Trial:

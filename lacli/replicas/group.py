@@ -105,9 +105,9 @@ class ReplicaGroup(EngineGroup):
 
     @property
     def times(self) -> tuple[float, float]:
-        choose_s = max(share.replica.choose_s for share in self._shares)
+        choose_s = max(share.replica.times[1] for share in self._shares)
         if len(self.replicas) == 1:
-            return self._shares[0].replica.decode_s, choose_s
+            return self._shares[0].replica.times[0], choose_s
         return self._took - choose_s, choose_s
 
     @property

@@ -127,7 +127,7 @@ class Replica(SingleEngine):
 
     def learn(self) -> None:
         """Record the time of its last part."""
-        seconds = self.decode_s + self.choose_s
+        seconds = sum(self.times)
         self._sat_out_s, self._patience = 0.0, PATIENCE
         self.speed.saw(self.rows, seconds)
         self.answer_work.parts += 1

@@ -1,0 +1,216 @@
+"""Many texts in one engine: which of them decode in the next step, and which wait for cells of the cache.
+
+Every step serves all texts that have cells: a row and its guesses for each, and beside them pieces of the prompts that
+are not decoded yet. When cells run short the youngest text is set aside: its cells go, its tokens stay, and it is
+decoded again from its tokens when there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lacli.cache import PREFILL_ROWS, EngineStep, SingleEngine
+from lacli.decode import Decoder, TextState
+from lacli.errors import SamplingError
+from lacli.modes import common_prefix
+from lacli.stats import Finish, Step
+from lacli.verify import Verifier
+
+HEADROOM = 16
+"""Cells that a text needs beyond its tokens to be given cells: fewer would soon be taken from it again."""
+
+
+MIN_AWAITED = 32
+"""Tokens of a common beginning that are worth waiting for while another text's prompt is decoded.
+
+As rows they cost 1.3 to 12 plain steps (benchmarks/step_costs.jsonl); waiting costs one or two.
+"""
+
+
+@dataclass(eq=False)
+class SharedText(TextState):
+    """A text among others.
+
+    `has_cells`: False while it waits for them. `is_prefilled`: the cache holds all of it but what the next step
+    decodes. `borrowed`: tokens at its beginning whose cells it shares with the text `lender`. `finish`: why it has
+    ended, None while it goes on.
+    """
+
+    has_cells: bool = False
+    is_prefilled: bool = False
+    borrowed: int = 0
+    lender: SharedText | None = None
+    finish: Finish | None = None
+
+
+class News(NamedTuple):
+    """What a step brought to a text. `step`: None where the text ended without one. `error`: what ended it, or None."""
+
+    text: SharedText
+    step: Step | None = None
+    error: SamplingError | None = None
+
+
+class Schedule:
+    """The texts of one engine in the order of their arrival, at most one for each of its `places`.
+
+    A place is a range of sequence ids. No call names other ids, so that no text can touch another's cells.
+    """
+
+    def __init__(self, decoder: Decoder, places: int) -> None:
+        """`decoder`: takes the steps, and decodes nothing else in the meantime."""
+        engine, size = decoder.group.engine, decoder.settings.sequences
+        assert places * size <= engine.sequences, "the context was made for fewer sequences"
+        self._decoder, self._engine = decoder, engine
+        step = EngineStep(engine)
+        ranges = (range(place * size, (place + 1) * size) for place in range(places))
+        self._free = [SingleEngine(engine, ids, step) for ids in ranges][::-1]
+        self.texts: list[SharedText] = []
+        engine.clear()
+
+    @property
+    def is_full(self) -> bool:
+        """True while every place is taken."""
+        return not self._free
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int = -1,
+        *,
+        verifier: Verifier | None = None,
+        n_keep: int | None = None,
+    ) -> SharedText:
+        """Take in a text, which decodes from the next step on that has cells for it.
+
+        `max_tokens`, `n_keep`: as `Decoder.generate` takes them. `verifier`: draws the text's tokens, None for the most
+        probable ones. Raises PromptError as `Decoder.generate` does.
+        """
+        self._decoder.check_prompt(prompt)
+        text = SharedText(
+            [*prompt],
+            self._decoder.new_mode(sampled=verifier is not None),
+            self._free.pop(),
+            verifier,
+            self._decoder.kept_by_shift(n_keep),
+            max_tokens if max_tokens >= 0 else None,
+        )
+        if verifier:
+            verifier.begin(prompt)
+        text.mode.begin(text.tokens)
+        self.texts.append(text)
+        return text
+
+    def end(self, text: SharedText, finish: Finish = "interrupt") -> None:
+        """End a text and free its cells at once; nothing happens to one that has ended."""
+        if text.finish is None:
+            text.finish = finish
+            self.texts.remove(text)
+            self._take_cells(text)
+            self._free.append(_cells(text))
+
+    def step(self) -> list[News]:
+        """Take one step of all texts that have cells; return what it brought, in the order of their arrival."""
+        news = [News(text) for text in [*self.texts] if not self._goes_on(text)]
+        self._give_cells()
+        while True:
+            ready, pieces = self._rows()
+            if not ready and not pieces:
+                return news
+            taken = self._decoder.step(ready, [_cells(text) for text in pieces])
+            if taken is not None:
+                break
+            *others, youngest = [text for text in self.texts if text.has_cells]
+            if not others:
+                # Alone it has every cell there is.
+                self.end(youngest, "length")
+                return [*news, News(youngest)]
+            self._take_cells(youngest)
+        for text in pieces:
+            _cells(text).commit_prompt()
+            text.is_prefilled = text.group.past == len(text.tokens) - 1
+        return news + [self._told(text, found) for text, found in zip(ready, taken, strict=True)]
+
+    def _told(self, text: SharedText, found: Step | SamplingError) -> News:
+        if isinstance(found, SamplingError):
+            self.end(text)
+            return News(text, error=found)
+        if found.finish:
+            self.end(text, found.finish)
+        return News(text, found)
+
+    def _goes_on(self, text: SharedText) -> bool:
+        """True unless the text is at its limit or fills the context; a full one is shifted where that was asked for.
+
+        A shift moves a cell for all its owners, but beside a text that fills the context none has a row of its own.
+        """
+        if text.remaining != 0 and (not text.is_prefilled or self._decoder.make_room(text)):
+            return True
+        self.end(text, "length")
+        return False
+
+    def _rows(self) -> tuple[list[SharedText], list[SharedText]]:
+        """The texts that take a step, and those of which pieces of prompt are prepared beside, oldest first."""
+        ready = [text for text in self.texts if text.has_cells and text.is_prefilled]
+        left = min(PREFILL_ROWS, self._engine.batch_rows - len(ready))
+        pieces = []
+        for text in self.texts:
+            missing = len(text.tokens) - 1 - text.group.past
+            if text.has_cells and not text.is_prefilled and left > 0:
+                _cells(text).prepare_prompt(text.tokens, min(missing, left))
+                left -= min(missing, left)
+                pieces.append(text)
+        return ready, pieces
+
+    def _give_cells(self) -> None:
+        """Give cells to the texts that wait, in the order of their arrival, as far as there are enough."""
+        used = sum(len(text.tokens) - text.borrowed for text in self.texts if text.has_cells)
+        for text in self.texts:
+            if text.has_cells:
+                continue
+            lender, shared, coming = self._longest_prefix(text)
+            if coming - shared >= MIN_AWAITED:
+                continue
+            needed = len(text.tokens) - shared + HEADROOM
+            if used and used + needed > self._engine.cells:
+                return
+            used += needed
+            text.has_cells = True
+            if lender:
+                _cells(text).cache.borrow(_cells(lender).cache, shared)
+                text.lender, text.borrowed = lender, shared
+            text.is_prefilled = text.group.past == len(text.tokens) - 1
+
+    def _longest_prefix(self, text: SharedText) -> tuple[SharedText | None, int, int]:
+        """The text whose cells hold the most of the beginning of `text`, and the number of those tokens.
+
+        Last the number of tokens that any text will hold once its prompt is decoded.
+        """
+        lender, shared, coming = None, 0, 0
+        for other in self.texts if self._decoder.settings.max_rollback < 0 else ():
+            if other.has_cells:
+                same = common_prefix(other.tokens, text.tokens[:-1])
+                coming = max(coming, same)
+                if min(same, other.group.past) > shared:
+                    lender, shared = other, min(same, other.group.past)
+        return lender, shared, coming
+
+    def _take_cells(self, text: SharedText) -> None:
+        """Take a text's cells away; those that it shares stay with the others."""
+        if text.has_cells:
+            heirs = sorted((each for each in self.texts if each.lender is text), key=lambda each: each.borrowed)
+            if heirs:
+                heir = heirs.pop()
+                heir.lender, heir.borrowed = text.lender, min(text.borrowed, heir.borrowed)
+                for each in heirs:
+                    each.lender = heir
+            text.group.clear()
+            text.lender, text.borrowed = None, 0
+            text.has_cells = text.is_prefilled = False
+
+
+def _cells(text: SharedText) -> SingleEngine:
+    assert isinstance(text.group, SingleEngine), "every text has a place"
+    return text.group

@@ -1,0 +1,242 @@
+"""Many texts in one engine: each gets what it gets alone, whatever the others do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lacli.auto.fixed_clock import fixed_clock_modes
+from lacli.decode import Decoder
+from lacli.engine import Floats
+from lacli.errors import SamplingError
+from lacli.schedule import Schedule, SharedText
+from lacli.settings import DecodeSettings
+from tests.fakes.decoding import fixed_clock_decoder
+from tests.fakes.engine import FakeEngine, RuleBroken
+from tests.test_decode import VOCABULARY, any_settings, ends, tokens_of
+
+PLACES = 4
+
+
+class SharedEngine(FakeEngine):
+    """Refuses calls that name all sequences: they would cut every text."""
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        if sequence == -1:
+            raise RuleBroken("a call names every text")
+        return super().remove(sequence, start, end)
+
+
+@dataclass
+class Visit:
+    """A text that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays."""
+
+    prompt: list[int]
+    limit: int
+    arrives: int
+    leaves: int | None
+    n_keep: int | None
+    text: SharedText | None = None
+    tokens: list[int] = field(default_factory=list)
+
+
+SYSTEM = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
+"""What several prompts begin with."""
+
+visits = st.lists(
+    st.builds(
+        Visit,
+        prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=25).flatmap(
+            lambda rest: st.sampled_from([rest, [*SYSTEM, *rest]])
+        ),
+        limit=st.integers(-1, 50),
+        arrives=st.integers(0, 12),
+        leaves=st.none() | st.integers(1, 20),
+        n_keep=st.none() | st.integers(0, 5),
+    ),
+    min_size=1,
+    max_size=PLACES,
+)
+MAX_STEPS = 4000
+"""Of a schedule: no mix of a few short texts takes as many unless it goes in circles."""
+
+
+def engine_of(chosen: DecodeSettings, cells: int, ends: frozenset[int] = frozenset(), rows: int = 256) -> SharedEngine:
+    return SharedEngine(cells, rows, PLACES * chosen.sequences, VOCABULARY, ends)
+
+
+def attend(schedule: Schedule, coming: list[Visit]) -> None:
+    """Let the visits come and go until all have ended."""
+    staying: list[Visit] = []
+    for now in range(MAX_STEPS):
+        for visit in [each for each in coming if each.arrives <= now]:
+            visit.text = schedule.add(visit.prompt, visit.limit, n_keep=visit.n_keep)
+            coming.remove(visit)
+            staying.append(visit)
+        if not coming and not schedule.texts:
+            return
+        news = {each.text: each.step for each in schedule.step()}
+        for visit in staying:
+            assert visit.text
+            if step := news.get(visit.text):
+                visit.tokens += step.tokens
+            if visit.leaves is not None and now - visit.arrives >= visit.leaves:
+                schedule.end(visit.text)
+    raise AssertionError("the texts do not end")
+
+
+def alone(visit: Visit, cells: int, ends: frozenset[int]) -> list[int]:
+    """What plain decoding gives the text with the whole cache for itself."""
+    plain = DecodeSettings(mode="plain")
+    decoder = fixed_clock_decoder(FakeEngine(cells, 256, 1, VOCABULARY, ends), plain)
+    # A context that is shifted has no end.
+    limit = visit.limit if visit.limit >= 0 or visit.n_keep is None else 100
+    return tokens_of(list(decoder.generate(visit.prompt, limit, n_keep=visit.n_keep)))
+
+
+@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256))
+@settings(max_examples=200, deadline=None)
+def test_every_text_gets_what_it_gets_alone(
+    chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int
+) -> None:
+    chosen = DecodeSettings(**{**vars(chosen), "ordered": False, "min_outputs": 1})
+    for visit in coming:
+        if visit.n_keep is not None and visit.limit < 0:
+            visit.limit = 60
+    engine = engine_of(chosen, cells, ends, rows)
+    schedule = Schedule(Decoder(engine, chosen, make_mode=fixed_clock_modes), PLACES)
+    attend(schedule, [*coming])
+    for visit in coming:
+        expected = alone(visit, cells, ends)
+        if visit.leaves is None:
+            assert visit.tokens == expected
+        else:
+            assert visit.tokens == expected[: len(visit.tokens)]
+    assert not engine._cells, "all cells are free again"
+
+
+PLAIN = DecodeSettings(mode="plain")
+LONG = [*SYSTEM, *SYSTEM, *SYSTEM]
+"""A beginning that is worth waiting for."""
+
+
+def plain_schedule(cells: int, rows: int = 256) -> tuple[Schedule, SharedEngine]:
+    engine = engine_of(PLAIN, cells, rows=rows)
+    return Schedule(Decoder(engine, PLAIN), PLACES), engine
+
+
+def test_texts_that_begin_alike_share_cells() -> None:
+    schedule, engine = plain_schedule(2 * len(LONG))
+    texts = [schedule.add([*LONG, end], 5) for end in (1, 2, 3)]
+    while schedule.texts:
+        schedule.step()
+        # The second and the third wait for the first one's prompt, and are decoded from where it ends.
+        assert len(engine._cells) <= len(LONG) + 3 * 6
+    assert [len(text.tokens) for text in texts] == [len(LONG) + 6] * 3
+    assert engine.calls == 1 + 5
+
+
+def test_a_text_that_lent_cells_may_end_first() -> None:
+    schedule, engine = plain_schedule(4 * len(LONG))
+    first = schedule.add([*LONG, 1], 30)
+    schedule.step()
+    second = schedule.add([*LONG, 2, 2, 2, 2], 30)
+    schedule.step()
+    third, heir = (schedule.add([*LONG, 2, 2, 2, end], 30) for end in (3, 4))
+    schedule.step()
+    assert [text.borrowed for text in schedule.texts] == [0, len(LONG), len(LONG) + 3, len(LONG) + 3]
+    schedule.end(second)
+    assert third.lender is heir and third.borrowed == len(LONG) + 3
+    assert heir.lender is first and heir.borrowed == len(LONG)
+    schedule.end(first)
+    assert heir.lender is None and not heir.borrowed
+    while schedule.texts:
+        schedule.step()
+    assert not engine._cells
+
+
+def test_a_full_context_is_shifted_without_those_who_share_its_cells() -> None:
+    schedule, engine = plain_schedule(len(LONG) + 40)
+    shifted = schedule.add([*LONG, 1], 90, n_keep=4)
+    schedule.step()
+    other = schedule.add([*LONG, 2], 20)
+    beside = Visit([*LONG, 2], 20, 0, None, None)
+    while schedule.texts:
+        for news in schedule.step():
+            if news.text is other and news.step:
+                beside.tokens += news.step.tokens
+    assert shifted.finish == "length" and other.finish == "length"
+    assert beside.tokens == alone(beside, engine.cells, frozenset())
+
+
+def test_a_long_text_that_waits_is_not_overtaken() -> None:
+    schedule, _ = plain_schedule(60)
+    running = schedule.add([1] * 30, 8)
+    schedule.step()
+    waiting, later = schedule.add([2] * 40, 8), schedule.add([3], 8)
+    ended = []
+    while schedule.texts:
+        ended += [news.text for news in schedule.step() if news.text.finish]
+    assert ended == [running, waiting, later]
+
+
+def test_a_late_text_gets_its_first_token_before_the_others_end() -> None:
+    schedule, _ = plain_schedule(256)
+    for prompt in ([1], [2]):
+        schedule.add(prompt, 40)
+    schedule.step()
+    late = schedule.add([3] * 100, 5)
+    steps = 0
+    while late.finish is None:
+        schedule.step()
+        steps += 1
+    assert len(schedule.texts) == 2 and steps == 6
+
+
+class Stuck:
+    """A verifier that has nothing to choose from after `tokens`."""
+
+    def __init__(self, tokens: int) -> None:
+        self.left = tokens
+
+    def begin(self, text: object) -> None:
+        """Nothing is remembered."""
+
+    def choose(self, logits: Floats, guesses: object) -> int:
+        if not self.left:
+            raise SamplingError("nothing is left", "try another grammar")
+        self.left -= 1
+        return int(logits.argmax())
+
+
+@given(any_settings, st.integers(0, 5))
+@settings(max_examples=30, deadline=None)
+def test_a_text_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int) -> None:
+    chosen = DecodeSettings(**{**vars(chosen), "ordered": False, "min_outputs": 1})
+    engine = engine_of(chosen, 200)
+    schedule = Schedule(Decoder(engine, chosen, make_mode=fixed_clock_modes), PLACES)
+    stuck, other = schedule.add([1, 2], 20, verifier=Stuck(tokens)), Visit([3, 4], 20, 0, None, None)
+    other.text = schedule.add(other.prompt, other.limit)
+    errors: list[SamplingError] = []
+    found: list[int] = []
+    while schedule.texts:
+        for news in schedule.step():
+            errors += [news.error] if news.error else []
+            tokens_found = news.step.tokens if news.step else ()
+            (found if news.text is stuck else other.tokens).extend(tokens_found)
+    assert len(errors) == 1 and str(errors[0]).startswith("nothing is left")
+    assert found == alone(Visit([1, 2], tokens, 0, None, None), 200, frozenset())
+    assert other.tokens == alone(other, 200, frozenset())
+
+
+def test_the_steps_of_several_texts_are_single_calls() -> None:
+    schedule, engine = plain_schedule(256)
+    for prompt in ([1], [2, 3], [4, 5, 6]):
+        schedule.add(prompt, 10)
+    steps = 0
+    while schedule.texts:
+        schedule.step()
+        steps += 1
+    assert engine.calls == steps == 11
