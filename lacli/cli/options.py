@@ -251,7 +251,7 @@ FlashAttention = Annotated[
     setting(
         *spellings("flash_attention"),
         parser=switch,
-        metavar="<on|off|auto>",
+        metavar="[on|off|auto]",
         autocompletion=lambda: list(SAID),
         help="Flash attention.",
         rich_help_panel=MODEL,

@@ -122,6 +122,31 @@ def test_every_variable_sets_what_its_flag_sets_and_the_first_that_is_not_empty_
         assert parsed(command, parameter, [], {ours: "", theirs: other}) == by_other
 
 
+LEFT_OUT = [
+    (["-fa"], "flash_attention", "on"),
+    (["-fa", "-t", "1"], "flash_attention", "on"),
+    (["-fa", "m.gguf"], "flash_attention", "on"),
+    (["--flash-attn", "-q"], "flash_attention", "on"),
+    (["-fa", "off", "m.gguf"], "flash_attention", "off"),
+    (["-fa", "auto"], "flash_attention", "auto"),
+    (["-fa=off"], "flash_attention", "off"),
+    (["-fa", "-1"], "flash_attention", "auto"),
+    (["m.gguf", "-fa", "on,off"], "flash_attention", "on,off"),
+]
+"""Arguments of `lacli run`, or of bench where there are several values, a parameter and its value."""
+
+
+@pytest.mark.parametrize(("arguments", "name", "value"), LEFT_OUT, ids=str)
+def test_a_value_that_may_be_left_out_is_the_next_word_only_where_that_can_be_one(
+    arguments: list[str], name: str, value: str
+) -> None:
+    command = "bench" if "," in value else "run"
+    with patch.dict(os.environ, CLEAN, clear=True):
+        found = COMMANDS[command].make_context(command, [*arguments]).params
+    assert found[name] == value
+    assert ("m.gguf" in found.values()) == ("m.gguf" in arguments)
+
+
 THEIR_WORDS = {
     "THREADS": {"-1": "0"},
     "FLASH_ATTN": {
