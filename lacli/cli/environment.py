@@ -76,7 +76,10 @@ class Bare(NamedTuple):
     words: frozenset[str]
 
 
-BARE = dict.fromkeys(spellings("flash_attention"), Bare("on", frozenset().union(*SAID.values())))
+BARE = {
+    "--stats": Bare("short", frozenset(("short", "full"))),
+    **dict.fromkeys(spellings("flash_attention"), Bare("on", frozenset().union(*SAID.values()))),
+}
 """Options whose value may be left out, where it is not joined by `=`; a bare -fa is llama.cpp's older spelling."""
 
 
@@ -129,6 +132,17 @@ def threads(value: str) -> int:
         return 0 if int(value) == -1 else int(value)
     except ValueError:
         raise typer.BadParameter(f"{value!r} is not a number") from None
+
+
+def detail(value: str) -> str:
+    """Read how much --stats prints: a word, or yes or no as it was before there were two."""
+    if value.strip().lower() in ("", *SAID["off"]):
+        return ""
+    if value == "full":
+        return value
+    if value == "short" or value.strip().lower() in SAID["on"]:
+        return "short"
+    raise typer.BadParameter(f"{value!r} is neither 'short' nor 'full'")
 
 
 def switch(value: str) -> str:

@@ -38,6 +38,7 @@ PAIRS = list({(str(each.opts), each.metavar, str(each.default)): (name, each) fo
 SAMPLES = {
     "--chat-template-kwargs": ('{"a": 1}', '{"a": 2}'),
     "--flash-attn": ("on", "off"),
+    "--stats": ("full", "short"),
     "--cache-type-k": ("q8_0", "q4_0"),
     "--cache-type-v": ("bf16", "f32"),
     "--preset": ("code", "13b"),
@@ -123,10 +124,19 @@ def test_every_variable_sets_what_its_flag_sets_and_the_first_that_is_not_empty_
 
 
 LEFT_OUT = [
+    ([], "stats", ""),
+    (["--stats"], "stats", "short"),
+    (["--stats", "-p", "x"], "stats", "short"),
+    (["--stats", "m.gguf"], "stats", "short"),
+    (["--stats", "full"], "stats", "full"),
+    (["--stats", "short", "m.gguf"], "stats", "short"),
+    (["--stats=full", "m.gguf"], "stats", "full"),
+    (["--stats=off"], "stats", ""),
+    (["-p", "--stats"], "stats", ""),
     (["-fa"], "flash_attention", "on"),
     (["-fa", "-t", "1"], "flash_attention", "on"),
     (["-fa", "m.gguf"], "flash_attention", "on"),
-    (["--flash-attn", "-q"], "flash_attention", "on"),
+    (["--flash-attn", "--stats"], "flash_attention", "on"),
     (["-fa", "off", "m.gguf"], "flash_attention", "off"),
     (["-fa", "auto"], "flash_attention", "auto"),
     (["-fa=off"], "flash_attention", "off"),
@@ -145,6 +155,13 @@ def test_a_value_that_may_be_left_out_is_the_next_word_only_where_that_can_be_on
         found = COMMANDS[command].make_context(command, [*arguments]).params
     assert found[name] == value
     assert ("m.gguf" in found.values()) == ("m.gguf" in arguments)
+
+
+@pytest.mark.parametrize(("said", "value"), [("1", "short"), ("yes", "short"), ("full", "full"), ("0", ""), ("no", "")])
+def test_the_variable_of_stats_takes_yes_and_no_beside_its_words(said: str, value: str) -> None:
+    stats = next(each for each in COMMANDS["chat"].params if each.name == "stats")
+    assert parsed("chat", stats, [], {"LACLI_STATS": said}) == value
+    assert "--stats: 'most' is neither 'short' nor 'full'" in refused("run", "-p", "hi", "--stats=most")
 
 
 THEIR_WORDS = {
