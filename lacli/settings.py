@@ -105,6 +105,7 @@ WindowInit = Literal["prompt", "random", "pool"]
 WindowShift = Literal["once", "refill"]
 
 Switch = Literal["on", "off", "auto"]
+Detail = Literal["", "short", "full"]
 
 MODES: tuple[ModeName, ...] = ("plain", "jacobi", "lookup", "lookahead", "auto")
 

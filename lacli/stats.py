@@ -129,7 +129,8 @@ class RunStatistics:
     origin. `batches`: steps by rows. `planned`: the steps of several rows that a mode had a plan for. `times`: of plain
     steps and others; a plain one has no guesses and at most `plain_rows` rows. `reused_tokens`: those of the prompt
     that were in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from the call to the first
-    accepted token, seconds.
+    accepted token, seconds. `threads`: of this process that decode; 0 where GPUs or other processes do. `core_s`,
+    `core_wanted_s`: processor seconds of the steps behind the first, and those of threads that never wait for a core.
     """
 
     prompt_tokens: int = 0
@@ -152,6 +153,9 @@ class RunStatistics:
     planned: Planned = field(default_factory=Planned)
     times: StepTimes = field(default_factory=StepTimes)
     plain_rows: int = 1
+    threads: int = 0
+    core_s: float = 0.0
+    core_wanted_s: float = 0.0
 
     def add(self, step: Step, read: int | None = None) -> None:
         """Count one more step; its first `read` tokens (None: all) belong to the answer."""
@@ -173,6 +177,16 @@ class RunStatistics:
         self.cache_s += step.cache_s
         self.python_s += step.python_s
         self.lengths[len(origins)] += 1
+
+    def add_core_time(self, step: Step, seconds: float) -> None:
+        """Count a step's processor seconds, beside those of threads that all compute or spin while it decodes."""
+        self.core_s += seconds
+        self.core_wanted_s += step.seconds + (self.threads - 1) * step.decode_s
+
+    @property
+    def core_share(self) -> float:
+        """Part of the time in which the threads had a core; 1 where that is not known."""
+        return min(self.core_s / self.core_wanted_s, 1.0) if self.core_wanted_s else 1.0
 
     @property
     def origins(self) -> list[Origin]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,9 +30,11 @@ from lacli.errors import (
 )
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.session.comparison import assess, verdict
+from lacli.session.generation import Answer
 from lacli.session.report import Explanation, as_lines, watching
 from lacli.session.session import Session
-from lacli.settings import Switch
+from lacli.settings import Detail, Switch
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
@@ -71,7 +73,7 @@ class ChatPlan:
     learns: bool = True
     color: Switch = "auto"
     status: bool = True
-    stats: bool = False
+    stats: Detail = ""
     explain: bool = False
     context_shift: bool = False
     commands: bool = False
@@ -140,7 +142,8 @@ class Repl:
 
     `plan`: its `stats`, `explain` and `commands` are read. `interactive`: a user types, so that Ctrl-C stops an answer
     and not the program, and lines that begin with a slash are commands. `failed`: something went wrong. `leaving`:
-    Ctrl-C was the last key; `told`: the note on lines that only look like commands was given.
+    Ctrl-C was the last key; `told`: the note on lines that only look like commands was given. `judged`: an answer, and
+    the verdict on it as `status_line` takes it.
     """
 
     chat: Chat
@@ -152,6 +155,7 @@ class Repl:
     failed: bool = False
     leaving: bool = False
     told: bool = False
+    judged: tuple[Answer | None, Sequence[str]] = (None, ())
 
     def run(self, lines: Lines, first: str = "") -> None:
         """Go on until the lines end or a command ends the chat. `first`: a message to begin with.
@@ -186,7 +190,9 @@ class Repl:
             return None
         chat, last = self.chat, self.chat.last
         speed, gain = (last.statistics.tokens_per_second, last.tokens_per_step) if last else (None, None)
-        return status_line(speed, gain, chat.used, chat.cells, chat.settings.decode_settings.mode, width)
+        judged, verdicts = self.judged
+        told = verdicts if last and judged is last else ()
+        return status_line(speed, gain, chat.used, chat.cells, chat.settings.decode_settings.mode, width, told)
 
     def _next(self, lines: Lines) -> bool:
         """Read a line and do what it says; True if the chat ends with it."""
@@ -280,9 +286,14 @@ class Repl:
             # They are about the answer, and so said also where notes are not wanted.
             self.screen.say(f"lacli: {note}")
         if answered and self.chat.last:
+            mode = self.chat.settings.decode_settings.mode
+            found = assess(self.chat.last.statistics, mode)
+            told = [verdict(found, mode, in_short=short) for short in (False, True)] if found else []
+            self.judged = self.chat.last, told
             self.screen.legend(self.chat.last.statistics.accepted_from)
             if self.plan.stats:
-                self.screen.report(as_lines(self.chat.session, self.chat.last))
+                lines = as_lines(self.chat.session, self.chat.last, detail=self.plan.stats, width=self.screen.width)
+                self.screen.say(lines)
         if self.interactive:
             self.screen.gap()
 
@@ -300,18 +311,33 @@ class Repl:
             self.screen.say(f"lacli: {loss}")
 
 
-def status_line(tokens_per_second: float | None, S: float | None, used: int, cells: int, mode: str, width: int) -> str:
+def status_line(
+    tokens_per_second: float | None,
+    S: float | None,
+    used: int,
+    cells: int,
+    mode: str,
+    width: int,
+    verdicts: Sequence[str] = (),
+) -> str:
     """One line of at most `width` columns; where they are few, what matters most stays.
 
     tokens_per_second and S (tokens a step) are the last answer's, None before the first one. used and cells: tokens.
+    `verdicts`: on the last answer, the longest first; one with a number begins with the mode.
     """
     percent = f"{100 * used // max(cells, 1)}%"
     digits = 0 if tokens_per_second is None or tokens_per_second >= 10 else 1
     speed = [] if tokens_per_second is None else [f"{tokens_per_second:,.{digits}f} tokens/s"]
     gain = [] if S is None else [f"S {S:.1f}"]
     context = f"context {percent}"
+    whole = f"context {used:,} of {cells:,} ({percent})"
     forms = (
-        [mode, *speed, *gain, f"context {used:,} of {cells:,} ({percent})"],
+        *(
+            [*([] if verdict.startswith(f"{mode}:") else [mode]), verdict, *speed, *gain, room]
+            for verdict in verdicts
+            for room in (whole, context)
+        ),
+        [mode, *speed, *gain, whole],
         [mode, *speed, *gain, context],
         [*speed, *gain, context],
         [*gain, context],

@@ -99,7 +99,7 @@ def chat(
     store: options.Store = False,
     learn: options.Learn = True,
     show_accepted: options.ShowAccepted = False,
-    stats: options.Stats = False,
+    stats: options.Stats = "",
     explain: options.Explain = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,

@@ -247,7 +247,7 @@ def check_threads(threads: int) -> Finding:
     facts["load"] = round(load, 2)
     free = max(1, logical - math.floor(load))
     if free < threads:
-        words += f"; other programs use about {load:.1f} of {logical} cores now, and one slow thread slows all"
+        words += f"; in the last minute programs asked for {load:.1f} of {logical} cores, and one slow thread slows all"
         return Finding("better", words, facts, [f"-t {free} while they run"])
     return Finding("fine", f"{words}; load {load:.1f}", facts)
 
@@ -323,7 +323,9 @@ def check_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> Fin
 
 
 def check_answers(threads: int) -> Finding:
-    """The demo model answers, and lookahead gives the text of plain decoding."""
+    """The demo model answers, and lookahead gives plain decoding's text; on a busy machine its speeds say nothing."""
+    from lacli.session.comparison import busy
+
     load_library()
     try:
         plain, lookahead = (demo_answer(mode, threads) for mode in ("plain", "lookahead"))
@@ -340,6 +342,9 @@ def check_answers(threads: int) -> Finding:
         return Finding(
             "better", f"{words}; their texts differ", facts, ["lacli check says whether rounding is the reason"]
         )
+    if held_up := busy(plain.statistics) or busy(lookahead.statistics):
+        words += f", the same text; but {held_up.why} ({held_up.numbers}), so these speeds say nothing"
+        return Finding("better", words, facts, [held_up.todo])
     slower = " (so small a model gains nothing; lacli cost MODEL tells for yours)" if speeds[1] < speeds[0] else ""
     return Finding("fine", f"{words}, the same text{slower}", facts)
 

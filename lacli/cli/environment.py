@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import typer
 from typer.core import TyperCommand
 
 from lacli.errors import UsageError
-from lacli.settings import OURS, THEIRS
+from lacli.settings import OURS, THEIRS, spellings
 
 DEBUG = "LACLI_DEBUG"
 """Shows tracebacks; `main.py` reads it, and it belongs to no option."""
@@ -69,8 +69,37 @@ class Parameter(Protocol):
     envvar: Any
 
 
+class Bare(NamedTuple):
+    """What an option means without a value, and the words of which the next argument is its value."""
+
+    value: str
+    words: frozenset[str]
+
+
+BARE = {
+    "--stats": Bare("short", frozenset(("short", "full"))),
+    **dict.fromkeys(spellings("flash_attention"), Bare("on", frozenset().union(*SAID.values()))),
+}
+"""Options whose value may be left out, where it is not joined by `=`; a bare -fa is llama.cpp's older spelling."""
+
+
 class Command(TyperCommand):
     """A command whose usage errors name the variables that set the options they speak of."""
+
+    def make_parser(self, ctx: Any) -> Any:
+        """Typer's parser, which takes the options of BARE without a value too, as Click's flag_value did."""
+        parser: Any = super().make_parser(ctx)
+        match = parser._match_long_opt
+
+        def match_long_option(option: str, value: str | None, state: Any) -> None:
+            bare = BARE.get(option)
+            # Of some options several values can be given, joined by commas.
+            if bare and value is None and not (state.rargs and bare.words.issuperset(state.rargs[0].split(","))):
+                value = bare.value
+            match(option, value, state)
+
+        parser._match_long_opt = match_long_option
+        return parser
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -103,6 +132,17 @@ def threads(value: str) -> int:
         return 0 if int(value) == -1 else int(value)
     except ValueError:
         raise typer.BadParameter(f"{value!r} is not a number") from None
+
+
+def detail(value: str) -> str:
+    """Read how much --stats prints: a word, or yes or no as it was before there were two."""
+    if value.strip().lower() in ("", *SAID["off"]):
+        return ""
+    if value == "full":
+        return value
+    if value == "short" or value.strip().lower() in SAID["on"]:
+        return "short"
+    raise typer.BadParameter(f"{value!r} is neither 'short' nor 'full'")
 
 
 def switch(value: str) -> str:

@@ -15,6 +15,7 @@ import typer
 from lacli import settings
 from lacli.cli.environment import (
     SAID,
+    detail,
     setting,
     switch,
     threads,
@@ -251,7 +252,7 @@ FlashAttention = Annotated[
     setting(
         *spellings("flash_attention"),
         parser=switch,
-        metavar="<on|off|auto>",
+        metavar="[on|off|auto]",
         autocompletion=lambda: list(SAID),
         help="Flash attention.",
         rich_help_panel=MODEL,
@@ -336,7 +337,12 @@ ShowAccepted = Annotated[
     setting("--show-accepted", rich_help_panel=OUTPUT,
             help="Colour the tokens that were accepted in parallel, by where they were guessed (on a terminal)."),
 ]  # fmt: skip
-Stats = Annotated[bool, setting("--stats", help="Print what the answer cost, on stderr.", rich_help_panel=OUTPUT)]
+Stats = Annotated[
+    settings.Detail,
+    setting("--stats", parser=detail, metavar="[short|full]", autocompletion=lambda: ["short", "full"],
+            show_default=False, rich_help_panel=OUTPUT,
+            help="Print what the answer cost, on stderr; full adds histograms and what lies behind the numbers."),
+]  # fmt: skip
 Explain = Annotated[
     bool,
     setting("--explain", rich_help_panel=OUTPUT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,15 +17,18 @@ from lacli.cli.options import PromptOptions
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.settings import DecodeSettings
+from lacli.settings import DecodeSettings, Detail
 
 if TYPE_CHECKING:
-    from lacli.session.generation import Generation
+    from lacli.session.generation import Answer, Generation
     from lacli.session.session import Session
     from lacli.terminal.screen import Screen
 
 LAST_TOKENS = 16
 """Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
+
+SLOW_S = 10.0
+"""Seconds of an answer from which a busy machine is named: attention wanders after ten (Nielsen, 1993)."""
 
 History = Annotated[bool, setting("--history/--no-history", hidden=True)]
 """Of the chat that a run without a prompt is."""
@@ -50,7 +53,7 @@ def run(
     store: options.Store = False,
     learn: options.Learn = True,
     show_accepted: options.ShowAccepted = False,
-    stats: options.Stats = False,
+    stats: options.Stats = "",
     explain: options.Explain = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -131,7 +134,7 @@ class Output:
     """How the answer is shown: as it comes or as JSON, with numbers, with llama.cpp's log, with a line a step."""
 
     json: bool = False
-    stats: bool = False
+    stats: Detail = ""
     verbose: bool = False
     explain: bool = False
 
@@ -217,9 +220,8 @@ def _answer(session: Session, prompt: list[int], question: Question, output: Out
         explanation.end()
         _tell_losses(session, screen)
     if stopped:
-        if output.json:
-            with without_ctrl_c():
-                _print_object(session, generation, screen)
+        with without_ctrl_c():
+            _tell_cost(session, generation.answer(), output, screen)
         raise Interrupted("")
     return generation
 
@@ -244,19 +246,8 @@ def _stream(generation: Generation, output: Output, screen: Screen, *, begun: st
             screen.write(pieces)
 
 
-def _print_object(session: Session, generation: Generation, screen: Screen) -> None:
-    """Print the answer so far as one JSON object."""
-    from json import dumps
-
-    from lacli.session.report import as_json
-
-    screen.line(dumps(as_json(session, generation.answer()), ensure_ascii=False))
-
-
 def _conclude(session: Session, generation: Generation, question: Question, output: Output, screen: Screen) -> None:
     """Say why and how the answer ended, and what it cost if asked."""
-    from lacli.session.report import as_lines
-
     answer = generation.answer()
     if not output.json:
         screen.legend(answer.statistics.accepted_from)
@@ -264,7 +255,28 @@ def _conclude(session: Session, generation: Generation, question: Question, outp
         screen.note(
             f"the context of {session.engine.cells} tokens is full and the answer ends here; -c makes it larger"
         )
+    _tell_cost(session, answer, output, screen, session.time_plain_steps)
+
+
+def _tell_cost(
+    session: Session,
+    answer: Answer,
+    output: Output,
+    screen: Screen,
+    timed: Callable[[], Sequence[float]] = tuple,
+) -> None:
+    """Print the JSON object and the report if asked; without one, say that a busy machine made the answer slow.
+
+    `timed`: as `compare` takes it.
+    """
+    from json import dumps
+
+    from lacli.session.comparison import busy, verdict
+    from lacli.session.report import as_json, as_lines
+
     if output.json:
-        _print_object(session, generation, screen)
+        screen.line(dumps(as_json(session, answer), ensure_ascii=False))
     if output.stats:
-        screen.report(as_lines(session, answer, session.time_plain_steps))
+        screen.say(as_lines(session, answer, timed, detail=output.stats, width=screen.width))
+    elif answer.statistics.predicted_s > SLOW_S and (found := busy(answer.statistics)):
+        screen.note(verdict(found, session.settings.mode))

@@ -28,6 +28,15 @@ HELD_UP = 2.0
 The dearest rows known, two of a mixture of experts, cost 3 plain steps; the bound for two rows is 6.
 """
 
+MIN_CORE_SHARE = 0.8
+"""Part of the time in which the threads had a core, from which a machine is calm.
+
+The demo model on two cores, with one thread and with two: 0.98 to 1 on a calm machine, 0.25 to 0.70 beside other work.
+"""
+
+MIN_CORE_S = 0.1
+"""Processor seconds of a thread from which its share is known: Linux counts running ones by ticks of 1 to 10 ms."""
+
 
 class Comparison(NamedTuple):
     """What the guesses of an answer cost and brought, in the time of plain steps.
@@ -62,26 +71,54 @@ class Comparison(NamedTuple):
         return self.plain_total_s / (self.plain_total_s - self.gained_s)
 
 
-def compare(run: RunStatistics, timed: Callable[[], Sequence[float]] = tuple) -> Comparison | str:
-    """Compare an answer with its own plain steps, or return in words why that would say nothing.
+class NotCompared(NamedTuple):
+    """Why an answer is not compared, what to do about it ("" for nothing), and the numbers behind that."""
+
+    why: str
+    todo: str
+    numbers: str
+
+
+def compare(run: RunStatistics, timed: Callable[[], Sequence[float]] = tuple) -> Comparison | NotCompared:
+    """Compare an answer with its own plain steps, or say why that would say nothing.
 
     `timed`: gives the seconds of plain steps behind the answer, asked where it has too few of its own.
     """
     times = run.times
     if run.steps < MIN_STEPS:
-        return f"too short to compare: {counted(run.steps, 'step')}, and the first one is unlike the others"
+        return NotCompared("too short to compare", "", f"{counted(run.steps, 'step')}, {MIN_STEPS} are needed")
+    if found := busy(run):
+        return found
     is_own = len(times.plain) >= MIN_STEPS
     plain = times.plain if is_own else timed()
     if len(plain) < MIN_STEPS:
-        return f"not compared: {counted(len(times.plain), 'plain step')} in this answer, {MIN_STEPS} are needed"
+        numbers = f"{counted(len(times.plain), 'plain step')} in the answer, {MIN_STEPS} are needed"
+        return NotCompared("too few plain steps to compare", "lacli bench tells more", numbers)
     plain_s = median(plain)
-    if trouble := _uneven(plain, times.plain or plain):
-        return f"not compared: {trouble}, too unlike each other"
-    if trouble := _held_up(times, plain_s):
-        return f"not compared: {trouble}, as on a busy machine"
+    if numbers := _uneven(plain, times.plain or plain):
+        return NotCompared("its steps were too uneven to compare", "lacli bench tells more", numbers)
+    if numbers := _held_up(times, plain_s):
+        return NotCompared("something held a step up", "ask again", numbers)
     extra_s = max(times.others_s - times.others * plain_s + times.mode_s, 0.0)
     held_up_s = sum(times.plain) - len(times.plain) * plain_s
     return Comparison(run.tokens, plain_s, len(plain), is_own, extra_s, times.saved * plain_s, held_up_s)
+
+
+def assess(
+    run: RunStatistics, mode: str, timed: Callable[[], Sequence[float]] = tuple
+) -> Comparison | NotCompared | None:
+    """What there is to say of an answer in `mode`: the comparison, or of plain decoding only that others held it up."""
+    return busy(run) if mode == "plain" else compare(run, timed)
+
+
+def busy(run: RunStatistics) -> NotCompared | None:
+    """What to do about other programs that kept the answer's threads waiting; None on a calm machine."""
+    if run.core_wanted_s < MIN_CORE_S * run.threads or run.core_share >= MIN_CORE_SHARE:
+        return None
+    free = max(int(run.core_share * run.threads), 1)
+    todo = f"try -t {free}" if free < run.threads else "ask again when it is calm"
+    numbers = f"{counted(run.threads, 'thread')} had a core {run.core_share:.0%} of the time"
+    return NotCompared("the machine was busy", todo, numbers)
 
 
 def _uneven(plain: Sequence[float], own: Sequence[float]) -> str:
@@ -104,25 +141,28 @@ def _held_up(times: StepTimes, plain_s: float) -> str:
     return ""
 
 
-def as_told(compared: Comparison | str, mode: str) -> list[tuple[str, str]]:
-    """Lines of a report, with their subjects: whether the guesses paid, or why that is not said."""
-    if isinstance(compared, str):
-        return [("plain", compared)]
+def verdict(compared: Comparison | NotCompared, mode: str, *, in_short: bool = False) -> str:
+    """Say in one line how fast an answer was beside plain decoding, or why that is not said; `in_short`: no advice."""
+    if isinstance(compared, NotCompared):
+        return compared.why if in_short or not compared.todo else f"{compared.why}: {compared.todo}"
+    factor = f"{mode}: {compared.ratio:.{1 if compared.ratio >= 0.1 else 2}f}x plain here"
+    if in_short or mode == "auto" or compared.ratio > 1 - MAX_ERROR:
+        return factor
+    return f"{factor}, try --mode plain{'' if mode == 'lookup' else ' or a smaller -W'}"
+
+
+def account(compared: Comparison | NotCompared, mode: str) -> list[tuple[str, str]]:
+    """The numbers behind a verdict: lines of a report, with their subjects."""
+    if isinstance(compared, NotCompared):
+        return [("why", compared.numbers)]
     where = "in the answer" if compared.is_own else "behind it"
     plain_ms, total_ms = compared.plain_s * 1e3, compared.plain_total_s * 1e3
     steps = f"{counted(compared.tokens, 'step')} of {plain_ms:.2f} ms (median of {compared.plain_steps} {where})"
-    lines = [("plain", f"{steps} take {total_ms:.1f} ms:"), ("", _speed(compared.ratio, mode))]
+    lines = [("plain", f"{steps} take {total_ms:.1f} ms")]
     if compared.held_up_s > MAX_ERROR * compared.plain_total_s:
         lines.append(("", f"(without {compared.held_up_s * 1e3:.1f} ms that held up plain steps in the answer)"))
     if mode != "auto":
         return lines
-    took = f"{compared.extra_s * 1e3:.2f} ms beyond plain steps"
+    took = f"guesses took {compared.extra_s * 1e3:.2f} ms beyond plain steps"
     gained = f"{abs(compared.gained_s) * 1e3:.2f} ms {'gained' if compared.gained_s >= 0 else 'lost'}"
-    return [("gain", f"guesses took {took} and saved {compared.saved_s * 1e3:.2f} ms:"), ("", gained), *lines]
-
-
-def _speed(ratio: float, mode: str) -> str:
-    if ratio >= 1 or mode == "auto":
-        return f"{mode} was {ratio:.2f} times as fast"
-    smaller = "" if mode == "lookup" else ", or a smaller -W"
-    return f"they would be {1 / ratio:.2f} times as fast as {mode}. Try --mode plain{smaller}."
+    return [("gain", f"{took} and saved {compared.saved_s * 1e3:.2f} ms: {gained}"), *lines]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, process_time
 from weakref import WeakSet
 
 from lacli.decode import Decoder
@@ -61,13 +61,14 @@ class Generation(Closing):
         reuse: bool = False,
         n_keep: int | None = None,
         watch: Callable[[Step, str], None] | None = None,
+        threads: int = 0,
         alone: Callable[[], AbstractContextManager[Decoder | None]] = nullcontext,
     ) -> None:
         """`max_tokens`: of the answer, -1 for no limit. `controls`: as `TextStream` takes them.
 
         `reuse`, `n_keep`: `reuse` and `keep` of `Decoder.generate`. `watch`: gets every step with the text of its
-        tokens. `alone`: entered while the decoder is in use; gives the decoder that has taken its place, or None, and
-        raises LacliError where something else uses it.
+        tokens. `threads`: as `RunStatistics` has them. `alone`: entered while the decoder is in use; gives the decoder
+        that has taken its place, or None, and raises LacliError where something else uses it.
         """
         self._decoder, self._alone = decoder, alone
         self._begun = False
@@ -82,7 +83,9 @@ class Generation(Closing):
         self._tokens: list[int] = []
         self._finish: Finish = "interrupt"
         self._behind_stop = 0
-        self.statistics = RunStatistics(prompt_tokens=len(prompt), plain_rows=decoder.settings.min_outputs)
+        self.statistics = RunStatistics(
+            prompt_tokens=len(prompt), plain_rows=decoder.settings.min_outputs, threads=threads
+        )
 
     def __iter__(self) -> Iterator[Piece]:
         if self._begun:
@@ -117,15 +120,19 @@ class Generation(Closing):
             self._decoder = decoder or self._decoder
             begin = perf_counter()
             steps = self._decoder.generate(self._prompt, self._max_tokens, reuse=self._reuse, n_keep=self._n_keep)
+            core_s = process_time()
             try:
                 for step in steps:
                     if not self.statistics.steps:
                         self.statistics.reused_tokens = self._decoder.reused
                         self.statistics.prompt_s = self._decoder.prompt_s
                         self.statistics.first_token_s = perf_counter() - begin
+                    elif self.statistics.threads:
+                        self.statistics.add_core_time(step, process_time() - core_s)
                     yield from self._take(step)
                     if self._stream.stopped:
                         return
+                    core_s = process_time()
                 if self._finish == "interrupt":
                     # No step said why: the limit is 0, or not one more row finds a cell.
                     self._finish = "length"

@@ -8,16 +8,38 @@ from typing import Any
 
 from lacli.engine import EngineGroup
 from lacli.llamacpp.sampling import DEFAULT, SamplingSettings, flag
-from lacli.session.comparison import Comparison, as_told, compare
+from lacli.session.comparison import Comparison, account, assess, verdict
 from lacli.session.generation import Answer
 from lacli.session.session import Session
-from lacli.settings import SOURCES, DecodeSettings
-from lacli.stats import Plan, ReplicaWork, RunStatistics, Step
+from lacli.settings import SOURCES, DecodeSettings, Detail
+from lacli.stats import Finish, Plan, ReplicaWork, RunStatistics, Step
 from lacli.terminal.charts import histogram
 from lacli.text.format import counted
+from lacli.tree import Origin
 
 SHOWN_CHARACTERS = 48
 """Characters of a step's text that its line shows."""
+
+MARGIN = 34
+"""Columns in front of a histogram's bars: the subject, tokens and steps."""
+
+ENDS: dict[Finish, str] = {
+    "eog": "by the model",
+    "stop": "by a stop text",
+    "length": "at the limit of -n or -c",
+    "interrupt": "by Ctrl-C",
+}
+"""What ended an answer, in words."""
+
+SOURCE_WORDS = {
+    Origin.POOL: "n-grams",
+    Origin.WINDOW: "the lookahead window",
+    Origin.CHAIN: "the draft",
+    Origin.SUFFIX: "the text so far",
+    Origin.RECYCLING: "what the model held probable",
+    Origin.STORE: "earlier texts",
+}
+"""Where guesses came from, in README's words."""
 
 
 class Explanation:
@@ -136,14 +158,15 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
     k+1 tokens. sources: verified and accepted guesses by where they came from. expected_n, came_n: tokens of the steps
     of several rows that the mode had a plan for, guess_ms what those took beyond plain steps, saved_ms the plain steps
     that they made unnecessary. plain_step_ms: the median plain step of the answer, times_plain: how many times as fast
-    it was as these. All are None where they say nothing.
+    it was as these. All are None where they say nothing. verdict: the last line of the report. core_share: part of the
+    time in which the threads had a core.
     """
     run, settings, pool = answer.statistics, session.settings, answer.pool
     work = session.decoder.group.work
     planned = run.planned if settings.mode == "auto" else None
-    found = None if settings.mode == "plain" else compare(run)
+    found = assess(run, settings.mode)
     compared = found if isinstance(found, Comparison) else None
-    account = compared if settings.mode == "auto" else None
+    guessed = compared if settings.mode == "auto" else None
     return {
         "model": str(session.model.path),
         "replicas": [*work] if len(work) > 1 else [],
@@ -176,10 +199,12 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
         },
         "expected_n": round(planned.expected, 1) if planned else None,
         "came_n": planned.tokens if planned else None,
-        "guess_ms": _ms(account.extra_s) if account else None,
-        "saved_ms": _ms(account.saved_s) if account else None,
+        "guess_ms": _ms(guessed.extra_s) if guessed else None,
+        "saved_ms": _ms(guessed.saved_s) if guessed else None,
         "plain_step_ms": _ms(compared.plain_s) if compared else None,
         "times_plain": round(compared.ratio, 2) if compared else None,
+        "verdict": verdict(found, settings.mode) if found else None,
+        "core_share": round(run.core_share, 2),
         "steps": run.steps,
         "tokens_per_step": round(run.tokens_per_step, 4),
         "accept_hist": run.accept_hist,
@@ -199,33 +224,81 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
     }
 
 
-def as_lines(session: Session, answer: Answer, timed: Callable[[], Sequence[float]] = tuple) -> str:
-    """The report for a person, a line for each subject; `timed`: as `compare` takes it."""
-    run, pool = answer.statistics, answer.pool
-    steps = max(run.steps, 1)
-    prefill = max(run.prompt_tokens - 1 - run.reused_tokens, 0)
-    reused = f", {run.reused_tokens} of them in the cache" if run.reused_tokens else ""
-    threads = f"{session.model_settings.thread_words}, {_devices(session)}"
+def as_lines(
+    session: Session,
+    answer: Answer,
+    timed: Callable[[], Sequence[float]] = tuple,
+    *,
+    detail: Detail = "short",
+    width: int = 80,
+) -> str:
+    """The report for a person, a line for each subject; `timed`: as `compare` takes it.
+
+    `detail`: full adds what lies behind the numbers of the short one. `width`: columns of the terminal, for charts.
+    """
+    run, mode, full = answer.statistics, session.settings.mode, detail == "full"
     lines = [
-        ("model", f"{session.model.description}, {session.engine.cells} cells, {threads}"),
+        ("model", f"{session.model.description}, context of {session.engine.cells:,} tokens, "
+                  f"{session.model_settings.thread_words}, {_devices(session)}"),
         ("mode", describe(session.settings)),
         ("sampling", describe_sampling(session.sampling)),
-        ("prompt", f"{run.prompt_tokens} tokens{reused}, prefill {_ms(run.prompt_s)} ms "
-                   f"({_rate(prefill, run.prompt_s)})"),
-        ("answer", f"{run.tokens} tokens in {_ms(run.predicted_s)} ms ({_rate(run.tokens, run.predicted_s)}), "
-                   f"first after {_ms(run.first_token_s)} ms, ended by {answer.finish_reason}"),
-        ("steps", f"{run.steps}, S = {run.tokens_per_step:.2f} tokens a step, {run.rows_mean:.1f} rows a step"),
-        ("a step", f"decode {run.decode_s / steps * 1e3:.2f} ms, choose {run.choose_s / steps * 1e3:.2f}, "
-                   f"cache {run.cache_s / steps * 1e3:.2f}, Python {run.python_s / steps * 1e3:.2f}"),
+        ("prompt", _prompt(run)),
+        ("answer", _answer(answer)),
     ]  # fmt: skip
-    if len(session.decoder.group.work) > 1:
+    if run.steps:
+        size = f"S = {run.tokens_per_step:.2f} tokens and {run.rows_mean:.1f} rows a step"
+        lines += [("steps", f"{run.steps:,} for {counted(run.tokens, 'token')}: {size}"), ("a step", _step(run, full))]
+    if full and len(session.decoder.group.work) > 1:
         lines += _shared(session.decoder.group)
     if run.drafted:
-        lines.append(("guesses", f"{run.accepted} accepted of {run.drafted} verified"))
+        lines.append(("guesses", f"{run.accepted:,} of {run.drafted:,} came true{'' if full else _origins(run)}"))
+    if full:
+        lines += _details(session, answer, width)
+    if compared := assess(run, mode, timed):
+        lines += [*(account(compared, mode) if full else []), ("verdict", verdict(compared, mode))]
+    return "\n".join(f"{name:9} {text}" for name, text in lines)
+
+
+def _prompt(run: RunStatistics) -> str:
+    read = max(run.prompt_tokens - 1 - run.reused_tokens, 0)
+    reused = f"{run.reused_tokens:,} of them in the cache" if run.reused_tokens else ""
+    others = f"{'the others ' if reused else ''}read in {_timed(read, run.prompt_s)}" if read and run.prompt_s else ""
+    return ", ".join(filter(None, [counted(run.prompt_tokens, "token"), reused, others]))
+
+
+def _answer(answer: Answer) -> str:
+    run, ended = answer.statistics, f"ended {ENDS[answer.finish_reason]}"
+    if not run.tokens:
+        return f"no token, {ended}"
+    begin = f"{counted(run.tokens, 'token')} in {_timed(run.tokens, run.predicted_s)}"
+    return f"{begin}, the first after {_duration(run.first_token_s)}, {ended}"
+
+
+def _step(run: RunStatistics, full: bool) -> str:
+    """What a step takes, and where."""
+    a_step = 1e3 / run.steps
+    if not full:
+        return f"{run.predicted_s * a_step:.2f} ms, {run.decode_s * a_step:.2f} of them in the model"
+    return (
+        f"decode {run.decode_s * a_step:.2f} ms, choose {run.choose_s * a_step:.2f}, "
+        f"cache {run.cache_s * a_step:.2f}, Python {run.python_s * a_step:.2f}"
+    )
+
+
+def _origins(run: RunStatistics) -> str:
+    """The accepted guesses by their sources, in words."""
+    parts = [f"{count:,} from {SOURCE_WORDS[origin]}" for origin, count in run.accepted_from.most_common()]
+    return f": {', '.join(parts)}" if parts else ""
+
+
+def _details(session: Session, answer: Answer, width: int) -> list[tuple[str, str]]:
+    """Lines of the full report alone: sources, histograms, plans and the pool."""
+    run, pool = answer.statistics, answer.pool
+    lines: list[tuple[str, str]] = []
+    if run.drafted:
         lines += [("", line) for line in _by_source(run)]
-        lines += [
-            ("accepted" if not index else "", bar) for index, bar in enumerate(histogram(run.accept_hist).splitlines())
-        ]
+        chart = histogram(run.accept_hist, width=min(max(width - MARGIN, 4), 24)).splitlines()
+        lines += [("" if place else "accepted", bar) for place, bar in enumerate(chart)]
     if session.settings.mode == "auto":
         lines += _plans(run)
     if session.settings.mode == "lookahead":
@@ -234,9 +307,7 @@ def as_lines(session: Session, answer: Answer, timed: Callable[[], Sequence[floa
             f"{pool.keys} keys, {pool.ngrams} n-grams, fan-out mean {pool.fan_out_mean:.1f} "
             f"median {pool.fan_out_median:g} max {pool.fan_out_max}, hit rate {pool.hit_rate:.0%}",
         ))  # fmt: skip
-    if session.settings.mode != "plain" and run.tokens:
-        lines += as_told(compare(run, timed), session.settings.mode)
-    return "\n".join(f"{name:9} {text}" for name, text in lines)
+    return lines
 
 
 def _devices(session: Session) -> str:
@@ -305,8 +376,8 @@ def _by_source(run: RunStatistics) -> list[str]:
     name = max((len(origin.value) for origin in run.origins), default=0)
     count = len(str(max(run.tried.values(), default=0)))
     return [
-        f"{origin.value:{name}} {accepted:{count}} of {tried:{count}}  {accepted / max(tried, 1):4.0%}, "
-        f"{accepted / max(run.tokens, 1):3.0%} of the answer"
+        f"{origin.value:{name}} {accepted:{count}} of {tried:{count}}, {accepted / max(tried, 1):.0%}: "
+        f"{accepted / max(run.tokens, 1):.0%} of the answer"
         for origin in run.origins
         for tried, accepted in [(run.tried[origin], run.accepted_from[origin])]
     ]
@@ -334,8 +405,13 @@ def _span(size: int) -> str:
     return f"{2 ** (size - 1) + 1}-{2**size}"
 
 
-def _rate(count: int, seconds: float) -> str:
-    return f"{count / seconds:.1f} tokens/s" if count and seconds else "nothing to do"
+def _timed(count: int, seconds: float) -> str:
+    rate = count / seconds if seconds else 0.0
+    return f"{_duration(seconds)} ({rate:,.{0 if rate >= 100 else 1}f} tokens/s)"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
 
 
 def _ms(seconds: float) -> float:

@@ -163,6 +163,7 @@ class Session(Closing):
             reuse=reuse,
             n_keep=n_keep,
             watch=watch,
+            threads=self._threads,
             alone=self._alone,
         )
         self._generations.add(generation)
@@ -259,6 +260,12 @@ class Session(Closing):
         with self._alone():
             self._close_sampler()
             self.copies.close()
+
+    @property
+    def _threads(self) -> int:
+        """Threads of this process that decode; 0 where GPUs, several copies or other processes do."""
+        alone = self.copies.here and len(self.copies.names) == 1
+        return self.model_settings.threads if alone and not offloads(self.model_settings) else 0
 
     @contextmanager
     def _alone(self) -> Iterator[Decoder]:

@@ -99,12 +99,16 @@ def bars(
 
 
 def histogram(counts: Sequence[int], *, width: int = 24) -> str:
-    """Counts of steps by the tokens they yielded, a line each; counts[k] is for k+1. `width`: of the longest bar."""
+    """Counts of steps by the tokens they yielded, a line for each that is not 0; counts[k] is for k+1.
+
+    `width`: of the longest bar.
+    """
     most = max(counts, default=0) or 1
     digits = len(str(most))
     return "\n".join(
         f"{length:2} tokens  {count:{digits}} steps  {'█' * round(count / most * width)}".rstrip()
         for length, count in enumerate(counts, start=1)
+        if count
     )
 
 

@@ -35,7 +35,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen
-from tests.fakes.fake_chat import FakeChat
+from tests.fakes.fake_chat import FakeChat, an_answer
 from tests.program import (
     PROGRAM,
     SECONDS,
@@ -292,18 +292,24 @@ def test_color_is_for_answers_from_then_on_and_a_marked_answer_gets_a_legend(str
 
 
 def test_the_line_of_numbers_is_there_until_it_is_switched_off(streams: Streams) -> None:
-    repl = repl_of(FakeChat().as_chat, Screen())
+    chat = FakeChat()
+    repl = repl_of(chat.as_chat, Screen())
     assert repl.status(80) == "auto · context 10 of 100 (10%)"
     repl.run(Typed(["one", "/status off"]))
     assert repl.status(80) is None
     repl.run(Typed(["/status on"]))
-    assert repl.status(80) == "auto · 4.0 tokens/s · S 3.0 · context 10 of 100 (10%)"
+    assert repl.status(90) == "auto · too short to compare · 4.0 tokens/s · S 3.0 · context 10 of 100 (10%)"
+    assert repl.status(60) == "auto · 4.0 tokens/s · S 3.0 · context 10 of 100 (10%)"
+    chat.settings = ChatSettings(DecodeSettings(mode="plain"))
+    assert "plain · too short to compare · " in str(repl.status(90)), "what was said of the answer stays"
+    chat.turns.append(an_answer())
+    assert "compare" not in str(repl.status(90)), "of another answer nothing was said"
     assert repl_of(FakeChat().as_chat, Screen(), plan=ChatPlan(status=False)).status(80) is None
 
 
 def test_what_a_turn_has_to_say_and_its_numbers_come_behind_its_answer(streams: Streams) -> None:
     chat = FakeChat(notes=["the context was full"])
-    say(chat, "one", screen=Screen(quiet=True), plan=ChatPlan(stats=True, explain=True))
+    say(chat, "one", screen=Screen(quiet=True), plan=ChatPlan(stats="short", explain=True))
     say(replace(chat, pieces=["ye", KeyboardInterrupt]), "one", screen=Screen(quiet=True), plan=ChatPlan(explain=True))
     words = streams.words
     assert words.index("2 plain steps  'yes'") < words.index("lacli: the context was full") < words.index("S = 3.00")
@@ -351,6 +357,18 @@ def test_the_line_of_numbers_keeps_what_matters_most() -> None:
     )
     assert status_line(212.3, 3.41, 1204, 8192, "lookahead", 20) == "S 3.4 · context 14%"
     assert status_line(None, None, 8192, 8192, "lookahead", 20) == "context 100%"
+
+
+def test_the_line_of_numbers_has_the_verdict_with_what_to_do_where_there_is_room() -> None:
+    numbers = (212.3, 3.41, 1204, 8192, "auto")
+    busy = ["the machine was busy: try -t 1", "the machine was busy"]
+    assert status_line(*numbers, 80, busy) == (
+        "auto · the machine was busy: try -t 1 · 212 tokens/s · S 3.4 · context 14%"
+    )
+    assert status_line(*numbers, 64, busy) == "auto · the machine was busy · 212 tokens/s · S 3.4 · context 14%"
+    assert status_line(*numbers, 63, busy) == status_line(*numbers, 63)
+    compared = ["auto: 1.4x plain here"] * 2
+    assert status_line(*numbers, 63, compared) == "auto: 1.4x plain here · 212 tokens/s · S 3.4 · context 14%"
 
 
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."

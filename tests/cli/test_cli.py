@@ -179,7 +179,7 @@ def test_n_is_exactly_the_number_of_tokens(count: int, tiny: str) -> None:
     found = answer(tiny, "-p", "hi", "-n", str(count))
     assert len(found["tokens"]) == found["predicted_n"] == count
     assert found["finish_reason"] == "length" and bool(found["text"]) == bool(count)
-    assert count or call("run", "-q", tiny, "-p", "hi", "-n", "0", "--stats").err.count("S = 0.00") == 1
+    assert count or call("run", "-q", tiny, "-p", "hi", "-n", "0", "--stats").err.count("no token") == 1
 
 
 def test_a_full_context_ends_the_answer_and_is_said_and_a_reached_limit_is_not(tiny: str) -> None:
@@ -263,15 +263,31 @@ def test_every_mode_answers_and_says_which_it_is(mode: str) -> None:
 
 
 def test_stats_go_to_stderr_and_say_when_plain_would_be_faster() -> None:
-    done = call("run", "-q", "--stats", "-p", QUESTION, "-n", str(SIZE), "-W", "30", "-G", "1", "-N", "8")
+    done = call("run", "-q", "--stats", "full", "-p", QUESTION, "-n", str(SIZE), "-W", "30", "-G", "1", "-N", "8")
+    last = done.err.splitlines()[-1]
     for subject in ("model", "mode", "prompt", "answer", "steps", "a step", "accepted", "pool"):
         assert re.search(rf"^{subject}  ", done.err, re.MULTILINE), subject
     assert "W=30 N=8 G=1" in done.err
     # A busy machine's steps may not be compared.
-    assert re.search(r"^plain     (\d+ steps? of .*\n.* as fast|not compared: )", done.err, re.MULTILINE)
+    assert re.search(r"^verdict   (lookahead: .*x plain here, try --mode plain|.* compare|.* busy: |.* held )", last)
     assert "tokens/s" not in done.out
     plain = call("run", "-q", "--stats", "--mode", "plain", "-p", "hi", "-n", "3").err
-    assert "S = 1.00" in plain and not re.search("^plain  ", plain, re.MULTILINE) and "pool" not in plain
+    assert "S = 1.00" in plain and "pool" not in plain and "compare" not in plain
+
+
+def test_a_slow_answer_on_a_busy_machine_says_so_unless_quiet_or_in_the_report(
+    tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("run", tiny, "-p", "hi", "-n", "9", "--mode", "plain")
+    monkeypatch.setattr("lacli.session.comparison.MIN_CORE_SHARE", 2)
+    monkeypatch.setattr("lacli.session.comparison.MIN_CORE_S", 0)
+    assert call(*command).err == "", "nobody waits for it"
+    monkeypatch.setattr("lacli.cli.run.SLOW_S", 0)
+    busy = "the machine was busy: ask again when it is calm"
+    assert call(*command).err == f"lacli: {busy}\n" and call(*command, "-q").err == ""
+    assert call(*command, "--stats").err.count(busy) == call(*command, "--stats").err.count(f"verdict   {busy}") == 1
+    assert "why       1 thread had a core " in call(*command, "--stats", "full").err
+    assert json.loads(call(*command, "--json").out)["verdict"] == busy
 
 
 def test_the_steps_are_explained_on_stderr_while_stdout_has_the_answer_alone(reference: dict[str, Any]) -> None:
@@ -354,9 +370,9 @@ def test_a_long_context_is_cut_with_a_note_unless_it_was_asked_for(tiny: str, tm
     raw[value : value + 4] = (131_072).to_bytes(4, "little")
     long.write_bytes(raw)
     cut = call("run", str(long), "--stats", "-p", "hi", "-n", "1").err
-    assert "8192 of the model's 131072" in cut and "8192 cells" in cut
+    assert "8192 of the model's 131072" in cut and "context of 8,192 tokens" in cut
     asked = call("run", str(long), "--stats", "-p", "hi", "-n", "1", "-c", "9000").err
-    assert "of the model's" not in asked and "9216 cells" in asked
+    assert "of the model's" not in asked and "context of 9,216 tokens" in asked
 
 
 def test_the_environment_sets_n_and_the_flag_wins_then_lacli_then_llama_arg(tiny: str) -> None:
@@ -371,7 +387,7 @@ def test_the_environment_sets_what_llama_cpp_reads_there(prefix: str, tiny: str)
     flags = {"CTX_SIZE": "256", "N_GPU_LAYERS": "0", "FLASH_ATTN": "on", "CACHE_TYPE_K": "q8_0", "CACHE_TYPE_V": "q8_0"}
     by_environment = {f"{prefix}{name}": value for name, value in flags.items()}
     err = call("run", tiny, "--stats", "-p", "hi", "-n", "1", env=by_environment).err
-    assert "256 cells" in err
+    assert "context of 256 tokens" in err
     refused = call("run", tiny, "--mode", "lookahead", "-p", "hi", env={f"{prefix}BATCH": "7"})
     assert (refused.code, "-b is 7" in refused.err) == (2, True)
     refused = call("run", tiny, "-p", "hi", env={**by_environment, f"{prefix}FLASH_ATTN": "off"})
@@ -425,7 +441,7 @@ def test_ctrl_c_on_a_terminal_keeps_the_text_so_far_and_typed_keys_are_no_part_o
 
 
 @pytest.mark.parametrize(("calls", "tokens"), [(0, 0), (4, 3)], ids=["in the prompt", "in the answer"])
-def test_ctrl_c_leaves_the_object_so_far(
+def test_ctrl_c_leaves_the_object_and_the_report_of_the_part_that_was_answered(
     calls: int, tokens: int, reference: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decode, left = LlamaEngine.decode, iter(range(calls))
@@ -436,9 +452,12 @@ def test_ctrl_c_leaves_the_object_so_far(
         return decode(engine, batch)
 
     monkeypatch.setattr(LlamaEngine, "decode", interrupted)
-    done = call("run", "-q", "--json", "--mode", "plain", "-p", QUESTION)
+    done = call("run", "-q", "--json", "--stats", "--mode", "plain", "-p", QUESTION)
     found = json.loads(done.out)
-    assert (done.code, done.err, found["finish_reason"]) == (130, "", "interrupt")
+    assert (done.code, found["finish_reason"]) == (130, "interrupt")
+    assert re.search(
+        rf"^answer    {f'{tokens} tokens in' if tokens else 'no token'}.*, ended by Ctrl-C$", done.err, re.M
+    )
     assert found["tokens"] == reference["tokens"][:tokens]
     assert reference["text"].startswith(found["text"])
 

@@ -96,7 +96,7 @@ FOUND: list[tuple[Mapping[str, Any], Callable[[], Finding], str, str, str]] = [
     ({"cpu_limit": 2.5}, lambda: doctor.check_threads(2), "fine", "-t is 2", ""),
     ({"cpu_limit": 0.5}, lambda: doctor.check_threads(1), "fine", "-t is 1", ""),
     ({"cpu_limit": 8.0}, lambda: doctor.check_threads(0), "fine", "-t is 4", ""),
-    ({"load": 6.4}, lambda: doctor.check_threads(0), "better", "about 6.4 of 8 cores", "-t 2 while they run"),
+    ({"load": 6.4}, lambda: doctor.check_threads(0), "better", "asked for 6.4 of 8 cores", "-t 2 while they run"),
     ({"load": 6.4}, lambda: doctor.check_threads(2), "fine", "-t is 2", ""),
     ({"load": 40.0}, lambda: doctor.check_threads(0), "better", "slows all", "-t 1 while they run"),
     ({"free_disk": GIB // 10}, doctor.check_cache, "better", "107 MB free; no model of use fits", "lacli rm"),
@@ -222,10 +222,11 @@ def test_a_variable_that_resembles_none_is_given_no_other_name(name: str) -> Non
 class PlayedAnswer:
     """An answer of the demo model, as far as the doctor looks at it."""
 
-    def __init__(self, speed: float, tokens: list[int]) -> None:
+    def __init__(self, speed: float, tokens: list[int], share: float = 1.0) -> None:
         self.tokens = tokens
         self.statistics = self
         self.tokens_per_second = speed
+        self.core_share, self.core_wanted_s, self.threads = share, 1.0, 2
 
 
 @pytest.mark.parametrize(
@@ -245,6 +246,17 @@ def test_the_demo_model_answers_alike_in_both_modes(
     assert found.state == state and found.words.endswith(words)
     play(demo_answer=fail)
     assert doctor.check_answers(1).state == "broken"
+
+
+@pytest.mark.parametrize("busy", ["plain", "lookahead"])
+def test_on_a_busy_machine_speeds_are_explained_by_that_alone(busy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = {"plain": 1.0, "lookahead": 1.0, busy: 0.3}
+    monkeypatch.setattr(doctor, "demo_answer", lambda mode, threads: PlayedAnswer(20.0, [1], shares[mode]))
+    found = doctor.check_answers(2)
+    assert found.words.endswith(
+        "the machine was busy (2 threads had a core 30% of the time), so these speeds say nothing"
+    )
+    assert (found.state, found.todo, "gains nothing" in found.words) == ("better", ["try -t 1"], False)
 
 
 def lines_of(findings: Mapping[str, Finding], columns: int = 60, **how: bool) -> list[str]:

@@ -38,6 +38,7 @@ PAIRS = list({(str(each.opts), each.metavar, str(each.default)): (name, each) fo
 SAMPLES = {
     "--chat-template-kwargs": ('{"a": 1}', '{"a": 2}'),
     "--flash-attn": ("on", "off"),
+    "--stats": ("full", "short"),
     "--cache-type-k": ("q8_0", "q4_0"),
     "--cache-type-v": ("bf16", "f32"),
     "--preset": ("code", "13b"),
@@ -120,6 +121,47 @@ def test_every_variable_sets_what_its_flag_sets_and_the_first_that_is_not_empty_
     if theirs.startswith("LLAMA_ARG_"):
         assert parsed(command, parameter, [], {ours: value, theirs: other}) == by_flag != by_other
         assert parsed(command, parameter, [], {ours: "", theirs: other}) == by_other
+
+
+LEFT_OUT = [
+    ([], "stats", ""),
+    (["--stats"], "stats", "short"),
+    (["--stats", "-p", "x"], "stats", "short"),
+    (["--stats", "m.gguf"], "stats", "short"),
+    (["--stats", "full"], "stats", "full"),
+    (["--stats", "short", "m.gguf"], "stats", "short"),
+    (["--stats=full", "m.gguf"], "stats", "full"),
+    (["--stats=off"], "stats", ""),
+    (["-p", "--stats"], "stats", ""),
+    (["-fa"], "flash_attention", "on"),
+    (["-fa", "-t", "1"], "flash_attention", "on"),
+    (["-fa", "m.gguf"], "flash_attention", "on"),
+    (["--flash-attn", "--stats"], "flash_attention", "on"),
+    (["-fa", "off", "m.gguf"], "flash_attention", "off"),
+    (["-fa", "auto"], "flash_attention", "auto"),
+    (["-fa=off"], "flash_attention", "off"),
+    (["-fa", "-1"], "flash_attention", "auto"),
+    (["m.gguf", "-fa", "on,off"], "flash_attention", "on,off"),
+]
+"""Arguments of `lacli run`, or of bench where there are several values, a parameter and its value."""
+
+
+@pytest.mark.parametrize(("arguments", "name", "value"), LEFT_OUT, ids=str)
+def test_a_value_that_may_be_left_out_is_the_next_word_only_where_that_can_be_one(
+    arguments: list[str], name: str, value: str
+) -> None:
+    command = "bench" if "," in value else "run"
+    with patch.dict(os.environ, CLEAN, clear=True):
+        found = COMMANDS[command].make_context(command, [*arguments]).params
+    assert found[name] == value
+    assert ("m.gguf" in found.values()) == ("m.gguf" in arguments)
+
+
+@pytest.mark.parametrize(("said", "value"), [("1", "short"), ("yes", "short"), ("full", "full"), ("0", ""), ("no", "")])
+def test_the_variable_of_stats_takes_yes_and_no_beside_its_words(said: str, value: str) -> None:
+    stats = next(each for each in COMMANDS["chat"].params if each.name == "stats")
+    assert parsed("chat", stats, [], {"LACLI_STATS": said}) == value
+    assert "--stats: 'most' is neither 'short' nor 'full'" in refused("run", "-p", "hi", "--stats=most")
 
 
 THEIR_WORDS = {

@@ -183,7 +183,7 @@ def test_a_program_can_load_copies() -> None:
 def test_the_programs_answer_is_one_copys_and_says_who_did_how_much() -> None:
     sizes = ("-W", "5", "-N", "3", "-G", "4", "-n", "40", "-q")
     alone = call("run", "-p", QUESTION, *sizes)
-    shared = call("run", "-p", QUESTION, *sizes, "--replicas", "CPU,CPU", "--stats")
+    shared = call("run", "-p", QUESTION, *sizes, "--replicas", "CPU,CPU", "--stats", "full")
     assert shared.code == 0 and shared.out == alone.out
     assert "replicas  CPU (1)" in shared.err and "parts of" in shared.err
     answer = json.loads(call("run", "-p", QUESTION, *sizes, "--replicas", "2", "--json").out)
@@ -206,14 +206,16 @@ def test_copies_that_cannot_be_are_refused_in_one_line(flags: list[str], words: 
 
 
 def test_one_copy_that_decodes_alone_has_no_block_about_copies() -> None:
-    done = call("run", "-p", QUESTION, "-n", "5", "-q", "--mode", "plain", "--replicas", "CPU,CPU", "--stats")
+    done = call("run", "-p", QUESTION, "-n", "5", "-q", "--mode", "plain", "--replicas", "CPU,CPU", "--stats=full")
     assert "CPU (1)" in done.err and "CPU (2)" not in done.err and "replicas" not in done.err
 
 
 def test_work_is_that_of_the_last_answer() -> None:
     with session_of() as session:
         generate(session, QUESTION, max_tokens=40)
-        steps = generate(session, QUESTION, max_tokens=5).statistics.steps
+        statistics = generate(session, QUESTION, max_tokens=5).statistics
+        steps = statistics.steps
+        assert statistics.threads == 0, "of copies in turns no processor time is expected"
         parts = [work.parts for work in session.decoder.group.work.values()]
         assert 0 < max(parts) <= steps
 
@@ -240,7 +242,7 @@ def test_the_records_of_an_answer_have_a_copy_that_failed_in_it() -> None:
     answer = json.loads(call("run", "-p", QUESTION, *SIZES, "--json").out)
     assert answer["replicas"] == ["CPU (1)", "CPU (2)"]
     assert any(note.startswith("replica CPU (2) has failed, CPU (1) went on") for note in answer["notes"])
-    lines = call("run", "-p", QUESTION, *SIZES, "--stats").err.splitlines()
+    lines = call("run", "-p", QUESTION, *SIZES, "--stats", "full").err.splitlines()
     assert sum(line.endswith("CPU (2) unused, then failed") for line in lines) == 1
 
 

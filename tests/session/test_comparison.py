@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.session.comparison import MIN_STEPS, Comparison, as_told, compare
+from lacli.session.comparison import (
+    MIN_CORE_SHARE,
+    MIN_STEPS,
+    Comparison,
+    NotCompared,
+    account,
+    assess,
+    busy,
+    compare,
+    verdict,
+)
 from lacli.stats import RunStatistics, Step
 from lacli.tree import Origin
 
@@ -37,9 +47,9 @@ def compared(*steps: Step, timed: Sequence[float] = ()) -> Comparison:
     return found
 
 
-def why_not(*steps: Step, timed: Sequence[float] = ()) -> str:
+def why_not(*steps: Step, timed: Sequence[float] = ()) -> NotCompared:
     found = compare(run_of(*steps), lambda: timed)
-    assert isinstance(found, str), found
+    assert isinstance(found, NotCompared), found
     return found
 
 
@@ -66,7 +76,7 @@ def test_looking_for_guesses_in_plain_steps_is_a_loss() -> None:
 def test_a_plain_answer_in_which_single_steps_are_held_up_is_as_fast_as_plain() -> None:
     found = compared(*[step(1)] * 20, *[step(1, seconds=3.0)] * 3, *[step(1)] * 20)
     assert found.ratio == 1
-    assert as_told(found, "auto")[-1] == ("", "(without 8970.0 ms that held up plain steps in the answer)")
+    assert account(found, "auto")[-1] == ("", "(without 8970.0 ms that held up plain steps in the answer)")
 
 
 @given(
@@ -96,19 +106,17 @@ def test_few_steps_of_its_own_are_replaced_by_some_behind_the_answer_if_both_are
     guessed = [step(4, accepted=3, seconds=0.015)] * 3
     found = compared(step(1), *guessed, timed=[0.011] * 9)
     assert (found.plain_s, found.plain_steps, found.is_own) == (0.011, 9, False)
-    assert why_not(step(1), *guessed, timed=[0.030] * 9) == (
-        "not compared: plain steps took 10.00 to 30.00 ms, too unlike each other"
-    )
-    assert why_not(step(1), *guessed) == f"not compared: 1 plain step in this answer, {MIN_STEPS} are needed"
+    assert why_not(step(1), *guessed, timed=[0.030] * 9).numbers == "plain steps took 10.00 to 30.00 ms"
+    assert why_not(step(1), *guessed).numbers == f"1 plain step in the answer, {MIN_STEPS} are needed"
     own = compare(run_of(*[step(1)] * 3), lambda: pytest.fail("not asked"))
     assert isinstance(own, Comparison)
 
 
 def test_an_answer_of_few_steps_is_too_short() -> None:
-    assert "too short to compare: 2 steps" in why_not(step(1), step(4), timed=[PLAIN_S] * 9)
+    assert why_not(step(1), step(4), timed=[PLAIN_S] * 9).why == "too short to compare"
 
 
-UNEVEN, BUSY = "too unlike each other", "as on a busy machine"
+UNEVEN, HELD_UP = "its steps were too uneven to compare", "something held a step up"
 
 
 @pytest.mark.parametrize(
@@ -116,28 +124,70 @@ UNEVEN, BUSY = "too unlike each other", "as on a busy machine"
     [
         ([step(1, seconds=each / 1e3) for each in (10, 20, 10, 30, 15)], "plain steps took 10.00 to 20.00 ms", UNEVEN),
         ([step(1, seconds=0)] * 4, "plain steps took 0.00 to 0.00 ms", UNEVEN),
-        ([*[step(1)] * 4, step(4, seconds=0.2)], "a step of 4 rows took as long as 20 plain ones", BUSY),
-        ([*[step(1)] * 4, step(4, seconds=0.0089)], "steps of several rows took less time than plain ones", BUSY),
+        ([*[step(1)] * 4, step(4, seconds=0.2)], "a step of 4 rows took as long as 20 plain ones", HELD_UP),
+        ([*[step(1)] * 4, step(4, seconds=0.0089)], "steps of several rows took less time than plain ones", HELD_UP),
     ],
 )
 def test_times_that_contradict_each_other_are_told_and_not_compared(steps: list[Step], words: str, why: str) -> None:
-    assert why_not(*steps) == f"not compared: {words}, {why}"
+    found = why_not(*steps)
+    assert (found.why, found.numbers) == (why, words)
+    assert verdict(found, "auto") == f"{why}: {found.todo}" and verdict(found, "auto", in_short=True) == why
 
 
 def test_more_plain_steps_may_differ_more() -> None:
     uneven = [step(1, seconds=each / 1e3) for each in (10, 13, 16)]
-    assert "not compared" in why_not(*uneven)
+    assert why_not(*uneven).why == UNEVEN
     assert compared(*uneven * 8).plain_s == 0.013
 
 
 def test_no_other_mode_is_proposed_to_auto_and_plain_where_others_lose() -> None:
     lost = compared(*[step(4, accepted=1, seconds=0.040)] * 3, timed=[PLAIN_S] * 9)
-    plain = ("plain", "6 steps of 10.00 ms (median of 9 behind it) take 60.0 ms:")
-    gain = [("gain", "guesses took 90.00 ms beyond plain steps and saved 30.00 ms:"), ("", "60.00 ms lost")]
-    proposal = "they would be 2.00 times as fast as {}. Try --mode plain{}."
-    assert as_told(lost, "auto") == [*gain, plain, ("", "auto was 0.50 times as fast")]
-    assert as_told(lost, "lookahead") == [plain, ("", proposal.format("lookahead", ", or a smaller -W"))]
-    assert as_told(lost, "lookup") == [plain, ("", proposal.format("lookup", ""))]
+    plain = ("plain", "6 steps of 10.00 ms (median of 9 behind it) take 60.0 ms")
+    gain = ("gain", "guesses took 90.00 ms beyond plain steps and saved 30.00 ms: 60.00 ms lost")
+    assert account(lost, "auto") == [gain, plain] and account(lost, "lookahead") == [plain]
+    assert verdict(lost, "auto") == "auto: 0.5x plain here"
+    assert verdict(lost, "lookahead") == "lookahead: 0.5x plain here, try --mode plain or a smaller -W"
+    assert verdict(lost, "lookahead", in_short=True) == "lookahead: 0.5x plain here"
+    assert verdict(lost, "lookup") == "lookup: 0.5x plain here, try --mode plain"
     won = compared(*[step(4, accepted=3, seconds=0.020)] * 3, timed=[PLAIN_S] * 9)
-    assert as_told(won, "lookahead")[-1] == ("", "lookahead was 2.00 times as fast")
-    assert as_told("too short", "auto") == [("plain", "too short")]
+    assert verdict(won, "lookahead") == "lookahead: 2.0x plain here"
+
+
+def held_up(share: float, threads: int, seconds: float = 1.0) -> RunStatistics:
+    """An answer that would be compared, if its threads had not waited for a core."""
+    run = run_of(*[step(1)] * 4)
+    run.threads = threads
+    for _ in range(round(seconds / PLAIN_S)):
+        run.add_core_time(step(1), share * threads * PLAIN_S)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("share", "threads", "todo"),
+    [
+        (0.34, 2, "try -t 1"),
+        (MIN_CORE_SHARE - 0.01, 8, "try -t 6"),
+        (0.1, 4, "try -t 1"),
+        (0.5, 1, "ask again when it is calm"),
+        (MIN_CORE_SHARE, 2, ""),
+        (1.2, 2, ""),
+    ],
+)
+def test_threads_that_waited_for_a_core_are_more_than_the_machine_had_room_for(
+    share: float, threads: int, todo: str
+) -> None:
+    run = held_up(share, threads)
+    found = busy(run)
+    assert (found.todo if found else "") == todo
+    assert isinstance(compare(run), Comparison) == (not todo)
+    assert assess(run, "plain") == found and assess(run, "auto") == compare(run)
+    assert busy(held_up(share, threads, seconds=0.01)) is None, "ticks of the clock are too few"
+
+
+def test_only_the_part_of_a_step_in_the_model_is_for_all_threads() -> None:
+    run = RunStatistics(threads=4)
+    run.add_core_time(step(1, seconds=0.010, mode_s=0.004), 0.028)
+    assert run.core_share == pytest.approx(1)
+    run.add_core_time(step(1, seconds=0.010, mode_s=0.004), 0.0)
+    assert run.core_share == pytest.approx(0.5)
+    assert RunStatistics().core_share == 1, "not known"

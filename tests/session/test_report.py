@@ -19,14 +19,16 @@ from lacli.pool import NgramPool
 from lacli.session.generation import Answer
 from lacli.session.report import Explanation, as_json, as_lines, describe, watching
 from lacli.session.session import Session
-from lacli.settings import DecodeSettings, SourceName
+from lacli.settings import DecodeSettings, Detail, ModeName, SourceName
 from lacli.stats import Plan, ReplicaWork, RunStatistics, Step
+from lacli.terminal.screen import wrapped
 from lacli.tree import Origin
 
 SUFFIX, POOL, MODEL = Origin.SUFFIX, Origin.POOL, Origin.MODEL
 AUTO = DecodeSettings(mode="auto")
 ALONE = {"": ReplicaWork()}
 NOBODY: dict[str, str] = {}
+DETAILS: tuple[Detail, ...] = ("short", "full")
 PLAN = Plan(tokens=2.5, seconds=0.012, plain=0.010, reason="")
 
 
@@ -83,61 +85,116 @@ def words(lines: str, subject: str) -> str:
 
 def test_every_source_has_a_line_with_what_it_tried_and_brought() -> None:
     lines = as_lines(
-        session(), answer(*plain_step(2), guessed((SUFFIX, SUFFIX, POOL), (SUFFIX,) * 9 + (POOL,) * 2), *plain_step(4))
+        session(),
+        answer(*plain_step(2), guessed((SUFFIX, SUFFIX, POOL), (SUFFIX,) * 9 + (POOL,) * 2), *plain_step(4)),
+        detail="full",
     )
-    assert words(lines, "guesses") == "3 accepted of 11 verified"
+    assert words(lines, "guesses") == "3 of 11 came true"
     table = [" ".join(line.split()) for line in lines.splitlines() if "of the answer" in line]
-    assert table == ["pool 1 of 2 50%, 10% of the answer", "suffix 2 of 9 22%, 20% of the answer"]
+    assert table == ["pool 1 of 2, 50%: 10% of the answer", "suffix 2 of 9, 22%: 20% of the answer"]
     assert len({line.index(" of ") for line in lines.splitlines() if "of the answer" in line}) == 1
 
 
 def test_a_run_without_guesses_has_no_lines_about_them() -> None:
     for settings in (AUTO, DecodeSettings(mode="plain")):
-        lines = as_lines(session(settings), answer(*plain_step(2)))
+        lines = as_lines(session(settings), answer(*plain_step(2)), detail="full")
         assert not re.search(r"^(guesses|a plan|gain|accepted)", lines, re.MULTILINE)
     assert as_lines(session(), answer())
 
 
 def test_steps_are_told_by_powers_of_two_of_their_rows() -> None:
     steps = [guessed((), (POOL,) * guesses) for guesses in (1, 2, 3, 4, 7, 8, 15)]
-    lines = as_lines(session(), answer(*plain_step(3), *steps))
+    lines = as_lines(session(), answer(*plain_step(3), *steps), detail="full")
     assert words(lines, "rows") == "1 in 3 steps, 2 in 1 step, 3-4 in 2 steps, 5-8 in 2 steps, 9-16 in 2 steps"
-    assert "rows  " not in as_lines(session(DecodeSettings(mode="lookahead")), answer(*plain_step(), *steps))
+    lookahead = session(DecodeSettings(mode="lookahead"))
+    assert "rows  " not in as_lines(lookahead, answer(*plain_step(), *steps), detail="full")
 
 
 def test_a_plan_is_compared_with_what_came_and_the_gain_with_plain_steps() -> None:
     accepted = guessed((SUFFIX, SUFFIX, SUFFIX), (SUFFIX,) * 5)
-    lines = as_lines(session(), answer(*plain_step(3), accepted, guessed((), (POOL,))))
+    lines = as_lines(session(), answer(*plain_step(3), accepted, guessed((), (POOL,))), detail="full")
     assert words(lines, "a plan") == "2.50 tokens in 12.00 ms a step of several rows, 2.50 in 15.00 came"
     # Eight tokens would have taken 80 ms, and came in 60.
-    assert words(lines, "gain") == "guesses took 10.00 ms beyond plain steps and saved 30.00 ms:"
-    assert words(lines, "plain") == "8 steps of 10.00 ms (median of 3 in the answer) take 80.0 ms:"
-    told = [line.strip() for line in lines.splitlines()]
-    assert told[-3] == "20.00 ms gained" and told[-1] == "auto was 1.33 times as fast"
-    lost = as_lines(session(), answer(*plain_step(3), guessed((), (POOL,), seconds=0.020)))
-    assert "10.00 ms lost" in lost and lost.endswith("auto was 0.80 times as fast")
+    gain = "guesses took 10.00 ms beyond plain steps and saved 30.00 ms: 20.00 ms gained"
+    assert words(lines, "gain") == gain
+    assert words(lines, "plain") == "8 steps of 10.00 ms (median of 3 in the answer) take 80.0 ms"
+    assert lines.endswith("verdict   auto: 1.3x plain here")
+    lost = as_lines(session(), answer(*plain_step(3), guessed((), (POOL,), seconds=0.020)), detail="full")
+    assert "10.00 ms lost" in lost and lost.endswith("auto: 0.8x plain here")
 
 
 def test_without_a_comparison_neither_a_gain_nor_a_ratio_is_told() -> None:
     short = answer(*plain_step(1), guessed((), (POOL,)))
-    lines = as_lines(session(), short)
-    assert words(lines, "plain").startswith("too short to compare: 2 steps")
-    assert "gain  " not in lines and "times as fast" not in lines
+    lines = as_lines(session(), short, detail="full")
+    assert (words(lines, "verdict"), words(lines, "why")) == ("too short to compare", "2 steps, 3 are needed")
+    assert "gain  " not in lines and "plain  " not in lines
     found = as_json(session(), short)
+    assert found["verdict"] == "too short to compare"
     assert {found[name] for name in ("guess_ms", "saved_ms", "plain_step_ms", "times_plain")} == {None}
 
 
 def test_other_modes_are_compared_with_steps_that_are_timed_behind_the_answer() -> None:
     lookahead, steps = session(DecodeSettings(mode="lookahead")), answer(*[guessed((POOL,), (POOL,))] * 3)
     lines = as_lines(lookahead, steps, lambda: [0.010] * 9)
-    assert lines.endswith("lookahead was 1.33 times as fast") and "gain  " not in lines
-    assert "0 plain steps in this answer" in as_lines(lookahead, steps)
-    assert "plain  " not in as_lines(session(DecodeSettings(mode="plain")), answer(*plain_step(9)))
+    assert lines.endswith("lookahead: 1.3x plain here")
+    assert "too few plain steps" in as_lines(lookahead, steps)
+    assert "verdict" not in as_lines(session(DecodeSettings(mode="plain")), answer(*plain_step(9)))
 
 
-def test_the_lines_of_a_gain_fit_a_terminal() -> None:
-    long = guessed((SUFFIX,) * 700, (SUFFIX,) * 700, seconds=9.98765)
-    assert max(map(len, as_lines(session(), answer(*plain_step(300), long)).splitlines()[-4:])) <= 80
+def test_the_short_report_has_at_most_12_lines_and_no_chart_whatever_was_guessed() -> None:
+    every = (Origin.POOL, Origin.WINDOW, Origin.CHAIN, Origin.SUFFIX, Origin.RECYCLING, Origin.STORE)
+    work = {"CPU (1)": ReplicaWork(60, 300, 0.3), "CPU (2)": ReplicaWork(1, 4, 0.01)}
+    run = answer(*plain_step(3), *[guessed(every[:count], every) for count in range(6)])
+    for mode in ("auto", "lookahead"):
+        short, full = (as_lines(session(replace(AUTO, mode=mode), work), run, detail=each) for each in DETAILS)
+        assert len(short.splitlines()) <= 12 < len(full.splitlines())
+        subjects = [line.split()[0] for line in short.splitlines()]
+        assert len({*subjects}) == len(subjects) and not {"accepted", "pool", "rows", "replicas"} & {*subjects}
+        assert {line[:10] for line in short.splitlines()} <= {line[:10] for line in full.splitlines()}
+    assert words(short, "guesses").startswith(
+        "15 of 36 came true: 5 from n-grams, 4 from the lookahead window, 3 from the draft"
+    )
+
+
+def test_rows_of_nothing_are_not_printed() -> None:
+    for detail in DETAILS:
+        nothing = as_lines(session(), answer(), detail=detail)
+        assert words(nothing, "answer") == "no token, ended by the model" and "steps  " not in nothing
+        assert words(nothing, "prompt") == "0 tokens"
+    bars = as_lines(session(), answer(*plain_step(3), guessed((POOL,) * 3, (POOL,) * 3)), detail="full")
+    assert [line.split()[-5:-1] for line in bars.splitlines() if "█" in line] == [
+        ["1", "tokens", "3", "steps"],
+        ["4", "tokens", "1", "steps"],
+    ]
+
+
+def test_the_prompt_says_what_was_in_the_cache_and_how_fast_the_others_were_read() -> None:
+    made = answer(*plain_step())
+    for reused, words_of in ((0, "21 tokens, read in 2.0 s (10.0 tokens/s)"),
+                             (10, "21 tokens, 10 of them in the cache, the others read in 2.0 s (5.0 tokens/s)"),
+                             (20, "21 tokens, 20 of them in the cache")):  # fmt: skip
+        run = replace(made.statistics, prompt_tokens=21, reused_tokens=reused, prompt_s=2.0)
+        assert words(as_lines(session(), replace(made, statistics=run)), "prompt") == words_of
+
+
+@pytest.mark.parametrize("mode", ["plain", "auto"])
+def test_a_busy_machine_is_the_verdict_in_every_mode(mode: ModeName) -> None:
+    made = answer(*plain_step(9))
+    made = replace(made, statistics=replace(made.statistics, threads=4, core_s=6.0, core_wanted_s=8.0))
+    lines = as_lines(session(DecodeSettings(mode=mode)), made, lambda: pytest.fail("not asked"), detail="full")
+    assert words(lines, "verdict") == "the machine was busy: try -t 3"
+    assert words(lines, "why") == "4 threads had a core 75% of the time"
+
+
+@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize("detail", DETAILS)
+def test_every_line_keeps_to_the_terminal_and_breaks_between_words(width: int, detail: Detail) -> None:
+    run = answer(*plain_step(300), *[guessed((SUFFIX, POOL) * 10, (SUFFIX, POOL) * 400, seconds=9.98765)] * 9)
+    text = as_lines(session(), run, detail=detail, width=width)
+    shown = wrapped(text, width)
+    assert max(map(len, shown.splitlines())) <= width and shown.split() == text.split()
+    assert [line for line in shown.splitlines() if "█" in line] == [line for line in text.splitlines() if "█" in line]
+    assert ("█" in text) == (detail == "full"), "a bar stands beside its number"
 
 
 def test_json_has_the_sources_and_the_plan_in_flat_fields() -> None:
@@ -174,7 +231,7 @@ def test_auto_names_its_sources_where_not_all_are_asked(sources: tuple[SourceNam
 def test_copies_are_told_with_what_they_did_and_one_that_failed_stays_in_the_records() -> None:
     work = {"CPU (1)": ReplicaWork(60, 300, 0.3), "CPU (2)": ReplicaWork(1, 4, 0.01), "RPC0": ReplicaWork()}
     shared = session(work=work, lost={"CPU (2)": "no answer"})
-    lines = as_lines(shared, answer(*plain_step()))
+    lines = as_lines(shared, answer(*plain_step()), detail="full")
     assert words(lines, "replicas") == "CPU (1) 60 parts of 5.0 rows, 5.00 ms each"
     told = [" ".join(line.split()) for line in lines.splitlines()]
     assert "CPU (2) 1 part of 4.0 rows, 10.00 ms each, then failed" in told and "RPC0 unused" in told
@@ -184,7 +241,7 @@ def test_copies_are_told_with_what_they_did_and_one_that_failed_stays_in_the_rec
 
 def test_one_copy_that_decodes_alone_is_the_only_one_named() -> None:
     alone = session(DecodeSettings(mode="plain"), {"CPU (1)": ReplicaWork()})
-    lines = as_lines(alone, answer(*plain_step()))
+    lines = as_lines(alone, answer(*plain_step()), detail="full")
     assert words(lines, "model").endswith(", CPU (1)") and "replicas" not in lines
     assert as_json(alone, answer(*plain_step()))["replicas"] == []
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
+from unittest.mock import patch
 
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -24,6 +26,8 @@ from tests.test_decode import (
 
 ALPHABET = "ab é\n€"
 """Tokens 0, 1, .. are its characters cut into bytes: some are whole, some halves, and four are empty."""
+
+PLAIN = DecodeSettings(mode="plain")
 
 CONTROLS = {5: "<go>", 9: "<|stop|>"}
 """The names of two that are empty."""
@@ -64,6 +68,20 @@ def test_every_mode_gives_plains_answer(
     assert not any(stop in ours.text for stop in stops)
     assert decoder.tokens == prompt + list(ours.tokens)
     assert holds_its_text(decoder, engine)
+
+
+def test_processor_time_is_that_of_the_steps_behind_the_first_and_not_of_who_reads_them() -> None:
+    engine = FakeEngine(120, 120, PLAIN.sequences, VOCABULARY)
+    clock = count()
+    with patch("lacli.session.generation.process_time", lambda: float(next(clock))):
+        generation = Generation(auto_decoder(engine, PLAIN), bytes_of, [1, 2, 3], 9, threads=2)
+        for _ in generation:
+            next(clock)
+        unknown = Generation(auto_decoder(engine, PLAIN), bytes_of, [1, 2, 3], 9)
+        list(unknown)
+    assert generation.statistics.steps == 9 and generation.statistics.core_s == 8
+    assert 0 < generation.statistics.core_wanted_s < 2 * generation.statistics.predicted_s
+    assert unknown.statistics.core_wanted_s == 0
 
 
 @given(any_settings, prompts, st.integers(1, 10))

@@ -62,10 +62,9 @@ def test_a_value_that_is_not_there_has_no_bar_and_groups_have_a_line_where_they_
 
 def test_a_histogram_counts_tokens_from_1() -> None:
     lines = histogram([10, 0, 5]).splitlines()
-    assert [line.split()[0] for line in lines] == ["1", "2", "3"]
-    assert [line.count("█") for line in lines] == [24, 0, 12]
-    assert histogram([]) == bars([], []) == ""
-    assert histogram([0, 0]).count("█") == 0
+    assert [line.split()[0] for line in lines] == ["1", "3"], "none brought 2"
+    assert [line.count("█") for line in lines] == [24, 12]
+    assert histogram([]) == histogram([0, 0]) == bars([], []) == ""
 
 
 def test_a_curve_has_a_marker_a_point_and_a_legend() -> None:
