@@ -61,7 +61,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("line", "offered"),
     [
         ("lacli ru", ["run"]),
-        ("lacli run --mo", ["--mode"]),
+        ("lacli run --mod", ["--model", "--mode"]),
+        ("lacli chat --help-", ["--help-all"]),
         ("lacli run --mode ", list(MODES)),
         ("lacli bench --color o", ["on", "off"]),
         ("lacli doctor --no-", ["--no-test"]),

@@ -75,7 +75,7 @@ ASKED = ("run", "-q", "-p", "hi")
 SLIPS = [
     (FAILED, ("run", "-q", "nosuch.gguf", "-p", "hi"), "no such file: nosuch.gguf"),
     (FAILED, ("run", "-q", "What is a tree?", "-p", "hi"), "a prompt needs -p"),
-    *((FAILED, ("run", "-q", "-p", prompt), "the prompt is empty") for prompt in ("", " ", "\n")),
+    *((USAGE, ("run", "-q", "-p", prompt), "the prompt is empty") for prompt in ("", " ", "\n")),
     (FAILED, ("run", "-q", "-f", "nosuch.txt"), "cannot read nosuch.txt: No such file"),
     (FAILED, (*ASKED, "-sysf", "nosuch.txt"), "cannot read nosuch.txt"),
     (FAILED, ("run", "-q", "-f", "~nosuch/prompt"), "cannot read ~nosuch/prompt"),
@@ -98,27 +98,41 @@ SLIPS = [
     (USAGE, (*ASKED, "-c", "5000000000"), "-c can be at most"),
     *((USAGE, (*ASKED, flag, "100000"), f"{flag} is 100000 (llama.cpp runs at most") for flag in ("-t", "-tb")),
     *((USAGE, (*ASKED, flag, "f17"), f"{flag} f17") for flag in ("-ctk", "-ctv")),
-    (USAGE, (*ASKED, "-ctk", "f17"), "f16, bf16, q8_0"),
+    (USAGE, (*ASKED, "-ctk", "f17"), "did you mean f16 or bf16?"),
+    (USAGE, (*ASKED, "-ctk", "x"), "f16, bf16, q8_0"),
     (USAGE, (*ASKED, "-fa", "off", "-ctv", "q8_0"), "needs flash attention"),
     (USAGE, (*ASKED, "-n", "many"), "-n is 'many', which is no whole number"),
-    (USAGE, (*ASKED, "-ng", "3"), "-n is 'g', which is no whole number"),
+    (USAGE, (*ASKED, "-ng", "3"), "no such option: -ng (did you mean -ngl?)"),
     (USAGE, (*ASKED, "-n", "-5"), "-n is '-5', which is below -1"),
     (USAGE, (*ASKED, "-W", "1.5"), "-W is '1.5', which is no whole number"),
     (USAGE, (*ASKED, "-ngl", "most"), "neither a number nor 'auto' nor 'all'"),
     (USAGE, (*ASKED, "-fa", "perhaps"), "'on', 'off', 'auto'"),
     (USAGE, (*ASKED, "--mode", "magic"), "'lookahead'"),
+    (USAGE, (*ASKED, "--mode", "lookahed"), "did you mean lookahead?"),
+    (USAGE, (*ASKED, "--chat-template", "chatlm"), "did you mean chatml?"),
+    (USAGE, ("bench", "--modes", "plan"), "did you mean plain?"),
+    (USAGE, ("bench", "--classes", "edits"), "did you mean edit?"),
     (USAGE, (*ASKED, "--preset", "poem"), "'creative'"),
-    (USAGE, (*ASKED, "--colour", "on"), "perhaps --color"),
+    (USAGE, (*ASKED, "--colour", "on"), "did you mean --color?"),
     (USAGE, ("run", "--frobnicate"), "no such option: --frobnicate"),
-    (USAGE, ("run", "-p"), "'-p' requires an argument (lacli run -h"),
-    (USAGE, ("chat", "-n"), "'-n' requires an argument (lacli chat -h"),
+    (USAGE, ("run", "--gpu", "9"), "did you mean --gpu-layers?"),
+    (USAGE, ("run", "-pHello"), "no such option: -pHello (did you mean -p Hello?)"),
+    (USAGE, ("run", "-p"), "'-p' requires an argument (lacli run --help-all"),
+    (USAGE, ("chat", "-n"), "'-n' requires an argument (lacli chat --help-all"),
     (USAGE, ("--version", "-n"), "no such option: -n (lacli -h"),
-    (USAGE, ("run", "model.gguf", "hello"), "unexpected argument 'hello'"),
+    (FAILED, ("run", "-q", "nosuch.gguf", "hello"), "no such file: nosuch.gguf"),
+    (USAGE, ("run", "model.gguf", "hello", "-p", "hi"), "the prompt is given twice"),
+    (USAGE, ("run", "model.gguf", "-m", "other.gguf"), "MODEL is model.gguf and -m is other.gguf"),
+    (USAGE, ("show", "-m", "model.gguf", "-hf", "owner/repo"), "-m is model.gguf and -hf is hf:owner/repo"),
+    (USAGE, (*ASKED, "-cnv", "--json"), "-cnv is a chat"),
     (USAGE, ("run", "model.gguf", "-", "hello"), "unexpected extra argument"),
     (USAGE, ("walk",), "no such command 'walk'"),
+    (USAGE, ("bensh",), "no such command 'bensh' (did you mean bench?)"),
+    (USAGE, ("delete",), "no such command 'delete'"),
+    (USAGE, ("./model.gguf",), "lacli run ./model.gguf"),
     (USAGE, ("--frobnicate",), "no such option: --frobnicate"),
     (USAGE, ("check", "--replicas", "2"), "no such option: --replicas (lacli run, chat and bench have it)"),
-    (USAGE, ("doctor", "--no-test", "--all-quants"), "lacli doctor -h lists what there is"),
+    (USAGE, ("doctor", "--no-test", "--all-quants"), "lacli doctor --help-all lists what there is"),
     (USAGE, ("run", "--no-test"), "no such option: --no-test (lacli doctor has it)"),
     *((USAGE, ("run", "--no-stdin", *dash), "--no-stdin") for dash in (["-"], ["-p", "-"], ["-f", "-"])),
 ]
@@ -152,7 +166,7 @@ def test_a_prompt_that_is_empty_or_not_utf8_wherever_it_comes_from(tmp_path: Pat
     file = tmp_path / "prompt.txt"
     for blank in ("", " ", "\n"):
         file.write_text(blank)
-        assert "the prompt is empty" in refused("-f", str(file))
+        assert "the prompt is empty" in refused("-f", str(file), code=USAGE)
     assert "there is no prompt" in refused(code=USAGE, stdin=b"\n \n")
     file.write_bytes("für immer".encode("latin-1"))
     assert "prompt.txt is not UTF-8 text: byte 0xfc at offset 1" in refused("-f", str(file))
