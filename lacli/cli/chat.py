@@ -90,7 +90,7 @@ def chat(
     status: Status = True,
     context_shift: ContextShift = False,
     commands: Commands = False,
-    conversation: options.Conversation = True,
+    conversation: options.Conversation = False,
     *,
     prompt_options: PromptOptions,
     decode_settings: DecodeSettings,

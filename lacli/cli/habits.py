@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from lacli.errors import UsageError
@@ -21,10 +22,11 @@ ALREADY_SO = ("--jinja", "--mmap")
 
 REFUSED = {
     "--no-mmap": ("model files are always mapped into memory here", "leave it out"),
-    "-no-cnv": ("a prompt goes through the model's chat template here", "--raw goes without"),
-    "--no-conversation": ("a prompt goes through the model's chat template here", "--raw goes without"),
-    "-md": ("lacli needs no draft model", "leave it out"),
-    "--model-draft": ("lacli needs no draft model", "leave it out"),
+    **dict.fromkeys(
+        ("-no-cnv", "--no-conversation"),
+        ("a prompt goes through the model's chat template here", "--raw goes without"),
+    ),
+    **dict.fromkeys(("-md", "--model-draft"), ("lacli needs no draft model", "leave it out")),
 }
 """llama.cpp's flags for what lacli does not do: what is so here, and what to do."""
 
@@ -56,7 +58,7 @@ def understood(arguments: Iterable[str], parameters: Iterable[Any]) -> tuple[lis
     kept: list[str] = []
     words = iter(arguments)
     for word in words:
-        if word not in takes_value and word in REFUSED:
+        if word in REFUSED:
             what, hint = REFUSED[word]
             raise UsageError(f"{word}: {what}", hint)
         if word in ALREADY_SO:
@@ -68,7 +70,7 @@ def understood(arguments: Iterable[str], parameters: Iterable[Any]) -> tuple[lis
         if last is None:
             return kept, word
         if takes_value.get(last):
-            kept += [each for each in [next(words, None)] if each is not None]
+            kept += islice(words, 1)
     return [*kept, *words], ""
 
 

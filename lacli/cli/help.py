@@ -30,7 +30,6 @@ LONGEST = 28
 FLAGS = "Flags"
 """The panel of the program's own flags, below those of its commands."""
 
-
 TOGETHER = "\N{NO-BREAK SPACE}"
 """A space at which no line ends."""
 
@@ -62,12 +61,12 @@ PAGES = {
     ),
     "doctor": Page(("lacli doctor",)),
     "list": Page(("lacli list",)),
-    "pull": Page(("lacli pull qwen2.5-0.5b", "lacli pull Qwen/Qwen3-0.6B-GGUF:Q8_0")),
+    "pull": Page(("lacli pull qwen2.5-0.5b", "lacli pull Qwen/Qwen3-0.6B-GGUF:Q8_0"), "--offline --json -q --help-all"),
     "show": Page(
         ("lacli show qwen2.5-0.5b", "lacli show qwen2.5-0.5b -c 32768 -ctk q8_0"),
         "-c -ctk -ctv -W -N -G --template --json --help-all",
     ),
-    "rm": Page(("lacli rm qwen2.5-0.5b", "lacli rm --unfinished")),
+    "rm": Page(("lacli rm qwen2.5-0.5b", "lacli rm --unfinished"), "-y --unfinished --json -q --help-all"),
     "bench": Page(
         ("lacli bench qwen2.5-0.5b", "lacli bench qwen2.5-0.5b --classes code,chat -W 5,10,15"),
         "--modes --classes --prompts --minutes --each -r -n --check -W -N -G -t -ngl -o --chart --help-all",
@@ -126,31 +125,38 @@ def page(command: Any, context: typer.Context, *, full: bool) -> str:
     shown = [each for each in command.get_params(context) if not getattr(each, "hidden", False)]
     arguments = [each for each in shown if each.param_type_name == "argument"]
     flags = [each for each in shown if each not in arguments]
-    inner = getattr(command, "commands", {})
-    usage = [context.command_path, *(f"[{each.metavar}]{'...' * (each.nargs != 1)}" for each in arguments)]
-    paragraphs = cleandoc(command.help).split("\n\n")
-    if not full:
-        paragraphs = paragraphs[:1]
     if not full and here.flags is not None:
         by_name = {name: each for each in flags for name in each.opts}
         flags = [by_name[name] for name in here.flags.split()]
+    inner = getattr(command, "commands", {})
     panels = {"": [(each.metavar, each.help if full else _first_sentence(each.help)) for each in arguments]}
     for each in inner.values():
         panels.setdefault(each.rich_help_panel, []).append((each.name, _first_sentence(each.help)))
     for each in flags:
         name = FLAGS if inner else each.rich_help_panel if full else None
-        panels.setdefault(name or "", []).append((term(each, full=full), words(each, full=full)))
-    takes = "COMMAND [MODEL] [FLAGS], and lacli COMMAND -h for its flags" if inner else "[FLAGS]"
-    parts = [wrap_words(" ".join(["Usage:", *usage, takes]), width, hanging=4)]
-    parts += [wrap_words(" ".join(each.split()), width) for each in paragraphs]
-    parts.append("\n".join(wrap_words(each, width, 2, 6) for each in here.examples))
+        panels.setdefault(name or "", []).append((_term(each, full=full), _words(each, full=full)))
     blocks = _panels({name: rows for name, rows in panels.items() if rows}, width)
-    parts += blocks if full else ["\n".join(blocks)]
-    parts += [wrap_words(command.epilog, width)] if full and command.epilog else []
-    return "\n\n".join(parts)
+    paragraphs = cleandoc(command.help).split("\n\n")
+    return "\n\n".join(
+        [
+            _wrapped(_usage(context, arguments, inner), width, others=4),
+            *(_wrapped(" ".join(each.split()), width) for each in (paragraphs if full else paragraphs[:1])),
+            "\n".join(_wrapped(each, width, 2, 6) for each in here.examples),
+            *(blocks if full else ["\n".join(blocks)]),
+            *([_wrapped(command.epilog, width)] if full and command.epilog else []),
+        ]
+    )
 
 
-def term(parameter: Any, *, full: bool) -> str:
+def _usage(context: typer.Context, arguments: list[Any], inner: object) -> str:
+    takes = [f"[{each.metavar}]{'...' * (each.nargs != 1)}" for each in arguments]
+    if inner:
+        takes = ["COMMAND [MODEL]"]
+    behind = ", and lacli COMMAND -h for its flags" if inner else ""
+    return " ".join(["Usage:", context.command_path, *takes, f"[FLAGS]{behind}"])
+
+
+def _term(parameter: Any, *, full: bool) -> str:
     """A flag's names with the word for its value: -n, --predict N. `full`: all of its names."""
     names = sorted([*parameter.opts, *parameter.secondary_opts], key=lambda name: name[:2] == "--")
     if not full:
@@ -158,7 +164,7 @@ def term(parameter: Any, *, full: bool) -> str:
     return ", ".join(names) + ("" if parameter.is_flag else f" {_value(parameter)}")
 
 
-def words(parameter: Any, *, full: bool) -> str:
+def _words(parameter: Any, *, full: bool) -> str:
     """A flag's help with its default. `full`: all of it, with llama.cpp's variables; otherwise its first sentence."""
     found = [parameter.help if full else _first_sentence(parameter.help)]
     if default := _default(parameter):
@@ -170,11 +176,8 @@ def words(parameter: Any, *, full: bool) -> str:
 def _value(parameter: Any) -> str:
     """The word for an option's value: its own, its choices, or one for its type."""
     kind = parameter.type_descriptor
-    return (
-        (parameter.metavar or "").strip("<>")
-        or "|".join(kind.choices or ())
-        or ("N" if kind.annotation in (int, float) else "TEXT")
-    )
+    by_type = "N" if kind.annotation in (int, float) else "TEXT"
+    return (parameter.metavar or "").strip("<>") or "|".join(kind.choices or ()) or by_type
 
 
 def _default(parameter: Any) -> str:
@@ -203,21 +206,17 @@ def _panels(panels: dict[str, list[tuple[str, str]]], width: int) -> list[str]:
     return [f"{typer.style(name, bold=True)}\n{text}" if name else text for name, text in blocks.items()]
 
 
-def _row(term: str, words: str, width: int, column: int) -> str:
-    """A row of a panel: words beside the term, or under it where the term reaches into their column."""
-    named = wrap_words(term, width, 2, 6).split("\n")
-    lines = wrap_words(words, width, column, column).split("\n")
-    beside = len(named) == 1 and len(named[0]) + 2 <= column
+def _row(term: str, text: str, width: int, column: int) -> str:
+    """A row of a panel: its text beside the term, or under it where the term reaches into the text's column."""
+    named = _wrapped(term, width, 2, 6).split("\n")
+    lines = _wrapped(text, width, column, column).split("\n")
     shown = [line.replace(line.strip(), typer.style(line.strip(), fg="cyan")) for line in named]
-    if beside:
+    if len(named) == 1 and len(named[0]) + 2 <= column:
         shown = [shown[0] + lines.pop(0)[len(named[0]) :]]
     return "\n".join([*shown, *lines])
 
 
-def wrap_words(text: str, width: int, indent: int = 0, hanging: int | None = None) -> str:
-    """Text wrapped at spaces only. `indent`, `hanging`: columns before its first line and before the others."""
-    first, others = " " * indent, " " * (indent if hanging is None else hanging)
-    wrapper = TextWrapper(
-        width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
-    )
+def _wrapped(text: str, width: int, first: int = 0, others: int = 0) -> str:
+    """Text wrapped at spaces only. `first`, `others`: columns before its first line and before the others."""
+    wrapper = TextWrapper(width, " " * first, " " * others, break_long_words=False, break_on_hyphens=False)
     return wrapper.fill(text).replace(TOGETHER, " ")

@@ -172,6 +172,8 @@ def _in_one_line(error: Any) -> UsageError:
         hint = _instead_of(option, context)
     elif unknown := re.fullmatch(r"No such command '(.*)'", what):
         hint = _command_like(unknown[1])
+    elif "unexpected extra" in what and context and context.info_name == "run":
+        hint = "put the prompt into quotes"
     return UsageError(what[:1].lower() + what[1:], hint)
 
 
@@ -187,7 +189,7 @@ def _instead_of(option: str, context: Any) -> str:
     own = [name for each in context.command.get_params(context) for name in (*each.opts, *each.secondary_opts)]
     longer = [name for name in own if name.startswith(option)]
     with_a_space = [f"{option[:2]} {option[2:]}"] if option[:2] in own else []
-    return offered(suggest(option, own, least=NEAR) or longer or with_a_space) or _all_flags(context)
+    return offered(suggest(option, own, least=NEAR) or longer[:3] or with_a_space) or _all_flags(context)
 
 
 def _command_like(name: str) -> str:
