@@ -22,8 +22,8 @@ Mode = Annotated[
     setting(
         "--mode",
         metavar="MODE",
-        help="How tokens are guessed. plain: not at all; jacobi, lookup, lookahead: as their papers say; auto: from "
-        "several sources, as many as pay here. -W, -N, -G or --preset alone mean lookahead.",
+        help="How tokens are guessed. plain: not at all; lookup: from earlier text; jacobi, lookahead: as in the paper; "
+        "auto: from several sources, as many as pay here. -W, -N, -G or --preset alone mean lookahead.",
         show_default=DECODE.mode,
         rich_help_panel=GUESSING,
     ),
@@ -76,7 +76,7 @@ FIELDS = {
     "window_init": (("--window-init",), "Where the first guesses of the window come from."),
     "window_shift": (
         ("--window-shift",),
-        "How the window moves after accepted tokens. once: by one column; refill: by as many columns as tokens.",
+        "How the window moves after accepted tokens. once: by one column; refill: by one for each token.",
     ),
     "pool_prompt": (
         ("--pool-prompt/--no-pool-prompt",),

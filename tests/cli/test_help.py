@@ -12,7 +12,10 @@ from lacli.cli.help import PAGES, WithPages
 from lacli.cli.main import COMMANDS, PANELS, commands
 from tests.program import call, finish, on_terminal
 
-WIDTHS = (40, 60, 80, 200)
+WIDTHS = (20, 40, 60, 80, 200)
+NARROWEST = 40
+"""Columns below which long names stick out, because they are not broken."""
+
 SCREEN = 24
 """Lines of the smallest terminal; the page has to leave one for the next prompt."""
 
@@ -31,7 +34,7 @@ def shown(*arguments: str, columns: int = 80) -> str:
 def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(command: str, columns: int) -> None:
     for flag in ("-h", "--help-all"):
         page, wide = (shown(*command.split(), flag, columns=width) for width in (columns, 10_000))
-        assert max(map(len, page.splitlines())) <= min(columns, 100)
+        assert max(map(len, page.splitlines())) <= min(columns, 100) or columns < NARROWEST
         assert page.split() == wide.split()
         assert not re.search(r"<\w+>|\[x[<>]=|…", page)
 
