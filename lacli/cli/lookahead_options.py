@@ -22,8 +22,8 @@ Mode = Annotated[
     setting(
         "--mode",
         metavar="MODE",
-        help="How tokens are guessed. plain: not at all; lookup: from earlier text; jacobi, lookahead: as in the paper; "
-        "auto: from several sources, as many as pay here. -W, -N, -G or --preset alone mean lookahead.",
+        help="How tokens are guessed. plain: not at all; lookup: from earlier text; jacobi, lookahead: as in the "
+        "paper; auto: from several sources, as many as pay here. -W, -N, -G or --preset alone mean lookahead.",
         show_default=DECODE.mode,
         rich_help_panel=GUESSING,
     ),
