@@ -17,7 +17,7 @@ MISSING = {
 }
 """What others have and lacli has not: what is so here, and what to do."""
 
-ALREADY_SO = ("--jinja", "--mmap")
+ALREADY_SO = ("--jinja", "--mmap", "--no-display-prompt", "--log-disable")
 """llama.cpp's flags for what lacli always does."""
 
 REFUSED = {

@@ -184,7 +184,7 @@ def _all_flags(context: typer.Context | None) -> str:
 
 def _instead_of(option: str, context: Any) -> str:
     """What to do about an option that a command has not: other commands with it, similar ones, or the help."""
-    if context.parent and (others := _commands_with(option)):
+    if others := _commands_with(option):
         return f"lacli {_listed(others)} {'have' if others[1:] else 'has'} it"
     own = [name for each in context.command.get_params(context) for name in (*each.opts, *each.secondary_opts)]
     longer = [name for name in own if name.startswith(option)]
@@ -193,7 +193,10 @@ def _instead_of(option: str, context: Any) -> str:
 
 
 def _command_like(name: str) -> str:
-    if name.endswith(".gguf") or "/" in name:
+    from lacli.cli.folders import own_aliases
+    from lacli.hub.names import read_aliases
+
+    if name.endswith(".gguf") or "/" in name or name.lower() in read_aliases(own_aliases()):
         return f"lacli run {name} runs a model"
     near = suggest(name, [*COMMANDS, *habits.COMMANDS])
     return offered(list(dict.fromkeys(habits.COMMANDS.get(each, each) for each in near))) or _all_flags(None)
@@ -212,7 +215,9 @@ def _commands_with(option: str) -> list[str]:
 
 
 def _listed(names: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    """At most three names, which is what fits a line."""
+    shown = names if len(names) < 4 else [*names[:2], "others"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 
 def _not_wanted(cause: Any) -> str:
