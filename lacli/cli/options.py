@@ -134,6 +134,7 @@ def model_name(argument: Model = None, model_file: ModelFile = None, hf_repo: Hu
     """MODEL, whichever way it is given. Raises UsageError where two ways name different models."""
     from lacli.hub.names import PREFIX
 
+    # Without the prefix a folder of the same name would win.
     hub = hf_repo and PREFIX + hf_repo.removeprefix(PREFIX)
     given = {flag: name for flag, name in (("MODEL", argument), ("-m", model_file), ("-hf", hub)) if name is not None}
     if len({*given.values()}) > 1:
@@ -150,7 +151,7 @@ def model_names(arguments: list[str] | None, model_file: str | None, hf_repo: st
 
 @dataclass(frozen=True)
 class Asked:
-    """The arguments of a command that answers: `model` as MODEL is, a prompt, and whether '-' asks for stdin."""
+    """What the arguments ask for: `model` as MODEL is, a prompt, and whether '-' stands for standard input."""
 
     model: str | None
     prompt: str | None
@@ -160,6 +161,7 @@ class Asked:
 def asked(
     argument: Model = None, words: Words = None, model_file: ModelFile = None, hf_repo: HubRepository = None
 ) -> Asked:
+    """The arguments of `lacli run`, where '-' may stand in the place of MODEL or of PROMPT."""
     stdin = "-" in (argument, words)
     name, prompt = (None if each == "-" else each for each in (argument, words))
     return Asked(model_name(name, model_file, hf_repo), prompt, stdin)
@@ -331,7 +333,7 @@ NoRepack = Annotated[
         "-nr",
         "--no-repack",
         parser=yes_or_no,
-        help="Leave out the CPU's kernels for repacked weights. They, and AMX, are faster for several rows.",
+        help="Leave out the CPU's kernels for repacked weights and AMX. They are faster for several rows.",
         rich_help_panel=MODEL,
     ),
 ]
