@@ -16,6 +16,7 @@ from lacli.settings import (
     ModeName,
     Switch,
 )
+from lacli.text.format import did_you_mean
 
 Value = TypeVar("Value")
 
@@ -71,7 +72,9 @@ def parse_modes(text: str) -> tuple[ModeName, ...]:
     """The modes named in `text`, with commas between them, in the order of MODES. Raises UsageError."""
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in MODES]:
-        raise UsageError(f"there is no mode {unknown[0]!r}", f"the modes are {', '.join(MODES)}")
+        raise UsageError(
+            f"there is no mode {unknown[0]!r}", did_you_mean(unknown[0], MODES, f"the modes are {', '.join(MODES)}")
+        )
     return tuple(mode for mode in MODES if mode in names)
 
 

@@ -13,6 +13,7 @@ from itertools import islice
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.files import MAX_TEXT
+from lacli.text.format import did_you_mean
 
 CLASSES = {
     "code": "code completion",
@@ -76,7 +77,8 @@ def built_in(classes: Sequence[str] = ()) -> list[Task]:
     """
     for name in classes:
         if name not in CLASSES:
-            raise UsageError(f"there is no prompt class {name}", f"the classes are {', '.join(CLASSES)}")
+            hint = did_you_mean(name, CLASSES, f"the classes are {', '.join(CLASSES)}")
+            raise UsageError(f"there is no prompt class {name}", hint)
     tasks: list[Task] = []
     for line in (files("lacli") / "data" / PROMPTS).read_text("utf-8").splitlines():
         row = json.loads(line)

@@ -37,41 +37,41 @@ ANSWERS = 0.85
 
 Modes = Annotated[
     str,
-    typer.Option("--modes", "--mode", metavar="MODE,...", help="What is compared; plain always runs.",
-                 rich_help_panel=BENCH),
+    typer.Option("--modes", "--mode", metavar="MODE,..", show_default="all", rich_help_panel=BENCH,
+                 help="Modes to compare. Plain always runs."),
 ]  # fmt: skip
 Window = Annotated[
     str | None,
-    setting("-W", "--window", metavar="RANGE", show_default=False, rich_help_panel=GUESSING,
-            help=f"Columns of the lookahead window: 5, 1,5,15, 10-30+10 or 1-16*2. (default: {DECODE.window})"),
+    setting("-W", "--window", metavar="RANGE", show_default=str(DECODE.window), rich_help_panel=GUESSING,
+            help="Columns of the lookahead window. 5, 1,5,15, 10-30+10 or 1-16*2: several values are compared."),
 ]  # fmt: skip
 Ngram = Annotated[
     str | None,
-    setting("-N", "--ngram", metavar="RANGE", show_default=False, rich_help_panel=GUESSING,
-            help=f"Tokens of an n-gram, in the same ways. (default: {DECODE.ngram})"),
+    setting("-N", "--ngram", metavar="RANGE", show_default=str(DECODE.ngram), rich_help_panel=GUESSING,
+            help="Tokens of an n-gram. Several values as in -W."),
 ]  # fmt: skip
 Guesses = Annotated[
     str | None,
-    setting("-G", "--guesses", metavar="RANGE|W", show_default=False, rich_help_panel=GUESSING,
-            help=f"Most n-grams verified a step; W ties it to -W. (default: {DECODE.guesses}, or W where -W has "
-            "several values)"),
+    setting("-G", "--guesses", metavar="RANGE|W", show_default=str(DECODE.guesses), rich_help_panel=GUESSING,
+            help="N-grams verified in a step at most. Several values as in -W; W: as many as -W, which is the default "
+            "where -W has several values."),
 ]  # fmt: skip
 FlashAttention = Annotated[
     str | None,
-    setting("-fa", "--flash-attn", metavar="auto|on|off,...", show_default=False, rich_help_panel=MODEL,
-            help=f"Flash attention; several values are compared. (default: {LOADING.flash_attention})"),
+    setting("-fa", "--flash-attn", metavar="on|off|auto,..", show_default=LOADING.flash_attention,
+            rich_help_panel=MODEL, help="Flash attention. Several values are compared."),
 ]  # fmt: skip
 Classes = Annotated[
     str | None,
-    typer.Option("--classes", metavar="CLASS,...", show_default=False, rich_help_panel=BENCH,
-                 help="Some classes of prompts, of the built-in ones: code, edit, chat, summary, extract, translate, "
+    typer.Option("--classes", metavar="CLASS,..", show_default="all", rich_help_panel=BENCH,
+                 help="Classes of the built-in prompts. Some of code, edit, chat, summary, extract, translate, "
                  "maths, story, docs, forms."),
 ]  # fmt: skip
 Prompts = Annotated[
     str | None,
     typer.Option("--prompts", metavar="FILE", show_default=False, rich_help_panel=BENCH,
-                 help='Prompts of your own as JSON lines: {"prompt": ..., "class": ...} or {"turns": [...]}, as '
-                 "MT-bench and Spec-Bench have them."),
+                 help='A file of prompts of your own. JSON lines: {"prompt": ..., "class": ...} or {"turns": [...]}, '
+                 "as MT-bench and Spec-Bench have them."),
 ]  # fmt: skip
 Each = Annotated[
     int | None,
@@ -81,7 +81,7 @@ Each = Annotated[
 Repetitions = Annotated[
     int | None,
     typer.Option("-r", "--repetitions", min=1, show_default=False, rich_help_panel=BENCH,
-                 help="How often every prompt is answered. (default: up to 5, as time allows)"),
+                 help="Answers to every prompt. (default: up to 5, as time allows)"),
 ]  # fmt: skip
 Predict = Annotated[
     int | None,
@@ -133,6 +133,7 @@ class Amount:
 
 
 @with_groups(
+    model=options.model_name,
     amount=Amount,
     sampling=sampling_group,
     decode_settings=lookahead_group,
@@ -140,7 +141,7 @@ class Amount:
     copies=replica_group,
 )
 def bench(
-    model: options.Model = None,
+    model: str | None,
     mode: Modes = EVERY_MODE,
     classes: Classes = None,
     prompts: Prompts = None,
@@ -165,7 +166,7 @@ def bench(
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
 ) -> None:
-    """Compare the modes with plain decoding on prompts of many kinds, and say which setting pays on this machine.
+    """Compare the modes on prompts of many kinds, and say which pays.
 
     By default it takes as many prompts, repetitions and tokens as fit into three minutes.
     """

@@ -36,36 +36,37 @@ FIELDS = {
 First = Annotated[
     str,
     typer.Option("-p", "--prompt", show_default=False, rich_help_panel=options.TEXT,
-                 help="First message; the chat goes on after its answer."),
+                 help="The first message."),
 ]  # fmt: skip
 Load = Annotated[
     str | None,
     typer.Option("--load", metavar="FILE", show_default=False, rich_help_panel=CHAT,
-                 help="Go on with a chat that /save or --log wrote: messages, settings and, without MODEL, its model."),
+                 help="Go on with a chat that /save or --log wrote. With its messages, settings and, without MODEL, "
+                 "its model."),
 ]  # fmt: skip
 Log = Annotated[
     str | None,
     setting("--log", metavar="FILE", show_default=False, rich_help_panel=CHAT,
-            help="Write the chat down as it goes, a JSON object a line; the file grows."),
+            help="Write the chat to a file. It grows by a JSON object a line."),
 ]  # fmt: skip
 History = Annotated[
-    bool, setting("--history/--no-history", help="Keep the typed lines for the next chat.", rich_help_panel=CHAT)
+    bool, setting("--history/--no-history", help="Keep typed lines for the next chat.", rich_help_panel=CHAT)
 ]
 Status = Annotated[
     bool,
     setting("--status/--no-status", rich_help_panel=CHAT,
-            help="Show tokens a second, S and the context used below the prompt."),
+            help="Show speed and context used below the prompt."),
 ]  # fmt: skip
 ContextShift = Annotated[
     bool,
     setting("--context-shift/--no-context-shift", parser=yes_or_no, rich_help_panel=CHAT,
-            help="When the context is full forget its oldest tokens instead of ending the answer."),
+            help="Forget the oldest tokens of a full context. Otherwise the answer ends."),
 ]  # fmt: skip
 
 Commands = Annotated[
     bool,
     setting("--commands/--no-commands", rich_help_panel=CHAT,
-            help="Obey lines of a pipe that begin with /; on a terminal they always are commands."),
+            help="Obey lines of a pipe that begin with /. On a terminal they always are commands."),
 ]  # fmt: skip
 
 
@@ -79,9 +80,9 @@ ANSWERING: dict[str, Group] = {
 """The groups of settings of the commands that answer: this one and `lacli run`."""
 
 
-@with_groups(**ANSWERING)
+@with_groups(model=options.model_name, **ANSWERING)
 def chat(
-    model: options.Model = None,
+    model: str | None,
     first: First = "",
     load: Load = None,
     log: Log = None,
@@ -89,6 +90,7 @@ def chat(
     status: Status = True,
     context_shift: ContextShift = False,
     commands: Commands = False,
+    conversation: options.Conversation = False,
     *,
     prompt_options: PromptOptions,
     decode_settings: DecodeSettings,
@@ -106,9 +108,9 @@ def chat(
     color: options.ColorWhen = "auto",
     called: typer.Context,
 ) -> None:
-    """Talk with a model: a prompt on a terminal, or a message a line from a pipe. /help lists the commands.
+    """Talk with a model. /help lists the commands of a chat.
 
-    What was said stays decoded, so every turn costs only what is new.
+    A pipe brings a message a line. What was said stays decoded, so every turn costs only what is new.
     """
     from lacli.chat.transcript import read_chat
     from lacli.text.question import check_text

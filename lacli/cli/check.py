@@ -38,8 +38,8 @@ Mode = Annotated[
     typer.Option(
         "--mode",
         metavar="MODE",
-        show_default=False,
-        help="Check one mode: jacobi, lookup, lookahead or auto; plain is checked against itself. (default: the four)",
+        show_default="all but plain",
+        help="The mode to check. jacobi, lookup, lookahead or auto; plain is checked against itself.",
         rich_help_panel=GUESSING,
     ),
 ]
@@ -50,7 +50,9 @@ Prompt = Annotated[
     str | None,
     typer.Option("-p", "--prompt", help="Check with this prompt instead of the built-in ones.", rich_help_panel=CHECK),
 ]
-PromptFile = Annotated[str | None, typer.Option("-f", "--file", help="The same from a file.", rich_help_panel=CHECK)]
+PromptFile = Annotated[
+    str | None, typer.Option("-f", "--file", metavar="FILE", help="The same from a file.", rich_help_panel=CHECK)
+]
 Predict = Annotated[
     int,
     typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most.",
@@ -62,9 +64,11 @@ FailOnDifference = Annotated[
 ]
 
 
-@with_groups(sampling=sampling_group, decode_settings=lookahead_group, model_settings=model_group)
+@with_groups(
+    model=options.model_name, sampling=sampling_group, decode_settings=lookahead_group, model_settings=model_group
+)
 def check(
-    model: options.Model = None,
+    model: str | None,
     prompts: Prompts = PROMPTS,
     prompt: Prompt = None,
     file: PromptFile = None,
@@ -81,7 +85,7 @@ def check(
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
 ) -> None:
-    """Check how exact a model is here: whether every mode gives the text of plain decoding, and if not, why.
+    """Check whether every mode gives the text of plain decoding.
 
     A text that differs is judged: the batches were rounded in another way, or there is a BUG (exit code 3).
     """

@@ -75,9 +75,9 @@ Fresh = Annotated[
 ]  # fmt: skip
 
 
-@with_groups(model_settings=model_group)
+@with_groups(model=options.model_name, model_settings=model_group)
 def cost(
-    model: options.Model = None,
+    model: str | None,
     contexts: Contexts = "64,2048",
     rows: Rows = None,
     seconds: Seconds = 20,
@@ -90,9 +90,10 @@ def cost(
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
 ) -> None:
-    """Measure what steps of many rows cost here, and what lookahead must bring to pay for itself.
+    """Measure what steps of many rows cost here.
 
-    A model is measured once on a machine and for its flags; the numbers are kept in the user's cache directory.
+    It says what lookahead must bring to pay for itself. A model is measured once on a machine and for its flags; the
+    numbers are kept in the user's cache directory.
 
     Beside them stands what mode auto has learned from answers.
     """

@@ -83,7 +83,7 @@ NoTest = Annotated[bool, typer.Option("--no-test", help="Leave out the short ans
 Rpc = Annotated[
     str,
     setting(
-        *spellings("rpc"), metavar="HOST:PORT,..", show_default=False, help="RPC servers to ask what devices they have."
+        *spellings("rpc"), metavar="HOST:PORT,..", show_default=False, help="RPC servers to ask for their devices."
     ),
 ]
 
@@ -96,7 +96,7 @@ def doctor(
     json: options.Json = False,
     color: options.ColorWhen = "auto",
 ) -> None:
-    """Look at this installation: what lacli can use here, what is wrong, and what would make it faster.
+    """Look at this installation: what is wrong, what would be faster.
 
     Exit code 0 when lacli works here, 1 when something is broken. Nothing is fetched.
     """

@@ -56,7 +56,7 @@ SAID = {
 """llama.cpp's words for a switch's positions (common/arg.cpp), and those that Typer takes."""
 
 EPILOG = (
-    "The environment can set defaults: LACLI_ and an option's long name, such as LACLI_WINDOW=10 for --window or "
+    "The environment can set defaults: LACLI_ and a flag's long name, such as LACLI_WINDOW=10 for --window or "
     "LACLI_STRICT=1; llama.cpp's names that are shown above work too. 'lacli doctor' shows what is set."
 )
 """The end of a command's help."""
@@ -109,13 +109,8 @@ class Command(TyperCommand):
 
 
 def setting(*names: str, help: str = "", **more: Any) -> Any:
-    """Declare a Typer option whose default the environment can change; `help` gets llama.cpp's variable added.
-
-    lacli's own variables follow the rule in EPILOG.
-    """
-    found = variables(*names)
-    theirs = "".join(f" ({name})" for name in found if name.startswith(THEIRS))
-    return typer.Option(*names, envvar=found, show_envvar=False, help=help + theirs, **more)
+    """Declare a Typer option whose default the environment can change, by the rule in EPILOG."""
+    return typer.Option(*names, envvar=variables(*names), show_envvar=False, help=help, **more)
 
 
 def variables(*names: str) -> list[str]:

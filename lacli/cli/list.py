@@ -9,7 +9,7 @@ from lacli.cli import options
 
 
 def list_models(json: options.Json = False) -> None:
-    """List the models on this disk, and the short names (aliases) that can be given as MODEL.
+    """List the models on this disk, and names for MODEL.
 
     On disk are the models of the Hugging Face cache, which llama-cli shares. Nothing is fetched.
     """

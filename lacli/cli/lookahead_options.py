@@ -17,16 +17,14 @@ GUESSING = "Guessing"
 DECODE = DecodeSettings()
 """Where the options' defaults come from."""
 
-ALL_SOURCES = ",".join(DECODE.sources)
-
 Mode = Annotated[
     settings.ModeName | None,
     setting(
         "--mode",
         metavar="MODE",
-        help="How tokens are guessed: plain (not at all), jacobi, lookup, lookahead, or auto: from several sources, as "
-        f"many as pay here. (default: {DECODE.mode}; lookahead where -W, -N, -G or a preset of them is given)",
-        show_default=False,
+        help="How tokens are guessed. plain: not at all; lookup: from earlier text; jacobi, lookahead: as in the "
+        "paper; auto: from several sources, as many as pay here. -W, -N, -G or --preset alone mean lookahead.",
+        show_default=DECODE.mode,
         rich_help_panel=GUESSING,
     ),
 ]
@@ -35,60 +33,62 @@ Preset = Annotated[
     setting(
         "--preset",
         metavar="NAME",
-        help="W, N and G for a kind of text (code, text, creative) or a size of model (7b, 13b, 34b).",
+        help="-W, -N and -G for a kind of text or a size of model. Kinds: code, text, creative; sizes: 7b, 13b, 34b.",
         rich_help_panel=GUESSING,
     ),
 ]
 Window = Annotated[
     int | None,
-    setting(*spellings("window"), help=f"Columns of the lookahead window; jacobi's block. (default: {DECODE.window})",
-            show_default=False, rich_help_panel=GUESSING),
+    setting(*spellings("window"), help="Columns of the lookahead window. In mode jacobi: guesses of a block.",
+            show_default=str(DECODE.window), rich_help_panel=GUESSING),
 ]  # fmt: skip
 Ngram = Annotated[
     int | None,
-    setting(*spellings("ngram"), help=f"Tokens of an n-gram. (default: {DECODE.ngram})", show_default=False,
-            rich_help_panel=GUESSING),
+    setting(*spellings("ngram"), help="Tokens of an n-gram.", show_default=str(DECODE.ngram), rich_help_panel=GUESSING),
 ]  # fmt: skip
 Guesses = Annotated[
     int | None,
-    setting(*spellings("guesses"), help=f"Most n-grams verified a step. (default: {DECODE.guesses})",
-            show_default=False, rich_help_panel=GUESSING),
+    setting(*spellings("guesses"), help="N-grams verified in a step at most.", show_default=str(DECODE.guesses),
+            rich_help_panel=GUESSING),
 ]  # fmt: skip
 JacobiIterations = Annotated[
     int | None,
-    setting("--jacobi-iterations", show_default=False, rich_help_panel=GUESSING,
-            help=f"Steps after which jacobi starts a new block. (default: {DECODE.jacobi_iterations})"),
+    setting("--jacobi-iterations", show_default=str(DECODE.jacobi_iterations), rich_help_panel=GUESSING,
+            help="Steps after which mode jacobi begins a new block."),
 ]  # fmt: skip
 LookupMatch = Annotated[
     int | None,
-    setting("--lookup-match", show_default=False, rich_help_panel=GUESSING,
-            help=f"Longest match of mode lookup, in tokens. (default: {DECODE.lookup_match})"),
+    setting("--lookup-match", show_default=str(DECODE.lookup_match), rich_help_panel=GUESSING,
+            help="Tokens that mode lookup matches at most."),
 ]  # fmt: skip
 LookupDraft = Annotated[
     int | None,
-    setting("--lookup-draft", show_default=False, rich_help_panel=GUESSING,
-            help=f"Tokens that mode lookup drafts. (default: {DECODE.lookup_draft})"),
+    setting("--lookup-draft", show_default=str(DECODE.lookup_draft), rich_help_panel=GUESSING,
+            help="Tokens that mode lookup guesses in a step."),
 ]  # fmt: skip
 Sources = Annotated[
     str | None,
-    setting(*spellings("sources"), metavar="LIST", show_default=False, rich_help_panel=GUESSING,
-            help=f"Where mode auto takes its guesses from, with commas between, or none. (default: {ALL_SOURCES})"),
+    setting(*spellings("sources"), metavar="NAME,..", show_default="all of them", rich_help_panel=GUESSING,
+            help=f"Where mode auto takes its guesses from. Some of {', '.join(DECODE.sources)}; or none."),
 ]  # fmt: skip
 
 FIELDS = {
-    "window_init": (("--window-init",), "What the window starts from."),
+    "window_init": (("--window-init",), "Where the first guesses of the window come from."),
     "window_shift": (
         ("--window-shift",),
-        "After accepted tokens: slide the window once, or drop their columns and refill it.",
+        "How the window moves after accepted tokens. once: by one column; refill: by one for each token.",
     ),
-    "pool_prompt": (("--pool-prompt/--no-pool-prompt",), "N-grams of the prompt enter the pool (lookahead)."),
-    "pool_text": (("--pool-text/--no-pool-text",), "N-grams of the generated text enter the pool (lookahead)."),
-    "pool_keys": (("--pool-keys",), "Most first tokens the pool keeps n-grams for."),
-    "auto_rows": (spellings("auto_rows"), "Most rows of a step of mode auto."),
+    "pool_prompt": (
+        ("--pool-prompt/--no-pool-prompt",),
+        "Add the n-grams of the prompt to the pool of mode lookahead.",
+    ),
+    "pool_text": (("--pool-text/--no-pool-text",), "Add the n-grams of the answer to the pool of mode lookahead."),
+    "pool_keys": (("--pool-keys",), "First tokens that the pool keeps n-grams for at most."),
+    "auto_rows": (spellings("auto_rows"), "Rows of a step of mode auto at most."),
     "strict": (
         ("--strict",),
-        "Bit for bit the same text in every mode and with every -W, -N and -G; slower, CPU only. "
-        "lacli check --strict shows whether it holds for a model.",
+        "Give exactly the same text in every mode. Slower, and on the CPU only; 'lacli check --strict' shows whether "
+        "it holds for a model.",
     ),
 }
 """The flags and the help of the fields of DecodeSettings that a flag holds as they are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -11,14 +12,15 @@ from typing import Annotated, Any
 import typer
 
 from lacli import __version__
+from lacli.cli import habits, help
 from lacli.cli.environment import (
     DEBUG,
     EPILOG,
-    Command,
     variable_of,
     variables,
 )
 from lacli.errors import Interrupted, LacliError, UsageError
+from lacli.text.format import did_you_mean, offered, suggest
 
 NO_SUCH_VALUE = {
     "bool_parsing": "neither yes nor no",
@@ -32,39 +34,55 @@ NO_SUCH_VALUE = {
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of Typer's complaints has no public name in every version."""
 
-COMMANDS = {
-    "run": "run",
-    "chat": "chat",
-    "check": "check",
-    "bench": "bench",
-    "cost": "cost",
-    "mask": "mask",
-    "pull": "pull",
-    "list": "list_models",
-    "show": "show",
-    "rm": "remove",
-    "rpc-server": "rpc_server",
-    "doctor": "doctor",
+PANELS = {
+    "Everyday": ("run", "chat", "doctor"),
+    "Models": ("list", "pull", "show", "rm"),
+    "Measure": ("bench", "check", "cost"),
+    "More": ("mask", "rpc-server"),
 }
-"""The function of each command, in the module of its name, in the order of the help."""
+"""The commands in the panels and in the order of the help."""
+
+COMMANDS = {name: panel for panel, names in PANELS.items() for name in names}
+
+FUNCTIONS = {"list": "list_models", "rm": "remove", "rpc-server": "rpc_server"}
+"""The function of a command where it is not called like its module."""
+
+NEAR = 0.81
+"""Likeness above which a flag is offered in the place of an unknown one; 1 is the same."""
 
 WITH_SETTINGS = ("run", "chat", "check", "bench", "cost", "pull", "show")
 """Commands whose help says how the environment sets their defaults."""
 
 
+class Command(help.Command):
+    """A command that knows flags of other tools, and takes no letters behind a flag of one letter as its value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            args, unknown = habits.understood(args, self.get_params(ctx))
+            if unknown:
+                raise UsageError(f"no such option: {unknown}", _instead_of(unknown, ctx))
+        return super().parse_args(ctx, args)
+
+
 def program(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
     """Make the program with the commands of these names; the modules of others are not imported, which saves 20 ms."""
+    colored = None if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" else False
     made = typer.Typer(
         name="lacli",
-        help="Run any GGUF model faster without a draft model and without changing the answer.",
+        cls=help.Program,
+        suggest_commands=False,
+        # Without it Typer imports rich for the help, which takes 50 ms.
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "color": colored},
     )
     made.callback()(lacli)
     for name in names:
         module = import_module(f"lacli.cli.{name.replace('-', '_')}")
         epilog = EPILOG if name in WITH_SETTINGS else None
-        made.command(name, epilog=epilog, cls=Command)(getattr(module, COMMANDS[name]))
+        function = getattr(module, FUNCTIONS.get(name, name))
+        made.command(name, epilog=epilog, cls=Command, rich_help_panel=COMMANDS[name])(function)
     return made
 
 
@@ -88,7 +106,7 @@ def _version(wanted: bool) -> None:
 
 def lacli(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Run any GGUF model faster without a draft model and without changing the answer."""
@@ -97,8 +115,9 @@ def lacli(
 def main() -> None:
     """Run the program; what a user can mend ends it with one line on stderr (a traceback under LACLI_DEBUG=1)."""
     try:
-        asked = [name for name in sys.argv[1:2] if name in COMMANDS] or COMMANDS
-        sys.exit(program(asked)(sys.argv[1:] or ["--help"], prog_name="lacli", standalone_mode=False))
+        arguments = habits.translated(sys.argv[1:])
+        asked = [name for name in arguments[:1] if name in COMMANDS] or COMMANDS
+        sys.exit(program(asked)(arguments, prog_name="lacli", standalone_mode=False))
     except KeyboardInterrupt:
         sys.exit(Interrupted.exit_code)
     except (LacliError, TYPER_USAGE_ERROR) as error:
@@ -141,17 +160,46 @@ def _missing_library() -> LacliError | None:
 
 def _in_one_line(error: Any) -> UsageError:
     """Typer's complaint about the command line, which it would frame and fill with every name of an option."""
-    what = error.message.removeprefix("Value error, ")
+    what, context = error.message.removeprefix("Value error, ").rstrip("."), error.ctx
+    hint = _all_flags(context)
     if parameter := getattr(error, "param", None):
+        value, *choices = re.findall(r"'([^']*)'", what) if "is not one of" in what else [""]
+        hint = did_you_mean(value, choices, hint)
         what = f"{parameter.opts[0]}{_not_wanted(error.__cause__) or f': {what}'}"
-    command = error.ctx.command_path if error.ctx else _command_typed()
-    similar = getattr(error, "possibilities", None)
-    hint = f"perhaps {' or '.join(sorted(similar))}" if similar else f"{command} -h lists what there is"
-    if error.ctx and error.ctx.parent and (others := _commands_with(getattr(error, "option_name", ""))):
-        hint = f"lacli {_listed(others)} {'have' if others[1:] else 'has'} it"
-    if parameter and error.ctx and (variable := variable_of(error.ctx, parameter)):
-        hint = f"{variable} sets it"
-    return UsageError(what[:1].lower() + what[1:].rstrip("."), hint)
+        if context and (variable := variable_of(context, parameter)):
+            hint = f"{variable} sets it"
+    elif option := getattr(error, "option_name", "") if hasattr(error, "possibilities") else "":
+        hint = _instead_of(option, context)
+    elif unknown := re.fullmatch(r"No such command '(.*)'", what):
+        hint = _command_like(unknown[1])
+    elif "unexpected extra" in what and context and context.info_name == "run":
+        hint = "put the prompt into quotes"
+    return UsageError(what[:1].lower() + what[1:], hint)
+
+
+def _all_flags(context: typer.Context | None) -> str:
+    command = context.command_path if context else _command_typed()
+    return f"{command} {'--help-all' if command != 'lacli' else '-h'} lists what there is"
+
+
+def _instead_of(option: str, context: Any) -> str:
+    """What to do about an option that a command has not: other commands with it, similar ones, or the help."""
+    if others := _commands_with(option):
+        return f"lacli {_listed(others)} {'have' if others[1:] else 'has'} it"
+    own = [name for each in context.command.get_params(context) for name in (*each.opts, *each.secondary_opts)]
+    longer = [name for name in own if name.startswith(option)]
+    with_a_space = [f"{option[:2]} {option[2:]}"] if option[:2] in own else []
+    return offered(suggest(option, own, least=NEAR) or longer[:3] or with_a_space) or _all_flags(context)
+
+
+def _command_like(name: str) -> str:
+    from lacli.cli.folders import own_aliases
+    from lacli.hub.names import read_aliases
+
+    if name.endswith(".gguf") or "/" in name or name.lower() in read_aliases(own_aliases()):
+        return f"lacli run {name} runs a model"
+    near = suggest(name, [*COMMANDS, *habits.COMMANDS])
+    return offered(list(dict.fromkeys(habits.COMMANDS.get(each, each) for each in near))) or _all_flags(None)
 
 
 def _commands_with(option: str) -> list[str]:
@@ -167,7 +215,9 @@ def _commands_with(option: str) -> list[str]:
 
 
 def _listed(names: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    """At most three names, which is what fits a line."""
+    shown = names if len(names) < 4 else [*names[:2], "others"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 
 def _not_wanted(cause: Any) -> str:
@@ -180,4 +230,5 @@ def _not_wanted(cause: Any) -> str:
 
 def _command_typed() -> str:
     """The command on the command line: what Typer says of an option without its value comes without it."""
-    return " ".join(["lacli", *(name for name in sys.argv[1:2] if name in COMMANDS)])
+    typed = (habits.COMMANDS.get(name, name) for name in sys.argv[1:2])
+    return " ".join(["lacli", *(name for name in typed if name in COMMANDS)])

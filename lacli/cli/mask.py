@@ -56,14 +56,14 @@ OrderOption = Annotated[
     Order,
     typer.Option(
         "--order",
-        help="Rows as the batch has them (candidates first, then column by column), or as the paper's Figure 2 (b) "
-        "draws them (the window row by row, then candidates).",
+        help="Order of the rows. batch: candidates, then the window column by column; paper: the window row by row, "
+        "then candidates, as in its Figure 2 (b).",
         rich_help_panel=PICTURE,
     ),
 ]
 Shared = Annotated[
     bool,
-    typer.Option("--shared", help="Let candidates begin alike two by two: they share a row.", rich_help_panel=PICTURE),
+    typer.Option("--shared", help="Let candidates begin alike two by two. They share a row.", rich_help_panel=PICTURE),
 ]
 
 
@@ -77,7 +77,7 @@ def mask(
     shared: Shared = False,
     json: options.Json = False,
 ) -> None:
-    """Draw the batch of one full lookahead step: what each row is, and which rows it sees.
+    """Draw the batch of a lookahead step: what each row is and sees.
 
     It comes from the code that decodes, and needs no model.
     """

@@ -55,15 +55,6 @@ def layers(value: str) -> int:
         raise typer.BadParameter(f"{value!r} is neither a number nor 'auto' nor 'all'") from None
 
 
-def split_dash(model: str | None, stdin: str | None) -> tuple[str | None, bool]:
-    """MODEL and whether a lone '-' asks for standard input; `lacli run -` has no MODEL."""
-    if model == "-" and stdin is None:
-        return None, True
-    if stdin not in (None, "-"):
-        raise UsageError(f"unexpected argument {stdin!r}", "quote the prompt and put -p before it")
-    return model, stdin == "-"
-
-
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
     """The file of MODEL, fetched where it is a name and not here; what runs without one or for a name is said."""
     from lacli.cli.folders import own_aliases
@@ -120,23 +111,75 @@ Model = Annotated[
         metavar="MODEL",
         show_default=False,
         autocompletion=complete_model,
-        help="Path of a GGUF file, owner/repo[:quant] or hf:owner/repo/file.gguf on the Hugging Face Hub, or an alias "
-        "('lacli list'). Without it the small bundled demo model runs.",
+        help="A GGUF file, owner/repo[:quant] on Hugging Face, or a name of 'lacli list'. hf:owner/repo/file.gguf "
+        "names one file there. Without MODEL a small bundled model answers.",
     ),
 ]
-FromStdin = Annotated[
+ModelFile = Annotated[
     str | None,
-    typer.Argument(metavar="-", show_default=False, help="A single '-' reads the prompt from standard input."),
+    typer.Option("-m", "--model", metavar="MODEL", show_default=False, autocompletion=complete_model,
+                 help="The same as MODEL."),
+]  # fmt: skip
+HubRepository = Annotated[
+    str | None,
+    typer.Option("-hf", "--hf-repo", metavar="OWNER/REPO[:QUANT]", show_default=False,
+                 help="A model on Hugging Face in the place of MODEL."),
+]  # fmt: skip
+Words = Annotated[
+    str | None,
+    typer.Argument(metavar="PROMPT", show_default=False, help="The prompt; '-' reads standard input."),
 ]
+
+
+def model_name(argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None) -> str | None:
+    """MODEL, whichever way it is given. Raises UsageError where two ways name different models."""
+    from lacli.hub.names import PREFIX
+
+    # Without the prefix a folder of the same name would win.
+    hub = hf_repo and PREFIX + hf_repo.removeprefix(PREFIX)
+    given = {flag: name for flag, name in (("MODEL", argument), ("-m", model_file), ("-hf", hub)) if name is not None}
+    if len({*given.values()}) > 1:
+        told = " and ".join(f"{flag} is {name}" for flag, name in given.items())
+        raise UsageError(told, "name one model; a prompt goes behind -p")
+    return next(iter(given.values()), None)
+
+
+def model_names(arguments: list[str] | None, model_file: str | None, hf_repo: str | None) -> list[str]:
+    """The models of a command that takes several."""
+    flagged = model_name(None, model_file, hf_repo)
+    return [*(arguments or ()), *([] if flagged is None else [flagged])]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the arguments ask for: `model` as MODEL is, a prompt, and whether '-' stands for standard input."""
+
+    model: str | None
+    prompt: str | None
+    stdin: bool
+
+
+def asked(
+    argument: Model = None, words: Words = None, model_file: ModelFile = None, hf_repo: HubRepository = None
+) -> Asked:
+    """The arguments of `lacli run`, where '-' may stand in the place of MODEL or of PROMPT."""
+    stdin = "-" in (argument, words)
+    name, prompt = (None if each == "-" else each for each in (argument, words))
+    return Asked(model_name(name, model_file, hf_repo), prompt, stdin)
+
+
+Conversation = Annotated[bool, typer.Option("-cnv", "--conversation", "-i", "--interactive", hidden=True)]
+"""llama.cpp's flags for a chat."""
 Prompt = Annotated[
     str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.", rich_help_panel=TEXT)
 ]
 PromptFile = Annotated[
-    str | None, typer.Option("-f", "--file", help="Read the prompt from a file.", rich_help_panel=TEXT)
+    str | None,
+    typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file.", rich_help_panel=TEXT),
 ]
 NoStdin = Annotated[
     bool,
-    typer.Option("--no-stdin", help="Leave standard input alone, as in a 'while read' loop.", rich_help_panel=TEXT),
+    typer.Option("--no-stdin", help="Leave standard input alone. For a 'while read' loop.", rich_help_panel=TEXT),
 ]
 System = Annotated[
     str,
@@ -144,12 +187,19 @@ System = Annotated[
         "-sys",
         "--system-prompt",
         callback=_unless_in_the_way,
-        help="System prompt.",
+        help="The system prompt.",
         rich_help_panel=TEXT,
     ),
 ]
 SystemFile = Annotated[
-    str | None, typer.Option("-sysf", "--system-prompt-file", help="System prompt from a file.", rich_help_panel=TEXT)
+    str | None,
+    typer.Option(
+        "-sysf",
+        "--system-prompt-file",
+        metavar="FILE",
+        help="Read the system prompt from a file.",
+        rich_help_panel=TEXT,
+    ),
 ]
 Raw = Annotated[
     bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.", rich_help_panel=TEXT)
@@ -162,7 +212,8 @@ ChatTemplate = Annotated[
         callback=_unless_in_the_way,
         autocompletion=complete_template,
         show_default=False,
-        help="Chat template instead of the model's own: a bundled one by name (chatml, llama3, ...) or a Jinja file.",
+        help="Chat template in the place of the model's own. A bundled one by name (chatml, llama3, ...), or a "
+        "Jinja file.",
         rich_help_panel=TEXT,
     ),
 ]
@@ -173,7 +224,7 @@ ChatTemplateKwargs = Annotated[
         metavar="JSON",
         callback=_unless_in_the_way,
         show_default=False,
-        help="Variables for the chat template, as a JSON object: '{\"enable_thinking\": false}'.",
+        help="Variables for the chat template. For example '{\"enable_thinking\": false}'.",
         rich_help_panel=TEXT,
     ),
 ]
@@ -182,12 +233,13 @@ Predict = Annotated[
     setting(
         *spellings("max_tokens"),
         min=-1,
-        help="Tokens to generate at most; -1 until the answer or the context ends.",
+        show_default="no limit",
+        help="Tokens of the answer at most. -1: until the answer or the context ends.",
         rich_help_panel=TEXT,
     ),
 ]
 Stop = Annotated[
-    list[str] | None, typer.Option("--stop", help="End the answer before this text; repeatable.", rich_help_panel=TEXT)
+    list[str] | None, typer.Option("--stop", help="End the answer before this text. Repeatable.", rich_help_panel=TEXT)
 ]
 
 
@@ -212,7 +264,8 @@ Context = Annotated[
     int,
     setting(
         *spellings("context"),
-        help="Context in tokens; 0 is the model's own, but at most 8192.",
+        show_default="up to 8192",
+        help="Tokens of the context. 0: as many as the model takes, but at most 8192.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -221,8 +274,9 @@ GpuLayers = Annotated[
     setting(
         *spellings("gpu_layers"),
         parser=layers,
-        metavar="N|auto|all",
-        help="Layers to keep on the GPU; -1 is all.",
+        metavar="N",
+        show_default="all",
+        help="Layers on the GPU. A number, auto or all; -1 is all.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -231,19 +285,25 @@ Threads = Annotated[
     setting(
         *spellings("threads"),
         parser=threads,
-        help="Threads for single-row steps; 0 is one a physical core.",
+        show_default="one a core",
+        help="Threads to compute with. 0: one a physical core; steps of several rows take -tb.",
         rich_help_panel=MODEL,
     ),
 ]
 ThreadsBatch = Annotated[
     int,
-    setting(*spellings("threads_batch"), help="Threads for larger steps; 0 is the same as -t.", rich_help_panel=MODEL),
+    setting(
+        *spellings("threads_batch"),
+        help="Threads for steps of several rows. 0: as -t.",
+        show_default="as -t",
+        rich_help_panel=MODEL,
+    ),
 ]
 BatchSize = Annotated[
     int,
     setting(
         *spellings("batch"),
-        help="Most rows that one llama_decode call may have.",
+        help="Rows of one llama_decode call at most.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -260,11 +320,11 @@ FlashAttention = Annotated[
 ]
 CacheTypeK = Annotated[
     str,
-    setting(*spellings("cache_type_k"), help="Type of the cache's keys.", rich_help_panel=MODEL),
+    setting(*spellings("cache_type_k"), metavar="TYPE", help="Type of the cache's keys.", rich_help_panel=MODEL),
 ]
 CacheTypeV = Annotated[
     str,
-    setting(*spellings("cache_type_v"), help="Type of the cache's values.", rich_help_panel=MODEL),
+    setting(*spellings("cache_type_v"), metavar="TYPE", help="Type of the cache's values.", rich_help_panel=MODEL),
 ]
 
 
@@ -274,7 +334,7 @@ NoRepack = Annotated[
         "-nr",
         "--no-repack",
         parser=yes_or_no,
-        help="Leave out the CPU kernels for repacked weights and AMX, which are faster for several rows.",
+        help="Leave out the CPU's kernels for repacked weights and AMX. They are faster for several rows.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -285,7 +345,7 @@ Offline = Annotated[
     setting(
         "--offline",
         parser=yes_or_no,
-        help="Use what is on this disk, without the network.",
+        help="Use models on this disk, without the network.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -323,37 +383,34 @@ def model_group(
 Store = Annotated[
     bool,
     setting("--store/--no-store", rich_help_panel=TEXT,
-            help="Keep prompts and answers on this disk, as token ids in the user's cache folder, and "
-            "guess from those of earlier runs (mode auto)."),
+            help="Keep prompts and answers on this disk, and guess from them in mode auto. They are token ids in the "
+            "user's cache folder."),
 ]  # fmt: skip
 Learn = Annotated[
     bool,
     setting("--learn/--no-learn", rich_help_panel=GUESSING,
-            help="Keep what mode auto learns of this model and machine, numbers only, and begin with what earlier "
-            "runs have learned."),
+            help="Keep what mode auto learns of this model here. Numbers only; later runs begin with them."),
 ]  # fmt: skip
 ShowAccepted = Annotated[
     bool,
     setting("--show-accepted", rich_help_panel=OUTPUT,
-            help="Colour the tokens that were accepted in parallel, by where they were guessed (on a terminal)."),
+            help="Colour tokens that were guessed. By where the guess came from; on a terminal."),
 ]  # fmt: skip
 Stats = Annotated[
     settings.Detail,
     setting("--stats", parser=detail, metavar="[short|full]", autocompletion=lambda: ["short", "full"],
             show_default=False, rich_help_panel=OUTPUT,
-            help="Print what the answer cost, on stderr; full adds histograms and what lies behind the numbers."),
+            help="Print what the answer cost, on stderr. full adds histograms and what lies behind the numbers."),
 ]  # fmt: skip
 Explain = Annotated[
     bool,
     setting("--explain", rich_help_panel=OUTPUT,
-            help="Print a line a step on stderr: what was guessed, expected and accepted. It comes as the answer does, "
+            help="Print a line a step: what was guessed and accepted. It goes to standard error as the answer comes, "
             "or behind the answer where one terminal shows both."),
 ]  # fmt: skip
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object instead of the text.", rich_help_panel=OUTPUT)
-]
-Quiet = Annotated[bool, setting("-q", "--quiet", help="No notes on stderr.", rich_help_panel=OUTPUT)]
-Verbose = Annotated[bool, setting("-v", "--verbose", help="Show llama.cpp's log.", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes.", rich_help_panel=OUTPUT)]
+Verbose = Annotated[bool, setting("-v", "--verbose", help="Print llama.cpp's log.", rich_help_panel=OUTPUT)]
 ColorWhen = Annotated[
-    settings.Switch, setting("--color", help="Colours: auto means on a terminal.", rich_help_panel=OUTPUT)
+    settings.Switch, setting("--color", help="Use colours. auto: on a terminal.", rich_help_panel=OUTPUT)
 ]

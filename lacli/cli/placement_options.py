@@ -14,51 +14,51 @@ from lacli.llamacpp import settings as placement
 from lacli.llamacpp.settings import Placement, ReplicaSettings
 from lacli.settings import NOTHING, spellings
 
-MODEL, REPLICAS = "Model", "Replicas"
+MODEL, REPLICAS = "Model", "Several copies of the model"
 
 PLACE, COPIES = Placement(), ReplicaSettings()
 """Where the options' defaults come from."""
 
 Devices = Annotated[
     str,
-    setting(*spellings("devices"), metavar="NAME,..", show_default=False, rich_help_panel=MODEL,
-            help="Devices that share the model, as lacli doctor names them; none: the CPU alone. (default: all GPUs)"),
+    setting(*spellings("devices"), metavar="NAME,..", show_default="all GPUs", rich_help_panel=MODEL,
+            help="Devices that share the model. 'lacli doctor' names them; none: the CPU alone."),
 ]  # fmt: skip
 SplitMode = Annotated[
     placement.SplitMode,
-    setting(*spellings("split_mode"), metavar="MODE", rich_help_panel=MODEL,
-            help="How several devices share it: none (one has all of it), layer, row or tensor."),
+    setting(*spellings("split_mode"), rich_help_panel=MODEL,
+            help="How several devices share the model. none: one has all of it."),
 ]  # fmt: skip
 TensorSplit = Annotated[
     str,
-    setting(*spellings("tensor_split"), metavar="N,N,..", show_default=False, rich_help_panel=MODEL,
-            help="Proportions that the devices get, such as 3,1. (default: by free memory)"),
+    setting(*spellings("tensor_split"), metavar="N,N,..", show_default="by free memory", rich_help_panel=MODEL,
+            help="Proportions of the model that the devices get, such as 3,1."),
 ]  # fmt: skip
 MainGpu = Annotated[
     int,
     setting(*spellings("main_gpu"), metavar="N", rich_help_panel=MODEL,
-            help="Which of the devices has all of it with -sm none, counted from 0."),
+            help="The device that has all of the model with -sm none, from 0."),
 ]  # fmt: skip
 Replicas = Annotated[
     str,
-    setting(*spellings("replicas"), metavar="N|NAME,..", show_default=False, rich_help_panel=REPLICAS,
-            help="Decode one answer with several copies of the model at once: their number, or the devices of each, "
-            "such as CUDA0,CUDA1 or CUDA0+CUDA1,CUDA2+CUDA3. (default: one copy)"),
+    setting(*spellings("replicas"), metavar="N|NAME,..", show_default="one copy", rich_help_panel=REPLICAS,
+            help="Decode one answer with several copies of the model. Their number, or the devices of each, such as "
+            "CUDA0,CUDA1 or CUDA0+CUDA1,CUDA2+CUDA3."),
 ]  # fmt: skip
 Rpc = Annotated[
     str,
     setting(*spellings("rpc"), metavar="HOST:PORT,..", show_default=False, rich_help_panel=REPLICAS,
-            help="RPC servers ('lacli rpc-server' on other machines) whose devices are RPC0, RPC1, .. here."),
+            help="RPC servers whose devices are used here. They run 'lacli rpc-server'; their devices are RPC0, RPC1."),
 ]  # fmt: skip
 Isolate = Annotated[
     bool,
     setting(*spellings("isolate"), rich_help_panel=REPLICAS,
-            help="Every copy in a process of its own: when one fails the others go on."),
+            help="Run every copy in a process of its own. When one fails, the others go on."),
 ]  # fmt: skip
 ReplicaTimeout = Annotated[
     float,
     setting(*spellings("limit_s"), metavar="SECONDS", rich_help_panel=REPLICAS,
-            help="How long a step of a copy in a process of its own may take; loading may take ten times as long."),
+            help="Seconds that a step of such a copy may take. Loading may take ten times as long."),
 ]  # fmt: skip
 
 

@@ -17,22 +17,24 @@ Names = Annotated[
         metavar="MODEL",
         show_default=False,
         autocompletion=complete_name,
-        help="owner/repo[:quant] or hf:owner/repo/file.gguf on the Hugging Face Hub, or an alias ('lacli list').",
+        help="owner/repo[:quant] on Hugging Face, or a name of 'lacli list'. hf:owner/repo/file.gguf names one file.",
     ),
 ]
 
 
 def pull(
     models: Names = None,
+    model_file: options.ModelFile = None,
+    hf_repo: options.HubRepository = None,
     offline: options.Offline = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     color: options.ColorWhen = "auto",
 ) -> None:
-    """Fetch models from the Hugging Face Hub, or their newest versions, and print the paths of their files.
+    """Fetch models from Hugging Face, or their newest versions.
 
-    They go to the Hugging Face cache, which llama-cli shares. A download that breaks off goes on where it ended; only
-    that of a file above 50 GB begins anew.
+    It prints the paths of their files. They go to the Hugging Face cache, which llama-cli shares. A download that
+    breaks off goes on where it ended; only that of a file above 50 GB begins anew.
     """
     from lacli.cli.folders import own_aliases
     from lacli.hub.download import check_file, fetch_model
@@ -40,6 +42,7 @@ def pull(
     from lacli.llamacpp.gguf import parts
     from lacli.terminal.screen import Screen
 
+    models = options.model_names(models, model_file, hf_repo)
     if not models:
         raise UsageError("no MODEL is given", "lacli list shows the names that lacli knows")
     screen = Screen(color=color, quiet=quiet)

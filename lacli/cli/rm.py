@@ -24,37 +24,44 @@ Names = Annotated[
         metavar="MODEL",
         show_default=False,
         autocompletion=complete_stored,
-        help="owner/repo[:quant], hf:owner/repo/file.gguf or an alias: the models as 'lacli list' names them.",
+        help="A model as 'lacli list' names it. An alias, owner/repo[:quant] or hf:owner/repo/file.gguf.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 Partial = Annotated[
-    bool, typer.Option("--unfinished", help="Only downloads that broke off: of these repositories, or all.")
+    bool,
+    typer.Option(
+        "--unfinished", help="Only downloads that broke off. Those of the repositories that are named, or all."
+    ),
 ]
 
 
 def remove(
     models: Names = None,
+    model_file: options.ModelFile = None,
+    hf_repo: options.HubRepository = None,
     yes: Yes = False,
     unfinished: Partial = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     color: options.ColorWhen = "auto",
 ) -> None:
-    """Remove models from the Hugging Face cache, after asking; other quants of the same repository stay.
+    """Remove models from this disk, after asking.
 
-    Files outside the cache are never touched. Exit code 1 where the answer was no.
+    Other quants of the same repository stay, and files outside the Hugging Face cache are never touched. Exit code 1
+    where the answer was no.
     """
     from lacli.cli.folders import own_aliases
     from lacli.hub import removal
     from lacli.hub.names import read_aliases
     from lacli.terminal.screen import Screen
 
+    models = options.model_names(models, model_file, hf_repo)
     if not models and not unfinished:
         raise UsageError("no MODEL is given", "lacli list shows the models on this disk")
     screen = Screen(color=color, quiet=quiet)
     aliases = read_aliases(own_aliases(), screen.note)
-    planned = [removal.plan_removal(name, aliases, unfinished=unfinished) for name in models or ()]
+    planned = [removal.plan_removal(name, aliases, unfinished=unfinished) for name in models]
     found = {each.name: each for each in planned or removal.plan_all_unfinished()}
     for each in found.values():
         others = f" and {len(each.paths) - 1} more" if each.paths[1:] else ""

@@ -24,21 +24,23 @@ from lacli.text.format import counted
 if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
 
-Host = Annotated[str, typer.Option("-H", "--host", help="IPv4 address to listen at; 0.0.0.0 is all of this machine.")]
-Port = Annotated[int, typer.Option("-p", "--port", help="Port to listen at; 0 takes a free one.")]
+Host = Annotated[
+    str,
+    typer.Option("-H", "--host", metavar="ADDRESS", help="IPv4 address to listen at. 0.0.0.0: all of this machine."),
+]
+Port = Annotated[int, typer.Option("-p", "--port", help="Port to listen at. 0: a free one.")]
 Devices = Annotated[
     str,
-    typer.Option("-d", "-dev", "--device", metavar="NAME,..", show_default=False,
-                 help="Devices to serve, as 'lacli doctor' lists them; without it all GPUs, or the processor where "
-                 "none is."),
+    typer.Option("-d", "-dev", "--device", metavar="NAME,..", show_default="all GPUs, or the CPU",
+                 help="Devices to serve. 'lacli doctor' names them."),
 ]  # fmt: skip
 Threads = Annotated[
     int,
-    setting(*spellings("threads"), help="Threads for the processor, where it is served; 0 is one a physical core."),
+    setting(*spellings("threads"), show_default="one a core", help="Threads to compute with, where the CPU is served."),
 ]
 Cache = Annotated[
     bool,
-    typer.Option("-c", "--cache", help="Keep large weights that clients send on this disk, and take them from there."),
+    typer.Option("-c", "--cache", help="Keep large weights that clients send on this disk."),
 ]
 
 
@@ -51,9 +53,10 @@ def rpc_server(
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
 ) -> None:
-    """Serve this machine's devices to lacli or llama.cpp on other machines: 'lacli run --rpc host:port' uses them.
+    """Serve this machine's devices to lacli on other machines.
 
-    It is llama.cpp's own RPC server, which has no password and no encryption: by default only this machine reaches it.
+    There 'lacli run --rpc host:port' uses them, and llama.cpp can too. It is llama.cpp's own RPC server, which has no
+    password and no encryption: by default only this machine reaches it.
 
     It serves one client at a time until Ctrl-C. Needs a llama.cpp that was built with RPC.
     """

@@ -34,15 +34,15 @@ History = Annotated[bool, setting("--history/--no-history", hidden=True)]
 """Of the chat that a run without a prompt is."""
 
 
-@with_groups(**ANSWERING)
+@with_groups(asked=options.asked, **ANSWERING)
 def run(
-    model: options.Model = None,
-    stdin: options.FromStdin = None,
+    asked: options.Asked,
     prompt: options.Prompt = None,
     file: options.PromptFile = None,
     no_stdin: options.NoStdin = False,
     raw: options.Raw = False,
     history: History = True,
+    conversation: options.Conversation = False,
     *,
     prompt_options: PromptOptions,
     decode_settings: DecodeSettings,
@@ -60,22 +60,30 @@ def run(
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
 ) -> None:
-    """Answer one prompt: the text on stdout as it is accepted, everything else on stderr.
+    """Answer one prompt; only the answer goes to standard output.
 
-    The prompt comes from -p, from -f FILE, from '-' or a pipe; of several, in this order: file, pipe, -p. Without one,
-    on a terminal, it is 'lacli chat'. What a pipe adds is said; --no-stdin leaves it alone.
+    The prompt is PROMPT or -p, a file (-f), or piped input; of several, first the file, then the pipe, then PROMPT.
+    Without one, on a terminal, a chat begins. A note tells what a pipe adds; --no-stdin leaves it alone.
     """
     from lacli.terminal.screen import Screen
     from lacli.text.question import STDIN, on_terminal, read_question
 
-    model, from_stdin = options.split_dash(model, stdin)
+    if asked.prompt is not None and prompt is not None:
+        raise UsageError("the prompt is given twice, behind MODEL and with -p", "drop one of them")
+    prompt = prompt if asked.prompt is None else asked.prompt
+    model, from_stdin = asked.model, asked.stdin
     if raw:
         prompt_options.check_raw()
     if no_stdin and (from_stdin or STDIN in (prompt, file)):
         raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
-    if prompt is None and file is None and not (from_stdin or raw or json) and on_terminal():
+    if conversation and (raw or json or from_stdin or STDIN in (prompt, file)):
+        raise UsageError("-cnv is a chat, which goes without --raw, --json and '-'", "drop one of them")
+    unasked = prompt is None and file is None and not (from_stdin or raw or json)
+    if conversation or (unasked and on_terminal()):
+        first = "" if prompt is None and file is None else read_question(prompt, file, stdin=False)
         plan = replace(
             plan_of(model, prompt_options, decode_settings, sampling, history=history, store=store, learn=learn),
+            first=first,
             color=color,
             stats=stats,
             explain=explain,

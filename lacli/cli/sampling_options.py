@@ -17,32 +17,35 @@ SAMPLING = "Sampling"
 DEFAULT = SamplingSettings()
 
 FIELDS = {
-    "seed": (spellings("seed"), "Seed; -1 takes another one each time."),
-    "temp": (spellings("temp"), "Temperature; at 0 the most probable token is taken."),
-    "top_k": (("--top-k",), "Keep the k most probable; 0 keeps all."),
-    "top_p": (("--top-p",), "Keep what makes up this probability; 1 keeps all."),
-    "min_p": (("--min-p",), "Keep what has this share of the top token's; 0 keeps all."),
-    "typical": (spellings("typical"), "Locally typical sampling; 1 is off."),
+    "seed": (spellings("seed"), "Seed of the random numbers. -1: another one each time."),
+    "temp": (
+        spellings("temp"),
+        "Temperature of sampling. At 0 the most probable token is taken, and nothing is random.",
+    ),
+    "top_k": (("--top-k",), "Keep this many of the most probable tokens. 0: all."),
+    "top_p": (("--top-p",), "Keep the most probable tokens that make up this probability. 1: all."),
+    "min_p": (("--min-p",), "Keep tokens with at least this share of the top token's probability. 0: all."),
+    "typical": (spellings("typical"), "Locally typical sampling: probability to keep. 1: off."),
     "top_nsigma": (
         spellings("top_nsigma"),
-        "Keep logits within this many deviations of the top; -1 is off.",
+        "Keep logits within this many standard deviations of the top one. -1: off.",
     ),
-    "xtc_probability": (("--xtc-probability",), "How often XTC leaves out the top choices; 0 is off."),
-    "xtc_threshold": (("--xtc-threshold",), "Probability of a top choice for XTC; above 0.5 it is off."),
-    "dynatemp_range": (("--dynatemp-range",), "Dynamic temperature: how far around --temp; 0 is off."),
+    "xtc_probability": (("--xtc-probability",), "Probability with which XTC leaves out the top tokens. 0: off."),
+    "xtc_threshold": (("--xtc-threshold",), "Probability from which XTC takes a token for a top one. Above 0.5: off."),
+    "dynatemp_range": (("--dynatemp-range",), "Dynamic temperature: range around --temp. 0: off."),
     "dynatemp_exp": (("--dynatemp-exp",), "Dynamic temperature: exponent of the entropy."),
-    "repeat_penalty": (("--repeat-penalty",), "Penalty of repeats; 1 is off."),
-    "repeat_last_n": (("--repeat-last-n",), "Tokens that the penalties look back at; 0 is none."),
-    "presence_penalty": (("--presence-penalty",), "Penalty once; 0 is off."),
-    "frequency_penalty": (("--frequency-penalty",), "Penalty for every repeat; 0 is off."),
-    "dry_multiplier": (("--dry-multiplier",), "DRY penalty of repeated passages; 0 is off."),
-    "dry_base": (("--dry-base",), "DRY: growth with their length."),
-    "dry_allowed_length": (("--dry-allowed-length",), "DRY: longest passage that may repeat."),
-    "dry_penalty_last_n": (("--dry-penalty-last-n",), "DRY: tokens it looks back at; 0 is none."),
-    "mirostat": (("--mirostat",), "Mirostat 1 or 2 instead of the narrowing samplers; 0 is off."),
+    "repeat_penalty": (("--repeat-penalty",), "Penalty of repeated tokens. 1: off."),
+    "repeat_last_n": (("--repeat-last-n",), "Tokens that the penalties look back at. 0: none."),
+    "presence_penalty": (("--presence-penalty",), "Penalty of tokens that occurred, once. 0: off."),
+    "frequency_penalty": (("--frequency-penalty",), "Penalty of tokens that occurred, each time. 0: off."),
+    "dry_multiplier": (("--dry-multiplier",), "DRY: penalty of repeated passages. 0: off."),
+    "dry_base": (("--dry-base",), "DRY: growth of the penalty with a passage's length."),
+    "dry_allowed_length": (("--dry-allowed-length",), "DRY: tokens of a passage that may repeat at most."),
+    "dry_penalty_last_n": (("--dry-penalty-last-n",), "DRY: tokens to look back at. 0: none."),
+    "mirostat": (("--mirostat",), "Mirostat 1 or 2 in the place of top-k, top-p and the like. 0: off."),
     "mirostat_lr": (("--mirostat-lr",), "Mirostat's learning rate, eta."),
     "mirostat_ent": (("--mirostat-ent",), "Mirostat's target entropy, tau."),
-    "ignore_eos": (("--ignore-eos",), "Never end by an end token: only -n or the context ends it."),
+    "ignore_eos": (("--ignore-eos",), "Go on past the model's end token. Only -n or the context ends the answer."),
 }
 """The flags and the help of the fields of SamplingSettings that a flag holds as they are."""
 
@@ -87,22 +90,23 @@ def _one_text(text: str | None, name: str, file: str | None) -> str:
 
 BREAKER = text_option(
     "--dry-sequence-breaker",
-    help="DRY: a text that ends a passage; repeatable, 'none' for none. (default: newline : \" *)",
+    metavar="TEXT",
+    show_default='newline : " *',
+    help="DRY: a text that ends a passage. Repeatable; 'none': none.",
 )
 BIAS = text_option(
     *spellings("logit_bias"),
     metavar="ID(+/-)BIAS",
-    help="Add to a token's logit: 15043+1, 15043-1, 2-inf; repeatable.",
+    help="Add to a token's logit: 15043+1, 15043-1 or 2-inf. Repeatable.",
 )
 GRAMMAR = text_option("--grammar", help="GBNF grammar that the answer must follow.")
-GRAMMAR_FILE = text_option("--grammar-file", help="The same from a file.")
-SCHEMA = text_option(*spellings("json_schema"), help="JSON schema of the answer; '{}' is any object.")
-SCHEMA_FILE = text_option(*spellings("json_schema_file"), help="The same from a file.")
+GRAMMAR_FILE = text_option("--grammar-file", metavar="FILE", help="Read the grammar from a file.")
+SCHEMA = text_option(*spellings("json_schema"), metavar="JSON", help="JSON schema of the answer. '{}': any object.")
+SCHEMA_FILE = text_option(*spellings("json_schema_file"), metavar="FILE", help="Read the schema from a file.")
 VERIFY = setting(
     "--verify",
-    metavar="HOW",
-    help="How guesses are verified when sampling: match (the same text as plain decoding with this seed) or "
-    "rejection (the same distribution).",
+    help="How guesses are verified when sampling. match: the same text as plain decoding with this seed; rejection: "
+    "the same distribution.",
     rich_help_panel=SAMPLING,
 )
 

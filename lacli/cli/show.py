@@ -24,12 +24,12 @@ from lacli.settings import decode_settings
 if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
 
-Template = Annotated[bool, typer.Option("--template", help="Print the model's chat template and nothing else.")]
+Template = Annotated[bool, typer.Option("--template", help="Print only the model's chat template.")]
 
 
-@with_groups(model_settings=model_group)
+@with_groups(model=options.model_name, model_settings=model_group)
 def show(
-    model: options.Model = None,
+    model: str | None,
     preset: Preset = None,
     window: Window = None,
     ngram: Ngram = None,
@@ -42,7 +42,7 @@ def show(
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
 ) -> None:
-    """Show what a model on this disk is, which modes it can be run in, and the memory that contexts of it take.
+    """Show what a model is, its modes and the memory it takes.
 
     The memory is llama.cpp's own count for -c, -ctk, -ctv and -b, without loading the weights. Nothing is fetched.
     """

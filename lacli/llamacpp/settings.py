@@ -10,7 +10,7 @@ from typing import Literal
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.settings import DecodeSettings, ModeName, Switch, check_words
-from lacli.text.format import counted
+from lacli.text.format import counted, did_you_mean
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
 
@@ -145,7 +145,8 @@ class ModelSettings:
                 raise UsageError(f"{flag} is {value}", too_large)
         for flag, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
             if name not in CACHE_TYPES:
-                raise UsageError(f"{flag} {name} is no cache type", "one of " + ", ".join(CACHE_TYPES))
+                hint = did_you_mean(name, CACHE_TYPES, "one of " + ", ".join(CACHE_TYPES))
+                raise UsageError(f"{flag} {name} is no cache type", hint)
         if self.flash_attention == "off" and self.cache_type_v not in PLAIN_CACHE_TYPES:
             raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
 

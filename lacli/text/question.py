@@ -47,8 +47,9 @@ def read_question(
     if prompt is not None and prompt != STDIN:
         parts.append(check_text(prompt, "-p"))
     given = [part for part in parts if part.strip()]
-    if not given and alone:
-        raise UsageError("there is no prompt", "give one with -p, with -f FILE or through a pipe")
+    if not given:
+        what = "there is no prompt" if alone else "the prompt is empty"
+        raise UsageError(what, "give one with -p, with -f FILE or through a pipe")
     return given[0] if len(given) == 1 else "\n\n".join(part.strip("\n") for part in given)
 
 

@@ -14,6 +14,7 @@ from secrets import token_hex
 from typing import Protocol
 
 from lacli.errors import PromptError, UsageError, in_one_line
+from lacli.text.format import did_you_mean
 from lacli.text.question import check_text, read_text
 from lacli.text.reasoning import as_history
 
@@ -250,9 +251,8 @@ def _wanted_template(wanted: str, model: TemplateModel) -> ChatTemplate:
         return bundled_template(name, model)
     path = Path(os.path.expanduser(wanted))
     if not (path.suffix == ".jinja" or len(path.parts) > 1 or os.path.exists(path)):
-        raise UsageError(
-            f"--chat-template {wanted[:80]!r} is neither a template's name nor a file", f"one of {', '.join(STOPS)}"
-        )
+        hint = did_you_mean(wanted, STOPS, f"one of {', '.join(STOPS)}")
+        raise UsageError(f"--chat-template {wanted[:80]!r} is neither a template's name nor a file", hint)
     # Jinja takes the last newline of a text away, as reading the file has done.
     source = read_text(wanted) + "\n"
     try:

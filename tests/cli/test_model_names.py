@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lacli.cli.main import commands
 from lacli.cli.model_names import complete_model, complete_stored
 from lacli.settings import MODES
 from tests.fakes import hub_cache
@@ -61,7 +62,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("line", "offered"),
     [
         ("lacli ru", ["run"]),
-        ("lacli run --mo", ["--mode"]),
+        ("lacli run --mod", ["--model", "--mode"]),
+        ("lacli chat --help-", ["--help-all"]),
         ("lacli run --mode ", list(MODES)),
         ("lacli bench --color o", ["on", "off"]),
         ("lacli doctor --no-", ["--no-test"]),
@@ -70,6 +72,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_commands_options_choices_and_files_are_completed(line: str, offered: list[str], folder: Path) -> None:
     assert completed(line) == offered
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "bench"])
+def test_every_flag_is_completed_also_those_that_only_the_whole_help_shows(command: str) -> None:
+    offered = {*completed(f"lacli {command} -")}
+    for parameter in commands()[command].params:
+        if parameter.param_type_name == "option" and not parameter.hidden:
+            assert {*parameter.opts, *parameter.secondary_opts} <= offered
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -85,7 +85,7 @@ def test_what_is_served_how_it_is_used_and_the_danger_are_said() -> None:
 
 
 def test_the_help_promises_no_variables_that_are_not_read() -> None:
-    shown = call("rpc-server", "-h").out
+    shown = call("rpc-server", "--help-all").out
     assert "LACLI_" not in shown and "LLAMA_ARG_THREADS" in shown
 
 

@@ -129,11 +129,16 @@ def test_a_file_without_a_folder_or_an_ending_is_found(tmp_path: Path, monkeypat
     assert template and template.name == "mine"
 
 
-@pytest.mark.parametrize("name", ["llama-3.1", "nonesuch", "x" * 5000])
+@pytest.mark.parametrize("name", ["nonesuch", "x" * 5000])
 def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as raised:
         choose_template(name, FileOnly())
     assert all(known in raised.value.hint for known in STOPS) and len(str(raised.value)) < 400
+
+
+def test_a_name_that_is_nearly_a_templates_is_answered_with_that() -> None:
+    with pytest.raises(UsageError, match="did you mean llama3"):
+        choose_template("llama-3.1", FileOnly())
 
 
 def test_a_file_that_cannot_be_used_is_one_line_with_its_name(tmp_path: Path) -> None:

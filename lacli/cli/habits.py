@@ -1,0 +1,88 @@
+"""Habits of other tools: names of commands that others use, and llama.cpp's flags that are not needed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from lacli.cli.environment import BARE
+from lacli.errors import UsageError
+
+COMMANDS = {"ls": "list", "models": "list", "remove": "rm", "download": "pull", "version": "--version"}
+"""Commands of ollama and others, by what they are called here."""
+
+MISSING = {
+    "ps": ("no model stays loaded between commands", "lacli list shows the models on this disk"),
+    "serve": ("there is no server yet", "lacli run answers one prompt, lacli chat talks"),
+}
+"""What others have and lacli has not: what is so here, and what to do."""
+
+ALREADY_SO = ("--jinja", "--mmap", "--no-display-prompt", "--log-disable")
+"""llama.cpp's flags for what lacli always does."""
+
+REFUSED = {
+    "--no-mmap": ("model files are always mapped into memory here", "leave it out"),
+    **dict.fromkeys(
+        ("-no-cnv", "--no-conversation"),
+        ("a prompt goes through the model's chat template here", "--raw goes without"),
+    ),
+    **dict.fromkeys(("-md", "--model-draft"), ("lacli needs no draft model", "leave it out")),
+}
+"""llama.cpp's flags for what lacli does not do: what is so here, and what to do."""
+
+
+def translated(arguments: Sequence[str]) -> list[str]:
+    """The command line with lacli's own name of the command. Raises UsageError for a command that lacli has not."""
+    first, *others = arguments or ["--help"]
+    if first == "help":
+        return translated([*others[:1], "--help"])
+    if first in MISSING:
+        what, hint = MISSING[first]
+        raise UsageError(f"lacli {first}: {what}", hint)
+    return [COMMANDS.get(first, first), *others]
+
+
+def understood(arguments: Iterable[str], parameters: Iterable[Any]) -> tuple[list[str], str]:
+    """The arguments of a command without flags that change nothing, and the first one that is no flag of it or "".
+
+    Typer takes what follows a flag of one letter as its value: -ng would be -n with the value g, and -hff a call for
+    help. Here such a value begins with a digit or a sign (-W15, -n-1), and letters are flags of their own without
+    values (-qv). Raises UsageError for one of llama.cpp's flags that lacli refuses.
+    """
+    takes_value = {
+        name: not each.is_flag
+        for each in parameters
+        if each.param_type_name == "option"
+        for name in (*each.opts, *each.secondary_opts)
+    }
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word in REFUSED:
+            what, hint = REFUSED[word]
+            raise UsageError(f"{word}: {what}", hint)
+        if word in ALREADY_SO:
+            continue
+        kept.append(word)
+        if word == "--":
+            break
+        last = word if word in takes_value else _last_letter(word, takes_value)
+        if last is None:
+            return kept, word
+        if takes_value.get(last) and last not in BARE:
+            kept += islice(words, 1)
+    return [*kept, *words], ""
+
+
+def _last_letter(word: str, takes_value: dict[str, bool]) -> str | None:
+    """The flag at the end of letters behind one dash; "" where they end in a value, None where one is no flag."""
+    if word[:1] != "-" or word[:2] == "--" or not word[1:2].isalpha() or word.partition("=")[0] in takes_value:
+        return ""
+    for place, letter in enumerate(word[1:], start=1):
+        flag = f"-{letter}"
+        if flag not in takes_value or (letter == "h" and len(word) > 2):
+            return None
+        if takes_value[flag] and word[place + 1 :]:
+            return None if word[place + 1].isalpha() else ""
+    return flag

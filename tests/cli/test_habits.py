@@ -1,0 +1,130 @@
+"""Habits of other tools: their names of commands, llama.cpp's flags, a prompt behind MODEL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from lacli.cli.habits import translated, understood
+from lacli.cli.main import commands
+from tests.program import call
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("ls --json", "list --json"),
+        ("models", "list"),
+        ("remove x", "rm x"),
+        ("download x", "pull x"),
+        ("version", "--version"),
+        ("help", "--help"),
+        ("help run", "run --help"),
+        ("help ls", "list --help"),
+        ("", "--help"),
+        ("run ls", "run ls"),
+    ],
+)
+def test_a_command_of_other_tools_is_the_one_that_does_the_same(typed: str, meant: str) -> None:
+    assert translated(typed.split()) == meant.split()
+
+
+@pytest.mark.parametrize("command", ["ps", "serve"])
+def test_a_command_that_lacli_has_not_is_answered_in_one_line(command: str) -> None:
+    done = call(command)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1) and "lacli" in done.err
+
+
+def test_versions_flag_has_a_letter() -> None:
+    assert call("-V").out == call("--version").out
+
+
+def taken(*arguments: str) -> tuple[list[str], str]:
+    return understood(arguments, commands()["run"].params)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-W15", "-n-1", "-t8", "-l15043+1"),
+        ("-q", "-v", "-qv"),
+        ("-qvp", "-ng"),
+        ("-p", "-ng", "--prompt", "-hff", "--", "-ng"),
+        ("-ngl", "3", "-sys", "-x", "--temp=1"),
+        ("model", "-"),
+        ("-c", "-5"),
+    ],
+)
+def test_numbers_may_follow_a_letter_and_values_may_be_anything(arguments: tuple[str, ...]) -> None:
+    assert taken(*arguments) == ([*arguments], "")
+
+
+@pytest.mark.parametrize("word", ["-ng", "-hff", "-hx", "-Wx", "-qx", "-qh", "-pHello", "-Z"])
+def test_letters_that_are_no_flags_are_not_taken_for_a_value(word: str) -> None:
+    assert taken("-p", "hi", word, "3")[1] == word
+
+
+def test_what_is_so_already_is_left_out_but_not_out_of_a_prompt() -> None:
+    assert taken("--jinja", "-p", "--jinja") == (["-p", "--jinja"], "")
+
+
+@pytest.mark.parametrize("flag", ["--no-mmap", "-no-cnv", "-md"])
+def test_llama_cpps_flags_for_what_lacli_does_not_do_are_refused_with_the_reason(flag: str) -> None:
+    done = call("run", "-p", "hi", flag)
+    assert (done.code, done.err.count("\n")) == (2, 1) and done.err.startswith(f"lacli: {flag}: ")
+
+
+def asked(*arguments: str, stdin: bytes = b"") -> tuple[Any, str]:
+    """The model and the prompt that `lacli run` would answer."""
+    with patch("lacli.cli.run.ask") as ask:
+        assert call("run", *arguments, stdin=stdin).code == 0
+    model, question = ask.call_args.args[:2]
+    return model, question.text
+
+
+def test_a_prompt_may_stand_behind_the_model() -> None:
+    assert asked("x.gguf", "Why?") == asked("x.gguf", "-p", "Why?") == ("x.gguf", "Why?")
+    assert asked("x.gguf", "Why?", stdin=b"So.") == ("x.gguf", "So.\n\nWhy?")
+    assert asked("x.gguf", "-", stdin=b"So.") == ("x.gguf", "So.")
+    assert asked("-", stdin=b"So.") == (None, "So.")
+
+
+@pytest.mark.parametrize(
+    "flags", ["-m x.gguf", "--model x.gguf", "--model=x.gguf", "x.gguf -m x.gguf"], ids=lambda flags: flags
+)
+def test_a_model_may_stand_behind_a_flag(flags: str) -> None:
+    assert asked(*flags.split(), "-p", "hi")[0] == "x.gguf"
+    assert asked(*flags.split(), "-", stdin=b"hi") == ("x.gguf", "hi")
+
+
+def test_llama_cpps_flag_of_the_hub_names_a_repository_of_the_hub(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner").mkdir()
+    (tmp_path / "owner" / "repo").touch()
+    for flag in ("-hf", "--hf-repo"):
+        assert asked(flag, "owner/repo:Q8_0", "-p", "hi")[0] == "hf:owner/repo:Q8_0"
+    assert asked("-hf", "hf:owner/repo", "-p", "hi")[0] == "hf:owner/repo"
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "check", "bench", "cost", "show", "pull", "rm"])
+def test_every_command_with_a_model_takes_it_behind_a_flag(command: str) -> None:
+    missing = "no such file: nosuch.gguf"
+    answers = [call(command, *flags, *(["-p", "x"] if command == "run" else [])) for flags in MODELS]
+    assert answers[0] == answers[1] and (missing in answers[0].err or command == "rm") and answers[0].code
+
+
+MODELS = (["nosuch.gguf"], ["-m", "nosuch.gguf"])
+
+
+@pytest.mark.parametrize("flag", ["-cnv", "--conversation", "-i", "--interactive"])
+def test_a_conversation_is_a_chat_that_begins_with_the_prompt(flag: str) -> None:
+    with patch("lacli.cli.run.start") as start:
+        assert call("run", "x.gguf", flag, "-p", "hi").code == 0
+    plan = start.call_args.args[0]
+    assert (plan.model, plan.first) == ("x.gguf", "hi")
+    with patch("lacli.cli.chat.start") as start:
+        assert call("chat", "x.gguf", flag).code == 0
+    assert start.call_args.args[0].model == "x.gguf"
