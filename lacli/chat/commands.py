@@ -18,6 +18,7 @@ from lacli.chat.input import Command, help_text
 from lacli.chat.settings import (
     DEFAULT,
     FILES,
+    MODE_HELP,
     NO,
     PRESET,
     WITH_THE_MODEL,
@@ -40,8 +41,7 @@ from lacli.chat.transcript import (
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.library import captured_stderr
 from lacli.session.generation import Answer
-from lacli.session.report import as_lines, describe, describe_sampling
-from lacli.settings import MODES
+from lacli.session.report import describe, describe_sampling
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen, console
 from lacli.text.files import is_terminal
@@ -79,8 +79,8 @@ class Commands:
     """What the commands do to one chat.
 
     `model`: as the user typed it; `template`: its name, empty for the model's own. `show_status`: whether the line of
-    numbers is wanted. `files`: names and texts that /read has put before the next message; `sent`: messages that were
-    sent with files, and what was typed.
+    numbers is wanted. `report`: what the last answer cost, as it was then. `files`: names and texts that /read has put
+    before the next message; `sent`: messages that were sent with files, what waited before them and what was typed.
     """
 
     chat: Chat
@@ -89,6 +89,7 @@ class Commands:
     model: str = ""
     template: str = ""
     show_status: bool = True
+    report: str = ""
     files: list[tuple[str, str]] = field(default_factory=list)
     sent: dict[str, tuple[list[tuple[str, str]], str]] = field(default_factory=dict)
 
@@ -111,6 +112,12 @@ class Commands:
         files, typed = self.sent.get(message, ([], message))
         self.files = [*files, *self.files]
         return typed
+
+    @property
+    def files_wait(self) -> str:
+        """Words on the files that wait, of which there is one at least."""
+        names = " and ".join(name for name, _ in self.files)
+        return f"{names} {'go' if len(self.files) > 1 else 'goes'} before the next message"
 
     def as_saved(self) -> SavedChat:
         """The chat as a file has it."""
@@ -158,7 +165,7 @@ class Commands:
         if question is None:
             return Reply("there is nothing to take back")
         typed = self.take_back(question)
-        files = f"; {self._files_wait()}" if self.files else ""
+        files = f"; {self.files_wait}" if self.files else ""
         return replace(self._changed(f"took the last question back, to change it{files}", "undo"), edit=typed)
 
     def _system(self, argument: str) -> Reply:
@@ -184,7 +191,8 @@ class Commands:
 
     def _mode(self, argument: str) -> Reply:
         if not argument:
-            return Reply(f"{describe(self.chat.settings.decode_settings)}; the modes are {', '.join(MODES)}")
+            modes = (f"{mode:10} {meaning}" for mode, meaning in MODE_HELP.items())
+            return Reply(_lines(describe(self.chat.settings.decode_settings), *modes))
         return self._adjust("mode", argument)
 
     def _show(self, argument: str) -> Reply:
@@ -208,8 +216,7 @@ class Commands:
         turns = self.chat.turns
         if not turns:
             return Reply("nothing was answered yet")
-        lines = as_lines(self.chat.session, turns[-1])
-        return Reply(f"{lines}\n\n{_table(turns)}" if len(turns) > 1 else lines)
+        return Reply(f"{self.report}\n\n{_table(turns)}" if len(turns) > 1 else self.report)
 
     def _read(self, argument: str) -> Reply:
         name, question = file_and_rest(argument)
@@ -220,10 +227,13 @@ class Commands:
             raise LacliError(f"{size}, and the context has {self.chat.cells:,}", "start again with a larger -c")
         room = max(self.chat.cells - self.chat.used, 0)
         note = "" if tokens < room else f"that is more than the context has left: {counted(room, 'token')}"
+        waiting = self.files.copy()
         self.files.append((name, text))
         if question.strip():
-            return Reply(_lines(size, note), ask=self.message(question))
-        return Reply(_lines(f"{size}; {self._files_wait()}", note))
+            message = self.message(question)
+            self.sent[message] = waiting, f"/read {argument}"
+            return Reply(_lines(size, note), ask=message)
+        return Reply(_lines(f"{size}; {self.files_wait}", note))
 
     def _save(self, argument: str) -> Reply:
         name, saved = file_name(argument), self.as_saved()
@@ -284,10 +294,6 @@ class Commands:
         names = " and ".join(name for name, _ in self.files)
         self.files.clear()
         return f"; {names} will not go before the next message" if names else ""
-
-    def _files_wait(self) -> str:
-        names = " and ".join(name for name, _ in self.files)
-        return f"{names} {'go' if len(self.files) > 1 else 'goes'} before the next message"
 
     def _context_used(self) -> str:
         used, cells = self.chat.used, self.chat.cells

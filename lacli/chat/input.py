@@ -65,7 +65,7 @@ class Command:
 
 COMMANDS = (
     Entry(("/help", "/?"), "none", "show the commands"),
-    Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; Ctrl-D does too"),
+    Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; so do 'exit' and Ctrl-D"),
     Entry(("/clear",), "none", "forget all questions and answers"),
     Entry(("/regen",), "none", "answer the last question anew"),
     Entry(("/undo",), "none", "take the last question back, to change it"),
@@ -86,13 +86,13 @@ COMMANDS = (
 
 BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
 
-LAST_WORDS = 'Several lines: a line """ before and after. A space before / sends it as text.'
+LAST_WORDS = 'Several lines: """ before and after. A space before a command makes it text.'
 
 PLAIN_WORDS = {
-    **dict.fromkeys(("exit", "quit", "bye", "q", ":q", "exit()", "quit()"), "to leave: /exit"),
-    **dict.fromkeys(("help", "?"), "/help lists the commands"),
+    **dict.fromkeys(("exit", "quit", "bye", ":q", "exit()", "quit()"), "/exit"),
+    **dict.fromkeys(("help", "?"), "/help"),
 }
-"""Messages that other programs take for commands, and what to say to them; they are sent all the same."""
+"""Lines that other programs take for commands, and the command of each."""
 
 
 def parse(line: str) -> Command | None:
@@ -136,7 +136,9 @@ def _hint(first: str, argument: str) -> str:
 
 
 class Lines(Protocol):
-    """What the chat reads from."""
+    """What the chat reads from. `edits`: whether a user edits them, so that Up and Ctrl-C do what a sentence says."""
+
+    edits: bool
 
     def read(self) -> str:
         """One whole message or command, never blank.
@@ -148,6 +150,10 @@ class Lines(Protocol):
 
     def edit(self, text: str) -> None:
         """Offer this text as the beginning of the next line, where lines are edited."""
+        ...
+
+    def hold(self) -> None:
+        """Send nothing of what was typed by now: it stands in the next line, where lines are edited."""
         ...
 
 
@@ -245,6 +251,8 @@ class PipedLines:
     `prompts`: where a short prompt goes; None: nowhere, and no control codes either.
     """
 
+    edits = False
+
     def __init__(self, stream: BinaryIO, prompts: TextIO | None = None) -> None:
         self._stream: BinaryIO | None = stream
         self._prompts = prompts
@@ -263,6 +271,9 @@ class PipedLines:
 
     def edit(self, text: str) -> None:
         """Do nothing: lines that come ready cannot be edited."""
+
+    def hold(self) -> None:
+        """Do nothing: lines that come ready are messages."""
 
     def _message(self) -> str:
         """Lines up to the one that ends a message; one that is not UTF-8 takes its whole message with it."""

@@ -30,6 +30,7 @@ from lacli.errors import (
 )
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.session.generation import Answer
 from lacli.session.report import Explanation, as_lines, watching
 from lacli.session.session import Session
 from lacli.settings import Switch
@@ -41,6 +42,9 @@ from lacli.text.stream import Piece
 
 EMPTIES = "; Ctrl-C empties the line"
 """Said where a text stands in the line that the user did not type just now."""
+
+UP = "; Up brings the message back"
+"""Said where a message was not sent: in the line it would come before the command that is typed next."""
 
 SEPARATOR = " · "
 
@@ -165,7 +169,7 @@ class Repl:
                     message, first = first, ""
                     if self.interactive:
                         self.screen.say(f"> {message}")
-                    self._ask(message, lines)
+                    self._ask(message, lines, typed=False)
                 while not self._next(lines):
                     pass
                 return
@@ -197,6 +201,7 @@ class Repl:
         except KeyboardInterrupt:
             if not self.interactive:
                 raise
+            lines.hold()
             self.screen.note("stopped")
             return False
 
@@ -209,25 +214,25 @@ class Repl:
 
     def _obey(self, line: str, lines: Lines) -> Reply:
         takes_commands = self.interactive or self.plan.commands
+        if self.interactive:
+            line = PLAIN_WORDS.get(line.rstrip().lower(), line)
         command = parse(line) if takes_commands else None
         if command is None:
             if line.startswith("/") and not takes_commands and not self.told:
                 self.told = True
                 self.screen.note("a line that begins with / is a message here; --commands makes it a command")
-            if self.interactive and (hint := PLAIN_WORDS.get(line.strip().lower())):
-                self.screen.say(hint)
             self._ask(self.commands.message(message_of(line)), lines)
             return Reply()
         reply = self._done(command)
         if reply.text:
-            offered = EMPTIES if reply.edit and self.interactive else ""
+            offered = EMPTIES if reply.edit and lines.edits else ""
             self.screen.say(f"{reply.text}{offered}")
         if reply.edit is not None:
             lines.edit(reply.edit)
         if reply.ask is not None:
             self._ask(reply.ask, lines)
         if reply.again:
-            self._answer(self.chat.again(), again=True)
+            self._answer(self.chat.again(), lines, again=True)
         return reply
 
     def _done(self, command: Command) -> Reply:
@@ -235,22 +240,23 @@ class Repl:
         with nullcontext() if command.entry.argument == "file" else without_ctrl_c():
             return self.commands.run(command)
 
-    def _ask(self, message: str, lines: Lines) -> None:
+    def _ask(self, message: str, lines: Lines, *, typed: bool = True) -> None:
         conversation = self.chat.conversation
         replaced = conversation.messages[-1] if conversation.is_open else None
         with without_ctrl_c():
             pieces = self.chat.ask(message)
             self.transcript.message(conversation.messages[-1])
         try:
-            self._answer(pieces)
+            self._answer(pieces, lines)
         except PromptError as error:
             self.transcript.changed("undo")
             if replaced:
                 self.transcript.message(replaced)
-            lines.edit(self.commands.take_back(message))
-            raise PromptError(error.what, f"{error.hint}{EMPTIES if self.interactive else ''}") from error
+            self.commands.take_back(message)
+            files = f"; {self.commands.files_wait}; /undo takes that back" if self.commands.files else ""
+            raise PromptError(error.what, f"{error.hint}{UP if typed and lines.edits else ''}{files}") from error
 
-    def _answer(self, pieces: Generator[Piece], *, again: bool = False) -> None:
+    def _answer(self, pieces: Generator[Piece], lines: Lines, *, again: bool = False) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept. `again`: in the place of another one."""
         before, stopped = len(self.chat.turns), False
         explanation = self._explanation()
@@ -274,17 +280,26 @@ class Repl:
         if stopped:
             if not self.interactive:
                 raise KeyboardInterrupt
+            lines.hold()
             kept = "the old answer stays" if again else "/regen gives it"
             self.screen.note("stopped" if answered else f"stopped before the answer began; {kept}")
         for note in self.chat.notes:
             # They are about the answer, and so said also where notes are not wanted.
             self.screen.say(f"lacli: {note}")
         if answered and self.chat.last:
+            self._tell_end(self.chat.last)
             self.screen.legend(self.chat.last.statistics.accepted_from)
+            self.commands.report = as_lines(self.chat.session, self.chat.last)
             if self.plan.stats:
-                self.screen.report(as_lines(self.chat.session, self.chat.last))
+                self.screen.report(self.commands.report)
         if self.interactive:
             self.screen.gap()
+
+    def _tell_end(self, answer: Answer) -> None:
+        """Say that -n has cut an answer, and how to get more of it."""
+        if answer.finish_reason == "length" and answer.statistics.tokens == self.chat.settings.max_tokens:
+            more = '"go on" asks for more, /set n -1 lifts the limit' if self.interactive else "-n -1 lifts the limit"
+            self.screen.note(f"the answer was cut after {counted(answer.statistics.tokens, 'token')} by -n; {more}")
 
     def _explanation(self) -> Explanation:
         """The lines about the next answer's steps, where they are wanted."""

@@ -61,6 +61,14 @@ UNUSED: dict[ModeName, tuple[str, ...]] = {
 }
 """Fields that a mode does not read."""
 
+MODE_HELP: Mapping[str, str] = {
+    "plain": "no guesses: a token a step",
+    "jacobi": "a block of guesses, mended each step",
+    "lookup": "what followed the same words before",
+    "lookahead": "a window of guesses and a pool: W, N, G",
+    "auto": "several sources, as many rows as pay here",
+}
+
 SWITCHES = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 WORD = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|\S+', re.DOTALL)
 KEY_VALUE = re.compile(r"(?P<key>[^\s=]+)(?:=|\s+=\s+(?=\S)|\s+|$)\s*(?P<value>.*)", re.DOTALL)
@@ -278,15 +286,32 @@ def key_and_value(argument: str) -> tuple[str, str]:
     return (found["key"], found["value"]) if found else (argument, "")
 
 
-def values_of(key: str) -> tuple[str, ...]:
-    """The values that a key can have, where they are few, for completion; none for an unknown key."""
+def meaning_of(key: str) -> str:
+    """What one of `KEYS` sets, in a few words."""
+    if key == DEFAULT:
+        return "reset every setting"
+    if key == PRESET:
+        return "W, N and G for a kind of text or a size of model"
+    if key in FILES:
+        return f"read {SETTINGS[FILES[key]].name} from a file"
+    setting = find_setting(key)
+    return f"{setting.usage}; {setting.show(setting.default)} is the default"
+
+
+def values_of(key: str) -> Mapping[str, str]:
+    """The values that a key can have, where they are few, and what each means; none for an unknown key."""
     if plain_name(key).lower() == PRESET:
-        return tuple(PRESETS)
+        return {
+            name: " ".join(f"{SETTINGS[field].name}={value}" for field, value in preset.items())
+            for name, preset in PRESETS.items()
+        }
     try:
         found = find_setting(key)
     except UsageError:
-        return ()
-    return ("on", "off") if isinstance(found.default, bool) else found.words
+        return {}
+    if found.field == "mode":
+        return MODE_HELP
+    return dict.fromkeys(("on", "off") if isinstance(found.default, bool) else found.words, "")
 
 
 def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:

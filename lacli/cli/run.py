@@ -256,6 +256,7 @@ def _print_object(session: Session, generation: Generation, screen: Screen) -> N
 def _conclude(session: Session, generation: Generation, question: Question, output: Output, screen: Screen) -> None:
     """Say why and how the answer ended, and what it cost if asked."""
     from lacli.session.report import as_lines
+    from lacli.text.format import counted
 
     answer = generation.answer()
     if not output.json:
@@ -264,6 +265,8 @@ def _conclude(session: Session, generation: Generation, question: Question, outp
         screen.note(
             f"the context of {session.engine.cells} tokens is full and the answer ends here; -c makes it larger"
         )
+    elif answer.finish_reason == "length" and answer.tokens:
+        screen.note(f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n; -n -1 lifts the limit")
     if output.json:
         _print_object(session, generation, screen)
     if output.stats:
