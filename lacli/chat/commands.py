@@ -144,7 +144,7 @@ class Commands:
         return sentences
 
     def _help(self, argument: str) -> Reply:
-        return Reply(help_text())
+        return Reply(help_text(argument))
 
     def _exit(self, argument: str) -> Reply:
         return Reply(end=True)
@@ -224,7 +224,9 @@ class Commands:
         tokens = len(self.chat.session.model.tokenize(text, add_special=False, special=False))
         size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
         if tokens >= self.chat.cells:
-            raise LacliError(f"{size}, and the context has {self.chat.cells:,}", "start again with a larger -c")
+            longest = self.chat.session.model.context
+            hint = "start again with a larger -c" if tokens < longest else f"the model takes {longest:,} at most"
+            raise LacliError(f"{size}, and the context has {self.chat.cells:,}", hint)
         room = max(self.chat.cells - self.chat.used, 0)
         note = "" if tokens < room else f"that is more than the context has left: {counted(room, 'token')}"
         waiting = self.files.copy()

@@ -396,8 +396,9 @@ class Chat:
         return f"{compact}/clear forgets all{self._larger(self.cells)}"
 
     def _larger(self, tokens: int) -> str:
-        """Words on a context with room for `tokens` more, where the model can have one."""
-        return f", or start again with -c {tokens + self.cells}" if self.cells < self.session.model.context else ""
+        """Words on a context with room for more than `tokens`, where the model can have one."""
+        cells = min(tokens + self.cells, self.session.model.context)
+        return f", or start again with -c {cells}" if cells > max(tokens, self.cells) else ""
 
     def _kept(self) -> int:
         """Tokens that stay when the context is shifted: those before the first question, the system prompt's."""

@@ -64,7 +64,7 @@ class Command:
 
 
 COMMANDS = (
-    Entry(("/help", "/?"), "none", "show the commands"),
+    Entry(("/help", "/?"), "text", "show the commands, or one", "[COMMAND]"),
     Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; so do 'exit' and Ctrl-D"),
     Entry(("/clear",), "none", "forget all questions and answers"),
     Entry(("/regen",), "none", "answer the last question anew"),
@@ -119,9 +119,11 @@ def message_of(line: str) -> str:
     return line.lstrip() if line.lstrip().startswith("/") else line
 
 
-def help_text() -> str:
-    """The commands, a line each."""
-    return "\n".join([*(f"{entry.shown:{HELP_COLUMN}}{entry.help}" for entry in COMMANDS), LAST_WORDS])
+def help_text(name: str = "") -> str:
+    """The commands, a line each, or the one of a name."""
+    entry = BY_NAME.get(f"/{name.lower().lstrip('/')}")
+    lines = (f"{each.shown:{HELP_COLUMN}}{each.help}" for each in ([entry] if entry else COMMANDS))
+    return "\n".join([*lines, *([] if entry else [LAST_WORDS])])
 
 
 def _hint(first: str, argument: str) -> str:

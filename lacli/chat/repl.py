@@ -298,8 +298,8 @@ class Repl:
     def _tell_end(self, answer: Answer) -> None:
         """Say that -n has cut an answer, and how to get more of it."""
         if answer.finish_reason == "length" and answer.statistics.tokens == self.chat.settings.max_tokens:
-            more = '"go on" asks for more, /set n -1 lifts the limit' if self.interactive else "-n -1 lifts the limit"
-            self.screen.note(f"the answer was cut after {counted(answer.statistics.tokens, 'token')} by -n; {more}")
+            more = 'say "go on", or /set n -1' if self.interactive else "-n -1 is no limit"
+            self.screen.note(f"the answer was cut after {counted(answer.statistics.tokens, 'token')} (-n): {more}")
 
     def _explanation(self) -> Explanation:
         """The lines about the next answer's steps, where they are wanted."""

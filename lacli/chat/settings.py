@@ -162,8 +162,12 @@ class Setting:
             except ValueError:
                 what = f"{self.name} is {self.usage}, not {_shortened(text)!r}"
                 raise UsageError(what, f"{self.show(self.default)} is the default") from None
+        if isinstance(self.default, str) and self.words:
+            if (word := unquoted(text).lower()) not in self.words:
+                raise UsageError(f"{self.name} cannot be {word!r}", did_you_mean(word, self.words, self.usage))
+            return word
         if isinstance(self.default, str):
-            return unquoted(text).lower() if self.words else "" if text.lower() in NOTHING else unquoted(text)
+            return "" if text.lower() in NOTHING else unquoted(text)
         if text.lower() in (*NOTHING, '""', "''"):
             return ()
         if self.words:

@@ -263,6 +263,8 @@ def _text(line: Mapping[str, Any], name: str) -> str:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return "it is not JSON"
     return f"it has no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
 
 

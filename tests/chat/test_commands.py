@@ -70,7 +70,9 @@ def test_every_command_does_something_even_in_an_empty_chat(entry: Entry, tmp_pa
 
 
 def test_help_shows_the_commands_and_exit_ends() -> None:
-    assert run(FakeChat(), "/help").text == help_text()
+    assert run(FakeChat(), "/help").text == help_text() == run(FakeChat(), "/help me").text
+    assert run(FakeChat(), "/help set").text == run(FakeChat(), "/? /SET").text
+    assert run(FakeChat(), "/help set").text.startswith("/set ") and "\n" not in help_text("set")
     for name in ("/exit", "/bye", "/quit", "/q"):
         assert run(FakeChat(), name) == Reply(end=True)
 
@@ -186,8 +188,11 @@ def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an
     (tmp_path / "long.txt").write_text("word " * 95)
     (tmp_path / "empty").touch()
     assert "more than the context has left: 90 tokens" in run(FakeChat(), f"/read {tmp_path}/long.txt").text
-    with pytest.raises(LacliError, match="95 tokens, and the context has 90"):
+    with pytest.raises(LacliError, match=r"95 tokens, and the context has 90 \(start again with a larger -c"):
         run(FakeChat(cells=90), f"/read {tmp_path}/long.txt")
+    (tmp_path / "longer.txt").write_text("word " * 100)
+    with pytest.raises(LacliError, match="the model takes 100 at most"):
+        run(FakeChat(cells=90), f"/read {tmp_path}/longer.txt")
     for name, words in (("none", "cannot read"), ("empty", "is empty"), ("", "cannot read"), ("a\0b", "cannot read")):
         with pytest.raises(LacliError, match=words):
             run(FakeChat(), f"/read {tmp_path}/{name}")

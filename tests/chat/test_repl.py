@@ -34,6 +34,7 @@ from lacli.errors import (
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
+from lacli.stats import Finish
 from lacli.terminal.screen import Screen
 from tests.fakes.fake_chat import FakeChat
 from tests.program import (
@@ -322,6 +323,25 @@ def test_what_a_turn_has_to_say_and_its_numbers_come_behind_its_answer(streams: 
     words = streams.words
     assert words.index("2 plain steps  'yes'") < words.index("lacli: the context was full") < words.index("S = 3.00")
     assert "1 plain step  'ye'" in words, "a stopped answer is explained as far as it came"
+
+
+def test_an_answer_that_n_has_cut_says_so_and_how_to_go_on(streams: Streams) -> None:
+    limited = ChatSettings(max_tokens=6)
+    for interactive, more in ((True, 'say "go on", or /set n -1'), (False, "-n -1 is no limit")):
+        ends: dict[Finish, int] = {"length": 1, "eog": 0}
+        for ended, told in ends.items():
+            before = streams.words
+            chat = FakeChat(settings=limited, ended=ended)
+            say(chat, "one", interactive=interactive)
+            note = f"lacli: the answer was cut after 6 tokens (-n): {more}\n"
+            assert streams.words.removeprefix(before).count(note) == told
+    say(FakeChat(ended="length"), "one")
+    assert streams.words.count("was cut") == 2, "a full context is told otherwise"
+
+
+def test_stats_shows_the_settings_that_the_answer_had(streams: Streams) -> None:
+    say(FakeChat(), "one", "/mode plain", "/set temp 0.5", "/stats")
+    assert re.search(r"\nmode +auto, at most 64 rows\nsampling +none", streams.words)
 
 
 def test_a_log_that_ends_is_said_once_and_the_chat_goes_on(streams: Streams) -> None:
@@ -659,6 +679,16 @@ def test_a_full_context_ends_an_answer_with_a_sentence_and_compact_makes_room(tm
     assert re.match(r"dropped the oldest 2 questions and answers; \d+ of 256 tokens used", dropped)
     assert questions(file) == [asked[2], NEXT]
     assert re.search(r"\n4 +60 ", done.err)
+
+
+def test_compact_is_advised_only_where_it_can_drop_something() -> None:
+    long = " ".join(f"x{number}" for number in range(80))
+    larger = " ".join(f"x{number}" for number in range(2000))
+    done = chat("-c", "256", *QUICK, lines=[long, long, "/clear", QUESTION, larger])
+    first, cleared, too_large = done.err.splitlines()
+    assert first.startswith("lacli: with this message") and "(/clear forgets all, or start again with -c 512)" in first
+    assert cleared.startswith("cleared")
+    assert too_large.startswith("lacli: the message needs") and too_large.endswith("(send a shorter one)")
 
 
 @pytest.mark.parametrize("flags", [[], ["--context-shift"]], ids=["", "shifted"])
