@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from subprocess import SubprocessError
 from typing import TextIO
 
-from rich.table import Table
-
 from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.input import Command, help_text
 from lacli.chat.settings import (
@@ -29,7 +27,6 @@ from lacli.chat.settings import (
     key_and_value,
     one_setting,
     plain_name,
-    rendered,
     unquoted,
 )
 from lacli.chat.transcript import (
@@ -45,7 +42,7 @@ from lacli.session.report import describe, describe_sampling
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen, console
 from lacli.text.files import is_terminal
-from lacli.text.format import counted
+from lacli.text.format import columns, counted
 from lacli.text.question import check_text, read_text
 from lacli.text.reasoning import answer_of
 
@@ -309,14 +306,9 @@ def oldest(count: int) -> str:
 
 def _table(turns: list[Answer]) -> str:
     """The numbers of the latest answers, and of all together."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("answer", "tokens", "steps", "S", "tokens/s"):
-        table.add_column(name, justify="left" if name == "answer" else "right")
-    first = max(len(turns) - MAX_TURNS, 0)
-    for number, turn in enumerate(turns[first:], start=first + 1):
-        table.add_row(str(number), *_numbers([turn]))
-    table.add_row("all", *_numbers(turns))
-    return rendered(table)
+    rows = [(str(number), *_numbers([turn])) for number, turn in enumerate(turns, start=1)]
+    header = ("answer", "tokens", "steps", "S", "tokens/s")
+    return "\n".join(columns(header, [*rows[-MAX_TURNS:], ("all", *_numbers(turns))], right=range(1, len(header))))
 
 
 def _numbers(turns: Iterable[Answer]) -> tuple[str, ...]:

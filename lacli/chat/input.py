@@ -142,20 +142,17 @@ class Lines(Protocol):
 
     edits: bool
 
-    def read(self) -> str:
+    def read(self, *, held: bool = False) -> str:
         """One whole message or command, never blank.
 
-        One that was quoted never begins with a slash: it is no command. Raises EOFError at the end, KeyboardInterrupt
-        after Ctrl-C, and LacliError for a line that cannot be read; the next call goes on after it.
+        One that was quoted never begins with a slash: it is no command. `held`: what was typed before is not sent but
+        stands in the line, where lines are edited. Raises EOFError at the end, KeyboardInterrupt after Ctrl-C, and
+        LacliError for a line that cannot be read; the next call goes on after it.
         """
         ...
 
     def edit(self, text: str) -> None:
         """Offer this text as the beginning of the next line, where lines are edited."""
-        ...
-
-    def hold(self) -> None:
-        """Send nothing of what was typed by now: it stands in the next line, where lines are edited."""
         ...
 
 
@@ -261,7 +258,7 @@ class PipedLines:
         self._number = 0
         self._room = MAX_TEXT
 
-    def read(self) -> str:
+    def read(self, *, held: bool = False) -> str:
         """The next message or command; see `Lines`."""
         try:
             while not (message := without_quotes(self._message())).strip():
@@ -273,9 +270,6 @@ class PipedLines:
 
     def edit(self, text: str) -> None:
         """Do nothing: lines that come ready cannot be edited."""
-
-    def hold(self) -> None:
-        """Do nothing: lines that come ready are messages."""
 
     def _message(self) -> str:
         """Lines up to the one that ends a message; one that is not UTF-8 takes its whole message with it."""

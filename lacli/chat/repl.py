@@ -144,7 +144,8 @@ class Repl:
 
     `plan`: its `stats`, `explain` and `commands` are read. `interactive`: a user types, so that Ctrl-C stops an answer
     and not the program, and lines that begin with a slash are commands. `failed`: something went wrong. `leaving`:
-    Ctrl-C was the last key; `told`: the note on lines that only look like commands was given.
+    Ctrl-C was the last key at the prompt; `stopped`: it has stopped what the last line asked for. `told`: the note on
+    lines that only look like commands was given.
     """
 
     chat: Chat
@@ -155,6 +156,7 @@ class Repl:
     interactive: bool = True
     failed: bool = False
     leaving: bool = False
+    stopped: bool = False
     told: bool = False
 
     def run(self, lines: Lines, first: str = "") -> None:
@@ -194,14 +196,15 @@ class Repl:
 
     def _next(self, lines: Lines) -> bool:
         """Read a line and do what it says; True if the chat ends with it."""
-        line = lines.read()
+        held, self.stopped = self.stopped, False
+        line = lines.read(held=held)
         self.leaving = False
         try:
             return self._obey(line, lines).end
         except KeyboardInterrupt:
             if not self.interactive:
                 raise
-            lines.hold()
+            self.stopped = True
             self.screen.note("stopped")
             return False
 
@@ -232,7 +235,7 @@ class Repl:
         if reply.ask is not None:
             self._ask(reply.ask, lines)
         if reply.again:
-            self._answer(self.chat.again(), lines, again=True)
+            self._answer(self.chat.again(), again=True)
         return reply
 
     def _done(self, command: Command) -> Reply:
@@ -247,7 +250,7 @@ class Repl:
             pieces = self.chat.ask(message)
             self.transcript.message(conversation.messages[-1])
         try:
-            self._answer(pieces, lines)
+            self._answer(pieces)
         except PromptError as error:
             self.transcript.changed("undo")
             if replaced:
@@ -256,15 +259,15 @@ class Repl:
             files = f"; {self.commands.files_wait}; /undo takes that back" if self.commands.files else ""
             raise PromptError(error.what, f"{error.hint}{UP if typed and lines.edits else ''}{files}") from error
 
-    def _answer(self, pieces: Generator[Piece], lines: Lines, *, again: bool = False) -> None:
+    def _answer(self, pieces: Generator[Piece], *, again: bool = False) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept. `again`: in the place of another one."""
-        before, stopped = len(self.chat.turns), False
+        before = len(self.chat.turns)
         explanation = self._explanation()
         try:
             with closing(pieces):
                 self.screen.write(pieces)
         except KeyboardInterrupt:
-            stopped = True
+            self.stopped = True
         finally:
             with without_ctrl_c():
                 self.screen.end_line()
@@ -277,10 +280,9 @@ class Repl:
                     self.transcript.changed("regen", seed=self.chat.seed)
                 if answered:
                     self.transcript.message(self.chat.conversation.messages[-1], self.chat.last)
-        if stopped:
+        if self.stopped:
             if not self.interactive:
                 raise KeyboardInterrupt
-            lines.hold()
             kept = "the old answer stays" if again else "/regen gives it"
             self.screen.note("stopped" if answered else f"stopped before the answer began; {kept}")
         for note in self.chat.notes:

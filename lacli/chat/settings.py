@@ -246,9 +246,6 @@ _BY_NAME = {name.lower(): setting for name, setting in _AS_WRITTEN.items()} | _A
 _SQUEEZED = {name.lower().replace("-", ""): setting for name, setting in _BY_NAME.items() if NO not in name}
 _RESTART = {flag.lstrip("-"): flags[0] for flags in (LOADING | PLACEMENT | REPLICAS).values() for flag in flags}
 
-KEYS: tuple[str, ...] = (DEFAULT, PRESET, *(setting.name for setting in SETTINGS.values()), *FILES)
-"""What /set takes, one name for each, for completion."""
-
 
 def plain_name(typed: str) -> str:
     """A key as typed, without its dashes in front, with dashes for underscores."""
@@ -288,18 +285,6 @@ def key_and_value(argument: str) -> tuple[str, str]:
     """What /set was given: a key and its value, "" for none; they may have = between them, as flags do."""
     found = KEY_VALUE.match(argument)
     return (found["key"], found["value"]) if found else (argument, "")
-
-
-def meaning_of(key: str) -> str:
-    """What one of `KEYS` sets, in a few words."""
-    if key == DEFAULT:
-        return "reset every setting"
-    if key == PRESET:
-        return "W, N and G for a kind of text or a size of model"
-    if key in FILES:
-        return f"read {SETTINGS[FILES[key]].name} from a file"
-    setting = find_setting(key)
-    return f"{setting.usage}; {setting.show(setting.default)} is the default"
 
 
 def values_of(key: str) -> Mapping[str, str]:
@@ -474,3 +459,12 @@ def _shown(item: str | tuple[int, float]) -> str:
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 3] + "..."
+
+
+KEYS: Mapping[str, str] = {
+    DEFAULT: "reset every setting",
+    PRESET: "W, N and G for a kind of text or a size of model",
+    **{each.name: f"{each.usage}; {each.show(each.default)} is the default" for each in SETTINGS.values()},
+    **{key: f"read {SETTINGS[field].name} from a file" for key, field in FILES.items()},
+}
+"""What /set takes, one name for each, and what it sets, for completion."""

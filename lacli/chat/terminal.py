@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from lacli.chat.input import (
     is_open,
     without_quotes,
 )
-from lacli.chat.settings import KEYS, MODE_HELP, meaning_of, values_of
+from lacli.chat.settings import KEYS, MODE_HELP, values_of
 from lacli.errors import reason_of
 from lacli.terminal.interrupts import wakeup_fd_kept, without_ctrl_c
 from lacli.terminal.screen import abandon_stdout, console
@@ -73,7 +73,8 @@ HISTORY_STARTS = (b"+", b"#", b"")
 """How every line of prompt_toolkit's history begins: typed text, a time, nothing."""
 
 
-ALT_ENTER = KeyPress(Keys.Escape), KeyPress(Keys.Enter)
+SENDING = (Keys.Enter, Keys.ControlJ)
+ALT_ENTER = (KeyPress(Keys.Escape), KeyPress(Keys.Enter))
 
 
 class TerminalLines:
@@ -84,7 +85,6 @@ class TerminalLines:
     def __init__(self, editing: Editing) -> None:
         self._editing = editing
         self._offered = ""
-        self._held = False
         self._trouble: list[str] = []
         self._in_editor = False
         colored = console(sys.stdout, editing.color).color_system is not None
@@ -110,8 +110,10 @@ class TerminalLines:
         )
         self._tell_trouble()
 
-    def read(self) -> str:
+    def read(self, *, held: bool = False) -> str:
         """The next message or command; see `Lines`."""
+        if held:
+            store_typeahead(self._session.input, _unsent(self._session.input))
         while True:
             default, self._offered = self._offered, ""
             try:
@@ -125,16 +127,9 @@ class TerminalLines:
         """Offer this text as the beginning of the next line."""
         self._offered = text
 
-    def hold(self) -> None:
-        """Send nothing of what is typed until the next line is shown: it stands there."""
-        self._held = True
-
     def _prompt(self, default: str) -> str:
         rows = self._session.output.get_size().rows
         self._session.reserve_space_for_menu = max(0, min(MENU_ROWS, rows - 3))
-        if self._held:
-            self._held = False
-            store_typeahead(self._session.input, _unsent(_typed(self._session.input)))
         try:
             # To the running prompt Ctrl-C is a key; raised while it is set up, it would leave that half done.
             with without_ctrl_c(), wakeup_fd_kept():
@@ -236,7 +231,7 @@ class CommandCompleter(Completer):
             case "key":
                 key, gap, value = typed.partition(" ")
                 if not gap:
-                    return _beginning_with(key, {key: meaning_of(key) for key in KEYS})
+                    return _beginning_with(key, KEYS)
                 return _beginning_with(value.lstrip(), values_of(key))
             case "mode":
                 return _beginning_with(typed, MODE_HELP)
@@ -319,20 +314,14 @@ def _output() -> Output:
     return QuietOutput.from_pty(sys.stdout, term=get_term_environment_variable())
 
 
-def _typed(terminal: Input) -> list[KeyPress]:
-    """The keys that wait to be read."""
+def _unsent(terminal: Input) -> list[KeyPress]:
+    """The keys that wait to be read, breaking lines where they would send them; none that does at their end."""
     keys = get_typeahead(terminal)
     while more := terminal.read_keys():
         keys += more
-    return keys + terminal.flush_keys()
-
-
-def _unsent(keys: Sequence[KeyPress]) -> list[KeyPress]:
-    """The same keys, which break lines where they would send them; none at their end."""
-    ends = Keys.Enter, Keys.ControlJ
-    while keys and keys[-1].key in ends:
-        keys = keys[:-1]
-    return [each for key in keys for each in (ALT_ENTER if key.key in ends else (key,))]
+    while keys and keys[-1].key in SENDING:
+        keys.pop()
+    return [each for key in keys for each in (ALT_ENTER if key.key in SENDING else (key,))]
 
 
 def _beginning_with(typed: str, words: Mapping[str, str]) -> Iterable[Completion]:

@@ -59,7 +59,8 @@ class Typed:
     held: int = 0
     edits: bool = True
 
-    def read(self) -> str:
+    def read(self, *, held: bool = False) -> str:
+        self.held += held
         line = self.lines.pop(0) if self.lines else EOFError
         if isinstance(line, str):
             return line
@@ -67,9 +68,6 @@ class Typed:
 
     def edit(self, text: str) -> None:
         self.offered.append(text)
-
-    def hold(self) -> None:
-        self.held += 1
 
 
 @dataclass
@@ -182,7 +180,7 @@ def test_an_error_is_a_line_and_the_next_question_is_answered(
 
     waiting, typed = mended(), Typed([])
 
-    def read() -> str:
+    def read(*, held: bool = False) -> str:
         typed.lines = [next(waiting, EOFError)]
         return Typed.read(typed)
 

@@ -23,7 +23,6 @@ from lacli.chat.settings import (
     all_settings,
     find_setting,
     key_and_value,
-    meaning_of,
     one_setting,
     settings_from_json,
     values_of,
@@ -259,7 +258,7 @@ def test_what_cannot_be_set_is_said_in_one_line(key: str, value: str, words: str
 def test_every_key_that_is_offered_is_taken_and_choices_are_known() -> None:
     assert {"default", "preset", "W", "temp", "stop", "predict", "grammar-file"} <= set(KEYS)
     assert len(KEYS) == len(set(KEYS))
-    assert all(map(meaning_of, KEYS))
+    assert all(KEYS.values())
     assert tuple(values_of("mode")) == MODES == tuple(values_of("--mode")) and all(values_of("mode").values())
     assert tuple(values_of("sources")) == SOURCES and tuple(values_of("preset")) == tuple(PRESETS)
     assert values_of("preset")["7b"] == "W=15 N=5 G=15"

@@ -91,9 +91,8 @@ def test_what_is_held_stands_in_the_next_line_and_is_not_sent(keys: PipeInput) -
     keys.send_text(f"one{ENTER}tvo\x7f\x7fwo\nthree{ENTER}\n")
     assert lines.read() == "one"
     keys.send_text("four\n")
-    lines.hold()
     lines._session.app.pre_run_callables = [lambda: keys.send_text(f"!{ENTER}five{ENTER}")]
-    assert lines.read() == "two\nthree\n\nfour!"
+    assert lines.read(held=True) == "two\nthree\n\nfour!"
     assert lines.read() == "five"
 
 
