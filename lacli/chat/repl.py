@@ -300,8 +300,9 @@ class Repl:
     def _tell_end(self, answer: Answer) -> None:
         """Say that -n has cut an answer, and how to get more of it."""
         if answer.finish_reason == "length" and answer.statistics.tokens == self.chat.settings.max_tokens:
-            more = 'say "go on", or /set n -1' if self.interactive else "-n -1 is no limit"
-            self.screen.note(f"the answer was cut after {counted(answer.statistics.tokens, 'token')} (-n): {more}")
+            tokens = counted(answer.statistics.tokens, "token")
+            more = '(-n): say "go on", or /set n -1' if self.interactive else "by -n; -n -1 lifts the limit"
+            self.screen.note(f"the answer was cut after {tokens} {more}")
 
     def _explanation(self) -> Explanation:
         """The lines about the next answer's steps, where they are wanted."""

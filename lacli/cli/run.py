@@ -265,8 +265,8 @@ def _conclude(session: Session, generation: Generation, question: Question, outp
         screen.note(
             f"the context of {session.engine.cells} tokens is full and the answer ends here; -c makes it larger"
         )
-    elif answer.finish_reason == "length" and answer.tokens:
-        screen.note(f"the answer was cut after {counted(len(answer.tokens), 'token')} (-n): -n -1 is no limit")
+    elif answer.finish_reason == "length" and answer.tokens and not output.json:
+        screen.note(f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n; -n -1 lifts the limit")
     if output.json:
         _print_object(session, generation, screen)
     if output.stats:

@@ -122,7 +122,7 @@ def rows(chat: ChatTerminal, columns: int, lines: int, *wanted: str) -> None:
 def test_the_status_line_and_the_offers_stand_below_the_line(start_chat: Start) -> None:
     chat = start_chat("--no-history", columns=40)
     chat.process.send("/re")
-    offers = "      /regen  answer the last quest...", "      /read   put a file before the..."
+    offers = " /regen  answer the last question anew", " /read   put a file before the next..."
     rows(chat, 40, 24, "> /re", *offers, "lookup · context 0 of 2,048 (0%)")
     chat.process.send("\t\r")
     assert "no question to answer anew" in chat.shown().replace("\n", " ")
