@@ -6,8 +6,7 @@ A message is one line, several lines between triple quotes, or lines that end wi
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, TextIO
@@ -15,7 +14,6 @@ from typing import BinaryIO, Literal, Protocol, TextIO
 from lacli.chat.settings import set_name
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.settings import Switch
-from lacli.terminal.interrupts import hidden_keys
 from lacli.terminal.screen import console
 from lacli.text.files import MAX_TEXT, is_terminal
 from lacli.text.format import did_you_mean, size_in_words
@@ -170,27 +168,26 @@ class Editing:
     color: Switch = "auto"
 
 
-@contextmanager
-def open_lines(editing: Editing) -> Iterator[Lines]:
+def can_edit(color: Switch) -> bool:
+    """True if lines can be edited: they are typed on a terminal, and stdout is one that can be drawn on."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stdout) and not console(sys.stdout, color).is_dumb_terminal
+
+
+def open_lines(editing: Editing) -> Lines:
     """The reader that fits the process's streams: edited lines on a good terminal, else lines as they come.
 
-    Where lines are edited, keys that are typed at other times are not shown but wait for the next line. Raises
-    LacliError when standard input is closed.
+    Raises LacliError when standard input is closed.
     """
     if sys.stdin is None:
         raise LacliError("standard input is closed", "start the chat on a terminal, or give it lines through a pipe")
-    if not is_terminal(sys.stdin):
-        yield PipedLines(sys.stdin.buffer)
-        return
-    if not is_terminal(sys.stdout) or console(sys.stdout, editing.color).is_dumb_terminal:
+    if not can_edit(editing.color):
         # stdout may be a file that is to hold the answers alone.
-        yield PipedLines(sys.stdin.buffer, sys.stderr if is_terminal(sys.stderr) else None)
-        return
+        prompts = sys.stderr if is_terminal(sys.stdin) and is_terminal(sys.stderr) else None
+        return PipedLines(sys.stdin.buffer, prompts)
     # It takes 0.2 s, which a pipe need not wait for.
     from lacli.chat.terminal import TerminalLines
 
-    with hidden_keys(raw=True):
-        yield TerminalLines(editing)
+    return TerminalLines(editing)
 
 
 class Quotes:

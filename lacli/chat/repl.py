@@ -16,6 +16,7 @@ from lacli.chat.input import (
     Command,
     Editing,
     Lines,
+    can_edit,
     message_of,
     open_lines,
     parse,
@@ -34,7 +35,7 @@ from lacli.session.generation import Answer
 from lacli.session.report import Explanation, as_lines, watching
 from lacli.session.session import Session
 from lacli.settings import Switch
-from lacli.terminal.interrupts import without_ctrl_c
+from lacli.terminal.interrupts import hidden_keys, without_ctrl_c
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
 from lacli.text.format import counted
@@ -104,6 +105,9 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
     plan = plan.going_on(saved) if plan.saved else plan
     decode_settings = plan.settings.decode_settings
     with ExitStack() as stack:
+        if can_edit(plan.color):
+            # Keys that are typed while a model loads or answers are not shown there, but wait for the next line.
+            stack.enter_context(hidden_keys(raw=True))
         transcript = stack.enter_context(Transcript(plan.log, screen.note))
         with loading_model(screen):
             store, notes = open_texts(path, decode_settings, plan.store, changing=True)
@@ -126,7 +130,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         talk.store = store
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
         repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
-        lines = stack.enter_context(open_lines(Editing(screen.note, plan.history, repl.status, plan.color)))
+        lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color))
         others = commands.differences(saved) if plan.saved else []
         screen.notes([*notes, *session.notes, *talk.notes, *others], session.warnings)
         if repl.interactive:
