@@ -382,7 +382,8 @@ class Chat:
 
     def _too_long(self, tokens: int) -> PromptError:
         """The error about an open question that makes `tokens` of the prompt; it is taken back."""
-        alone = len(self._prompt(Conversation(self.conversation.system, self.conversation.messages[-1:])).tokens)
+        message = as_messages(self.conversation.messages[-1].content, self.conversation.system)
+        alone = len(self.session.prompts.conversation(message))
         if alone < self.cells:
             what = f"with this message the conversation has {tokens} tokens, and the context {self.cells}"
             return PromptError(what, self._choice(self.conversation.questions - 1))

@@ -68,6 +68,7 @@ MODE_HELP: Mapping[str, str] = {
     "lookahead": "a window of guesses and a pool: W, N, G",
     "auto": "several sources, as many rows as pay here",
 }
+"""How each mode guesses."""
 
 SWITCHES = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 WORD = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|\S+', re.DOTALL)

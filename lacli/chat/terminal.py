@@ -72,9 +72,9 @@ PLAIN = Style.from_dict(
 HISTORY_STARTS = (b"+", b"#", b"")
 """How every line of prompt_toolkit's history begins: typed text, a time, nothing."""
 
-
 SENDING = (Keys.Enter, Keys.ControlJ)
 ALT_ENTER = (KeyPress(Keys.Escape), KeyPress(Keys.Enter))
+"""Keys that send a line, Enter as a terminal that is not raw gives it too, and those that break it."""
 
 
 class TerminalLines:

@@ -269,6 +269,25 @@ def test_keys_before_a_ctrl_c_that_stops_an_answer_stand_in_the_next_line_unsent
     assert chat.press(ENTER).startswith("lookup")
 
 
+def test_keys_are_not_shown_while_the_model_is_loaded(start_chat: Start) -> None:
+    text = """
+import termios
+from lacli.__main__ import main
+from lacli.chat import repl
+
+made = repl.Session
+
+def loaded(*arguments, **options):
+    print("shown:", bool(termios.tcgetattr(0)[3] & termios.ECHO))
+    return made(*arguments, **options)
+
+repl.Session = loaded
+main()
+"""
+    chat = start_chat(program=(sys.executable, "-c", text))
+    assert "shown: False" in chat.greeting and chat.ends() == 0
+
+
 @pytest.mark.parametrize("question", ["", QUESTION])
 def test_a_terminal_that_goes_away_ends_it_without_a_word(question: str, tmp_path: Path) -> None:
     terminal, inside = os.openpty()
