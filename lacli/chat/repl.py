@@ -13,7 +13,6 @@ from lacli.chat.commands import Commands, Reply, oldest
 from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.input import (
     PLAIN_WORDS,
-    Command,
     Editing,
     Lines,
     can_edit,
@@ -31,7 +30,6 @@ from lacli.errors import (
 )
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.session.generation import Answer
 from lacli.session.report import Explanation, as_lines, watching
 from lacli.session.session import Session
 from lacli.settings import Switch
@@ -43,9 +41,6 @@ from lacli.text.stream import Piece
 
 EMPTIES = "; Ctrl-C empties the line"
 """Said where a text stands in the line that the user did not type just now."""
-
-UP = "; Up brings the message back"
-"""Said where a message was not sent: in the line it would come before the command that is typed next."""
 
 SEPARATOR = " · "
 
@@ -230,7 +225,9 @@ class Repl:
                 self.screen.note("a line that begins with / is a message here; --commands makes it a command")
             self._ask(self.commands.message(message_of(line)), lines)
             return Reply()
-        reply = self._done(command)
+        # One that waits for a file can be stopped; others are done whole and in the log.
+        with nullcontext() if command.entry.argument == "file" else without_ctrl_c():
+            reply = self.commands.run(command)
         if reply.text:
             offered = EMPTIES if reply.edit and lines.edits else ""
             self.screen.say(f"{reply.text}{offered}")
@@ -241,11 +238,6 @@ class Repl:
         if reply.again:
             self._answer(self.chat.again(), again=True)
         return reply
-
-    def _done(self, command: Command) -> Reply:
-        """Carry out a command: one that waits for a file can be stopped, others are done whole and in the log."""
-        with nullcontext() if command.entry.argument == "file" else without_ctrl_c():
-            return self.commands.run(command)
 
     def _ask(self, message: str, lines: Lines, *, typed: bool = True) -> None:
         conversation = self.chat.conversation
@@ -260,8 +252,10 @@ class Repl:
             if replaced:
                 self.transcript.message(replaced)
             self.commands.take_back(message)
+            # In the line it would come before the command that is typed next.
+            back = "; Up brings the message back" if typed and lines.edits else ""
             files = f"; {self.commands.files_wait}; /undo takes that back" if self.commands.files else ""
-            raise PromptError(error.what, f"{error.hint}{UP if typed and lines.edits else ''}{files}") from error
+            raise PromptError(error.what, f"{error.hint}{back}{files}") from error
 
     def _answer(self, pieces: Generator[Piece], *, again: bool = False) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept. `again`: in the place of another one."""
@@ -292,21 +286,17 @@ class Repl:
         for note in self.chat.notes:
             # They are about the answer, and so said also where notes are not wanted.
             self.screen.say(f"lacli: {note}")
-        if answered and self.chat.last:
-            self._tell_end(self.chat.last)
-            self.screen.legend(self.chat.last.statistics.accepted_from)
-            self.commands.report = as_lines(self.chat.session, self.chat.last)
+        if answered and (last := self.chat.last):
+            tokens = last.statistics.tokens
+            if last.finish_reason == "length" and tokens == self.chat.settings.max_tokens:
+                more = '(-n): say "go on", or /set n -1' if self.interactive else "by -n; -n -1 lifts the limit"
+                self.screen.note(f"the answer was cut after {counted(tokens, 'token')} {more}")
+            self.screen.legend(last.statistics.accepted_from)
+            self.commands.report = as_lines(self.chat.session, last)
             if self.plan.stats:
                 self.screen.report(self.commands.report)
         if self.interactive:
             self.screen.gap()
-
-    def _tell_end(self, answer: Answer) -> None:
-        """Say that -n has cut an answer, and how to get more of it."""
-        if answer.finish_reason == "length" and answer.statistics.tokens == self.chat.settings.max_tokens:
-            tokens = counted(answer.statistics.tokens, "token")
-            more = '(-n): say "go on", or /set n -1' if self.interactive else "by -n; -n -1 lifts the limit"
-            self.screen.note(f"the answer was cut after {tokens} {more}")
 
     def _explanation(self) -> Explanation:
         """The lines about the next answer's steps, where they are wanted."""

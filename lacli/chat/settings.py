@@ -163,16 +163,17 @@ class Setting:
             except ValueError:
                 what = f"{self.name} is {self.usage}, not {_shortened(text)!r}"
                 raise UsageError(what, f"{self.show(self.default)} is the default") from None
-        if isinstance(self.default, str) and self.words:
-            if (word := unquoted(text).lower()) not in self.words:
-                raise UsageError(f"{self.name} cannot be {word!r}", did_you_mean(word, self.words, self.usage))
-            return word
-        if isinstance(self.default, str):
-            return "" if text.lower() in NOTHING else unquoted(text)
-        if text.lower() in (*NOTHING, '""', "''"):
+        several = isinstance(self.default, tuple)
+        if several and text.lower() in (*NOTHING, '""', "''"):
             return ()
         if self.words:
-            return names_in(text)
+            chosen = names_in(text) if several else (unquoted(text).lower(),)
+            for word in chosen:
+                if word not in self.words:
+                    raise UsageError(f"{self.name} cannot be {word!r}", did_you_mean(word, self.words, self.usage))
+            return chosen if several else chosen[0]
+        if isinstance(self.default, str):
+            return "" if text.lower() in NOTHING else unquoted(text)
         if self.field == "logit_bias":
             return tuple(token_bias(bias) for bias in text.replace(",", " ").split())
         texts = tuple(self._unescaped(word) for word in WORD.findall(text))
