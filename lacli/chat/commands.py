@@ -196,7 +196,7 @@ class Commands:
         chat = self.chat
         sampling, description = chat.settings.sampling, chat.session.model.description
         # A schema can be long, and /set json-schema shows it.
-        drawn = describe_sampling(replace(sampling, json_schema=""))
+        drawn = describe_sampling(replace(sampling, json_schema="", seed=max(sampling.seed, chat.seed)))
         lines = {
             "model": f"{self.model}: {description}" if self.model else description,
             "template": chat.session.prompts.template.name if chat.session.prompts.template else "none",
