@@ -138,7 +138,7 @@ def test_show_names_model_template_settings_and_context() -> None:
     chat = two_turns()
     chat.settings = ChatSettings(DecodeSettings(mode="plain"), SamplingSettings(temp=0.5, json_schema='{"a":\n1}'))
     text = run(chat, "/show").text
-    for words in ("demo: toy 1M F32", "template  chatml", "be brief", "plain", "--temp 0.5 --seed 11", "with a JSON schema",
+    for words in ("demo: toy 1M F32", "template  chatml", "be brief", "--temp 0.5 --seed 11", "with a JSON schema",
                   "mode plain, temp 0.5", "2 questions", "10 of 100 tokens used (10%)"):  # fmt: skip
         assert words in text
     assert len(text.splitlines()) == 8
