@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from subprocess import SubprocessError
 from typing import TextIO
 
-from rich.table import Table
-
 from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.input import Command, help_text
 from lacli.chat.settings import (
     DEFAULT,
     FILES,
+    MODE_HELP,
     NO,
     PRESET,
     WITH_THE_MODEL,
@@ -28,7 +27,6 @@ from lacli.chat.settings import (
     key_and_value,
     one_setting,
     plain_name,
-    rendered,
     unquoted,
 )
 from lacli.chat.transcript import (
@@ -40,12 +38,11 @@ from lacli.chat.transcript import (
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.library import captured_stderr
 from lacli.session.generation import Answer
-from lacli.session.report import as_lines, describe, describe_sampling
-from lacli.settings import MODES
+from lacli.session.report import describe, describe_sampling
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen, console
 from lacli.text.files import is_terminal
-from lacli.text.format import counted
+from lacli.text.format import columns, counted
 from lacli.text.question import check_text, read_text
 from lacli.text.reasoning import answer_of
 
@@ -79,8 +76,8 @@ class Commands:
     """What the commands do to one chat.
 
     `model`: as the user typed it; `template`: its name, empty for the model's own. `show_status`: whether the line of
-    numbers is wanted. `files`: names and texts that /read has put before the next message; `sent`: messages that were
-    sent with files, and what was typed.
+    numbers is wanted. `report`: what the last answer cost, as it was then. `files`: names and texts that /read has put
+    before the next message; `sent`: messages that were sent with files, what waited before them and what was typed.
     """
 
     chat: Chat
@@ -89,6 +86,7 @@ class Commands:
     model: str = ""
     template: str = ""
     show_status: bool = True
+    report: str = ""
     files: list[tuple[str, str]] = field(default_factory=list)
     sent: dict[str, tuple[list[tuple[str, str]], str]] = field(default_factory=dict)
 
@@ -111,6 +109,12 @@ class Commands:
         files, typed = self.sent.get(message, ([], message))
         self.files = [*files, *self.files]
         return typed
+
+    @property
+    def files_wait(self) -> str:
+        """Words on the files that wait, of which there is one at least."""
+        names = " and ".join(name for name, _ in self.files)
+        return f"{names} {'go' if len(self.files) > 1 else 'goes'} before the next message"
 
     def as_saved(self) -> SavedChat:
         """The chat as a file has it."""
@@ -137,7 +141,7 @@ class Commands:
         return sentences
 
     def _help(self, argument: str) -> Reply:
-        return Reply(help_text())
+        return Reply(help_text(argument))
 
     def _exit(self, argument: str) -> Reply:
         return Reply(end=True)
@@ -158,7 +162,7 @@ class Commands:
         if question is None:
             return Reply("there is nothing to take back")
         typed = self.take_back(question)
-        files = f"; {self._files_wait()}" if self.files else ""
+        files = f"; {self.files_wait}" if self.files else ""
         return replace(self._changed(f"took the last question back, to change it{files}", "undo"), edit=typed)
 
     def _system(self, argument: str) -> Reply:
@@ -184,14 +188,15 @@ class Commands:
 
     def _mode(self, argument: str) -> Reply:
         if not argument:
-            return Reply(f"{describe(self.chat.settings.decode_settings)}; the modes are {', '.join(MODES)}")
+            modes = (f"{mode:10} {meaning}" for mode, meaning in MODE_HELP.items())
+            return Reply(_lines(describe(self.chat.settings.decode_settings), *modes))
         return self._adjust("mode", argument)
 
     def _show(self, argument: str) -> Reply:
         chat = self.chat
         sampling, description = chat.settings.sampling, chat.session.model.description
         # A schema can be long, and /set json-schema shows it.
-        drawn = describe_sampling(replace(sampling, json_schema=""))
+        drawn = describe_sampling(replace(sampling, json_schema="", seed=max(sampling.seed, chat.seed)))
         lines = {
             "model": f"{self.model}: {description}" if self.model else description,
             "template": chat.session.prompts.template.name if chat.session.prompts.template else "none",
@@ -208,8 +213,7 @@ class Commands:
         turns = self.chat.turns
         if not turns:
             return Reply("nothing was answered yet")
-        lines = as_lines(self.chat.session, turns[-1])
-        return Reply(f"{lines}\n\n{_table(turns)}" if len(turns) > 1 else lines)
+        return Reply(f"{self.report}\n\n{_table(turns)}" if len(turns) > 1 else self.report)
 
     def _read(self, argument: str) -> Reply:
         name, question = file_and_rest(argument)
@@ -217,13 +221,18 @@ class Commands:
         tokens = len(self.chat.session.model.tokenize(text, add_special=False, special=False))
         size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
         if tokens >= self.chat.cells:
-            raise LacliError(f"{size}, and the context has {self.chat.cells:,}", "start again with a larger -c")
+            longest = self.chat.session.model.context
+            hint = "start again with a larger -c" if tokens < longest else f"the model takes {longest:,} at most"
+            raise LacliError(f"{size}, and the context has {self.chat.cells:,}", hint)
         room = max(self.chat.cells - self.chat.used, 0)
         note = "" if tokens < room else f"that is more than the context has left: {counted(room, 'token')}"
+        waiting = self.files.copy()
         self.files.append((name, text))
         if question.strip():
-            return Reply(_lines(size, note), ask=self.message(question))
-        return Reply(_lines(f"{size}; {self._files_wait()}", note))
+            message = self.message(question)
+            self.sent[message] = waiting, f"/read {argument}"
+            return Reply(_lines(size, note), ask=message)
+        return Reply(_lines(f"{size}; {self.files_wait}", note))
 
     def _save(self, argument: str) -> Reply:
         name, saved = file_name(argument), self.as_saved()
@@ -285,10 +294,6 @@ class Commands:
         self.files.clear()
         return f"; {names} will not go before the next message" if names else ""
 
-    def _files_wait(self) -> str:
-        names = " and ".join(name for name, _ in self.files)
-        return f"{names} {'go' if len(self.files) > 1 else 'goes'} before the next message"
-
     def _context_used(self) -> str:
         used, cells = self.chat.used, self.chat.cells
         return f"{used} of {cells} tokens used ({100 * used // max(cells, 1)}%)"
@@ -301,14 +306,9 @@ def oldest(count: int) -> str:
 
 def _table(turns: list[Answer]) -> str:
     """The numbers of the latest answers, and of all together."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("answer", "tokens", "steps", "S", "tokens/s"):
-        table.add_column(name, justify="left" if name == "answer" else "right")
-    first = max(len(turns) - MAX_TURNS, 0)
-    for number, turn in enumerate(turns[first:], start=first + 1):
-        table.add_row(str(number), *_numbers([turn]))
-    table.add_row("all", *_numbers(turns))
-    return rendered(table)
+    rows = [(str(number), *_numbers([turn])) for number, turn in enumerate(turns, start=1)]
+    header = ("answer", "tokens", "steps", "S", "tokens/s")
+    return "\n".join(columns(header, [*rows[-MAX_TURNS:], ("all", *_numbers(turns))], right=range(1, len(header))))
 
 
 def _numbers(turns: Iterable[Answer]) -> tuple[str, ...]:

@@ -358,7 +358,8 @@ class Chat:
         if shifted > 0:
             self.notes.append(f"the context was full: {shifted} tokens behind the system prompt are forgotten")
         if answer.finish_reason == "length" and answer.statistics.tokens != self._wanted.max_tokens:
-            self.notes.append(f"the context of {self.cells} tokens is full and the answer ends here: {self._choice()}")
+            choice = self._choice(self.conversation.questions)
+            self.notes.append(f"the context of {self.cells} tokens is full and the answer ends here: {choice}")
         if not answer.text and answer.finish_reason != "interrupt":
             self.notes.append(f"the answer is empty: it ended at once, by {ENDED_BY[answer.finish_reason]}")
 
@@ -380,19 +381,25 @@ class Chat:
         return prompt
 
     def _too_long(self, tokens: int) -> PromptError:
-        if self.conversation.questions > 1:
+        """The error about an open question that makes `tokens` of the prompt; it is taken back."""
+        message = as_messages(self.conversation.messages[-1].content, self.conversation.system)
+        alone = len(self.session.prompts.conversation(message))
+        if alone < self.cells:
             what = f"with this message the conversation has {tokens} tokens, and the context {self.cells}"
-            return PromptError(what, self._choice())
+            return PromptError(what, self._choice(self.conversation.questions - 1))
         system = ", shorten the system prompt with /system" if self.conversation.system else ""
-        hint = f"send a shorter one{system}, or start again with -c {tokens + self.cells}"
-        return PromptError(f"the message needs {tokens} tokens and the context has {self.cells}", hint)
+        hint = f"send a shorter one{system}{self._larger(alone)}"
+        return PromptError(f"the message needs {alone} tokens and the context has {self.cells}", hint)
 
-    def _choice(self) -> str:
-        """What a user can do about a full context."""
-        more = "" if self.cells >= self.session.model.context else f", or start again with -c {2 * self.cells}"
-        if self.conversation.questions < 2:
-            return f"/undo takes the question back, /clear forgets all{more}"
-        return f"/compact drops the oldest questions, /clear forgets all{more}"
+    def _choice(self, questions: int) -> str:
+        """What a user can do about a context that `questions` questions with their answers fill."""
+        compact = "/compact drops the oldest questions, " if questions > 1 else ""
+        return f"{compact}/clear forgets all{self._larger(self.cells)}"
+
+    def _larger(self, tokens: int) -> str:
+        """Words on a context with room for more than `tokens`, where the model can have one."""
+        cells = min(tokens + self.cells, self.session.model.context)
+        return f", or start again with -c {cells}" if cells > max(tokens, self.cells) else ""
 
     def _kept(self) -> int:
         """Tokens that stay when the context is shifted: those before the first question, the system prompt's."""

@@ -6,8 +6,7 @@ A message is one line, several lines between triple quotes, or lines that end wi
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, TextIO
@@ -15,7 +14,6 @@ from typing import BinaryIO, Literal, Protocol, TextIO
 from lacli.chat.settings import set_name
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.settings import Switch
-from lacli.terminal.interrupts import hidden_keys
 from lacli.terminal.screen import console
 from lacli.text.files import MAX_TEXT, is_terminal
 from lacli.text.format import did_you_mean, size_in_words
@@ -64,8 +62,8 @@ class Command:
 
 
 COMMANDS = (
-    Entry(("/help", "/?"), "none", "show the commands"),
-    Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; Ctrl-D does too"),
+    Entry(("/help", "/?"), "text", "show the commands, or one", "[COMMAND]"),
+    Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; so do 'exit' and Ctrl-D"),
     Entry(("/clear",), "none", "forget all questions and answers"),
     Entry(("/regen",), "none", "answer the last question anew"),
     Entry(("/undo",), "none", "take the last question back, to change it"),
@@ -86,13 +84,13 @@ COMMANDS = (
 
 BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
 
-LAST_WORDS = 'Several lines: a line """ before and after. A space before / sends it as text.'
+LAST_WORDS = 'Several lines: """ before and after. A space before a command makes it text.'
 
 PLAIN_WORDS = {
-    **dict.fromkeys(("exit", "quit", "bye", "q", ":q", "exit()", "quit()"), "to leave: /exit"),
-    **dict.fromkeys(("help", "?"), "/help lists the commands"),
+    **dict.fromkeys(("exit", "quit", "bye", ":q", "exit()", "quit()"), "/exit"),
+    **dict.fromkeys(("help", "?"), "/help"),
 }
-"""Messages that other programs take for commands, and what to say to them; they are sent all the same."""
+"""Lines that other programs take for commands, and the command of each."""
 
 
 def parse(line: str) -> Command | None:
@@ -119,9 +117,11 @@ def message_of(line: str) -> str:
     return line.lstrip() if line.lstrip().startswith("/") else line
 
 
-def help_text() -> str:
-    """The commands, a line each."""
-    return "\n".join([*(f"{entry.shown:{HELP_COLUMN}}{entry.help}" for entry in COMMANDS), LAST_WORDS])
+def help_text(name: str = "") -> str:
+    """The commands, a line each, or the one of a name."""
+    entry = BY_NAME.get(f"/{name.lower().lstrip('/')}")
+    lines = (f"{each.shown:{HELP_COLUMN}}{each.help}" for each in ([entry] if entry else COMMANDS))
+    return "\n".join([*lines, *([] if entry else [LAST_WORDS])])
 
 
 def _hint(first: str, argument: str) -> str:
@@ -136,13 +136,16 @@ def _hint(first: str, argument: str) -> str:
 
 
 class Lines(Protocol):
-    """What the chat reads from."""
+    """What the chat reads from. `edits`: whether a user edits them, so that Up and Ctrl-C do what a sentence says."""
 
-    def read(self) -> str:
+    edits: bool
+
+    def read(self, *, held: bool = False) -> str:
         """One whole message or command, never blank.
 
-        One that was quoted never begins with a slash: it is no command. Raises EOFError at the end, KeyboardInterrupt
-        after Ctrl-C, and LacliError for a line that cannot be read; the next call goes on after it.
+        One that was quoted never begins with a slash: it is no command. `held`: what was typed before is not sent but
+        stands in the line, where lines are edited. Raises EOFError at the end, KeyboardInterrupt after Ctrl-C, and
+        LacliError for a line that cannot be read; the next call goes on after it.
         """
         ...
 
@@ -165,27 +168,26 @@ class Editing:
     color: Switch = "auto"
 
 
-@contextmanager
-def open_lines(editing: Editing) -> Iterator[Lines]:
+def can_edit(color: Switch) -> bool:
+    """True if lines can be edited: they are typed on a terminal, and stdout is one that can be drawn on."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stdout) and not console(sys.stdout, color).is_dumb_terminal
+
+
+def open_lines(editing: Editing) -> Lines:
     """The reader that fits the process's streams: edited lines on a good terminal, else lines as they come.
 
-    Where lines are edited, keys that are typed at other times are not shown but wait for the next line. Raises
-    LacliError when standard input is closed.
+    Raises LacliError when standard input is closed.
     """
     if sys.stdin is None:
         raise LacliError("standard input is closed", "start the chat on a terminal, or give it lines through a pipe")
-    if not is_terminal(sys.stdin):
-        yield PipedLines(sys.stdin.buffer)
-        return
-    if not is_terminal(sys.stdout) or console(sys.stdout, editing.color).is_dumb_terminal:
+    if not can_edit(editing.color):
         # stdout may be a file that is to hold the answers alone.
-        yield PipedLines(sys.stdin.buffer, sys.stderr if is_terminal(sys.stderr) else None)
-        return
+        prompts = sys.stderr if is_terminal(sys.stdin) and is_terminal(sys.stderr) else None
+        return PipedLines(sys.stdin.buffer, prompts)
     # It takes 0.2 s, which a pipe need not wait for.
     from lacli.chat.terminal import TerminalLines
 
-    with hidden_keys(raw=True):
-        yield TerminalLines(editing)
+    return TerminalLines(editing)
 
 
 class Quotes:
@@ -245,13 +247,15 @@ class PipedLines:
     `prompts`: where a short prompt goes; None: nowhere, and no control codes either.
     """
 
+    edits = False
+
     def __init__(self, stream: BinaryIO, prompts: TextIO | None = None) -> None:
         self._stream: BinaryIO | None = stream
         self._prompts = prompts
         self._number = 0
         self._room = MAX_TEXT
 
-    def read(self) -> str:
+    def read(self, *, held: bool = False) -> str:
         """The next message or command; see `Lines`."""
         try:
             while not (message := without_quotes(self._message())).strip():

@@ -13,9 +13,9 @@ from lacli.chat.commands import Commands, Reply, oldest
 from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.input import (
     PLAIN_WORDS,
-    Command,
     Editing,
     Lines,
+    can_edit,
     message_of,
     open_lines,
     parse,
@@ -35,7 +35,7 @@ from lacli.session.generation import Answer
 from lacli.session.report import Explanation, as_lines, watching
 from lacli.session.session import Session
 from lacli.settings import Detail, Switch
-from lacli.terminal.interrupts import without_ctrl_c
+from lacli.terminal.interrupts import hidden_keys, without_ctrl_c
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
 from lacli.text.format import counted
@@ -102,6 +102,9 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
     plan = plan.going_on(saved) if plan.saved else plan
     decode_settings = plan.settings.decode_settings
     with ExitStack() as stack:
+        if can_edit(plan.color):
+            # Keys that are typed while a model loads or answers are not shown there, but wait for the next line.
+            stack.enter_context(hidden_keys(raw=True))
         transcript = stack.enter_context(Transcript(plan.log, screen.note))
         with loading_model(screen):
             store, notes = open_texts(path, decode_settings, plan.store, changing=True)
@@ -124,7 +127,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         talk.store = store
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
         repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
-        lines = stack.enter_context(open_lines(Editing(screen.note, plan.history, repl.status, plan.color)))
+        lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color))
         others = commands.differences(saved) if plan.saved else []
         screen.notes([*notes, *session.notes, *talk.notes, *others], session.warnings)
         if repl.interactive:
@@ -142,8 +145,8 @@ class Repl:
 
     `plan`: its `stats`, `explain` and `commands` are read. `interactive`: a user types, so that Ctrl-C stops an answer
     and not the program, and lines that begin with a slash are commands. `failed`: something went wrong. `leaving`:
-    Ctrl-C was the last key; `told`: the note on lines that only look like commands was given. `judged`: an answer, and
-    the verdict on it as `status_line` takes it.
+    Ctrl-C was the last key at the prompt; `stopped`: it has stopped what the last line asked for. `told`: the note on
+    lines that only look like commands was given. `judged`: an answer, and the verdict on it as `status_line` takes it.
     """
 
     chat: Chat
@@ -154,6 +157,7 @@ class Repl:
     interactive: bool = True
     failed: bool = False
     leaving: bool = False
+    stopped: bool = False
     told: bool = False
     judged: tuple[Answer | None, Sequence[str]] = (None, ())
 
@@ -169,7 +173,7 @@ class Repl:
                     message, first = first, ""
                     if self.interactive:
                         self.screen.say(f"> {message}")
-                    self._ask(message, lines)
+                    self._ask(message, lines, typed=False)
                 while not self._next(lines):
                     pass
                 return
@@ -196,13 +200,15 @@ class Repl:
 
     def _next(self, lines: Lines) -> bool:
         """Read a line and do what it says; True if the chat ends with it."""
-        line = lines.read()
+        held, self.stopped = self.stopped, False
+        line = lines.read(held=held)
         self.leaving = False
         try:
             return self._obey(line, lines).end
         except KeyboardInterrupt:
             if not self.interactive:
                 raise
+            self.stopped = True
             self.screen.note("stopped")
             return False
 
@@ -215,18 +221,20 @@ class Repl:
 
     def _obey(self, line: str, lines: Lines) -> Reply:
         takes_commands = self.interactive or self.plan.commands
+        if self.interactive:
+            line = PLAIN_WORDS.get(line.rstrip().lower(), line)
         command = parse(line) if takes_commands else None
         if command is None:
             if line.startswith("/") and not takes_commands and not self.told:
                 self.told = True
                 self.screen.note("a line that begins with / is a message here; --commands makes it a command")
-            if self.interactive and (hint := PLAIN_WORDS.get(line.strip().lower())):
-                self.screen.say(hint)
             self._ask(self.commands.message(message_of(line)), lines)
             return Reply()
-        reply = self._done(command)
+        # One that waits for a file can be stopped; others are done whole and in the log.
+        with nullcontext() if command.entry.argument == "file" else without_ctrl_c():
+            reply = self.commands.run(command)
         if reply.text:
-            offered = EMPTIES if reply.edit and self.interactive else ""
+            offered = EMPTIES if reply.edit and lines.edits else ""
             self.screen.say(f"{reply.text}{offered}")
         if reply.edit is not None:
             lines.edit(reply.edit)
@@ -236,12 +244,7 @@ class Repl:
             self._answer(self.chat.again(), again=True)
         return reply
 
-    def _done(self, command: Command) -> Reply:
-        """Carry out a command: one that waits for a file can be stopped, others are done whole and in the log."""
-        with nullcontext() if command.entry.argument == "file" else without_ctrl_c():
-            return self.commands.run(command)
-
-    def _ask(self, message: str, lines: Lines) -> None:
+    def _ask(self, message: str, lines: Lines, *, typed: bool = True) -> None:
         conversation = self.chat.conversation
         replaced = conversation.messages[-1] if conversation.is_open else None
         with without_ctrl_c():
@@ -253,18 +256,21 @@ class Repl:
             self.transcript.changed("undo")
             if replaced:
                 self.transcript.message(replaced)
-            lines.edit(self.commands.take_back(message))
-            raise PromptError(error.what, f"{error.hint}{EMPTIES if self.interactive else ''}") from error
+            self.commands.take_back(message)
+            # In the line it would come before the command that is typed next.
+            back = "; Up brings the message back" if typed and lines.edits else ""
+            files = f"; {self.commands.files_wait}; /undo takes that back" if self.commands.files else ""
+            raise PromptError(error.what, f"{error.hint}{back}{files}") from error
 
     def _answer(self, pieces: Generator[Piece], *, again: bool = False) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept. `again`: in the place of another one."""
-        before, stopped = len(self.chat.turns), False
+        before = len(self.chat.turns)
         explanation = self._explanation()
         try:
             with closing(pieces):
                 self.screen.write(pieces)
         except KeyboardInterrupt:
-            stopped = True
+            self.stopped = True
         finally:
             with without_ctrl_c():
                 self.screen.end_line()
@@ -277,7 +283,7 @@ class Repl:
                     self.transcript.changed("regen", seed=self.chat.seed)
                 if answered:
                     self.transcript.message(self.chat.conversation.messages[-1], self.chat.last)
-        if stopped:
+        if self.stopped:
             if not self.interactive:
                 raise KeyboardInterrupt
             kept = "the old answer stays" if again else "/regen gives it"
@@ -285,15 +291,20 @@ class Repl:
         for note in self.chat.notes:
             # They are about the answer, and so said also where notes are not wanted.
             self.screen.say(f"lacli: {note}")
-        if answered and self.chat.last:
+        if answered and (last := self.chat.last):
+            tokens = last.statistics.tokens
+            if last.finish_reason == "length" and tokens == self.chat.settings.max_tokens:
+                more = '(-n): say "go on", or /set n -1' if self.interactive else "by -n; -n -1 lifts the limit"
+                self.screen.note(f"the answer was cut after {counted(tokens, 'token')} {more}")
             mode = self.chat.settings.decode_settings.mode
-            found = assess(self.chat.last.statistics, mode)
+            found = assess(last.statistics, mode)
             told = [verdict(found, mode, in_short=short) for short in (False, True)] if found else []
-            self.judged = self.chat.last, told
-            self.screen.legend(self.chat.last.statistics.accepted_from)
+            self.judged = last, told
+            self.screen.legend(last.statistics.accepted_from)
+            detail = self.plan.stats or "short"
+            self.commands.report = as_lines(self.chat.session, last, detail=detail, width=self.screen.width)
             if self.plan.stats:
-                lines = as_lines(self.chat.session, self.chat.last, detail=self.plan.stats, width=self.screen.width)
-                self.screen.say(lines)
+                self.screen.say(self.commands.report)
         if self.interactive:
             self.screen.gap()
 

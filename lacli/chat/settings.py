@@ -61,6 +61,15 @@ UNUSED: dict[ModeName, tuple[str, ...]] = {
 }
 """Fields that a mode does not read."""
 
+MODE_HELP: Mapping[str, str] = {
+    "plain": "no guesses: a token a step",
+    "jacobi": "a block of guesses, mended each step",
+    "lookup": "what followed the same words before",
+    "lookahead": "a window of guesses and a pool: W, N, G",
+    "auto": "several sources, as many rows as pay here",
+}
+"""How each mode guesses."""
+
 SWITCHES = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 WORD = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|\S+', re.DOTALL)
 KEY_VALUE = re.compile(r"(?P<key>[^\s=]+)(?:=|\s+=\s+(?=\S)|\s+|$)\s*(?P<value>.*)", re.DOTALL)
@@ -154,12 +163,17 @@ class Setting:
             except ValueError:
                 what = f"{self.name} is {self.usage}, not {_shortened(text)!r}"
                 raise UsageError(what, f"{self.show(self.default)} is the default") from None
-        if isinstance(self.default, str):
-            return unquoted(text).lower() if self.words else "" if text.lower() in NOTHING else unquoted(text)
-        if text.lower() in (*NOTHING, '""', "''"):
+        several = isinstance(self.default, tuple)
+        if several and text.lower() in (*NOTHING, '""', "''"):
             return ()
         if self.words:
-            return names_in(text)
+            chosen = names_in(text) if several else (unquoted(text).lower(),)
+            for word in chosen:
+                if word not in self.words:
+                    raise UsageError(f"{self.name} cannot be {word!r}", did_you_mean(word, self.words, self.usage))
+            return chosen if several else chosen[0]
+        if isinstance(self.default, str):
+            return "" if text.lower() in NOTHING else unquoted(text)
         if self.field == "logit_bias":
             return tuple(token_bias(bias) for bias in text.replace(",", " ").split())
         texts = tuple(self._unescaped(word) for word in WORD.findall(text))
@@ -234,9 +248,6 @@ _BY_NAME = {name.lower(): setting for name, setting in _AS_WRITTEN.items()} | _A
 _SQUEEZED = {name.lower().replace("-", ""): setting for name, setting in _BY_NAME.items() if NO not in name}
 _RESTART = {flag.lstrip("-"): flags[0] for flags in (LOADING | PLACEMENT | REPLICAS).values() for flag in flags}
 
-KEYS: tuple[str, ...] = (DEFAULT, PRESET, *(setting.name for setting in SETTINGS.values()), *FILES)
-"""What /set takes, one name for each, for completion."""
-
 
 def plain_name(typed: str) -> str:
     """A key as typed, without its dashes in front, with dashes for underscores."""
@@ -278,15 +289,20 @@ def key_and_value(argument: str) -> tuple[str, str]:
     return (found["key"], found["value"]) if found else (argument, "")
 
 
-def values_of(key: str) -> tuple[str, ...]:
-    """The values that a key can have, where they are few, for completion; none for an unknown key."""
+def values_of(key: str) -> Mapping[str, str]:
+    """The values that a key can have, where they are few, and what each means; none for an unknown key."""
     if plain_name(key).lower() == PRESET:
-        return tuple(PRESETS)
+        return {
+            name: " ".join(f"{SETTINGS[field].name}={value}" for field, value in preset.items())
+            for name, preset in PRESETS.items()
+        }
     try:
         found = find_setting(key)
     except UsageError:
-        return ()
-    return ("on", "off") if isinstance(found.default, bool) else found.words
+        return {}
+    if found.field == "mode":
+        return MODE_HELP
+    return dict.fromkeys(("on", "off") if isinstance(found.default, bool) else found.words, "")
 
 
 def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:
@@ -445,3 +461,12 @@ def _shown(item: str | tuple[int, float]) -> str:
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 3] + "..."
+
+
+KEYS: Mapping[str, str] = {
+    DEFAULT: "reset every setting",
+    PRESET: "W, N and G for a kind of text or a size of model",
+    **{each.name: f"{each.usage}; {each.show(each.default)} is the default" for each in SETTINGS.values()},
+    **{key: f"read {SETTINGS[field].name} from a file" for key, field in FILES.items()},
+}
+"""What /set takes, one name for each, and what it sets, for completion."""

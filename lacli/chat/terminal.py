@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-from prompt_toolkit.input import create_input
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.input import Input, create_input
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
 from prompt_toolkit.key_binding.bindings.completion import generate_completions
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.processors import TabsProcessor
 from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
@@ -32,6 +34,7 @@ from prompt_toolkit.utils import get_term_environment_variable
 
 from lacli.chat.input import (
     BY_NAME,
+    COMMANDS,
     CONTINUATION,
     CONTINUED,
     PROMPT,
@@ -40,9 +43,8 @@ from lacli.chat.input import (
     is_open,
     without_quotes,
 )
-from lacli.chat.settings import KEYS, values_of
+from lacli.chat.settings import KEYS, MODE_HELP, values_of
 from lacli.errors import reason_of
-from lacli.settings import MODES
 from lacli.terminal.interrupts import wakeup_fd_kept, without_ctrl_c
 from lacli.terminal.screen import abandon_stdout, console
 from lacli.text.files import read_file
@@ -54,6 +56,7 @@ COLORED = Style.from_dict(
     {
         "bottom-toolbar": "noreverse dim",
         "completion-menu": "bg:default fg:default",
+        "completion-menu.meta.completion": "bg:default fg:default dim",
         "completion-menu.completion.current": "bg:default fg:default reverse",
         "auto-suggestion": "fg:default dim",
     }
@@ -69,9 +72,15 @@ PLAIN = Style.from_dict(
 HISTORY_STARTS = (b"+", b"#", b"")
 """How every line of prompt_toolkit's history begins: typed text, a time, nothing."""
 
+SENDING = (Keys.Enter, Keys.ControlJ)
+ALT_ENTER = (KeyPress(Keys.Escape), KeyPress(Keys.Enter))
+"""Keys that send a line, Enter as a terminal that is not raw gives it too, and those that break it."""
+
 
 class TerminalLines:
     """Lines edited on the process's own terminal: both stdin and stdout are one that can be drawn on."""
+
+    edits = True
 
     def __init__(self, editing: Editing) -> None:
         self._editing = editing
@@ -101,8 +110,10 @@ class TerminalLines:
         )
         self._tell_trouble()
 
-    def read(self) -> str:
+    def read(self, *, held: bool = False) -> str:
         """The next message or command; see `Lines`."""
+        if held:
+            store_typeahead(self._session.input, _unsent(self._session.input))
         while True:
             default, self._offered = self._offered, ""
             try:
@@ -219,12 +230,15 @@ class CommandCompleter(Completer):
                 return self._files.get_completions(Document(typed), complete_event)
             case "key":
                 key, gap, value = typed.partition(" ")
-                return _beginning_with(value.lstrip(), values_of(key)) if gap else _beginning_with(key, KEYS)
+                if not gap:
+                    return _beginning_with(key, KEYS)
+                return _beginning_with(value.lstrip(), values_of(key))
             case "mode":
-                return _beginning_with(typed, MODES)
+                return _beginning_with(typed, MODE_HELP)
             case "switch":
-                return _beginning_with(typed, ("on", "off"))
-        return [] if space else _beginning_with(name, BY_NAME)
+                return _beginning_with(typed, {"on": "", "off": ""})
+        names = {entry.names[0]: entry for entry in COMMANDS} if name == "/" else BY_NAME
+        return [] if space else _beginning_with(name, {name: entry.help for name, entry in names.items()})
 
 
 class Files(PathCompleter):
@@ -300,9 +314,20 @@ def _output() -> Output:
     return QuietOutput.from_pty(sys.stdout, term=get_term_environment_variable())
 
 
-def _beginning_with(typed: str, words: Iterable[str]) -> Iterable[Completion]:
-    # A word that is complete needs no list that offers it again.
-    return [Completion(word, -len(typed)) for word in words if word.startswith(typed) and word != typed]
+def _unsent(terminal: Input) -> list[KeyPress]:
+    """The keys that wait to be read, breaking lines where they would send them; none that does at their end."""
+    keys = get_typeahead(terminal)
+    while more := terminal.read_keys():
+        keys += more
+    while keys and keys[-1].key in SENDING:
+        keys.pop()
+    return [each for key in keys for each in (ALT_ENTER if key.key in SENDING else (key,))]
+
+
+def _beginning_with(typed: str, words: Mapping[str, str]) -> Iterable[Completion]:
+    """The words, with what each means, that go on from `typed`; one that is complete is not offered again."""
+    found = (word for word in words if word.startswith(typed) and word != typed)
+    return [Completion(word, -len(typed), display_meta=words[word]) for word in found]
 
 
 def _goes_on(document: Document) -> bool:

@@ -32,7 +32,6 @@ SAVED, SESSION, EMPTY = "saved", "session", "empty"
 """The first line's event: a file of /save, which /save may replace, or a log, to which --log may add; no line yet."""
 
 BEGINNING = re.compile(rb'\s*\{"event": "(\w+)", "format": "' + FORMAT.encode() + rb'"')
-OLDER = re.compile(rb'\s*\{[^{}]*"format":\s*"lacli chat( log)?",\s*"version":\s*1\b')
 BEGINNING_BYTES = 200
 
 DAMAGED = (ValueError, KeyError, TypeError, RecursionError)
@@ -98,8 +97,6 @@ def read_chat(path: str | Path) -> SavedChat:
     file that holds no chat.
     """
     raw = read_raw(str(path), ordinary=True).removeprefix(codecs.BOM_UTF8)
-    if OLDER.match(raw):
-        raise LacliError(f"{path} is a chat of an older lacli, whose files this one does not read", "begin a new chat")
     chats, left_out = [SavedChat()], []
     lines = raw.removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -263,6 +260,8 @@ def _text(line: Mapping[str, Any], name: str) -> str:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return "it is not JSON"
     return f"it has no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
 
 

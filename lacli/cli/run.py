@@ -256,6 +256,8 @@ def _stream(generation: Generation, output: Output, screen: Screen, *, begun: st
 
 def _conclude(session: Session, generation: Generation, question: Question, output: Output, screen: Screen) -> None:
     """Say why and how the answer ended, and what it cost if asked."""
+    from lacli.text.format import counted
+
     answer = generation.answer()
     if not output.json:
         screen.legend(answer.statistics.accepted_from)
@@ -263,6 +265,8 @@ def _conclude(session: Session, generation: Generation, question: Question, outp
         screen.note(
             f"the context of {session.engine.cells} tokens is full and the answer ends here; -c makes it larger"
         )
+    elif answer.finish_reason == "length" and answer.tokens and not output.json:
+        screen.note(f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n; -n -1 lifts the limit")
     _tell_cost(session, answer, output, screen, session.time_plain_steps)
 
 

@@ -34,7 +34,7 @@ from lacli.chat.transcript import (
 )
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.settings import DecodeSettings
+from lacli.settings import MODES, DecodeSettings
 from lacli.terminal.screen import Screen
 from tests.fakes.fake_chat import FakeChat, an_answer, talked
 
@@ -70,7 +70,9 @@ def test_every_command_does_something_even_in_an_empty_chat(entry: Entry, tmp_pa
 
 
 def test_help_shows_the_commands_and_exit_ends() -> None:
-    assert run(FakeChat(), "/help").text == help_text()
+    assert run(FakeChat(), "/help").text == help_text() == run(FakeChat(), "/help me").text
+    assert run(FakeChat(), "/help set").text == run(FakeChat(), "/? /SET").text
+    assert run(FakeChat(), "/help set").text.startswith("/set ") and "\n" not in help_text("set")
     for name in ("/exit", "/bye", "/quit", "/q"):
         assert run(FakeChat(), name) == Reply(end=True)
 
@@ -128,15 +130,15 @@ def test_a_setting_that_the_chat_refuses_changes_nothing() -> None:
 
 def test_mode_says_which_there_are() -> None:
     ahead = FakeChat(settings=ChatSettings(DecodeSettings(mode="lookahead")))
-    words = "lookahead, W=15 N=5 G=15; the modes are plain, jacobi, lookup, lookahead, auto"
-    assert run(ahead, "/mode").text == words
+    now, *modes = run(ahead, "/mode").text.splitlines()
+    assert now == "lookahead, W=15 N=5 G=15" and [line.split()[0] for line in modes] == [*MODES]
 
 
 def test_show_names_model_template_settings_and_context() -> None:
     chat = two_turns()
     chat.settings = ChatSettings(DecodeSettings(mode="plain"), SamplingSettings(temp=0.5, json_schema='{"a":\n1}'))
     text = run(chat, "/show").text
-    for words in ("demo: toy 1M F32", "template  chatml", "be brief", "plain", "--temp 0.5", "with a JSON schema",
+    for words in ("demo: toy 1M F32", "template  chatml", "be brief", "--temp 0.5 --seed 11", "with a JSON schema",
                   "mode plain, temp 0.5", "2 questions", "10 of 100 tokens used (10%)"):  # fmt: skip
         assert words in text
     assert len(text.splitlines()) == 8
@@ -146,7 +148,9 @@ def test_stats_has_the_last_answer_and_the_sum_of_all() -> None:
     chat = FakeChat()
     assert run(chat, "/stats").text == "nothing was answered yet"
     chat.turns = [an_answer(tokens=6, steps=2, seconds=1.5)]
-    assert "S = 3.00" in run(chat, "/stats").text and "all" not in run(chat, "/stats").text.split()
+    commands = commands_of(chat)
+    commands.report = "as it was"
+    assert run_in(commands, "/set temp 0.8", "/stats").text == "as it was"
     chat.turns.append(an_answer(tokens=4, steps=4, seconds=0.5))
     assert [line.split() for line in run(chat, "/stats").text.splitlines()[-4:]] == [
         ["answer", "tokens", "steps", "S", "tokens/s"],
@@ -184,8 +188,11 @@ def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an
     (tmp_path / "long.txt").write_text("word " * 95)
     (tmp_path / "empty").touch()
     assert "more than the context has left: 90 tokens" in run(FakeChat(), f"/read {tmp_path}/long.txt").text
-    with pytest.raises(LacliError, match="95 tokens, and the context has 90"):
+    with pytest.raises(LacliError, match=r"95 tokens, and the context has 90 \(start again with a larger -c"):
         run(FakeChat(cells=90), f"/read {tmp_path}/long.txt")
+    (tmp_path / "longer.txt").write_text("word " * 100)
+    with pytest.raises(LacliError, match="the model takes 100 at most"):
+        run(FakeChat(cells=90), f"/read {tmp_path}/longer.txt")
     for name, words in (("none", "cannot read"), ("empty", "is empty"), ("", "cannot read"), ("a\0b", "cannot read")):
         with pytest.raises(LacliError, match=words):
             run(FakeChat(), f"/read {tmp_path}/{name}")

@@ -606,6 +606,10 @@ def test_a_message_larger_than_the_context_is_refused_and_the_chat_goes_on() -> 
             said(chat.ask("word " * 400))
         assert chat.conversation.questions == 0
         assert said(chat.ask(QUESTION))
+        known = chat._prompts._answered.copy()
+        with pytest.raises(PromptError, match="shorter one"):
+            said(chat.ask("word " * 400))
+        assert chat._prompts._answered == known != [], "the answer keeps its tokens"
 
 
 @pytest.mark.parametrize("decode_settings", [SMALL, PLAIN], ids=lambda each: each.mode)

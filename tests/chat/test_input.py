@@ -156,11 +156,11 @@ def test_text_that_was_not_quoted_loses_line_breaks_around_it_only() -> None:
 
 def test_piped_input_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"one\n")))
-    with open_lines(Editing(pytest.fail)) as lines:
-        assert lines.read() == "one"
-        lines.edit("two")
-        with pytest.raises(EOFError):
-            lines.read()
+    lines = open_lines(Editing(pytest.fail))
+    assert lines.read() == "one"
+    lines.edit("two")
+    with pytest.raises(EOFError):
+        lines.read()
     assert capsys.readouterr() == ("", "")
 
 
@@ -171,9 +171,8 @@ def test_a_pipe_does_not_wait_for_the_editing_of_lines() -> None:
 
 def test_closed_input_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    reader = open_lines(Editing(pytest.fail))
-    with pytest.raises(LacliError, match="standard input is closed"), reader:
-        pass
+    with pytest.raises(LacliError, match="standard input is closed"):
+        open_lines(Editing(pytest.fail))
 
 
 WANTED = (

@@ -34,6 +34,7 @@ from lacli.errors import (
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
+from lacli.stats import Finish
 from lacli.terminal.screen import Screen
 from tests.fakes.fake_chat import FakeChat, an_answer
 from tests.program import (
@@ -55,8 +56,11 @@ class Typed:
 
     lines: list[Line]
     offered: list[str] = field(default_factory=list)
+    held: int = 0
+    edits: bool = True
 
-    def read(self) -> str:
+    def read(self, *, held: bool = False) -> str:
+        self.held += held
         line = self.lines.pop(0) if self.lines else EOFError
         if isinstance(line, str):
             return line
@@ -124,7 +128,7 @@ def test_questions_are_answered_on_stdout_and_words_are_not(streams: Streams) ->
     chat = FakeChat()
     say(chat, "one", "/mode", "two", " /help", "//x", "\n/y", interactive=False)
     assert streams.answers == "yes\n" * 5
-    assert streams.words.startswith("auto, at most 64 rows; the modes are")
+    assert streams.words.startswith("auto, at most 64 rows\nplain ")
     assert contents(chat)[::2] == ["one", "two", "/help", "//x", "/y"]
 
 
@@ -138,11 +142,13 @@ def test_a_failure_is_said_at_once_where_that_does_not_break_into_the_answer(
     assert streams.answers == "yes\n"
 
 
-def test_a_message_that_is_a_command_elsewhere_gets_a_hint_and_is_sent(streams: Streams) -> None:
+@pytest.mark.parametrize("word", ["exit", "Quit ", "bye", ":q", "exit()"])
+def test_a_word_that_ends_other_programs_ends_the_chat_where_a_user_types_it_alone(streams: Streams, word: str) -> None:
     chat = FakeChat()
-    say(chat, " Quit ", "help me", "help", "exit\nquit")
-    assert streams.words.splitlines() == ["to leave: /exit", "/help lists the commands"]
-    assert len(contents(chat)) == 8
+    assert say(chat, f" {word}", f"{word} now", f"{word}\n{word}", "?", word, "left").lines == ["left"]
+    assert contents(chat)[::2] == [f" {word}", f"{word} now", f"{word}\n{word}"]
+    assert streams.words.startswith("/help")
+    assert say(FakeChat(), word, "one", interactive=False).lines == []
 
 
 def test_exit_ends_it_and_leaves_the_lines_behind(streams: Streams) -> None:
@@ -174,7 +180,7 @@ def test_an_error_is_a_line_and_the_next_question_is_answered(
 
     waiting, typed = mended(), Typed([])
 
-    def read() -> str:
+    def read(*, held: bool = False) -> str:
         typed.lines = [next(waiting, EOFError)]
         return Typed.read(typed)
 
@@ -186,13 +192,19 @@ def test_an_error_is_a_line_and_the_next_question_is_answered(
     assert chat.conversation.last_answer == "fine"
 
 
-def test_a_question_that_is_refused_is_taken_back_in_the_log_and_offered_again(
+def test_a_question_that_is_refused_is_taken_back_in_the_log_and_leaves_the_next_line_empty(
     streams: Streams, tmp_path: Path
 ) -> None:
     chat = FakeChat(pieces=[PromptError("too long", "shorter")])
-    assert say(chat, "one", log=tmp_path / "log").offered == ["one"]
+    (tmp_path / "file").write_text("text")
+    assert say(chat, "one", log=tmp_path / "log").offered == []
     assert [event["event"] for event in events(tmp_path / "log")] == ["message", "undo"]
-    assert "Ctrl-C empties the line" in streams.words
+    assert streams.words == "lacli: too long (shorter; Up brings the message back)\n"
+    say(chat, f"/read {tmp_path}/file", "one")
+    assert streams.words.endswith(f"{tmp_path}/file goes before the next message; /undo takes that back)\n")
+    waits = streams.words.count("goes before")
+    say(chat, f"/read {tmp_path}/file what?")
+    assert streams.words.count("goes before") == waits, "Up brings the line that reads it"
     chat = FakeChat(Conversation("", [Message("user", "open")]), pieces=[PromptError("too long", "shorter")])
     say(chat, "one", log=tmp_path / "again")
     assert events(tmp_path / "again")[-1]["content"] == "open", "the question that it replaced is there again"
@@ -235,9 +247,9 @@ def test_ctrl_c_in_an_answer_keeps_what_came_and_the_log_says_so(
     streams: Streams, tmp_path: Path, pieces: list[str | type[BaseException]], note: str, kept: list[str]
 ) -> None:
     chat = FakeChat(pieces=[*pieces])
-    say(chat, "one", "/mode", log=tmp_path / "log")
+    assert say(chat, "one", "/mode", log=tmp_path / "log").held == 1
     assert contents(chat) == kept
-    assert streams.words.startswith(note) and "the modes are" in streams.words
+    assert streams.words.startswith(note) and "auto, at most" in streams.words
     logged = events(tmp_path / "log")
     assert [event["content"] for event in logged] == kept
     assert [event["finish_reason"] for event in logged[1:]] == ["interrupt"] * (len(kept) - 1)
@@ -269,6 +281,7 @@ def test_other_commands_are_done_whole_and_in_the_log(
 def test_undo_offers_the_question_as_the_next_line_and_regen_answers_it_anew(streams: Streams, tmp_path: Path) -> None:
     chat = FakeChat()
     assert say(chat, "one", "/regen", "two", "/undo", log=tmp_path / "log").offered == ["two"]
+    assert "Ctrl-C empties the line" in streams.words
     assert streams.answers == "yes\nyes\nyes\n" and contents(chat) == ["one", "yes"]
     told = [event["event"] for event in events(tmp_path / "log")]
     assert told == ["message", "message", "regen", "message", "message", "message", "undo"]
@@ -314,6 +327,25 @@ def test_what_a_turn_has_to_say_and_its_numbers_come_behind_its_answer(streams: 
     words = streams.words
     assert words.index("2 plain steps  'yes'") < words.index("lacli: the context was full") < words.index("S = 3.00")
     assert "1 plain step  'ye'" in words, "a stopped answer is explained as far as it came"
+
+
+def test_an_answer_that_n_has_cut_says_so_and_how_to_go_on(streams: Streams) -> None:
+    limited = ChatSettings(max_tokens=6)
+    for interactive, more in ((True, '(-n): say "go on", or /set n -1'), (False, "by -n; -n -1 lifts the limit")):
+        ends: dict[Finish, int] = {"length": 1, "eog": 0}
+        for ended, told in ends.items():
+            before = streams.words
+            chat = FakeChat(settings=limited, ended=ended)
+            say(chat, "one", interactive=interactive)
+            note = f"lacli: the answer was cut after 6 tokens {more}\n"
+            assert streams.words.removeprefix(before).count(note) == told
+    say(FakeChat(ended="length"), "one")
+    assert streams.words.count("was cut") == 2, "a full context is told otherwise"
+
+
+def test_stats_shows_the_settings_that_the_answer_had(streams: Streams) -> None:
+    say(FakeChat(), "one", "/mode plain", "/set temp 0.5", "/stats")
+    assert re.search(r"\nmode +auto, at most 64 rows\nsampling +none", streams.words)
 
 
 def test_a_log_that_ends_is_said_once_and_the_chat_goes_on(streams: Streams) -> None:
@@ -653,7 +685,9 @@ def test_a_full_context_ends_an_answer_with_a_sentence_and_compact_makes_room(tm
     file = tmp_path / "chat.json"
     done = chat(*LONG_ANSWERS, lines=[*asked, NEXT, "/compact", NEXT, f"/save {file}", "/stats"], quiet=False)
     assert done.code == 1, "a message had no room"
-    _, full, refused, dropped, *_ = done.err.splitlines()
+    full, refused, dropped = (
+        line for line in done.err.splitlines() if line.startswith(("lacli: the context", "lacli: with", "dropped"))
+    )
     choice = "/compact drops the oldest questions, /clear forgets all, or start again with -c 512"
     assert full == f"lacli: the context of 256 tokens is full and the answer ends here: {choice}"
     assert re.fullmatch(r"lacli: with this message the conversation has \d+ tokens, and the context 256 (.*)", refused)
@@ -661,6 +695,16 @@ def test_a_full_context_ends_an_answer_with_a_sentence_and_compact_makes_room(tm
     assert re.match(r"dropped the oldest 2 questions and answers; \d+ of 256 tokens used", dropped)
     assert questions(file) == [asked[2], NEXT]
     assert re.search(r"\n4 +60 ", done.err)
+
+
+def test_compact_is_advised_only_where_it_can_drop_something() -> None:
+    long = " ".join(f"x{number}" for number in range(80))
+    larger = " ".join(f"x{number}" for number in range(2000))
+    done = chat("-c", "256", *QUICK, lines=[long, long, "/clear", QUESTION, larger])
+    first, cleared, too_large = done.err.splitlines()
+    assert first.startswith("lacli: with this message") and "(/clear forgets all, or start again with -c 512)" in first
+    assert cleared.startswith("cleared")
+    assert too_large.startswith("lacli: the message needs") and too_large.endswith("(send a shorter one)")
 
 
 @pytest.mark.parametrize("flags", [[], ["--context-shift"]], ids=["", "shifted"])

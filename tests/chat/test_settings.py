@@ -219,11 +219,13 @@ WRONG = [
     ("N", "1", "at least 2"),
     ("n", "-2", "-n must be at least -1"),
     ("seed", str(2**32), "--seed"),
-    ("mode", "plan", "one of plain, jacobi"),
+    ("mode", "plan", "mode cannot be 'plan' (did you mean plain?"),
+    ("mode", "turbo", "plain or jacobi or"),
     ("preset", "9b", "no preset"),
     ("preset", "", "preset needs a name"),
     ("pool-text", "maybe", "on or off"),
-    ("sources", "suffix,magic", "there is no source 'magic'"),
+    ("sources", "suffix,magic", "sources cannot be 'magic' (some of suffix"),
+    ("sources", "recyling", "did you mean recycling"),
     ("auto-rows", "0", "--auto-rows must be at least 1"),
     ("max_rollback", "3", "no setting"),
     ("logit-bias", "x", "15043-1"),
@@ -257,9 +259,11 @@ def test_what_cannot_be_set_is_said_in_one_line(key: str, value: str, words: str
 def test_every_key_that_is_offered_is_taken_and_choices_are_known() -> None:
     assert {"default", "preset", "W", "temp", "stop", "predict", "grammar-file"} <= set(KEYS)
     assert len(KEYS) == len(set(KEYS))
-    assert values_of("mode") == MODES == values_of("--mode")
-    assert values_of("sources") == SOURCES and values_of("preset") == tuple(PRESETS)
-    assert values_of("pool-text") == ("on", "off") and values_of("temp") == values_of("zzz") == ()
+    assert all(KEYS.values())
+    assert tuple(values_of("mode")) == MODES == tuple(values_of("--mode")) and all(values_of("mode").values())
+    assert tuple(values_of("sources")) == SOURCES and tuple(values_of("preset")) == tuple(PRESETS)
+    assert values_of("preset")["7b"] == "W=15 N=5 G=15"
+    assert tuple(values_of("pool-text")) == ("on", "off") and values_of("temp") == values_of("zzz") == {}
     for setting in SETTINGS.values():
         for choice in values_of(setting.name):
             adjust(WARM, setting.name, choice)

@@ -86,6 +86,16 @@ def test_a_line_can_be_offered_for_editing_and_earlier_ones_come_back(keys: Pipe
         assert lines.read() == read
 
 
+def test_what_is_held_stands_in_the_next_line_and_is_not_sent(keys: PipeInput) -> None:
+    lines = TerminalLines(Editing(pytest.fail))
+    keys.send_text(f"one{ENTER}tvo\x7f\x7fwo\nthree{ENTER}\n")
+    assert lines.read() == "one"
+    keys.send_text("four\n")
+    lines._session.app.pre_run_callables = [lambda: keys.send_text(f"!{ENTER}five{ENTER}")]
+    assert lines.read(held=True) == "two\nthree\n\nfour!"
+    assert lines.read() == "five"
+
+
 def test_a_line_in_another_encoding_is_refused(keys: PipeInput) -> None:
     keys.send_bytes(b"\xff\r")
     with pytest.raises(LacliError, match="the line is not UTF-8 text"):
@@ -145,6 +155,13 @@ def completed(text: str) -> list[str]:
     """The whole lines that the offers make of a text."""
     found = CommandCompleter().get_completions(Document(text), CompleteEvent())
     return [text[: len(text) + offer.start_position] + offer.text for offer in found]
+
+
+def test_every_command_key_and_mode_is_described() -> None:
+    for typed in ("/", "/e", "/set ", "/set mode ", "/mode ", "/set preset "):
+        offers = [*CommandCompleter().get_completions(Document(typed), CompleteEvent())]
+        assert offers and all(offer.display_meta_text for offer in offers)
+    assert "/bye" in completed("/b") and "/bye" not in completed("/"), "a second name is offered once it is begun"
 
 
 @pytest.mark.parametrize(

@@ -241,10 +241,6 @@ BROKEN = {
     "half a character": (first(system="\ud800"), "surrogates"),
     "no seed": (first(seed=-2), '"seed"'),
     "a setting out of range": (first(settings={"top_p": 7}), "must be from 0 to 1"),
-    "a saved chat of an older lacli": ('{\n  "format": "lacli chat",\n  "version": 1,\n  "model": ""}', "older lacli"),
-    "a log of an older lacli": (
-        line("session", time="", format="lacli chat log", version=1, messages=[]), "older lacli",
-    ),
 }  # fmt: skip
 
 

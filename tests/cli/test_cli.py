@@ -87,9 +87,11 @@ def test_the_answer_alone_goes_to_stdout(reference: dict[str, Any]) -> None:
 
 
 def test_one_line_says_which_model_runs_unless_it_was_named_or_quiet(tiny: str) -> None:
+    cut = "lacli: the answer was cut after 1 token by -n; -n -1 lifts the limit"
     notes = call("run", "-p", "hi", "-n", "1").err.splitlines()
-    assert len(notes) == 1 and DEMO in notes[0]
-    assert call("run", tiny, "-p", "hi", "-n", "1").err == call("run", "-q", "-p", "hi", "-n", "1").err == ""
+    assert len(notes) == 2 and DEMO in notes[0] and notes[1] == cut
+    assert call("run", tiny, "-p", "hi", "-n", "1").err == f"{cut}\n"
+    assert call("run", tiny, "-p", "hi", "-n", "1", "--json").err == call("run", "-q", "-p", "hi", "-n", "1").err == ""
 
 
 def test_verbose_shows_the_log_of_llama_cpp_on_stderr(reference: dict[str, Any]) -> None:
@@ -154,7 +156,7 @@ def test_a_run_says_what_its_input_added_and_can_be_told_to_leave_it(reference: 
 
 
 def test_a_dash_reads_from_a_terminal_to_its_end(tiny: str) -> None:
-    terminal = on_terminal("run", tiny, "-", "--raw", "-n", "5")
+    terminal = on_terminal("run", tiny, "-", "--raw", "-n", "5", "-q")
     terminal.setecho(False)
     terminal.sendline("x")
     terminal.sendeof()
@@ -396,7 +398,7 @@ SHOWN = ("run", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
 def test_accepted_tokens_are_coloured_on_a_terminal_and_a_legend_says_which_is_which() -> None:
     drafted = answer(*SHOWN[1:])
     out = finish(on_terminal(*SHOWN, "--show-accepted")).out
-    *_, legend = ESCAPE.sub("", out).splitlines()
+    *_, legend, _ = ESCAPE.sub("", out).splitlines()
     assert printed(drafted["text"]) in ESCAPE.sub("", out)
     assert 0 < len(ANSWER_COLOUR.findall(out)) <= out.count("\x1b[0m")
     assert legend.startswith("lacli: accepted in parallel: ")

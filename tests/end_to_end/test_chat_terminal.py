@@ -19,6 +19,7 @@ import pytest
 
 from lacli.chat.input import COMMANDS
 from lacli.chat.transcript import read_chat
+from lacli.terminal.screen import wrapped
 from tests.fakes.chat_terminal import (
     CTRL_C,
     CTRL_D,
@@ -53,9 +54,12 @@ def answer(*flags: str) -> str:
     return text
 
 
-def shown(text: str) -> str:
-    """An answer as the chat shows it: its last line ended, and an empty one behind it."""
-    return text.removesuffix("\n") + "\n\n"
+CUT = f'lacli: the answer was cut after {SIZE} tokens (-n): say "go on", or /set n -1\n'
+
+
+def shown(text: str, told: str = CUT) -> str:
+    """An answer as the chat shows it: its last line ended, what is told of it, and an empty line behind."""
+    return text.removesuffix("\n") + f"\n{told}\n"
 
 
 Start = Callable[..., ChatTerminal]
@@ -120,7 +124,8 @@ def rows(chat: ChatTerminal, columns: int, lines: int, *wanted: str) -> None:
 def test_the_status_line_and_the_offers_stand_below_the_line(start_chat: Start) -> None:
     chat = start_chat("--no-history", columns=40)
     chat.process.send("/re")
-    rows(chat, 40, 24, "> /re", "      /regen", "      /read", "lookup · context 0 of 2,048 (0%)")
+    offers = " /regen  answer the last question anew", " /read   put a file before the next..."
+    rows(chat, 40, 24, "> /re", *offers, "lookup · context 0 of 2,048 (0%)")
     chat.process.send("\t\r")
     assert "no question to answer anew" in chat.shown().replace("\n", " ")
     assert chat.ends() == 0
@@ -256,6 +261,35 @@ def test_keys_typed_while_an_answer_comes_wait_for_the_next_line(start_chat: Sta
     assert "/mode" in plain(chat.drawn)
 
 
+def test_keys_before_a_ctrl_c_that_stops_an_answer_stand_in_the_next_line_unsent(start_chat: Start) -> None:
+    chat = start_chat(program=until_ctrl_c("batch.wanted and batch.positions[0] > 30"))
+    chat.send(QUESTION + ENTER)
+    chat.sees("WAITING\r\n")
+    chat.process.send(f"/modf\x7fe{ENTER}{CTRL_C}")
+    assert chat.shown().endswith("lacli: stopped\n\n")
+    chat.sees("/mode")
+    assert "unknown command /modest" in chat.press("st" + ENTER)
+
+
+def test_keys_are_not_shown_while_the_model_is_loaded(start_chat: Start) -> None:
+    text = """
+import termios
+from lacli.__main__ import main
+from lacli.chat import repl
+
+made = repl.Session
+
+def loaded(*arguments, **options):
+    print("shown:", bool(termios.tcgetattr(0)[3] & termios.ECHO))
+    return made(*arguments, **options)
+
+repl.Session = loaded
+main()
+"""
+    chat = start_chat(program=(sys.executable, "-c", text))
+    assert "shown: False" in chat.greeting and chat.ends() == 0
+
+
 @pytest.mark.parametrize("question", ["", QUESTION])
 def test_a_terminal_that_goes_away_ends_it_without_a_word(question: str, tmp_path: Path) -> None:
     terminal, inside = os.openpty()
@@ -297,7 +331,7 @@ def test_lines_are_known_in_the_next_chat_unless_history_is_off(start_chat: Star
 
 def test_twenty_columns_lose_nothing(start_chat: Start) -> None:
     chat = start_chat(columns=20)
-    assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
+    assert chat.says(QUESTION) == shown(answer("-p", QUESTION), wrapped(CUT, 20))
     for line in ("/set", "/show", "/nothing"):
         reply = chat.says(line)
         assert all(len(row) <= 20 or " " not in row.strip() for row in reply.splitlines())
@@ -339,7 +373,7 @@ def test_a_file_for_the_answers_gets_nothing_else(tmp_path: Path) -> None:
         terminal.expect_exact("> ")
         terminal.send(keys)
     assert "\x1b" not in terminal.read()
-    assert (tmp_path / "answers").read_text() == shown(answer("-p", QUESTION))[:-1]
+    assert (tmp_path / "answers").read_text() == shown(answer("-p", QUESTION), "")[:-1]
 
 
 def test_run_without_a_prompt_is_a_chat_and_with_one_is_none(tmp_path: Path) -> None:
@@ -348,4 +382,4 @@ def test_run_without_a_prompt_is_a_chat_and_with_one_is_none(tmp_path: Path) -> 
     assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
     assert chat.ends() == 0
     terminal = on_terminal("run", "-q", *QUICK, "-p", QUESTION)
-    assert terminal.read().replace("\r\n", "\n") == shown(answer("-p", QUESTION))[:-1]
+    assert terminal.read().replace("\r\n", "\n") == shown(answer("-p", QUESTION), "")[:-1]

@@ -15,7 +15,7 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.pool import NgramPool
 from lacli.session.generation import Answer
 from lacli.session.session import Session
-from lacli.stats import ReplicaWork, RunStatistics, Step
+from lacli.stats import Finish, ReplicaWork, RunStatistics, Step
 from lacli.text.stream import Piece
 from lacli.tree import Origin
 
@@ -24,7 +24,7 @@ def _words(text: str, *, add_special: bool, special: bool) -> list[str]:
     return text.split()
 
 
-MODEL = SimpleNamespace(description="toy 1M F32", devices="CPU", tokenize=_words)
+MODEL = SimpleNamespace(description="toy 1M F32", devices="CPU", context=100, tokenize=_words)
 
 
 @dataclass
@@ -45,6 +45,7 @@ class FakeChat:
     notes: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
     dropped: int = 0
+    ended: Finish = "eog"
     watch: Callable[[Step, str], None] | None = None
 
     @property
@@ -97,7 +98,7 @@ class FakeChat:
             if text:
                 self.conversation.answer(text)
                 whole = text == "".join(piece for piece in self.pieces if isinstance(piece, str))
-                self.turns.append(replace(an_answer(text), finish_reason="eog" if whole else "interrupt"))
+                self.turns.append(replace(an_answer(text), finish_reason=self.ended if whole else "interrupt"))
                 self.turns[-1].statistics.accepted_from[Origin.POOL] = 1
 
     def undo(self) -> str | None:
