@@ -6,6 +6,7 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from lacli.auto.past_texts import open_texts
@@ -33,7 +34,7 @@ from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.session.report import Explanation, as_lines, watching
 from lacli.session.session import Session
 from lacli.settings import Switch
-from lacli.terminal.interrupts import without_ctrl_c
+from lacli.terminal.interrupts import second_ctrl_c_ends, without_ctrl_c
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
 from lacli.text.format import counted
@@ -101,7 +102,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
     decode_settings = plan.settings.decode_settings
     with ExitStack() as stack:
         transcript = stack.enter_context(Transcript(plan.log, screen.note))
-        with loading_model(screen):
+        with loading_model(screen, verbose=plan.verbose) as loading:
             store, notes = open_texts(path, decode_settings, plan.store, changing=True)
             opened = Session(
                 path,
@@ -113,6 +114,8 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
                 past_texts=store.texts if store else (),
                 replicas=plan.replicas,
                 verbose=plan.verbose,
+                loading=loading,
+                reading=partial(screen.reading, shown=not plan.verbose),
             )
         session = stack.enter_context(opened)
         if plan.known:
@@ -255,7 +258,7 @@ class Repl:
         before, stopped = len(self.chat.turns), False
         explanation = self._explanation()
         try:
-            with closing(pieces):
+            with second_ctrl_c_ends(), closing(pieces):
                 self.screen.write(pieces)
         except KeyboardInterrupt:
             stopped = True

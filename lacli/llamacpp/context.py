@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from math import isfinite
@@ -77,6 +77,7 @@ class LlamaEngine(Closing):
     ) -> None:
         self._model = model
         self._log = library()
+        self._interrupted = False
         self.sequences = decode.sequences
         self.vocabulary = model.vocabulary
         self.calls = 0
@@ -211,27 +212,25 @@ class LlamaEngine(Closing):
         self._handle = self._memory = self._batch = None
         self._free()
 
+    def interrupt(self) -> None:
+        """Let a piece of the prefill raise KeyboardInterrupt at its next operation on the CPU; called by any thread."""
+        self._interrupted = True
+
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C end a piece of the prefill, which may take seconds, at its next operation on the CPU.
+        """Let Ctrl-C or `interrupt` end a piece of the prefill, which may take seconds.
 
-        Only where Ctrl-C raises KeyboardInterrupt. The caller cuts the piece's rows from the cache.
+        The caller cuts the piece's rows from the cache.
         """
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            yield
-            return
-        pressed: list[int] = []
-        # The handler runs inside the callback, where an exception would be lost.
-        callback = lib.ggml_abort_callback(lambda _: bool(pressed))
-        signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-        lib.llama_set_abort_callback(self._handle, callback, None)
-        try:
-            yield
-        finally:
-            lib.llama_set_abort_callback(self._handle, lib.ggml_abort_callback(), None)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if pressed:
+        self._interrupted = False
+        callback = lib.ggml_abort_callback(lambda _: self._interrupted)
+        with _ctrl_c_calls(self.interrupt):
+            lib.llama_set_abort_callback(self._handle, callback, None)
+            try:
+                yield
+            finally:
+                lib.llama_set_abort_callback(self._handle, lib.ggml_abort_callback(), None)
+        if self._interrupted:
             raise KeyboardInterrupt
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
@@ -297,6 +296,20 @@ class LlamaEngine(Closing):
         self._sampler_configs = configs
         parameters.samplers, parameters.n_samplers = configs, decode.sequences
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
+
+
+@contextmanager
+def _ctrl_c_calls(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Call `interrupt` at Ctrl-C where this thread would raise KeyboardInterrupt, which callbacks of C code lose."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: interrupt())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _free_context(handle: Any, samplers: list[Any], _: LlamaModel) -> None:

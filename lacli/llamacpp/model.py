@@ -20,6 +20,7 @@ from lacli.llamacpp.library import (
     free_with,
     lib,
     library,
+    progress_callback,
     switch_tiles,
 )
 from lacli.llamacpp.probe import proven
@@ -78,11 +79,20 @@ class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
     `memory`: MiB of its weights, mapped from the file or copied to a device. `simulated`: the weights are not read, and
-    contexts only say how much memory they would take. Kernels that fail on this processor are left out
-    (`probe.proven`). Raises ModelLoadError for a file that llama.cpp cannot read or lacli cannot decode.
+    contexts only say how much memory they would take. `loading`: gets the share of the weights that is loaded, again
+    and again. Kernels that fail on this processor are left out (`probe.proven`). Raises ModelLoadError for a file that
+    llama.cpp cannot read or lacli cannot decode.
     """
 
-    def __init__(self, path: Path, settings: ModelSettings, *, verbose: bool = False, simulated: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        settings: ModelSettings,
+        *,
+        verbose: bool = False,
+        simulated: bool = False,
+        loading: Callable[[float], None] | None = None,
+    ) -> None:
         self._log = library()
         self._log.verbose = verbose
         self._log.forget()
@@ -95,6 +105,8 @@ class LlamaModel(Closing):
         parameters.use_extra_bufts = settings.repack
         if simulated:
             parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
+        if loading:
+            parameters.progress_callback = progress_callback(loading)
         switch_tiles(settings.tiled)
         self.path, self.placement = path, settings.placement
         self.offloaded = offloads(settings)

@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedRWPair
@@ -111,12 +111,14 @@ class Wire:
                         changes.append(item)
                         continue
                     name, arguments, answer = item
-                    try:
-                        send(file, Request(changes, name, arguments))
-                        changes = []
-                        answer.set_result(pickle.load(file))
-                    except (OSError, EOFError, pickle.UnpicklingError) as error:
-                        answer.set_exception(EOFError(str(error)))
+                    # Where the caller was interrupted it waits no more.
+                    with suppress(InvalidStateError):
+                        try:
+                            send(file, Request(changes, name, arguments))
+                            changes = []
+                            answer.set_result(pickle.load(file))
+                        except (OSError, EOFError, pickle.UnpicklingError) as error:
+                            answer.set_exception(EOFError(str(error)))
 
 
 def send(file: BufferedRWPair, message: object) -> None:
@@ -159,10 +161,6 @@ class Child(Closing):
         code = self._waited(MOMENT_S)
         self.close()
         return "it closed its connection" if code is None else _ending(code, self._said)
-
-    def strike(self) -> None:
-        """Kill the process without waiting; its connection breaks."""
-        self._process.kill()
 
     def kill(self) -> None:
         """Kill the process and wait for its end."""
@@ -362,10 +360,10 @@ class RemoteEngine(Closing):
     def is_end(self, token: int) -> bool:
         return token in self._ends
 
-    def abandon(self) -> None:
-        """End the process in the middle of a call, from any thread: the call raises ReplicaLost."""
-        if child := self._child:
-            child.strike()
+    def interrupt(self) -> None:
+        """Let a call that waits for its answer in another thread raise KeyboardInterrupt; the answer is read later."""
+        with suppress(InvalidStateError):
+            self._answer.set_exception(KeyboardInterrupt())
 
     def close(self) -> None:
         child, self._child = self._child, None
@@ -392,7 +390,8 @@ class RemoteEngine(Closing):
         if not self._child:
             raise LacliError("there is no context: it is closed, or memory was too short for it", "open another one")
         try:
-            answer = self._child.wire.post(name, arguments).result(limit_s)
+            self._answer = self._child.wire.post(name, arguments)
+            answer = self._answer.result(limit_s)
         except TimeoutError:
             self._lost = self._late(limit_s)
             self._child.kill()
