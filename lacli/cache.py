@@ -16,9 +16,6 @@ from lacli.tree import ROOT, Branches, Tree
 ALL = -1
 """As a sequence: every one. As an end: to the end."""
 
-PREFILL_ROWS = 512
-"""Rows of a prefill call: llama.cpp computes no more at once anyway (n_ubatch), and Ctrl-C is heard between calls."""
-
 
 class Cache:
     """The tokens 0 .. past-1 of a text in its own sequence, and how far its other sequences share them.
@@ -51,7 +48,7 @@ class Cache:
 
     def prefill(self, tokens: Sequence[int], read: Read = unread) -> None:
         """Decode tokens in batches, without logits. `read`: gets the number of those decoded, after each batch."""
-        rows = min(self._engine.batch_rows, PREFILL_ROWS)
+        rows = min(self._engine.batch_rows, self._engine.prefill_rows)
         for begin in range(0, len(tokens), rows):
             piece = tokens[begin : begin + rows]
             fits = self._engine.decode(from_tokens(piece, self.past, self.first))

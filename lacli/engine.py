@@ -46,6 +46,10 @@ class Engine(Protocol):
         """Rows that one call of `decode` may have."""
 
     @property
+    def prefill_rows(self) -> int:
+        """Rows of a prefill call: Ctrl-C is heard between two, and what is read so far is known."""
+
+    @property
     def sequences(self) -> int:
         """Sequence ids 0 .. sequences-1 may be used."""
 

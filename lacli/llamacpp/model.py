@@ -173,6 +173,12 @@ class LlamaModel(Closing):
         return self.offloaded and self.placement.split_mode != "tensor"
 
     @property
+    def has_experts(self) -> bool:
+        """True for a mixture of experts, of which a token uses a few."""
+        architecture = self._metadata("general.architecture")
+        return self._metadata(f"{architecture}.expert_count") not in ("", "0")
+
+    @property
     def context(self) -> int:
         """Tokens of the context that the model was trained with."""
         return int(lib.llama_model_n_ctx_train(self.handle))
@@ -278,6 +284,12 @@ class LlamaModel(Closing):
         """Raise LacliError if it is closed."""
         if self.closed:
             raise LacliError(f"{self.path.name} is closed", "load the model again")
+
+    def _metadata(self, key: str) -> str:
+        """A value of the file's metadata, at most 63 bytes of it; "" without one."""
+        buffer = ctypes.create_string_buffer(64)
+        lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
 
     def _special(self, token: int) -> str:
         return "" if token < 0 else self.piece(token, special=True).decode("utf-8", "replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from threading import Event
 
-from lacli.cache import PREFILL_ROWS, SingleEngine
+from lacli.cache import SingleEngine
 from lacli.engine import Engine, Read, unread
 from lacli.replicas.partition import Load
 from lacli.stats import ReplicaWork
@@ -142,16 +142,17 @@ class Replica(SingleEngine):
         return seconds
 
     def prefill_until(self, tokens: Sequence[int], over: Event, show: Callable[[], None] = lambda: None) -> bool:
-        """Prefill in pieces of `PREFILL_ROWS` rows until done or `over` is set, then set it; True.
+        """Prefill in pieces of the engine's `prefill_rows` until done or `over` is set, then set it; True.
 
         The first replica to finish, or to be interrupted, sets `over`; one whose last piece is left decodes that too.
         `show`: called after each piece.
         """
+        rows = self.engine.prefill_rows
         try:
             while self.cache.past < len(tokens):
-                self.prefill(tokens[: self.cache.past + PREFILL_ROWS])
+                self.prefill(tokens[: self.cache.past + rows])
                 show()
-                if over.is_set() and self.cache.past + PREFILL_ROWS < len(tokens):
+                if over.is_set() and self.cache.past + rows < len(tokens):
                     break
         finally:
             over.set()
