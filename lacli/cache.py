@@ -10,14 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
 from lacli.batch import Batch, BatchPart, from_tokens
-from lacli.engine import Engine, EngineGroup, Floats, Successors
+from lacli.engine import Engine, EngineGroup, Floats, Read, Successors, unread
 from lacli.tree import ROOT, Branches, Tree
 
 ALL = -1
 """As a sequence: every one. As an end: to the end."""
-
-PREFILL_ROWS = 512
-"""Rows of a prefill call: llama.cpp computes no more at once anyway (n_ubatch), and Ctrl-C is heard between calls."""
 
 
 class Cache:
@@ -49,14 +46,15 @@ class Cache:
         """Rows that the next step may have."""
         return min(self._engine.cells - self.past, self._engine.batch_rows)
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        """Decode tokens in batches, without logits."""
-        rows = min(self._engine.batch_rows, PREFILL_ROWS)
+    def prefill(self, tokens: Sequence[int], read: Read = unread) -> None:
+        """Decode tokens in batches, without logits. `read`: gets the number of those decoded, after each batch."""
+        rows = min(self._engine.batch_rows, self._engine.prefill_rows)
         for begin in range(0, len(tokens), rows):
             piece = tokens[begin : begin + rows]
             fits = self._engine.decode(from_tokens(piece, self.past, self.first))
             assert fits, "the caller checks the prompt against the context"
             self.past += len(piece)
+            read(begin + len(piece))
 
     def share(self, tree: Branches) -> None:
         """Give every sequence of a tree what the text's own holds, before the tree is decoded."""
@@ -254,9 +252,9 @@ class SingleEngine(EngineGroup):
         # What fills a batch alone is decoded before the step.
         return min(rows if rows > 0 else self._engine.batch_rows, self._engine.cells - (len(tokens) - 1))
 
-    def prefill(self, tokens: Sequence[int], *, all_replicas: bool = True) -> float:
+    def prefill(self, tokens: Sequence[int], read: Read = unread, *, all_replicas: bool = True) -> float:
         begin = perf_counter()
-        self.cache.prefill(tokens[self.cache.past :])
+        self.cache.prefill(tokens[self.cache.past :], read)
         return perf_counter() - begin
 
     def decode(self, tokens: Sequence[int], tree: Tree) -> bool:

@@ -5,13 +5,13 @@ Token ids in, steps out. It knows a group of engines, modes and a verifier, but 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from time import perf_counter
 
 from lacli.cache import SingleEngine
-from lacli.engine import Engine, EngineGroup
+from lacli.engine import Engine, EngineGroup, Read, unread
 from lacli.errors import PromptError, ReplicaLost, SamplingError
 from lacli.modes import MakeMode, Mode, Outcome, common_prefix, new_mode
 from lacli.pool import NgramPool
@@ -19,6 +19,14 @@ from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
 from lacli.tree import Origin, Tree
 from lacli.verify import Choose, Path, Verifier, verify_tree
+
+Reading = Callable[[int], AbstractContextManager[Read]]
+"""Shows how a prompt is read: is entered with the tokens to read, and gets their number after each part."""
+
+
+def unseen(tokens: int) -> AbstractContextManager[Read]:
+    """Show nothing while a prompt is read."""
+    return nullcontext(unread)
 
 
 @dataclass(eq=False)
@@ -83,14 +91,18 @@ class Decoder:
         verifier: Verifier | None = None,
         *,
         make_mode: MakeMode = new_mode,
+        reading: Reading = unseen,
     ) -> None:
-        """`engine`: one engine, or replicas that share the work. `make_mode`: makes the mode of each new text."""
+        """`engine`: one engine, or replicas that share the work. `make_mode`: makes the mode of each new text.
+
+        `reading`: entered while a prompt is read.
+        """
         self.group = engine if isinstance(engine, EngineGroup) else SingleEngine(engine)
         assert settings.sequences <= self.group.engine.sequences, "the context was made for fewer sequences"
         self.settings = settings
         self.reused = 0
         self.prompt_s = 0.0
-        self._make_mode = make_mode
+        self._make_mode, self._reading = make_mode, reading
         self._text = TextState([], Mode(), self.group, verifier)
         self._learn_anew()
 
@@ -199,7 +211,8 @@ class Decoder:
             text.mode = self._new_mode(text.mode)
         self.reused = self.group.past
         text.tokens = list(prompt)
-        prefill_s = self.group.prefill(prompt[:-1], all_replicas=self.settings.sequences > 1)
+        with self._reading(len(prompt) - 1 - self.reused) as read:
+            prefill_s = self.group.prefill(prompt[:-1], read, all_replicas=self.settings.sequences > 1)
         text.mode.prefilled(self.group.past - self.reused, prefill_s)
         text.mode.begin(text.tokens)
         if text.verifier:

@@ -16,6 +16,13 @@ from lacli.tree import Tree
 Floats = npt.NDArray[np.floating]
 
 
+Read = Callable[[int], None]
+
+
+def unread(done: int) -> None:
+    """Tell nobody how many tokens of a prompt are decoded."""
+
+
 class Successors(NamedTuple):
     """The most probable next tokens of each output row, best first: (outputs, count) token ids and their logits."""
 
@@ -37,6 +44,10 @@ class Engine(Protocol):
     @property
     def batch_rows(self) -> int:
         """Rows that one call of `decode` may have."""
+
+    @property
+    def prefill_rows(self) -> int:
+        """Rows of a prefill call: Ctrl-C is heard between two, and what is read so far is known."""
 
     @property
     def sequences(self) -> int:
@@ -147,10 +158,11 @@ class EngineGroup(ABC):
         """Rows that the next step's tree may have."""
 
     @abstractmethod
-    def prefill(self, tokens: Sequence[int], *, all_replicas: bool = True) -> float:
+    def prefill(self, tokens: Sequence[int], read: Read = unread, *, all_replicas: bool = True) -> float:
         """Decode what is missing of a text's beginning; return the seconds that all replicas need for it together.
 
-        `all_replicas`: bring every replica up to date, not just one.
+        `read`: gets the number of tokens decoded so far, after each batch. `all_replicas`: bring every replica up to
+        date, not just one.
         """
 
     @abstractmethod

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lacli.cache import PREFILL_ROWS, EngineStep, SingleEngine
+from lacli.cache import EngineStep, SingleEngine
 from lacli.decode import Decoder, TextState
 from lacli.errors import SamplingError
 from lacli.modes import common_prefix
@@ -154,7 +154,7 @@ class Schedule:
     def _rows(self) -> tuple[list[SharedText], list[SharedText]]:
         """The texts that take a step, and those of which pieces of prompt are prepared beside, oldest first."""
         ready = [text for text in self.texts if text.has_cells and text.is_prefilled]
-        left = min(PREFILL_ROWS, self._engine.batch_rows - len(ready))
+        left = min(self._engine.prefill_rows, self._engine.batch_rows - len(ready))
         pieces = []
         for text in self.texts:
             missing = len(text.tokens) - 1 - text.group.past

@@ -61,7 +61,8 @@ class Done:
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     """The process environment of a run: this one's without settings that change the outcome, and `changes`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    ours = {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "TERM": "xterm"}
+    # On a busy machine the lines about loading and reading would appear, at any time.
+    ours = {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "TERM": "xterm", "TTY_INTERACTIVE": "0"}
     return {**kept, **MACHINE, **ours, **(changes or {})}
 
 

@@ -151,7 +151,7 @@ def opened(
     """A session for plain decoding, the baseline of all modes."""
     if request.check:
         refuse_other_draws(sampling)
-    with loading_model(screen):
+    with loading_model(screen, verbose=request.verbose) as loading:
         session = Session(
             path,
             model_settings,
@@ -160,6 +160,7 @@ def opened(
             template_variables=request.template_variables,
             replicas=request.replicas,
             verbose=request.verbose,
+            loading=loading,
         )
     with session:
         # Some are about plain, which is only the first of the modes here.

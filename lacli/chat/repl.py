@@ -6,6 +6,7 @@ import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from lacli.auto.past_texts import open_texts
@@ -35,7 +36,7 @@ from lacli.session.generation import Answer
 from lacli.session.report import Explanation, as_lines, watching
 from lacli.session.session import Session
 from lacli.settings import Detail, Switch
-from lacli.terminal.interrupts import hidden_keys, without_ctrl_c
+from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, without_ctrl_c
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
 from lacli.text.format import counted
@@ -106,7 +107,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
             # Keys that are typed while a model loads or answers are not shown there, but wait for the next line.
             stack.enter_context(hidden_keys(raw=True))
         transcript = stack.enter_context(Transcript(plan.log, screen.note))
-        with loading_model(screen):
+        with loading_model(screen, verbose=plan.verbose) as loading:
             store, notes = open_texts(path, decode_settings, plan.store, changing=True)
             opened = Session(
                 path,
@@ -118,6 +119,8 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
                 past_texts=store.texts if store else (),
                 replicas=plan.replicas,
                 verbose=plan.verbose,
+                loading=loading,
+                reading=partial(screen.reading, shown=not plan.verbose),
             )
         session = stack.enter_context(opened)
         if plan.known:
@@ -267,7 +270,7 @@ class Repl:
         before = len(self.chat.turns)
         explanation = self._explanation()
         try:
-            with closing(pieces):
+            with second_ctrl_c_ends(), closing(pieces):
                 self.screen.write(pieces)
         except KeyboardInterrupt:
             self.stopped = True

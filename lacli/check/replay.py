@@ -68,6 +68,10 @@ class Recorder:
         return self.engine.batch_rows
 
     @property
+    def prefill_rows(self) -> int:
+        return self.engine.prefill_rows
+
+    @property
     def sequences(self) -> int:
         return self.engine.sequences
 

@@ -134,9 +134,14 @@ def examine(
     from lacli.terminal.screen import loading_model
 
     refuse_other_draws(sampling)
-    with loading_model(screen):
+    with loading_model(screen, verbose=plan.verbose) as loading:
         opened = Session(
-            path, model_settings, replace(decode_settings, mode="plain"), fixed_seed(sampling), verbose=plan.verbose
+            path,
+            model_settings,
+            replace(decode_settings, mode="plain"),
+            fixed_seed(sampling),
+            verbose=plan.verbose,
+            loading=loading,
         )
     with opened as session:
         try:

@@ -140,8 +140,8 @@ def _measured(path: Path, settings: ModelSettings, plan: MeasurePlan, screen: Sc
     from lacli.terminal.interrupts import ctrl_c_ends_at_once
     from lacli.terminal.screen import loading_model
 
-    with loading_model(screen):
-        model = LlamaModel(path, settings, verbose=verbose)
+    with loading_model(screen, verbose=verbose) as loading:
+        model = LlamaModel(path, settings, verbose=verbose, loading=loading)
     with model:
         try:
             return measure_cost(model, settings, plan, screen.note, opening=ctrl_c_ends_at_once())

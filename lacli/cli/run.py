@@ -173,7 +173,7 @@ def ask(
     from lacli.terminal.screen import loading_model
 
     path = options.model_path(model, screen, offline)
-    with loading_model(screen):
+    with loading_model(screen, verbose=output.verbose) as loading:
         store, notes = open_texts(path, decode_settings, texts)
         opened = Session(
             path,
@@ -185,6 +185,8 @@ def ask(
             past_texts=store.texts if store else (),
             replicas=replicas,
             verbose=output.verbose,
+            loading=loading,
+            reading=partial(screen.reading, shown=not output.verbose),
         )
     with opened as session:
         if known:
@@ -242,16 +244,17 @@ def _tell_losses(session: Session, screen: Screen) -> None:
 
 
 def _stream(generation: Generation, output: Output, screen: Screen, *, begun: str) -> None:
-    from lacli.terminal.interrupts import hidden_keys
+    from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends
     from lacli.text.reasoning import mark_reasoning
 
-    if output.json:
-        for _ in generation:
-            pass
-    else:
-        # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
-        with closing(mark_reasoning(generation, begun)) as pieces, hidden_keys():
-            screen.write(pieces)
+    with second_ctrl_c_ends():
+        if output.json:
+            for _ in generation:
+                pass
+        else:
+            # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
+            with closing(mark_reasoning(generation, begun)) as pieces, hidden_keys():
+                screen.write(pieces)
 
 
 def _conclude(session: Session, generation: Generation, question: Question, output: Output, screen: Screen) -> None:

@@ -60,7 +60,7 @@ def show(
             raise LacliError(f"{path.name} has no chat template", "prompts are continued as they are")
         screen.line(source)
         return
-    with loading_model(screen):
+    with loading_model(screen, verbose=verbose):
         card = make_card(path, model_settings, lookahead, verbose=verbose)
     if json:
         screen.line(json_format.dumps(card_json(card, model_settings, lookahead), ensure_ascii=False))

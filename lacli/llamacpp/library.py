@@ -188,6 +188,16 @@ def switch_tiles(on: bool) -> None:
         )
 
 
+def progress_callback(loading: Callable[[float], None]) -> Any:
+    """A callback of llama_model_params that tells `loading` the share of the weights that is loaded."""
+
+    def tell(share: float, _: object) -> bool:
+        loading(share)
+        return True
+
+    return lib.llama_progress_callback(tell)
+
+
 def version() -> str:
     """llama-cpp-python's version, which stands for llama.cpp's."""
     number: str = lib.__version__

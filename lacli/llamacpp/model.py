@@ -20,6 +20,7 @@ from lacli.llamacpp.library import (
     free_with,
     lib,
     library,
+    progress_callback,
     switch_tiles,
 )
 from lacli.llamacpp.probe import proven
@@ -78,11 +79,20 @@ class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
     `memory`: MiB of its weights, mapped from the file or copied to a device. `simulated`: the weights are not read, and
-    contexts only say how much memory they would take. Kernels that fail on this processor are left out
-    (`probe.proven`). Raises ModelLoadError for a file that llama.cpp cannot read or lacli cannot decode.
+    contexts only say how much memory they would take. `loading`: gets the share of the weights that is loaded, again
+    and again. Kernels that fail on this processor are left out (`probe.proven`). Raises ModelLoadError for a file that
+    llama.cpp cannot read or lacli cannot decode.
     """
 
-    def __init__(self, path: Path, settings: ModelSettings, *, verbose: bool = False, simulated: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        settings: ModelSettings,
+        *,
+        verbose: bool = False,
+        simulated: bool = False,
+        loading: Callable[[float], None] | None = None,
+    ) -> None:
         self._log = library()
         self._log.verbose = verbose
         self._log.forget()
@@ -95,6 +105,8 @@ class LlamaModel(Closing):
         parameters.use_extra_bufts = settings.repack
         if simulated:
             parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
+        if loading:
+            parameters.progress_callback = progress_callback(loading)
         switch_tiles(settings.tiled)
         self.path, self.placement = path, settings.placement
         self.offloaded = offloads(settings)
@@ -159,6 +171,12 @@ class LlamaModel(Closing):
     def chooses(self) -> bool:
         """True if tokens can be chosen where the logits are, on a GPU; -sm tensor has parts of them on each."""
         return self.offloaded and self.placement.split_mode != "tensor"
+
+    @property
+    def has_experts(self) -> bool:
+        """True for a mixture of experts, of which a token uses a few."""
+        architecture = self._metadata("general.architecture")
+        return self._metadata(f"{architecture}.expert_count") not in ("", "0")
 
     @property
     def context(self) -> int:
@@ -266,6 +284,12 @@ class LlamaModel(Closing):
         """Raise LacliError if it is closed."""
         if self.closed:
             raise LacliError(f"{self.path.name} is closed", "load the model again")
+
+    def _metadata(self, key: str) -> str:
+        """A value of the file's metadata, at most 63 bytes of it; "" without one."""
+        buffer = ctypes.create_string_buffer(64)
+        lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
 
     def _special(self, token: int) -> str:
         return "" if token < 0 else self.piece(token, special=True).decode("utf-8", "replace")

@@ -6,7 +6,7 @@ cannot end this one. `group.py` divides the steps among the copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,14 +125,21 @@ class Copies(Closing):
     """
 
     def __init__(
-        self, path: Path, model_settings: ModelSettings, wanted: ReplicaSettings | None = None, *, verbose: bool = False
+        self,
+        path: Path,
+        model_settings: ModelSettings,
+        wanted: ReplicaSettings | None = None,
+        *,
+        verbose: bool = False,
+        loading: Callable[[float], None] | None = None,
     ) -> None:
+        """`loading`: as LlamaModel takes it, for the copies in this process."""
         self._wanted = wanted or ReplicaSettings()
         self._path = path
         self._whole = model_settings
         self._copies = planned(self._wanted, model_settings)
         self._models: dict[Placement, LlamaModel] = {}
-        self._verbose = verbose
+        self._verbose, self._loading = verbose, loading
         self._notes = [*_idle(self._copies, self._wanted)]
         self.contexts: dict[str, Context] = {}
         self._gone = False
@@ -287,5 +294,7 @@ class Copies(Closing):
     def _model(self, model_settings: ModelSettings) -> LlamaModel:
         """The weights on a copy's devices, shared by all copies on the same ones."""
         if model_settings.placement not in self._models:
-            self._models[model_settings.placement] = LlamaModel(self._path, model_settings, verbose=self._verbose)
+            self._models[model_settings.placement] = LlamaModel(
+                self._path, model_settings, verbose=self._verbose, loading=self._loading
+            )
         return self._models[model_settings.placement]

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from lacli.engine import Engine, EngineGroup, Floats, Successors
+from lacli.engine import Engine, EngineGroup, Floats, Read, Successors, unread
 from lacli.errors import BatchRefused, LacliError
 from lacli.replicas.partition import Load, Part, partition, paths_of
 from lacli.replicas.replica import Replica
@@ -35,12 +35,16 @@ CLEARLY_FASTER = 0.8
 """The part of the leader's time below which another replica gets whole steps: less is within the noise of steps."""
 
 
-@runtime_checkable
-class Abandonable(Protocol):
-    """An engine in another process, which can be ended in the middle of a call."""
+AGAIN_S = 0.05
+"""Seconds after which replicas are interrupted once more: one may have been between two pieces of a prompt."""
 
-    def abandon(self) -> None:
-        """End the process: a call that waits for its answer raises ReplicaLost."""
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """An engine whose calls can be left in the middle."""
+
+    def interrupt(self) -> None:
+        """Let the call that another thread has made of it raise KeyboardInterrupt, where that can be."""
 
 
 class Share(NamedTuple):
@@ -126,14 +130,19 @@ class ReplicaGroup(EngineGroup):
     def room(self, tokens: Sequence[int]) -> int:
         return min(self.leader.room(tokens), self.cells - (len(tokens) - 1))
 
-    def prefill(self, tokens: Sequence[int], *, all_replicas: bool = True) -> float:
+    def prefill(self, tokens: Sequence[int], read: Read = unread, *, all_replicas: bool = True) -> float:
         for replica in self.replicas:
             replica.prompt_rows, replica.prompt_s = 0, 0.0
-        rows = len(tokens) - self.past
+        past = self.past
+        rows = len(tokens) - past
         while self.past < len(tokens):
             wanted = [*self.replicas] if all_replicas else [self.leader]
             over = Event()
-            self._run([(each, partial(each.prefill_until, tokens, over)) for each in wanted])
+
+            def show() -> None:
+                read(self.past - past)
+
+            self._run([(each, partial(each.prefill_until, tokens, over, show)) for each in wanted])
         return shared_s(rows, ((each.prompt_rows, each.prompt_s) for each in self.replicas))
 
     def decode(self, tokens: Sequence[int], tree: Tree) -> bool:
@@ -191,7 +200,7 @@ class ReplicaGroup(EngineGroup):
 
     def unshare(self) -> None:
         # After an interrupt a replica may still be decoding.
-        _wait([thread.submit(bool) for thread in self._threads.values()], self._abandon)
+        _wait([thread.submit(bool) for thread in self._threads.values()], self._interrupt, pressed=True)
         self._each(lambda replica: replica.unshare())
 
     def shift(self, tokens: Sequence[int], n_keep: int, count: int) -> None:
@@ -306,6 +315,7 @@ class ReplicaGroup(EngineGroup):
         """Make the calls at the same time and return their results; None for a replica that was dropped."""
         futures: dict[Replica, Future[bool]] = {}
         own: list[Call] = []
+        pressed = False
         try:
             for replica, call in calls:
                 if replica in self._threads:
@@ -313,8 +323,11 @@ class ReplicaGroup(EngineGroup):
                 else:
                     own.append((replica, call))
             done = {replica: self._guarded(replica, call) for replica, call in own}
+        except KeyboardInterrupt:
+            pressed = True
+            raise
         finally:
-            _wait(futures.values(), self._abandon)
+            _wait(futures.values(), self._interrupt, pressed=pressed)
         return done | {replica: self._guarded(replica, future.result) for replica, future in futures.items()}
 
     def _each(self, call: Callable[[Replica], object]) -> None:
@@ -335,29 +348,32 @@ class ReplicaGroup(EngineGroup):
             self._lost[replica.name] = str(error)
             return None
 
-    def _abandon(self) -> None:
-        """End the replicas that live in other processes, in the middle of their calls."""
+    def _interrupt(self) -> None:
+        """End the calls of all replicas that can be left in the middle."""
         for replica in self.replicas:
-            if isinstance(replica.engine, Abandonable):
-                replica.engine.abandon()
+            if isinstance(replica.engine, Interruptible):
+                replica.engine.interrupt()
 
 
-def _wait(futures: Iterable[Future[bool]], abandon: Callable[[], None]) -> None:
+def _wait(futures: Iterable[Future[bool]], interrupt: Callable[[], None], *, pressed: bool) -> None:
     """Wait until all are done, even after Ctrl-C: no cache may change while its replica decodes.
 
-    `abandon`: called at the second Ctrl-C, for a replica that hangs.
+    `interrupt`: called again and again after Ctrl-C. `pressed`: it came before.
     """
-    interrupted: list[KeyboardInterrupt] = []
+    raised: list[KeyboardInterrupt] = []
     for future in futures:
         while not future.done():
             try:
-                future.exception()
-            except KeyboardInterrupt as interrupt:
-                interrupted.append(interrupt)
-                if len(interrupted) > 1:
-                    abandon()
-    if interrupted:
-        raise interrupted[-1]
+                if pressed:
+                    interrupt()
+                future.exception(AGAIN_S if pressed else None)
+            except TimeoutError:
+                continue
+            except KeyboardInterrupt as error:
+                raised.append(error)
+                pressed = True
+    if raised:
+        raise raised[-1]
 
 
 def shared_s(rows: int, parts: Iterable[tuple[int, float]]) -> float:

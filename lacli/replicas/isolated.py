@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedRWPair
@@ -111,12 +111,14 @@ class Wire:
                         changes.append(item)
                         continue
                     name, arguments, answer = item
-                    try:
-                        send(file, Request(changes, name, arguments))
-                        changes = []
-                        answer.set_result(pickle.load(file))
-                    except (OSError, EOFError, pickle.UnpicklingError) as error:
-                        answer.set_exception(EOFError(str(error)))
+                    # Where the caller was interrupted it waits no more.
+                    with suppress(InvalidStateError):
+                        try:
+                            send(file, Request(changes, name, arguments))
+                            changes = []
+                            answer.set_result(pickle.load(file))
+                        except (OSError, EOFError, pickle.UnpicklingError) as error:
+                            answer.set_exception(EOFError(str(error)))
 
 
 def send(file: BufferedRWPair, message: object) -> None:
@@ -159,10 +161,6 @@ class Child(Closing):
         code = self._waited(MOMENT_S)
         self.close()
         return "it closed its connection" if code is None else _ending(code, self._said)
-
-    def strike(self) -> None:
-        """Kill the process without waiting; its connection breaks."""
-        self._process.kill()
 
     def kill(self) -> None:
         """Kill the process and wait for its end."""
@@ -258,7 +256,7 @@ LOADING = 10
 SERVER_GONE = "Remote RPC server crashed"
 """In ggml's last message, if a server no longer answers."""
 
-ATTRIBUTES = ("cells", "batch_rows", "sequences", "vocabulary", "can_shift", "memory", "max_rollback")
+ATTRIBUTES = ("cells", "batch_rows", "prefill_rows", "sequences", "vocabulary", "can_shift", "memory", "max_rollback")
 """Attributes of Engine and LlamaEngine that the child sends once, when its context is open."""
 
 
@@ -273,6 +271,7 @@ class RemoteEngine(Closing):
 
     cells: int
     batch_rows: int
+    prefill_rows: int
     sequences: int
     vocabulary: int
     can_shift: bool
@@ -362,10 +361,10 @@ class RemoteEngine(Closing):
     def is_end(self, token: int) -> bool:
         return token in self._ends
 
-    def abandon(self) -> None:
-        """End the process in the middle of a call, from any thread: the call raises ReplicaLost."""
-        if child := self._child:
-            child.strike()
+    def interrupt(self) -> None:
+        """Let a call that waits for its answer in another thread raise KeyboardInterrupt; the answer is read later."""
+        with suppress(InvalidStateError):
+            self._answer.set_exception(KeyboardInterrupt())
 
     def close(self) -> None:
         child, self._child = self._child, None
@@ -392,7 +391,8 @@ class RemoteEngine(Closing):
         if not self._child:
             raise LacliError("there is no context: it is closed, or memory was too short for it", "open another one")
         try:
-            answer = self._child.wire.post(name, arguments).result(limit_s)
+            self._answer = self._child.wire.post(name, arguments)
+            answer = self._answer.result(limit_s)
         except TimeoutError:
             self._lost = self._late(limit_s)
             self._child.kill()

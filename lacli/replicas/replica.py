@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Event
 
-from lacli.cache import PREFILL_ROWS, SingleEngine
-from lacli.engine import Engine
+from lacli.cache import SingleEngine
+from lacli.engine import Engine, Read, unread
 from lacli.replicas.partition import Load
 from lacli.stats import ReplicaWork
 
@@ -134,23 +134,25 @@ class Replica(SingleEngine):
         self.answer_work.rows += self.rows
         self.answer_work.seconds += seconds
 
-    def prefill(self, tokens: Sequence[int], *, all_replicas: bool = True) -> float:
-        rows, seconds = len(tokens) - self.cache.past, super().prefill(tokens)
+    def prefill(self, tokens: Sequence[int], read: Read = unread, *, all_replicas: bool = True) -> float:
+        rows, seconds = len(tokens) - self.cache.past, super().prefill(tokens, read)
         self.prompt_rows += rows
         self.prompt_s += seconds
         self.speed.hint(rows, seconds)
         return seconds
 
-    def prefill_until(self, tokens: Sequence[int], over: Event) -> bool:
-        """Prefill in pieces of `PREFILL_ROWS` rows until done or `over` is set, then set it; True.
+    def prefill_until(self, tokens: Sequence[int], over: Event, show: Callable[[], None] = lambda: None) -> bool:
+        """Prefill in pieces of the engine's `prefill_rows` until done or `over` is set, then set it; True.
 
         The first replica to finish, or to be interrupted, sets `over`; one whose last piece is left decodes that too.
-        Ctrl-C takes effect between pieces only.
+        `show`: called after each piece.
         """
+        rows = self.engine.prefill_rows
         try:
             while self.cache.past < len(tokens):
-                self.prefill(tokens[: self.cache.past + PREFILL_ROWS])
-                if over.is_set() and self.cache.past + PREFILL_ROWS < len(tokens):
+                self.prefill(tokens[: self.cache.past + rows])
+                show()
+                if over.is_set() and self.cache.past + rows < len(tokens):
                     break
         finally:
             over.set()

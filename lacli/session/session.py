@@ -15,7 +15,7 @@ from lacli.auto.model_cost import ModelRecords
 from lacli.auto.past_texts import PastTexts
 from lacli.auto.step_cost import Cost
 from lacli.batch import Ints
-from lacli.decode import Decoder
+from lacli.decode import Decoder, Reading, unseen
 from lacli.engine import Engine
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import CONTEXT_PAD, Context, max_rollback
@@ -63,15 +63,19 @@ class Session(Closing):
         past_texts: Sequence[Ints] = (),
         replicas: ReplicaSettings | None = None,
         verbose: bool = False,
+        loading: Callable[[float], None] | None = None,
+        reading: Reading = unseen,
     ) -> None:
         """`template_variables`: what the template gets beside a conversation, such as `enable_thinking`.
 
         `cost`: what steps cost here, where it was measured before. `past_texts`: the token ids of texts of earlier
-        runs. `replicas`: how many copies of the model answer together, and where; None for one.
+        runs. `replicas`: how many copies of the model answer together, and where; None for one. `loading`: as
+        LlamaModel takes it. `reading`: as Decoder takes it.
         """
         model_settings, fault = proven(model_settings)
         self.notes = [fault] if fault else []
         self.warnings: list[str] = []
+        self._reading = reading
         self._cost = cost
         self._records: ModelRecords | None = None
         self._past_texts = PastTexts(past_texts) if past_texts else None
@@ -89,7 +93,7 @@ class Session(Closing):
             types = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
             self.notes.append(f"--strict decodes with -fa on {types}")
         with ExitStack() as stack:
-            self.copies = stack.enter_context(Copies(path, model_settings, replicas, verbose=verbose))
+            self.copies = stack.enter_context(Copies(path, model_settings, replicas, verbose=verbose, loading=loading))
             self.model = self.copies.model
             self.model_settings = self.copies.model_settings
             self.prompts = self._prompts(template, template_variables or {})
@@ -222,8 +226,8 @@ class Session(Closing):
         if isinstance(engine, Mapping):
             # Where no copies were asked for the only one has no name.
             group = engine[""] if "" in engine else ReplicaGroup(engine)
-            return kind(group, settings, self._verifier(), make_mode=make_mode)
-        return kind(engine, settings, self._verifier(), make_mode=make_mode)
+            return kind(group, settings, self._verifier(), make_mode=make_mode, reading=self._reading)
+        return kind(engine, settings, self._verifier(), make_mode=make_mode, reading=self._reading)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.

@@ -7,11 +7,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from select import select
 from threading import Lock, Thread
 from typing import Any
 
-from lacli.errors import Interrupted
 from lacli.text.files import is_terminal
 
 if sys.platform != "win32":
@@ -41,14 +41,24 @@ def without_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def ctrl_c_ends_at_once() -> Iterator[None]:
-    """End the process at Ctrl-C inside: while a model loads, an exception in llama.cpp's log callback would be lost."""
+    """End the process at Ctrl-C inside: while a model loads, an exception in llama.cpp's callbacks would be lost."""
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.SIG_IGN:  # a background job's Ctrl-C is not meant for it
-        signal.signal(signal.SIGINT, lambda *_: os._exit(Interrupted.exit_code))
-    try:
+    if before is signal.SIG_IGN:  # a background job's Ctrl-C is not meant for it
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        return
+    with _listening():
+        signal.signal(signal.SIGINT, _end)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def second_ctrl_c_ends() -> Iterator[None]:
+    """End the process at the second Ctrl-C inside: the first one may wait for a call of llama.cpp."""
+    with _listening(endured=1):
+        yield
 
 
 def put_terminal_back() -> None:
@@ -58,31 +68,51 @@ def put_terminal_back() -> None:
 
 
 @contextmanager
-def undone_by_signals(undo: Callable[[], None]) -> Iterator[None]:
-    """Call `undo` before a signal ends the process; its exit code is then 128 + the signal's number.
+def undone(undo: Callable[[], None]) -> Iterator[None]:
+    """Let `put_terminal_back` call `undo` inside."""
+    _undoing.append(undo)
+    try:
+        yield
+    finally:
+        _undoing.remove(undo)
 
-    A thread receives signals too, since Python runs no handler during a call of llama.cpp.
-    """
+
+@contextmanager
+def undone_by_signals(undo: Callable[[], None]) -> Iterator[None]:
+    """Call `undo` before a signal ends the process; its exit code is then 128 + the signal's number."""
     if sys.platform == "win32":
         yield
         return
     deadly = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     numbers = [number for number in deadly if signal.getsignal(number) is signal.SIG_DFL]
+    with undone(undo), _listening():
+        try:
+            for number in numbers:
+                signal.signal(number, _end)
+            yield
+        finally:
+            for number in numbers:
+                signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def _listening(endured: float = inf) -> Iterator[None]:
+    """Let a thread receive signals too, since Python runs no handler during a call of llama.cpp.
+
+    `endured`: presses of Ctrl-C that do not end the process.
+    """
+    if sys.platform == "win32":
+        yield
+        return
     heard, write = os.pipe()
     os.set_blocking(write, False)
-    listener = Thread(target=_listen, args=(heard,), daemon=True)
-    _undoing.append(undo)
+    listener = Thread(target=_listen, args=(heard, endured), daemon=True)
     listener.start()
     before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     try:
-        for number in numbers:
-            signal.signal(number, _end)
         yield
     finally:
         signal.set_wakeup_fd(before)
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-        _undoing.remove(undo)
         os.close(write)
         listener.join()
         os.close(heard)
@@ -98,10 +128,12 @@ def wakeup_fd_kept() -> Iterator[None]:
         signal.set_wakeup_fd(before)
 
 
-def _listen(heard: int) -> None:
+def _listen(heard: int, endured: float) -> None:
     """Read signal numbers as they arrive, until the other end is closed."""
+    pressed = 0
     while numbers := os.read(heard, 1):
-        if signal.getsignal(numbers[0]) is _end:
+        pressed += numbers[0] == signal.SIGINT
+        if pressed > endured or signal.getsignal(numbers[0]) is _end:
             _end(numbers[0], None)
 
 

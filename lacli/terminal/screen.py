@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
 from textwrap import fill
+from time import perf_counter
 from typing import TextIO
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.text import Text
 from lacli.errors import LacliError, OutputError, reason_of
 from lacli.settings import Switch
 from lacli.terminal.interrupts import ctrl_c_ends_at_once, put_terminal_back, undone_by_signals
+from lacli.terminal.waiting import Say, waiting_line
 from lacli.text.files import is_terminal
 from lacli.text.format import printable
 from lacli.text.stream import Piece
@@ -130,6 +132,30 @@ class Screen:
             task = bar.add_task(words, total=total)
             yield lambda: bar.advance(task)
 
+    @contextmanager
+    def waiting(self, *, shown: bool = True) -> Iterator[Say]:
+        """Show a line on stderr about what is done inside once that takes long, if it is a terminal, unless quiet."""
+        if not (shown and self._errors.is_interactive and is_terminal(sys.stderr)) or self.quiet:
+            yield lambda *forms: None
+            return
+        with waiting_line(sys.stderr, lambda: self.width) as say:
+            yield say
+
+    @contextmanager
+    def reading(self, tokens: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+        """Show how many of a prompt's `tokens` are read; call what it yields with their number after each part."""
+        begin = perf_counter()
+        with self.waiting(shown=shown and tokens > 0) as say:
+
+            def read(done: int) -> None:
+                count, seconds = f"{done:,}/{tokens:,}", perf_counter() - begin
+                words = f"reading the prompt {count} tokens"
+                rate = [f"{words}, {done / seconds:,.0f} tokens/s"] if done and seconds else []
+                say(*rate, words, f"reading {count}", count, f"{done / max(tokens, 1):.0%}")
+
+            read(0)
+            yield read
+
     def legend(self, accepted: Mapping[Origin, int]) -> None:
         """Print the colours of a marked answer with the tokens of each; nothing if quiet or without colours."""
         if self.quiet or not (self._colored and self.show_accepted and accepted):
@@ -188,11 +214,15 @@ class Screen:
 
 
 @contextmanager
-def loading_model(screen: Screen) -> Iterator[None]:
-    """Let Ctrl-C end the process while a model loads; from then on a failed assertion of llama.cpp is one line."""
-    end_at_abort(screen, "the model's file may be damaged: fetch it again")
-    with ctrl_c_ends_at_once():
-        yield
+def loading_model(screen: Screen, *, verbose: bool = False) -> Iterator[Callable[[float], None]]:
+    """Let Ctrl-C end the process while a model loads; from then on a failed assertion of llama.cpp is one line.
+
+    Yields a function that shows which share of the weights is loaded. `verbose`: llama.cpp's log is shown instead.
+    """
+    with ctrl_c_ends_at_once(), screen.waiting(shown=not verbose) as say:
+        say("loading the model", "loading")
+        end_at_abort(screen, "the model's file may be damaged: fetch it again")
+        yield lambda share: say(f"loading the model {share:.0%}", f"loading {share:.0%}", f"{share:.0%}")
 
 
 def end_at_abort(screen: Screen, hint: str) -> None:

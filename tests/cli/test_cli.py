@@ -277,10 +277,10 @@ def test_a_slow_answer_on_a_busy_machine_says_so_unless_quiet_or_in_the_report(
     command = ("run", tiny, "-p", "hi", "-n", "9", "--mode", "plain")
     monkeypatch.setattr("lacli.session.comparison.MIN_CORE_SHARE", 2)
     monkeypatch.setattr("lacli.session.comparison.MIN_CORE_S", 0)
-    assert call(*command).err == "", "nobody waits for it"
+    assert "busy" not in call(*command).err, "nobody waits for it"
     monkeypatch.setattr("lacli.cli.run.SLOW_S", 0)
     busy = "the machine was busy: ask again when it is calm"
-    assert call(*command).err == f"lacli: {busy}\n" and call(*command, "-q").err == ""
+    assert call(*command).err.endswith(f"lacli: {busy}\n") and call(*command, "-q").err == ""
     assert call(*command, "--stats").err.count(busy) == call(*command, "--stats").err.count(f"verdict   {busy}") == 1
     assert "why       1 thread had a core " in call(*command, "--stats", "full").err
     assert json.loads(call(*command, "--json").out)["verdict"] == busy

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pyte
 import pytest
 
@@ -178,12 +179,18 @@ def until_ctrl_c(rows: str) -> tuple[str, ...]:
     return waiting(rows, "False")
 
 
-def waiting(rows: str, over: str) -> tuple[str, ...]:
-    """The program, which says that it waits at its first batch with such rows, until something is true."""
+def waiting(rows: str, over: str, instead: str = "time.sleep(0.01)") -> tuple[str, ...]:
+    """The program, which says that it waits at its first batch with such rows, until something is true.
+
+    `instead`: what it does again and again meanwhile. Lines about what takes long are shown at once.
+    """
     text = f"""
-import os, time
+import hashlib, os, time
 from lacli.__main__ import main
 from lacli.llamacpp.context import LlamaEngine
+from lacli.terminal import waiting
+
+waiting.SHOWN_AFTER_S = 0
 
 decode = LlamaEngine.decode
 
@@ -192,7 +199,7 @@ def waiting(engine, batch):
         LlamaEngine.decode = decode
         print("WAITING", flush=True)
         while not {over}:
-            time.sleep(0.01)
+            {instead}
     return decode(engine, batch)
 
 LlamaEngine.decode = waiting
@@ -231,6 +238,61 @@ def test_ctrl_c_while_a_message_is_read_in_leaves_the_question_open(start_chat: 
     chat.process.send(CTRL_C)
     assert "stopped before the answer began; /regen gives it" in chat.shown()
     assert shown(answer("-f", str(file), "-p", QUESTION))[:-1] in chat.says("/regen")
+
+
+@pytest.fixture
+def long_question(tmp_path: Path) -> str:
+    """A line whose question is read in several pieces."""
+    file = tmp_path / "long.txt"
+    file.write_text("".join(f"self.x{number} = {number}\n" for number in range(200)))
+    return f"/read {file} {QUESTION}{ENTER}"
+
+
+@pytest.mark.parametrize("columns", [80, 40, 12])
+def test_what_is_read_of_a_prompt_is_seen_until_ctrl_c_and_the_turns_before_it_stay(
+    columns: int, start_chat: Start, long_question: str
+) -> None:
+    program = until_ctrl_c("batch.positions[0] > 400")
+    chat = start_chat("--no-history", columns=columns, program=program, TTY_INTERACTIVE="1")
+    chat.says(QUESTION)
+    chat.send(long_question)
+    seen = chat.sees("WAITING")
+    words = r"\d+/1,\d{3}" if columns < 40 else r"reading the prompt \d+/1,\d{3} tokens"
+    rate = r", [\d,]+ tokens/s" if columns == 80 else ""
+    assert re.search(f"{words}{rate}WAITING$", seen)
+    chat.process.send(CTRL_C)
+    after = " ".join(chat.shown().split())
+    assert "stopped before the answer began" in after and "reading" not in after
+    assert "took the last question back" in " ".join(chat.says("/undo").split())
+    assert answer("-p", QUESTION) in chat.says(f"{CTRL_C}/regen")
+
+
+@pytest.mark.parametrize(("columns", "line"), [(40, "reading the prompt 0/"), (6, "0%"), (1, "")])
+def test_a_run_shows_it_within_any_width_and_leaves_its_answer(columns: int, line: str, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+    program = waiting("not batch.wanted", f"os.path.exists({str(go_on)!r})")
+    env = {"TTY_INTERACTIVE": "1"}
+    terminal = on_terminal("run", *QUICK, "-p", QUESTION, columns=columns, program=program, env=env)
+    seen = ""
+    while line not in seen or "WAITING" not in seen:
+        seen += terminal.read_nonblocking(1000, SECONDS)
+    go_on.touch()
+    seen = (seen + terminal.read()).replace("WAITING\r\n", "")
+    *drawn, last = seen.split("\r\x1b[K")
+    assert all(len(text) < columns for text in drawn[1:]) and bool(drawn) == bool(line)
+    assert shown(answer("-p", QUESTION), told="")[:-1] in last.replace("\r\n", "\n")
+
+
+def test_a_second_ctrl_c_ends_the_chat_where_the_first_one_is_not_heard(start_chat: Start, long_question: str) -> None:
+    native = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
+    chat = start_chat("--no-history", program=waiting("batch.positions[0] > 400", "False", native), TTY_INTERACTIVE="1")
+    chat.send(long_question)
+    chat.sees("WAITING")
+    # Two that come at once may be one signal.
+    while chat.process.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=0.05):
+        chat.process.send(CTRL_C)
+    chat.process.close()
+    assert chat.process.exitstatus == 130
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

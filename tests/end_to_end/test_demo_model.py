@@ -12,7 +12,6 @@ import pytest
 
 from lacli import batch, generate, load
 from lacli.batch import Batch, Ints
-from lacli.cache import PREFILL_ROWS
 from lacli.check.compare import Comparison, Run
 from lacli.check.judge import first_difference
 from lacli.check.replay import Recorder, accepted_rows, replay
@@ -20,7 +19,7 @@ from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import UsageError
 from lacli.hub.names import demo_model
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import PREFILL_ROWS_ON_CPU, LlamaEngine
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
@@ -336,7 +335,7 @@ def test_every_decode_call_is_a_step_or_a_piece_of_the_prompt(
     assert len(prompt) > 129
     with LlamaEngine(model, replace(ON_ONE_THREAD, batch=rows), MODES[name]) as engine:
         steps = list(auto_decoder(engine, MODES[name]).generate(prompt, 12))
-        assert engine.calls == len(steps) + ceil((len(prompt) - 1) / min(rows, PREFILL_ROWS))
+        assert engine.calls == len(steps) + ceil((len(prompt) - 1) / min(rows, PREFILL_ROWS_ON_CPU))
 
 
 class Endless(LlamaEngine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -35,8 +35,8 @@ def text_of(body: str, context: str = "interrupts.hidden_keys()") -> str:
     """A program that says BEGUN, and READY inside of a context, and goes on with `body` there."""
     return f"""
 import hashlib, itertools, os, select, signal, sys, time
-from lacli.terminal import interrupts
-from lacli.terminal.screen import Screen
+from lacli.terminal import interrupts, waiting
+from lacli.terminal.screen import Screen, loading_model
 print("BEGUN", flush=True)
 with {context}:
     print("READY", flush=True)
@@ -45,9 +45,9 @@ print("OVER", flush=True)
 """
 
 
-def program(body: str, **more: str) -> pexpect.spawn:
+def program(body: str, env: Mapping[str, str] | None = None, **more: str) -> pexpect.spawn:
     """The program on a terminal, where it has begun."""
-    terminal = on_terminal("-c", text_of(body, **more), program=(sys.executable,))
+    terminal = on_terminal("-c", text_of(body, **more), program=(sys.executable,), env=env)
     terminal.delaybeforesend = None
     terminal.expect_exact("BEGUN\r\n")
     return terminal
@@ -104,6 +104,27 @@ def test_ctrl_c_puts_the_terminal_back_too(usual: list[Any]) -> None:
     terminal.sendintr()
     _, shown, left = ended(terminal)
     assert "KeyboardInterrupt" in shown and left == usual
+
+
+LOADING = "(setattr(waiting, 'SHOWN_AFTER_S', 0), loading_model(Screen()))[1]"
+
+
+def test_ctrl_c_while_a_model_loads_is_heard_in_the_middle_of_a_call_and_the_line_goes() -> None:
+    terminal = program(NATIVE, context=LOADING, env={"TTY_INTERACTIVE": "1"})
+    terminal.expect_exact("loading the model")
+    terminal.sendintr()
+    code, shown, _ = ended(terminal)
+    assert code == 130 and shown.endswith("\r\x1b[K")
+
+
+def test_the_second_ctrl_c_ends_the_process_where_the_first_one_does_not() -> None:
+    body = INTERRUPTED + "print('HEARD', flush=True)\n" + NATIVE
+    terminal = program(body, context="interrupts.second_ctrl_c_ends()")
+    terminal.expect_exact("WAITING")
+    terminal.sendintr()
+    terminal.expect_exact("HEARD")
+    terminal.sendintr()
+    assert ended(terminal)[0] == 130
 
 
 def test_a_process_that_ends_at_once_can_put_it_back_itself(usual: list[Any]) -> None:

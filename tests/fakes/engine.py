@@ -51,6 +51,7 @@ class FakeEngine:
     ordered: bool = False
     min_outputs: int = 1
     max_rollback: int | None = None
+    prefill_rows: int = 512
     _snapshots: int = 0
     _cells: list[Cell] = field(default_factory=list)
     _logits: list[Floats] = field(default_factory=list)

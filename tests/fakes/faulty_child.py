@@ -112,6 +112,10 @@ class Toy:
     def hang(self) -> None:
         for_ever()
 
+    def wait_for(self, pipe: str) -> None:
+        """Wait until somebody opens a named pipe to write into it."""
+        open(pipe).close()
+
     def decode(self, batch: Batch) -> bool:
         fits: bool = self._engine.decode(batch)
         if batch.wanted:

@@ -34,6 +34,7 @@ class ScriptedEngine:
     batch_rows: int = 2048
     sequences: int = 256
     can_shift: bool = False
+    prefill_rows: int = 512
     _choices: list[int] = field(default_factory=list)
 
     def decode(self, batch: Batch) -> bool:

@@ -6,6 +6,7 @@ import ctypes
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,27 @@ def test_a_context_that_does_not_fit_into_memory_is_refused_and_says_how_much_it
     assert "-c" in refusal.value.hint
     with LlamaEngine(model, SETTINGS, PLAIN) as engine:
         assert engine.decode(input_at(5, 0))
+
+
+def test_a_piece_of_prompt_in_another_thread_is_ended_too(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_callback = lib.llama_set_abort_callback
+    kept: list[object] = []
+    with LlamaEngine(model, SETTINGS, PLAIN) as engine, ThreadPoolExecutor(1) as thread:
+
+        def interrupting(handle: Any, callback: Any, data: Any) -> None:
+            def interrupt_and_ask(data: Any) -> bool:
+                engine.interrupt()
+                return bool(callback(data))
+
+            kept.append(lib.ggml_abort_callback(interrupt_and_ask) if callback else callback)
+            set_callback(handle, kept[-1], data)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(lib, "llama_set_abort_callback", interrupting)
+            ended = thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).exception()
+        assert isinstance(ended, KeyboardInterrupt)
+        engine.clear()
+        assert thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).result(), "it holds for one call only"
 
 
 def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(

@@ -39,6 +39,13 @@ def test_a_text_survives_tokens_and_back(text: str, model: LlamaModel) -> None:
     assert len(model.tokenize(" the and the")) < len(" the and the"), "merges make a text shorter than its bytes"
 
 
+def test_loading_says_which_share_of_the_weights_is_there(path: Path) -> None:
+    shares: list[float] = []
+    with LlamaModel(path, SETTINGS, loading=shares.append) as loaded:
+        assert not loaded.has_experts
+    assert len(shares) > 2 and shares == sorted(shares) and shares[-1] == 1.0
+
+
 def test_the_bytes_of_a_character_may_lie_in_several_tokens(model: LlamaModel) -> None:
     pieces = [model.piece(token) for token in model.tokenize("€")]
     assert pieces == [bytes([byte]) for byte in "€".encode()]

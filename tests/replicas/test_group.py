@@ -699,9 +699,9 @@ def test_nothing_decodes_any_more_when_the_callers_part_has_failed(
     decoder = decoder_of(engines, LOOKAHEAD)
     waiting, wait = Event(), group_module._wait
 
-    def noted(*arguments: Any) -> None:
+    def noted(*arguments: Any, **more: Any) -> None:
         waiting.set()
-        wait(*arguments)
+        wait(*arguments, **more)
 
     monkeypatch.setattr(group_module, "_wait", noted)
     generation = decoder.generate([1, 2, 3], 60)
@@ -749,9 +749,10 @@ def test_an_interrupt_in_any_sequence_call_leaves_text_and_caches_agreeing(
     assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == plain_tokens(prompt, 20)
 
 
-def test_ctrl_c_is_heard_between_the_pieces_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.replicas.replica.PREFILL_ROWS", 8)
+def test_ctrl_c_is_heard_between_the_pieces_of_a_prompt() -> None:
     engines: list[Interrupting] = alike(Interrupting, 2, LOOKAHEAD)
+    for engine in engines:
+        engine.prefill_rows = 8
     decoder = decoder_of(engines, LOOKAHEAD)
     prompt = [*range(VOCABULARY)] * 4
     engines[0].calls_left, engines[0].before = 2, True
@@ -759,6 +760,51 @@ def test_ctrl_c_is_heard_between_the_pieces_of_a_prompt(monkeypatch: pytest.Monk
         next(decoder.generate(prompt, 20))
     assert engines[0].calls == 1
     assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == plain_tokens(prompt, 20)
+
+
+class Leaving(FakeEngine):
+    """Its calls can be left in the middle; one of two `rows` rows never ends otherwise."""
+
+    rows = 0
+
+    def decode(self, batch: Batch) -> bool:
+        if len(batch) != self.rows:
+            return super().decode(batch)
+        self.within.set()
+        assert self.left.wait(20), "nobody interrupts it"
+        raise KeyboardInterrupt
+
+    def interrupt(self) -> None:
+        # A first one may come too early, between two calls.
+        if self.asked:
+            self.left.set()
+        self.asked = True
+
+    asked = False
+    within, left = Event(), Event()
+
+
+def test_ctrl_c_leaves_the_pieces_of_all_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "AGAIN_S", 0.001)
+    engines: list[Leaving] = alike(Leaving, 2, LOOKAHEAD)
+    for engine in engines:
+        engine.prefill_rows, engine.within, engine.left = 8, Event(), Event()
+    decoder = decoder_of(engines, LOOKAHEAD)
+    prompt = [*range(VOCABULARY)] * 4
+    engines[1].rows = 8
+
+    def pressed(batch: Batch) -> bool:
+        assert engines[1].within.wait(20)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engines[0], "decode", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            next(decoder.generate(prompt, 20))
+    assert engines[1].left.is_set() and hold_beginnings(decoder, engines)
+    engines[1].rows = 0
+    assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == plain_tokens(prompt, 20)
+    assert not decoder.group.lost
 
 
 @pytest.mark.parametrize("keep", [None, 2])

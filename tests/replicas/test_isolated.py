@@ -20,7 +20,7 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import Capacity, ModelSettings
-from lacli.replicas.isolated import ChildSettings, RemoteEngine
+from lacli.replicas.isolated import ATTRIBUTES, ChildSettings, RemoteEngine
 from lacli.settings import DecodeSettings
 from lacli.text.template import as_messages, choose_template
 from lacli.verify import verifier
@@ -116,7 +116,7 @@ def test_a_batch_that_has_no_room_changes_nothing(here: Engine, there: Engine, p
 
 
 def test_it_says_of_itself_what_a_context_here_says(here: LlamaEngine, there: RemoteEngine) -> None:
-    for name in ("cells", "batch_rows", "sequences", "vocabulary", "can_shift", "memory", "max_rollback"):
+    for name in ATTRIBUTES:
         assert getattr(there, name) == getattr(here, name), name
     ends = [token for token in range(here.vocabulary) if here.is_end(token)]
     assert ends == [token for token in range(there.vocabulary) if there.is_end(token)]

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
@@ -300,6 +301,19 @@ def test_an_interrupt_at_any_instruction_of_a_step_loses_nothing_and_repeats_not
             if interrupter.left > 0:
                 break
     assert place > 100
+
+
+def test_a_call_of_another_thread_is_left_while_the_child_goes_on(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with child("") as engine, ThreadPoolExecutor(1) as thread:
+        assert engine.decode(from_tokens([1, 2, 3], 0))
+        left = thread.submit(engine._ask, "wait_for", pipe=str(pipe))
+        while not left.done():
+            engine.interrupt()
+        assert isinstance(left.exception(), KeyboardInterrupt)
+        pipe.write_bytes(b"")
+        assert engine.decode(from_tokens([4], 3)), "the late answer is nobody else's"
 
 
 def test_the_child_of_a_killed_program_ends_in_the_middle_of_a_step() -> None:

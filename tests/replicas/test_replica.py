@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.cache import PREFILL_ROWS
 from lacli.replicas.group import shared_s
 from lacli.replicas.replica import DECAY, LATE, PATIENCE, Replica, Speed
 from tests.fakes.engine import FakeEngine, RuleBroken
@@ -85,12 +84,12 @@ def test_a_prompt_that_two_decode_alike_is_worth_half_the_time_and_one_far_away_
 
 
 def test_a_long_prompt_ends_for_all_when_one_has_it_but_for_those_with_one_piece_left() -> None:
-    over, far, near = Event(), Replica(FakeEngine(4096, 512)), Replica(FakeEngine(4096, 512))
-    tokens = [3] * (4 * PREFILL_ROWS)
-    near.prefill(tokens[: 2 * PREFILL_ROWS])
+    over, far, near = Event(), *(Replica(FakeEngine(prefill_rows=8)) for _ in range(2))
+    tokens = [3] * 32
+    near.prefill(tokens[:16])
     over.set()
-    assert far.prefill_until(tokens, over) and far.cache.past == PREFILL_ROWS
-    assert near.prefill_until(tokens, over) and near.cache.past == 4 * PREFILL_ROWS
+    assert far.prefill_until(tokens, over) and far.cache.past == 8
+    assert near.prefill_until(tokens, over) and near.cache.past == 32
 
 
 def test_whoever_has_the_prompt_says_so_and_whoever_fails_too() -> None:
