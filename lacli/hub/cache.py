@@ -51,7 +51,7 @@ UNFINISHED = ("*.incomplete", f"*{LLAMA_CPPS}")
 class LocalModel:
     """A model on this disk.
 
-    `name`: what to type for it, "" for the bundled one. `path`: the file to open. `repository`, `file`: as on the hub,
+    `name`: what to type for it. `path`: the file to open. `repository`, `file`: as on the hub,
     "" outside its cache. `links`: its files in the cache, all parts at all commits. `size`: bytes of all parts at the
     newest commit; `older`: bytes that other commits take beside. `last_used`: last read or written, in seconds since
     1970. `header`: None if it was not or cannot be read. `problem`: why it cannot be run, in a few words, or "".
