@@ -18,7 +18,7 @@ from lacli.cli.environment import (
     variable_of,
     variables,
 )
-from lacli.errors import Interrupted, LacliError, UsageError
+from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
 
 NO_SUCH_VALUE = {
     "bool_parsing": "neither yes nor no",
@@ -98,7 +98,12 @@ def main() -> None:
     """Run the program; what a user can mend ends it with one line on stderr (a traceback under LACLI_DEBUG=1)."""
     try:
         asked = [name for name in sys.argv[1:2] if name in COMMANDS] or COMMANDS
-        sys.exit(program(asked)(sys.argv[1:] or ["--help"], prog_name="lacli", standalone_mode=False))
+        try:
+            sys.exit(program(asked)(sys.argv[1:] or ["--help"], prog_name="lacli", standalone_mode=False))
+        finally:
+            # Python itself would do it too late for an exit code and a line about a full disk.
+            if sys.stdout:
+                sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(Interrupted.exit_code)
     except (LacliError, TYPER_USAGE_ERROR) as error:
@@ -110,13 +115,25 @@ def main() -> None:
         if shown.what:
             Screen().error(shown)
         sys.exit(shown.exit_code)
-    except (ImportError, OSError, RuntimeError):
-        if os.environ.get(DEBUG) == "1" or not (missing := _missing_library()):
+    except (ImportError, OSError, RuntimeError) as error:
+        if os.environ.get(DEBUG) == "1" or not (found := _of_the_system(error) or _missing_library()):
             raise
-        from lacli.terminal.screen import Screen
+        from lacli.terminal.screen import Screen, abandon_stdout
 
-        Screen().error(missing)
-        sys.exit(missing.exit_code)
+        if getattr(error, "filename", None) is None:
+            abandon_stdout()
+        if not isinstance(error, BrokenPipeError):
+            Screen().error(found)
+        sys.exit(found.exit_code)
+
+
+def _of_the_system(error: Exception) -> LacliError | None:
+    """What to say where the system refuses a file, or standard output what is written; None for other errors."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    if error.filename is None:
+        return OutputError(f"cannot write: {reason_of(error)}", "check where stdout goes")
+    return LacliError(f"{error.filename}: {reason_of(error)}", f"{DEBUG}=1 shows where")
 
 
 def _with_servers_variable(error: LacliError) -> LacliError:
