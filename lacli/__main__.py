@@ -10,7 +10,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` first makes enums of it: milliseconds without a handler
 import os
 import sys
-from io import BufferedWriter, FileIO, TextIOWrapper
+from io import TextIOWrapper
 
 INTERRUPTED = 130
 """`lacli.errors.Interrupted` has it too, and is loaded later."""
@@ -38,25 +38,34 @@ def main() -> None:
         raise
 
 
-class _Heedless(FileIO):
-    """A stream that takes whatever is written, also when it cannot go anywhere."""
+class _Heedless(TextIOWrapper):
+    """A text stream over standard error that takes whatever is written, also when it cannot go anywhere."""
 
-    def write(self, data: object, /) -> int:  # `typing` has a better word and is not loaded yet
+    def write(self, text: str, /) -> int:
         try:
-            return super().write(data)  # type: ignore[arg-type]
+            return super().write(text)
         except OSError:
-            return len(data)  # type: ignore[arg-type]
+            _discard_stderr()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError:
+            _discard_stderr()
+
+
+def _discard_stderr() -> None:
+    """Let what is in the buffers and what follows go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
 
 
 def _heed_no_errors_of_stderr() -> None:
-    """Let standard error lose what it cannot write; a console of Windows stays as it is."""
     stream = sys.stderr
-    if not isinstance(stream, TextIOWrapper) or stream.fileno() != STDERR:
-        return
-    # Under PYTHONUNBUFFERED it has no buffer.
-    if type(getattr(stream.buffer, "raw", stream.buffer)) is FileIO:
-        file = BufferedWriter(_Heedless(STDERR, "w", closefd=False))
-        sys.stderr = TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=True)
+    if isinstance(stream, TextIOWrapper) and stream.fileno() == STDERR:
+        sys.stderr = _Heedless(
+            stream.buffer, stream.encoding, stream.errors, line_buffering=True, write_through=stream.write_through
+        )
 
 
 def _is_ctrl_c(end: BaseException) -> bool:
