@@ -57,10 +57,8 @@ def without_effect(context: typer.Context) -> list[str]:
             own = given[name]
             is_no = context.params[name] is False and own.secondary_opts
             flags.setdefault(reason, []).append(own.secondary_opts[0] if is_no else own.opts[0])
-    return [
-        f"{_listed(names, 'and')} {'have' if names[1:] else 'has'} no effect {reason}"
-        for reason, names in flags.items()
-    ]
+    have = {reason: f"{_listed(names, 'and')} {'have' if names[1:] else 'has'}" for reason, names in flags.items()}
+    return [f"{names} no effect {reason}" for reason, names in have.items()]
 
 
 def _listed(names: Sequence[str], word: str) -> str:

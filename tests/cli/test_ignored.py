@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -90,5 +91,5 @@ def test_a_mistyped_variable_is_named_by_every_command(command: list[str]) -> No
 
 
 def test_variables_of_other_commands_cost_no_import_of_all() -> None:
-    done = run("-X", "importtime", "-m", "lacli", "list", "no-such", program=(run.__globals__["sys"].executable,))
+    done = run("-X", "importtime", "-m", "lacli", "list", "no-such", program=(sys.executable,))
     assert "lacli.cli.ignored" in done.err and "lacli.cli.bench" not in done.err
