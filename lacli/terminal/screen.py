@@ -45,6 +45,9 @@ RESET = "\x1b[0m"
 CUT = "..."
 """What stands for the part of a row that a terminal has no room for."""
 
+NO_COLUMNS = 80
+"""Columns of a terminal that says it has none, as Python takes it."""
+
 TWO_COLUMNS = re.compile(r" *\S.*? {2,}(?=\S)")
 
 
@@ -260,10 +263,14 @@ def console(file: TextIO | None, color: Switch) -> Console:
     Without colours it writes no other escape codes either, where rich would still write bold and dim.
     """
     file = StringIO() if file is None else file
+    # Without columns rich prints nothing.
+    width = NO_COLUMNS if os.environ.get("COLUMNS") == "0" else None
     if color == "on":
-        return Console(file=file, force_terminal=True, color_system="standard", no_color=False, emoji=False)
-    plain = Console(file=file, color_system=None, emoji=False)
-    return plain if color == "off" or plain.no_color else Console(file=file, emoji=False)
+        return Console(
+            file=file, width=width, force_terminal=True, color_system="standard", no_color=False, emoji=False
+        )
+    plain = Console(file=file, width=width, color_system=None, emoji=False)
+    return plain if color == "off" or plain.no_color else Console(file=file, width=width, emoji=False)
 
 
 def abandon_stdout() -> None:

@@ -184,6 +184,15 @@ def test_an_error_is_one_line_whatever_a_name_in_it_holds(streams: Streams) -> N
     assert streams.err() == "lacli: no a\N{SYMBOL FOR LINE FEED}b\ufffdc\ufffd\n"
 
 
+def test_a_terminal_that_says_it_has_no_columns_gets_its_words(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    for color in ("on", "off", "auto"):
+        Screen(color=color).error(LacliError("no such file", "check its name"))
+    assert streams.err().count("no such file") == 3
+
+
 @pytest.mark.parametrize(("last", "added"), [("text", "\n"), ("text\n", "")])
 def test_a_line_is_ended_once(streams: Streams, last: str, added: str) -> None:
     screen = Screen(color="on", show_accepted=True)
