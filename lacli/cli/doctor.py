@@ -278,7 +278,7 @@ def check_folders(folders: Mapping[str, Path], own_names: Path) -> Finding:
     from lacli.hub.names import read_list
 
     facts = {name: str(path) for name, path in folders.items()}
-    broken = [error.what for error in read_list(own_names)[1]] if own_names.exists() else []
+    broken = [error.what for error in read_list(own_names)[1]] if os.path.exists(own_names) else []
     if broken:
         others = f" and {len(broken) - 1} more" if broken[1:] else ""
         words = f"the list of own aliases is broken: {broken[0]}{others}"

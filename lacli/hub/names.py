@@ -122,7 +122,8 @@ def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = No
     found, broken = read_list(packaged_list())
     assert not broken, broken
     found.append(Alias(DEMO_NAME, str(demo_model()), words=DEMO_WORDS))
-    if own is not None and own.exists():
+    # A folder of somebody else's is an error to `Path.exists`.
+    if own is not None and os.path.exists(own):
         of_user, broken = read_list(own, own=True)
         found += of_user
     if broken and say is not None:

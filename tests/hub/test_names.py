@@ -63,6 +63,15 @@ def test_every_line_of_the_list_that_comes_with_lacli_is_read() -> None:
     assert (demo.name, read_name("Demo", ALIASES)) == ("demo", demo_model())
 
 
+def test_a_list_in_a_folder_of_somebody_elses_is_none(tmp_path: Path) -> None:
+    class Refused(type(Path())):  # type: ignore[misc]  # the class of this system's paths
+        def stat(self, *_: object, **__: object) -> None:
+            raise PermissionError(13, "Permission denied")
+
+    said: list[str] = []
+    assert read_aliases(Refused(tmp_path, "models.txt"), said.append) == read_aliases() and not said
+
+
 def test_a_file_and_an_alias_of_the_users_own_named_demo_win(tmp_path: Path) -> None:
     mine = own_list(tmp_path, "demo a/b")
     assert read_name("demo", read_aliases(mine)) == HubModel("a/b")
