@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterable
@@ -31,6 +32,9 @@ NO_SUCH_VALUE = {
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of Typer's complaints has no public name in every version."""
+
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EPIPE)
+"""Why the system takes no more of what is written."""
 
 COMMANDS = {
     "run": "run",
@@ -120,7 +124,7 @@ def main() -> None:
             raise
         from lacli.terminal.screen import Screen, abandon_stdout
 
-        if getattr(error, "filename", None) is None:
+        if isinstance(found, OutputError):
             abandon_stdout()
         if not isinstance(error, BrokenPipeError):
             Screen().error(found)
@@ -131,9 +135,10 @@ def _of_the_system(error: Exception) -> LacliError | None:
     """What to say where the system refuses a file, or standard output what is written; None for other errors."""
     if not isinstance(error, OSError) or error.errno is None:
         return None
-    if error.filename is None:
+    if error.filename is None and error.errno in FULL:
         return OutputError(f"cannot write: {reason_of(error)}", "check where stdout goes")
-    return LacliError(f"{error.filename}: {reason_of(error)}", f"{DEBUG}=1 shows where")
+    place = "" if error.filename is None else f"{error.filename}: "
+    return LacliError(f"{place}{reason_of(error)}", f"{DEBUG}=1 shows where")
 
 
 def _with_servers_variable(error: LacliError) -> LacliError:

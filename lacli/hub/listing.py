@@ -77,16 +77,16 @@ class Inventory:
         return alias.size, alias.size + alias.cache
 
     def containing(self, words: Sequence[str]) -> Inventory:
-        """What has all `words` in its name, its repository or its description, in upper or lower case."""
+        """What has all `words` in its name, its repository or its description, and what such an alias means."""
 
         def has(*texts: str) -> bool:
             return all(word.casefold() in " ".join(texts).casefold() for word in words)
 
-        models = [each for each in self.models if has(each.name, each.repository, each.file or each.path.name)]
         aliases = {name: each for name, each in self.aliases.items() if has(each.name, each.target, each.words)}
-        return replace(
-            self, models=models, unfinished=[e for e in self.unfinished if has(e.repository)], aliases=aliases
-        )
+        meant = [model for alias in aliases.values() for model in self.here(alias)]
+        models = [each for each in self.models if each in meant or has(each.name, each.file or each.path.name)]
+        unfinished = [each for each in self.unfinished if has(each.repository)]
+        return replace(self, models=models, unfinished=unfinished, aliases=aliases)
 
 
 def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inventory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from tests.program import (
     PROGRAM,
     ROOT,
     Done,
+    call,
     run,
     start,
 )
@@ -114,6 +116,16 @@ def test_a_home_that_cannot_be_written_is_one_line() -> None:
     done = run("--install-completion", "bash", env={"HOME": "/dev/null/home"})
     assert (done.code, done.out) == (1, "") and done.err.startswith("lacli: /dev/null")
     assert done.err.count("\n") == 1 and "Not a directory" in done.err
+
+
+def test_what_the_system_refuses_is_one_line_and_a_traceback_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("lacli.cli.main.program", refuse)
+    assert call("list") == Done(1, "", "lacli: Too many open files (LACLI_DEBUG=1 shows where)\n")
+    with pytest.raises(OSError, match="Too many"):
+        call("list", env={"LACLI_DEBUG": "1"})
 
 
 def test_any_other_error_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,5 +135,7 @@ def test_words_leave_only_what_has_all_of_them_in_its_name_repository_or_descrip
     shown = inventory_text(whole.containing(["QWEN2.5", "code"]), 80, NOW)
     assert f"{LONG}:Q8_0" in shown and "qwen2.5-coder-32b" in shown
     assert all(name not in shown for name in ("qwen2.5-7b", "demo", "unfinished"))
+    by_words = whole.containing(["words words"])
+    assert [each.name for each in by_words.models] == [f"{LONG}:Q8_0"] and by_words.here(by_words.aliases["coder"])
     assert "unfinished" in inventory_text(whole.containing(["me/a"]), 80, NOW)
     assert inventory_text(whole.containing(["no such word"]), 80, NOW) == ""
