@@ -83,6 +83,9 @@ def test_ctrl_c_that_python_calls_another_error_ends_with_130_too(monkeypatch: p
 
 FULL = Path("/dev/full")
 
+NAMED_SHELL = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+"""Lets Typer take the shell that is named, where it would look for the one that runs."""
+
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ FULL = Path("/dev/full")
 )
 def test_what_cannot_be_written_is_one_line_on_stderr_and_exit_code_1(arguments: str, unbuffered: str) -> None:
     with FULL.open("wb") as full:
-        done = run(*arguments.split(), stdout=full, env={"PYTHONUNBUFFERED": unbuffered})
+        done = run(*arguments.split(), stdout=full, env={"PYTHONUNBUFFERED": unbuffered, **NAMED_SHELL})
     assert (done.code, done.err) == (1, "lacli: cannot write: No space left on device (check where stdout goes)\n")
 
 
@@ -113,7 +116,7 @@ def test_a_reader_of_the_help_that_goes_away_leaves_no_words() -> None:
 
 
 def test_a_home_that_cannot_be_written_is_one_line() -> None:
-    done = run("--install-completion", "bash", env={"HOME": "/dev/null/home"})
+    done = run("--install-completion", "bash", env={"HOME": "/dev/null/home", **NAMED_SHELL})
     assert (done.code, done.out) == (1, "") and done.err.startswith("lacli: /dev/null")
     assert done.err.count("\n") == 1 and "Not a directory" in done.err
 
