@@ -33,9 +33,6 @@ NO_SUCH_VALUE = {
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of Typer's complaints has no public name in every version."""
 
-FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EPIPE)
-"""Why the system takes no more of what is written."""
-
 COMMANDS = {
     "run": "run",
     "chat": "chat",
@@ -129,6 +126,10 @@ def main() -> None:
         if not isinstance(error, BrokenPipeError):
             Screen().error(found)
         sys.exit(found.exit_code)
+
+
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EPIPE)
+"""Why the system takes no more of what is written."""
 
 
 def _of_the_system(error: Exception) -> LacliError | None:
