@@ -1,5 +1,7 @@
 """Where the program begins, as `lacli` and as `python -m lacli`: Ctrl-C ends it with 130 from its first moment on.
 
+What is lost on standard error, on a full disk or with nobody reading, changes neither the answer nor the exit code.
+
 What the program does is `cli/main.py`.
 """
 
@@ -8,9 +10,13 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` first makes enums of it: milliseconds without a handler
 import os
 import sys
+from io import TextIOWrapper
 
 INTERRUPTED = 130
 """`lacli.errors.Interrupted` has it too, and is loaded later."""
+
+STDERR = 2
+"""The file descriptor of standard error."""
 
 
 def main() -> None:
@@ -19,6 +25,7 @@ def main() -> None:
     ours = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
     if ours:
         _signal.signal(_signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    _heed_no_errors_of_stderr()
     from lacli.cli.main import main as run
 
     try:
@@ -29,6 +36,36 @@ def main() -> None:
         if _is_ctrl_c(end):
             _end_interrupted()
         raise
+
+
+class _Heedless(TextIOWrapper):
+    """A text stream over standard error that takes whatever is written, also when it cannot go anywhere."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            _discard_stderr()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError:
+            _discard_stderr()
+
+
+def _discard_stderr() -> None:
+    """Let what is in the buffers and what follows go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
+
+
+def _heed_no_errors_of_stderr() -> None:
+    stream = sys.stderr
+    if isinstance(stream, TextIOWrapper) and stream.fileno() == STDERR:
+        sys.stderr = _Heedless(
+            stream.buffer, stream.encoding, stream.errors, line_buffering=True, write_through=stream.write_through
+        )
 
 
 def _is_ctrl_c(end: BaseException) -> bool:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from docs.generate import PAGES
+from lacli.hub.names import FIGURES, read_aliases
+from lacli.hub.sizes import expected_size
 
 ROOT = Path(__file__).parent.parent
 
@@ -17,13 +19,22 @@ def test_help_in_the_docs_is_what_the_program_prints(page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == PAGES[page](), "run: python docs/generate.py"
 
 
-def test_every_model_has_a_unique_alias_a_repository_a_quant_and_words() -> None:
+def test_every_model_has_a_unique_alias_a_repository_a_quant_figures_and_words() -> None:
     lines = [line for line in (ROOT / "models.txt").read_text().splitlines() if line and not line.startswith("#")]
-    models = [line.split(maxsplit=3) for line in lines]
+    models = [line.split(maxsplit=4) for line in lines]
     assert len({alias for alias, *_ in models}) == len(models) >= 20
-    for _, repository, quant, words in models:
-        assert re.fullmatch(r"[\w.-]+/[\w.-]+", repository)
+    for _, repository, quant, figures, words in models:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+", repository) and FIGURES.fullmatch(figures)
         assert quant and words
+
+
+def test_the_page_of_models_says_the_memory_that_the_list_says() -> None:
+    aliases = read_aliases()
+    named = re.findall(r"`([\w.-]+)(?::(\w+))?` \((\d+\.\d)\)", (ROOT / "docs" / "models.md").read_text())
+    assert len(named) > 15
+    for name, quant, memory in named:
+        size = expected_size(aliases[name], quant or aliases[name].quant)
+        assert f"{(size + aliases[name].cache) / 1e9:.1f}" == memory, name
 
 
 def test_the_readme_begins_with_exactly_two_commands() -> None:

@@ -18,7 +18,7 @@ import typer
 
 from lacli import __version__
 from lacli.cli import options
-from lacli.cli.environment import known_variables, setting
+from lacli.cli.environment import known_variables, setting, unknown_variables
 from lacli.cli.folders import own_aliases, own_folders
 from lacli.cli.placement_options import endpoints
 from lacli.errors import LacliError, in_one_line
@@ -38,7 +38,7 @@ from lacli.llamacpp.devices import logical_cores, physical_cores
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import OURS, THEIRS, DecodeSettings, ModeName, spellings
 from lacli.text.files import free_disk, nearest_folder
-from lacli.text.format import counted, offered, printable, size_in_words, suggest
+from lacli.text.format import counted, printable, size_in_words
 
 if TYPE_CHECKING:
     from lacli.session.generation import Answer
@@ -58,9 +58,6 @@ GPU_BACKENDS = {"CUDA", "ROCM", "HIP", "VULKAN", "METAL", "MTL", "SYCL"}
 
 LEAST_FREE = 2 * GIB
 """Bytes on the disk of the model cache below which no model of use fits: a small one's file."""
-
-NEAR = 0.75
-"""Likeness above which a variable is offered in the place of an unknown one; 1 is the same."""
 
 LEAST_COLUMNS, MOST_COLUMNS = 40, 100
 """Columns that the report takes at least and at most."""
@@ -281,7 +278,7 @@ def check_folders(folders: Mapping[str, Path], own_names: Path) -> Finding:
     from lacli.hub.names import read_list
 
     facts = {name: str(path) for name, path in folders.items()}
-    broken = [error.what for error in read_list(own_names)[1]] if own_names.exists() else []
+    broken = [error.what for error in read_list(own_names)[1]] if os.path.exists(own_names) else []
     if broken:
         others = f" and {len(broken) - 1} more" if broken[1:] else ""
         words = f"the list of own aliases is broken: {broken[0]}{others}"
@@ -305,7 +302,7 @@ def check_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> Fin
     """
     given = {name: environ[name] for name in sorted(environ) if name.startswith((OURS, THEIRS)) and environ[name]}
     read = [name for name in given if name in known]
-    unknown = [name for name in given if name.startswith(OURS) and name not in known]
+    unknown = unknown_variables(environ, known)
     theirs = [name for name in given if name.startswith(THEIRS) and name not in known]
     parts = [f"unknown: {', '.join(unknown)}"] if unknown else []
     for name in read:
@@ -314,12 +311,9 @@ def check_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> Fin
         parts.append(f"{name}={given[name]}{sets}" if name == winner else f"{name} is not used, {winner} wins")
     if theirs:
         parts.append(f"{', '.join(theirs)}: llama.cpp's, not read by lacli")
-    # Their common beginning would make any two alike.
-    ours = [each.removeprefix(OURS) for each in known if each.startswith(OURS)]
-    meant = {name: suggest(name.removeprefix(OURS), ours, most=1, least=NEAR) for name in unknown}
-    todo = [f"{name}: {offered([OURS + each for each in near]) or 'no option has it'}" for name, near in meant.items()]
+    todo = [f"{name}: {meant or 'no option has it'}" for name, meant in unknown.items()]
     words = "; ".join(parts) or f"no {OURS} or {THEIRS} variable is set"
-    return Finding("better" if unknown else "fine", words, {"set": read, "unknown": unknown}, todo)
+    return Finding("better" if unknown else "fine", words, {"set": read, "unknown": [*unknown]}, todo)
 
 
 def check_answers(threads: int) -> Finding:

@@ -15,9 +15,13 @@ from typer.core import TyperCommand
 
 from lacli.errors import UsageError
 from lacli.settings import OURS, THEIRS, spellings
+from lacli.text.format import offered, suggest
 
 DEBUG = "LACLI_DEBUG"
 """Shows tracebacks; `main.py` reads it, and it belongs to no option."""
+
+NEAR = 0.75
+"""Likeness above which a variable is offered in the place of an unknown one; 1 is the same."""
 
 LLAMA_CPP = {
     "--batch-size": "BATCH",
@@ -84,7 +88,7 @@ BARE = {
 
 
 class Command(TyperCommand):
-    """A command whose usage errors name the variables that set the options they speak of."""
+    """A command that tells what is ignored, and whose usage errors name the variables that set their options."""
 
     def make_parser(self, ctx: Any) -> Any:
         """Typer's parser, which takes the options of BARE without a value too, as Click's flag_value did."""
@@ -102,7 +106,10 @@ class Command(TyperCommand):
         return parser
 
     def invoke(self, ctx: Any) -> Any:
+        from lacli.cli.ignored import tell
+
         try:
+            tell(ctx)
             return super().invoke(ctx)
         except UsageError as error:
             raise with_variables(error, ctx) from error
@@ -180,6 +187,17 @@ def known_variables(commands: Mapping[str, Any]) -> dict[str, str]:
     """Map each variable that an option of these commands reads to the option's first name, LACLI_DEBUG to ''."""
     parameters = [parameter for command in commands.values() for parameter in command.params]
     return {DEBUG: ""} | {name: parameter.opts[0] for parameter in parameters for name in _names(parameter)}
+
+
+def unknown_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """Map each variable that looks like lacli's and is not among the `known` ones to a question for what was meant."""
+    # Their common beginning would make any two alike.
+    ours = [each.removeprefix(OURS) for each in known if each.startswith(OURS)]
+    unknown = [name for name in sorted(environ) if name.startswith(OURS) and environ[name] and name not in known]
+    return {
+        name: offered([OURS + each for each in suggest(name.removeprefix(OURS), ours, most=1, least=NEAR)])
+        for name in unknown
+    }
 
 
 def _names(parameter: Parameter) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -19,7 +20,7 @@ from lacli.cli.environment import (
     variable_of,
     variables,
 )
-from lacli.errors import Interrupted, LacliError, UsageError
+from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
 from lacli.text.format import did_you_mean, offered, suggest
 
 NO_SUCH_VALUE = {
@@ -117,7 +118,12 @@ def main() -> None:
     try:
         arguments = habits.translated(sys.argv[1:])
         asked = [name for name in arguments[:1] if name in COMMANDS] or COMMANDS
-        sys.exit(program(asked)(arguments, prog_name="lacli", standalone_mode=False))
+        try:
+            sys.exit(program(asked)(arguments, prog_name="lacli", standalone_mode=False))
+        finally:
+            # Python itself would do it too late for an exit code and a line about a full disk.
+            if sys.stdout:
+                sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(Interrupted.exit_code)
     except (LacliError, TYPER_USAGE_ERROR) as error:
@@ -129,13 +135,30 @@ def main() -> None:
         if shown.what:
             Screen().error(shown)
         sys.exit(shown.exit_code)
-    except (ImportError, OSError, RuntimeError):
-        if os.environ.get(DEBUG) == "1" or not (missing := _missing_library()):
+    except (ImportError, OSError, RuntimeError) as error:
+        if os.environ.get(DEBUG) == "1" or not (found := _of_the_system(error) or _missing_library()):
             raise
-        from lacli.terminal.screen import Screen
+        from lacli.terminal.screen import Screen, abandon_stdout
 
-        Screen().error(missing)
-        sys.exit(missing.exit_code)
+        if isinstance(found, OutputError):
+            abandon_stdout()
+        if not isinstance(error, BrokenPipeError):
+            Screen().error(found)
+        sys.exit(found.exit_code)
+
+
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EPIPE)
+"""Why the system takes no more of what is written."""
+
+
+def _of_the_system(error: Exception) -> LacliError | None:
+    """What to say where the system refuses a file, or standard output what is written; None for other errors."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    if error.filename is None and error.errno in FULL:
+        return OutputError(f"cannot write: {reason_of(error)}", "check where stdout goes")
+    place = "" if error.filename is None else f"{error.filename}: "
+    return LacliError(f"{place}{reason_of(error)}", f"{DEBUG}=1 shows where")
 
 
 def _with_servers_variable(error: LacliError) -> LacliError:

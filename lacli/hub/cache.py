@@ -51,7 +51,7 @@ UNFINISHED = ("*.incomplete", f"*{LLAMA_CPPS}")
 class LocalModel:
     """A model on this disk.
 
-    `name`: what to type for it, "" for the bundled one. `path`: the file to open. `repository`, `file`: as on the hub,
+    `name`: what to type for it. `path`: the file to open. `repository`, `file`: as on the hub,
     "" outside its cache. `links`: its files in the cache, all parts at all commits. `size`: bytes of all parts at the
     newest commit; `older`: bytes that other commits take beside. `last_used`: last read or written, in seconds since
     1970. `header`: None if it was not or cannot be read. `problem`: why it cannot be run, in a few words, or "".
@@ -98,7 +98,7 @@ def lock_of(folder: Path, blob: str) -> Path:
 
 def cached_models(cache: Path, repository: str = "", *, headers: bool = True) -> list[LocalModel]:
     """The models in a cache folder, or those of one repository there. `headers`: read what their files say."""
-    folders = sorted(cache.glob(_folder_name(repository) if repository else EVERY))
+    folders = _found(cache, _folder_name(repository) if repository else EVERY)
     return [model for folder in folders for model in _models_in(folder, headers=headers)]
 
 
@@ -113,7 +113,7 @@ def unfinished_downloads(repository: str = "") -> list[UnfinishedDownload]:
     """The unfinished downloads in the cache, or those of one repository."""
     folders = _folder_name(repository) if repository else EVERY
     found = []
-    for path in (path for pattern in UNFINISHED for path in sorted(cache_folder().glob(f"{folders}/blobs/{pattern}"))):
+    for path in (path for pattern in UNFINISHED for path in _found(cache_folder(), f"{folders}/blobs/{pattern}")):
         with suppress(OSError):
             status = path.stat()
             found.append(UnfinishedDownload(_repository_of(path.parents[1]), path, status.st_size, status.st_mtime))
@@ -137,7 +137,7 @@ def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
     """
     folder = repository_folder(model.repository)
     newest = newest_snapshot(folder)
-    older = [path for path in folder.glob("snapshots/*") if anything and path != newest and path.is_dir()]
+    older = [path for path in _found(folder, "snapshots/*") if anything and path != newest and path.is_dir()]
     older.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for snapshot in (*([newest] if newest else []), *older):
         there = _complete_files(snapshot)
@@ -169,7 +169,7 @@ def _wanted(model: HubModel, there: Sequence[str], known: Sequence[str], *, anyt
 def cached_quants(repository: str) -> str:
     """The quants of a repository that are complete in the cache at any commit, in words; "" for none."""
     found: list[str] = []
-    for snapshot in sorted(repository_folder(repository).glob("snapshots/*")):
+    for snapshot in _found(repository_folder(repository), "snapshots/*"):
         there = _complete_files(snapshot)
         found += [file for file in models(there) if set(all_parts(file)) <= set(there)]
     return listed(found, repository)
@@ -210,6 +210,14 @@ def _write(path: Path, text: str) -> None:
         part.unlink(missing_ok=True)
 
 
+def _found(folder: Path, pattern: str) -> list[Path]:
+    """What matches a pattern below a folder, sorted; nothing in a folder that only somebody else may read."""
+    try:
+        return sorted(folder.glob(pattern))
+    except PermissionError:
+        return []
+
+
 def _folder_name(repository: str) -> str:
     return PREFIX + repository.replace("/", "--")
 
@@ -225,7 +233,7 @@ def newest_snapshot(folder: Path) -> Path | None:
     except (OSError, UnicodeDecodeError):
         return None
     # A name from a file may hold `..`, so it is looked for among those that are there.
-    return next((path for path in folder.glob("snapshots/*") if path.name == commit and path.is_dir()), None)
+    return next((path for path in _found(folder, "snapshots/*") if path.name == commit and path.is_dir()), None)
 
 
 def _complete_files(snapshot: Path) -> list[str]:
@@ -238,7 +246,7 @@ def _models_in(folder: Path, *, headers: bool) -> Iterator[LocalModel]:
     """The models of one repository's folder, those of its newest commit first."""
     repository, newest = _repository_of(folder), newest_snapshot(folder)
     links: defaultdict[str, list[Path]] = defaultdict(list)
-    for snapshot in sorted(folder.glob("snapshots/*"), key=lambda path: path != newest):
+    for snapshot in sorted(_found(folder, "snapshots/*"), key=lambda path: path != newest):
         for path in sorted(snapshot.rglob("*.gguf")):
             if not path.is_dir():
                 links[path.relative_to(snapshot).as_posix()].append(path)

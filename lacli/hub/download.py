@@ -86,7 +86,7 @@ def find_model(
     found = read_name(name, read_aliases(aliases, say))
     if isinstance(found, HubModel):
         return check_file(fetch_model(found, offline=offline, quiet=quiet, name=name, say=say))
-    if say is not None and found != path:
+    if say is not None and found not in (path, demo_model()):
         say(f"{name} is {found}")
     return check_file(found)
 

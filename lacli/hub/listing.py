@@ -1,10 +1,14 @@
-"""What `lacli list` shows: the models on this disk and what the aliases mean, as two tables or as JSON."""
+"""What `lacli list` shows: the models on this disk and what the aliases mean, as two tables or as JSON.
+
+A model's memory is that of its weights and of its cache at the default context; what is not on this disk has the
+figures of the list of aliases.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,9 +27,9 @@ from lacli.hub.names import (
     Alias,
     HubModel,
     alias_model,
-    demo_model,
     read_aliases,
 )
+from lacli.hub.sizes import running_memory
 from lacli.terminal.screen import wrapped
 from lacli.text.format import (
     age_in_words,
@@ -36,8 +40,11 @@ from lacli.text.format import (
 )
 
 INDENT = "    "
-HEADER = ("MODEL", "SIZE", "TYPE", "CONTEXT", "LAST USED")
-ALIAS_HEADER = ("ALIAS", "", "WHAT IT IS", "MODEL")
+HEADER = ("MODEL", "SIZE", "MEMORY", "TYPE", "CONTEXT", "LAST USED")
+ALIAS_HEADER = ("ALIAS", "", "SIZE", "MEMORY", "WHAT IT IS", "MODEL")
+SIZES = (2, 3)
+"""The columns of sizes among those of the aliases."""
+
 NARROW = 70
 """Columns of a terminal below which the words of an alias have too little room beside its name."""
 
@@ -52,19 +59,38 @@ class Inventory:
     cache: Path
     own: Path
 
-    def is_here(self, alias: Alias) -> bool:
-        """True if what the alias means is on this disk, in any quant if it names none."""
+    def here(self, alias: Alias) -> list[LocalModel]:
+        """The models on this disk that the alias means, in any quant if it names none."""
         try:
             wanted = alias_model(alias)
         except ModelLoadError:
-            return False
+            return []
         if isinstance(wanted, HubModel):
-            return bool(matching(self.models, wanted))
-        return any(model.path == wanted for model in self.models)
+            return matching(self.models, wanted)
+        return [model for model in self.models if model.path == wanted]
+
+    def sizes(self, alias: Alias) -> tuple[int, int]:
+        """Bytes of the file and to run it: of the only model here that it means, or by the list; 0: unknown."""
+        here = self.here(alias)
+        if len(here) == 1 and (header := here[0].header):
+            return here[0].size, running_memory(header)
+        return alias.size, alias.size + alias.cache
+
+    def containing(self, words: Sequence[str]) -> Inventory:
+        """What has all `words` in its name, its repository or its description, and what such an alias means."""
+
+        def has(*texts: str) -> bool:
+            return all(word.casefold() in " ".join(texts).casefold() for word in words)
+
+        aliases = {name: each for name, each in self.aliases.items() if has(each.name, each.target, each.words)}
+        meant = [model for alias in aliases.values() for model in self.here(alias)]
+        models = [each for each in self.models if each in meant or has(each.name, each.file or each.path.name)]
+        unfinished = [each for each in self.unfinished if has(each.repository)]
+        return replace(self, models=models, unfinished=unfinished, aliases=aliases)
 
 
 def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inventory:
-    """All models on this disk: those of the hub by name, the files that aliases name, and the bundled one.
+    """All models on this disk: those of the hub by name and the files that aliases name, the bundled one among them.
 
     `own`: the user's list of aliases, which need not exist; `say` is told of its broken lines.
     """
@@ -75,27 +101,34 @@ def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inven
             path = alias_model(alias)
             if isinstance(path, Path) and path.is_file():
                 models.append(local_file(alias.name, path))
-    return Inventory([*models, local_file("", demo_model())], unfinished_downloads(), aliases, cache, own)
+    return Inventory(models, unfinished_downloads(), aliases, cache, own)
 
 
 def inventory_json(found: Inventory) -> dict[str, Any]:
-    """One object: `models` on this disk, `unfinished` downloads, `aliases`. `size`: bytes; `last_used`: UTC."""
+    """One object: `models` on this disk, `unfinished` downloads, `aliases`.
+
+    `size`, `memory`: bytes, null if unknown. `last_used`: UTC.
+    """
     return {
         "cache": str(found.cache),
         "models": [_model_json(model) for model in found.models],
         "unfinished": [
             {**asdict(each), "path": str(each.path), "last_used": _utc(each.last_used)} for each in found.unfinished
         ],
-        "aliases": [
-            {
-                "name": alias.name,
-                "model": alias.target,
-                "words": alias.words,
-                "own": alias.own,
-                "on_disk": found.is_here(alias),
-            }
-            for alias in found.aliases.values()
-        ],
+        "aliases": [_alias_json(alias, found) for alias in found.aliases.values()],
+    }
+
+
+def _alias_json(alias: Alias, found: Inventory) -> dict[str, Any]:
+    size, memory = found.sizes(alias)
+    return {
+        "name": alias.name,
+        "model": alias.target,
+        "words": alias.words,
+        "own": alias.own,
+        "on_disk": bool(found.here(alias)),
+        "size": size or None,
+        "memory": memory or None,
     }
 
 
@@ -107,6 +140,7 @@ def _model_json(model: LocalModel) -> dict[str, Any]:
         "repository": model.repository or None,
         "file": model.file or None,
         "size": model.size,
+        "memory": running_memory(header) if header else None,
         "older_commits": model.older,
         "type": header.file_type if header else None,
         "architecture": header.architecture if header else None,
@@ -126,25 +160,32 @@ def inventory_text(found: Inventory, width: int, now: float) -> str:
 
     `width`: columns of the terminal; 0: one line for each model and alias. `now`: seconds since 1970.
     """
-    return "\n\n".join([_alias_table(found, width), _legend(found, width), _model_table(found, width, now)])
+    parts = [_alias_table(found, width), _legend(found, width)] if found.aliases else []
+    if found.models or found.unfinished:
+        parts.append(_model_table(found, width, now))
+    return "\n\n".join(parts)
 
 
 def _alias_table(found: Inventory, width: int) -> str:
     """One row an alias, without the model if the terminal has no room for it."""
     rows = []
     for alias in found.aliases.values():
-        signs = ("*" if found.is_here(alias) else "") + ("+" if alias.own else "")
-        rows.append((alias.name, signs, alias.words or alias.target, alias.target))
-    lines = columns(ALIAS_HEADER, rows)
+        signs = ("*" if found.here(alias) else "") + ("+" if alias.own else "")
+        size, memory = (size_in_words(each) if each else "-" for each in found.sizes(alias))
+        rows.append((alias.name, signs, size, memory, alias.words or alias.target, alias.target))
+    lines = columns(ALIAS_HEADER, rows, right=SIZES)
     if width and max(map(len, lines)) > width:
         if width < NARROW:
-            return "\n".join(_block(f"{name} {signs}".strip(), width, words) for name, signs, words, _ in rows)
-        lines = columns(ALIAS_HEADER[:3], [row[:3] for row in rows], width=width)
+            return "\n".join(
+                _block(f"{name} {signs}".strip(), width, words, _sizes(size, memory))
+                for name, signs, size, memory, words, _ in rows
+            )
+        lines = columns(ALIAS_HEADER[:-1], [row[:-1] for row in rows], right=SIZES, width=width)
     return "\n".join(lines)
 
 
 def _legend(found: Inventory, width: int) -> str:
-    lines = ["* on this disk"]
+    lines = ["MEMORY: weights and cache at the default context (-c)", "* on this disk"]
     if any(alias.own for alias in found.aliases.values()):
         lines.append(f"+ of your own, from {found.own}")
     else:
@@ -161,8 +202,8 @@ def _model_table(found: Inventory, width: int, now: float) -> str:
     notes = [_note(model) for model in found.models] + [""] * len(found.unfinished)
     for each in found.unfinished:
         age = age_in_words(now - each.last_used)
-        rows.append((f"{each.repository}, unfinished download", size_in_words(each.size), "", "", age))
-    header, *lines = columns(HEADER, rows, right=(1, 3))
+        rows.append((f"{each.repository}, unfinished download", size_in_words(each.size), "", "", "", age))
+    header, *lines = columns(HEADER, rows, right=(1, 2, 4))
     if width and max(map(len, (header, *lines))) > width:
         return "\n".join(_model_block(row, note, width) for row, note in zip(rows, notes, strict=True))
     shown = [header]
@@ -174,8 +215,9 @@ def _model_table(found: Inventory, width: int, now: float) -> str:
 def _model_row(model: LocalModel, now: float) -> tuple[str, ...]:
     header = model.header
     return (
-        model.name or f"{model.path.name} (bundled)",
+        model.name,
         size_in_words(model.size),
+        size_in_words(running_memory(header)) if header else "-",
         header.file_type if header else "-",
         tokens_in_words(header.context if header else 0),
         age_in_words(now - model.last_used) if model.last_used else "-",
@@ -183,8 +225,13 @@ def _model_row(model: LocalModel, now: float) -> tuple[str, ...]:
 
 
 def _model_block(row: Sequence[str], note: str, width: int) -> str:
-    name, size, kind, context, age = (cell.strip("-") for cell in row)
-    return _block(name, width, ", ".join(filter(None, [size, kind, context and f"context {context}", age])), note)
+    name, size, memory, kind, context, age = (cell.strip("-") for cell in row)
+    facts = [_sizes(size, memory), kind, context and f"context {context}", age]
+    return _block(name, width, ", ".join(filter(None, facts)), note)
+
+
+def _sizes(size: str, memory: str) -> str:
+    return ", ".join(filter(None, [size.strip("-"), memory.strip("-") and f"{memory} to run"]))
 
 
 def _note(model: LocalModel) -> str:

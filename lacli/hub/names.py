@@ -6,11 +6,12 @@ In this order: a path that exists or can be nothing else; an alias, or `alias:qu
 
 A list of aliases has one model a line, in columns separated by spaces; lines that begin with # are comments:
 
-    alias  repository  quant  words
+    alias  repository  quant  figures  words
 
 `repository` is `owner/repo`, `hf:owner/repo/folder/file.gguf` or a path (in quotes if it has spaces; a relative one
-starts at the list's folder), `quant` such as Q4_K_M or - for none, `words` a description. Only the first two are
-required. The user's own list replaces entries of the same name; a broken line there is passed over.
+starts at the list's folder), `quant` such as Q4_K_M or - for none, `figures` such as 4.9+1.1GB for the file and its
+cache, `words` a description. Only the first two are required. The user's own list replaces entries of the same name,
+`demo` too; a broken line there is passed over.
 
 A quant is found as llama.cpp's -hf finds it: `quant.` or `quant-` in a file's path, in any case; without one it is
 Q4_K_M, then Q8_0, then the first file. Where llama.cpp takes the first of several files that match, lacli asks.
@@ -32,8 +33,9 @@ from lacli.text.files import MAX_RECORD, read_file
 from lacli.text.format import offered, suggest
 
 DEMO = "stdlib-7m.q8_0.gguf"
+DEMO_NAME, DEMO_WORDS = "demo", "comes with lacli, knows only Python"
 LIST = "models.txt"
-LINE_IS = "a line is: alias repository [quant] [words]"
+LINE_IS = "a line is: alias repository [quant] [figures] [words]"
 MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
 PREFIX = "hf:"
 MAX_OFFERED = 4
@@ -46,6 +48,7 @@ FILE = re.compile(rf"(?P<repository>{PART}/{PART})/(?P<file>[^:]+\.gguf)")
 LINE = re.compile(r'(?P<name>[^\s"]+)\s+(?P<repository>"[^"]+"|[^\s"]+)(?:\s+(?P<rest>.*))?')
 NAME = re.compile(r"[\w+][\w.+-]*(?<!\.gguf)")
 QUANT = re.compile(r"-|(?:UD-)?(?:(?:I?Q|TQ|FP|MXFP|NVFP)\d\w*|F16|F32|F64|BF16)", re.IGNORECASE)
+FIGURES = re.compile(r"(\d+(?:\.\d+)?)\+(\d+(?:\.\d+)?)GB")
 ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/+(?P<name>[^?#]+)\??(?P<query>[^#]*)", re.I)
 PAGE = re.compile(r"(?<=/)(?P<repository>[^/]+)/(?:blob|resolve|raw|tree)/(?P<revision>[^/]+)(?=/|$)")
 """The part of a page's address between the owner and the file."""
@@ -66,7 +69,8 @@ class SeveralModels(ModelLoadError):
 class Alias:
     """A short name and the `repository` that it stands for: `owner/repo`, `hf:owner/repo/file.gguf` or a path.
 
-    `quant`: "" for none. `own`: from the user's list.
+    `quant`: "" for none. `own`: from the user's list. `size`: bytes of the file, 0 if the list does not say. `cache`:
+    bytes of its cache at the default context.
     """
 
     name: str
@@ -74,6 +78,8 @@ class Alias:
     quant: str = ""
     words: str = ""
     own: bool = False
+    size: int = 0
+    cache: int = 0
 
     @property
     def target(self) -> str:
@@ -109,13 +115,15 @@ def packaged_list() -> Path:
 
 
 def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = None) -> dict[str, Alias]:
-    """All aliases by their names in lower case; `own` is the user's list, which need not exist.
+    """All aliases by their names in lower case, `demo` among them; `own` is the user's list, which need not exist.
 
     `say` is told in one sentence which lines of it were passed over.
     """
     found, broken = read_list(packaged_list())
     assert not broken, broken
-    if own is not None and own.exists():
+    found.append(Alias(DEMO_NAME, str(demo_model()), words=DEMO_WORDS))
+    # A folder of somebody else's is an error to `Path.exists`.
+    if own is not None and os.path.exists(own):
         of_user, broken = read_list(own, own=True)
         found += of_user
     if broken and say is not None:
@@ -156,7 +164,10 @@ def _read_line(line: str, folder: Path, *, own: bool) -> Alias:
         raise ValueError(f"{match['name']} is no name: letters, digits and . _ + -, no . or - first, no .gguf last")
     words = (match["rest"] or "").split()
     quant = words.pop(0).strip("-") if words and QUANT.fullmatch(words[0]) else ""
-    return Alias(match["name"], _read_target(match["repository"].strip('"'), folder), quant, " ".join(words), own)
+    figures = FIGURES.fullmatch(words.pop(0)) if words and FIGURES.fullmatch(words[0]) else None
+    size, cache = (round(float(each) * 1e9) for each in figures.groups()) if figures else (0, 0)
+    target = _read_target(match["repository"].strip('"'), folder)
+    return Alias(match["name"], target, quant, " ".join(words), own, size, cache)
 
 
 def _read_target(text: str, folder: Path) -> str:

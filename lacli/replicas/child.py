@@ -22,7 +22,7 @@ import numpy as np
 
 from lacli.batch import Batch, Ints
 from lacli.errors import LacliError
-from lacli.replicas.isolated import ATTRIBUTES, LENGTH, ChildSettings, Request, send
+from lacli.replicas.isolated import ATTRIBUTES, LENGTH, ChildSettings, Reply, Request, send
 
 if TYPE_CHECKING:
     from lacli.llamacpp.context import Context
@@ -106,11 +106,11 @@ def serve(file: BufferedRWPair, opens: Open) -> None:
     try:
         answers = Answers(opens(pickle.load(file).arguments["settings"]))
     except LacliError as error:
-        send(file, error)
+        send(file, Reply(error))
         return
-    send(file, answers.opened())
+    send(file, Reply(answers.opened()))
     while True:
-        send(file, answers.to(pickle.load(file)))
+        send(file, Reply(answers.to(pickle.load(file))))
 
 
 def run(opens: Open = open_context) -> NoReturn:

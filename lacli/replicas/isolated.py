@@ -70,6 +70,12 @@ class Request(NamedTuple):
     arguments: dict[str, Any]
 
 
+class Reply(NamedTuple):
+    """The other end's answer to a request, in an envelope that noise on the connection cannot have."""
+
+    result: Any
+
+
 class Wire:
     """One end of a connection: a thread sends requests and reads their answers, as pickles, one at a time.
 
@@ -89,7 +95,10 @@ class Wire:
         self._waiting.append(change)
 
     def post(self, name: str, arguments: dict[str, Any]) -> Future[Any]:
-        """Send a request and return its future answer, whose `result` raises EOFError if the other end is gone."""
+        """Send a request and return its future answer.
+
+        Its `result` raises EOFError if the other end is gone or sends what is no answer.
+        """
         answer: Future[Any] = Future()
         self._waiting.append((name, arguments, answer))
         self._wake.put(True)
@@ -116,8 +125,9 @@ class Wire:
                         try:
                             send(file, Request(changes, name, arguments))
                             changes = []
-                            answer.set_result(pickle.load(file))
-                        except (OSError, EOFError, pickle.UnpicklingError) as error:
+                            reply: Reply = pickle.load(file)
+                            answer.set_result(reply.result)
+                        except Exception as error:  # bytes that are no reply raise nearly anything
                             answer.set_exception(EOFError(str(error)))
 
 
@@ -160,7 +170,7 @@ class Child(Closing):
         """Return how it ended after its connection broke; kill it if it still runs."""
         code = self._waited(MOMENT_S)
         self.close()
-        return "it closed its connection" if code is None else _ending(code, self._said)
+        return "it sends no more answers" if code is None else _ending(code, self._said)
 
     def kill(self) -> None:
         """Kill the process and wait for its end."""

@@ -99,7 +99,6 @@ class Session(Closing):
             self.prompts = self._prompts(template, template_variables or {})
             decode_settings = self._restricted(decode_settings)
             self.notes += source_notes(decode_settings, texts=self._past_texts is not None)
-            self.notes += idle_notes(sampling)
             self.sampling = self._completed(sampling)
             self.sampler = self._new_sampler(self.sampling)
             stack.callback(self._close_sampler)
@@ -351,14 +350,6 @@ class Session(Closing):
             raise
         finally:
             self.decoder = self.decoder_in(self.copies.contexts or self.engine, settings)
-
-
-def idle_notes(sampling: SamplingSettings) -> list[str]:
-    """Say which samplers were asked for and do nothing."""
-    if not sampling.idle:
-        return []
-    verb = "have" if len(sampling.idle) > 1 else "has"
-    return [f"{' and '.join(sampling.idle)} {verb} no effect at temperature 0; --temp sets it"]
 
 
 def context_notes(asked: int, cells: int, model: LlamaModel) -> list[str]:

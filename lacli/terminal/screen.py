@@ -13,6 +13,7 @@ from textwrap import fill
 from time import perf_counter
 from typing import TextIO
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -42,6 +43,12 @@ REASONING_CODE = "2"
 """The terminal's code for reasoning before an answer: dim."""
 
 RESET = "\x1b[0m"
+
+CUT = "..."
+"""What stands for the part of a row that a terminal has no room for."""
+
+NO_COLUMNS = 80
+"""Columns of a terminal that says it has none, as Python takes it."""
 
 TWO_COLUMNS = re.compile(r" *\S.*? {2,}(?=\S)")
 
@@ -168,16 +175,20 @@ class Screen:
 
     @property
     def shared(self) -> bool:
-        """Whether stdout and stderr are both terminals, which are taken to be the same one."""
-        return is_terminal(sys.stdout) and is_terminal(sys.stderr)
+        """Whether stdout and stderr end in one place: the same pipe or file, or terminals, taken to be the same one."""
+        if is_terminal(sys.stdout) or is_terminal(sys.stderr):
+            return is_terminal(sys.stdout) and is_terminal(sys.stderr)
+        try:
+            return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+        except (AttributeError, OSError, ValueError):  # one is closed, or is no file
+            return False
 
     def row(self, text: str) -> None:
         """Print a row of a table on stderr, quiet or not; a terminal shows the part that fits."""
-        if self._errors.is_terminal:
-            shown = printable(text)
-            self._errors.print(shown, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
-        else:
-            self.report(text)
+        if self._errors.is_terminal and cell_len(shown := printable(text)) > self.width:
+            # The ellipsis of a single character is not in ASCII.
+            text = f"{set_cell_size(shown, max(self.width - len(CUT), 0))}{CUT}"
+        self.report(text)
 
     def report(self, text: str, style: str | None = None) -> None:
         """Print lines on stderr, quiet or not."""
@@ -282,10 +293,14 @@ def console(file: TextIO | None, color: Switch) -> Console:
     Without colours it writes no other escape codes either, where rich would still write bold and dim.
     """
     file = StringIO() if file is None else file
+    # Without columns rich prints nothing.
+    width = NO_COLUMNS if os.environ.get("COLUMNS") == "0" else None
     if color == "on":
-        return Console(file=file, force_terminal=True, color_system="standard", no_color=False, emoji=False)
-    plain = Console(file=file, color_system=None, emoji=False)
-    return plain if color == "off" or plain.no_color else Console(file=file, emoji=False)
+        return Console(
+            file=file, width=width, force_terminal=True, color_system="standard", no_color=False, emoji=False
+        )
+    plain = Console(file=file, width=width, color_system=None, emoji=False)
+    return plain if color == "off" or plain.no_color else Console(file=file, width=width, emoji=False)
 
 
 def abandon_stdout() -> None:

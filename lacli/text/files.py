@@ -94,8 +94,8 @@ def for_owner(name: str, flags: int) -> int:
 
 
 def nearest_folder(path: Path) -> Path:
-    """The folder, or the first one above it that exists; a file if one lies in its place."""
-    return next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
+    """The folder, or the first one above it that is seen to exist; a file if one lies in its place."""
+    return next((folder for folder in (path, *path.parents) if os.path.exists(folder)), Path("/"))
 
 
 def free_disk(path: Path) -> int:

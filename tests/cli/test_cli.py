@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -305,6 +306,8 @@ def test_on_one_terminal_the_steps_are_explained_behind_the_answer(flags: list[s
         assert json.loads(out.splitlines()[-1])["text"] == reference["text"]
     else:
         assert out.startswith(printed(reference["text"]) + "   step  rows")
+        with start(*command, stderr=subprocess.STDOUT) as process:
+            assert process.communicate()[0].decode().startswith(printed(reference["text"]) + "   step  rows")
 
 
 def test_sources_are_named_with_commas_and_an_unknown_one_is_refused(tiny: str) -> None:

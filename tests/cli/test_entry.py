@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 import tomllib
@@ -15,7 +16,9 @@ from tests.program import (
     PROGRAM,
     ROOT,
     Done,
+    call,
     run,
+    start,
 )
 
 INTERRUPTING = """
@@ -76,6 +79,56 @@ def test_ctrl_c_that_python_calls_another_error_ends_with_130_too(monkeypatch: p
     with pytest.raises((RuntimeError, KeyboardInterrupt)):
         __main__.main()
     assert ends == [130]
+
+
+FULL = Path("/dev/full")
+
+NAMED_SHELL = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+"""Lets Typer take the shell that is named, where it would look for the one that runs."""
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize(
+    ("arguments", "unbuffered"), [("--help", ""), ("--version", "1"), ("--show-completion bash", ""), ("mask -h", "1")]
+)
+def test_what_cannot_be_written_is_one_line_on_stderr_and_exit_code_1(arguments: str, unbuffered: str) -> None:
+    with FULL.open("wb") as full:
+        done = run(*arguments.split(), stdout=full, env={"PYTHONUNBUFFERED": unbuffered, **NAMED_SHELL})
+    assert (done.code, done.err) == (1, "lacli: cannot write: No space left on device (check where stdout goes)\n")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_stderr_that_takes_nothing_changes_neither_the_answer_nor_the_exit_code(unbuffered: str) -> None:
+    for arguments in (["run", "-p", "hi", "-n", "3", "--stats"], ["show", "nosuch"]):
+        heard = run(*arguments, env={"PYTHONUNBUFFERED": unbuffered})
+        assert heard.err
+        with FULL.open("wb") as full, start(*arguments, env={"PYTHONUNBUFFERED": unbuffered}, stderr=full) as process:
+            out, _ = process.communicate()
+        assert (process.returncode, out.decode()) == (heard.code, heard.out)
+
+
+def test_a_reader_of_the_help_that_goes_away_leaves_no_words() -> None:
+    with start("run", "-h") as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 1)
+
+
+def test_a_home_that_cannot_be_written_is_one_line() -> None:
+    done = run("--install-completion", "bash", env={"HOME": "/dev/null/home", **NAMED_SHELL})
+    assert (done.code, done.out) == (1, "") and done.err.startswith("lacli: /dev/null")
+    assert done.err.count("\n") == 1 and "Not a directory" in done.err
+
+
+def test_what_the_system_refuses_is_one_line_and_a_traceback_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("lacli.cli.main.program", refuse)
+    assert call("list") == Done(1, "", "lacli: Too many open files (LACLI_DEBUG=1 shows where)\n")
+    with pytest.raises(OSError, match="Too many"):
+        call("list", env={"LACLI_DEBUG": "1"})
 
 
 def test_any_other_error_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def test_json_is_what_is_on_the_disk(home: Home) -> None:
     problems = {each["file"]: each["problem"] for each in found["models"]}
     assert problems["a-Q8_0.gguf"] is None and problems["a-Q4_0.gguf"].startswith("damaged:")
     assert [each["path"] for each in found["unfinished"]] == [str(broken_off)]
-    assert [each["path"] for each in found["models"] if each["name"] is None] == [str(demo_model())]
+    assert [each["path"] for each in found["models"] if each["name"] == "demo"] == [str(demo_model())]
 
 
 def test_a_pipe_gets_plain_lines_with_damaged_files_and_the_users_own_names(home: Home) -> None:
@@ -40,7 +40,13 @@ def test_a_pipe_gets_plain_lines_with_damaged_files_and_the_users_own_names(home
     assert done.code == 0 and "\x1b" not in done.out
     assert "me/a:Q8_0" in done.out and "damaged: a-Q4_0.gguf" in done.out
     (line,) = (line for line in done.out.split("\n") if line.startswith("mine"))
-    assert line.split() == ["mine", "*+", "my", "own", "me/a:Q8_0"]
+    assert line.split()[:2] == ["mine", "*+"] and line.split()[-3:] == ["my", "own", "me/a:Q8_0"]
+
+
+def test_words_that_nothing_has_are_said_and_no_error(home: Home) -> None:
+    done = home.call("list", "no-such-model")
+    assert (done.code, done.out) == (0, "") and "nothing here has no-such-model" in done.err
+    assert json.loads(home.call("list", "no-such-model", "--json").out)["models"] == []
 
 
 def test_a_terminal_of_60_columns_shows_whole_names(home: Home) -> None:

@@ -6,9 +6,11 @@ Started by the tests as `python -m tests.fakes.faulty_child SOCKET`. No test liv
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from threading import Event
 from typing import Any, cast
 
@@ -65,6 +67,25 @@ def warn_and_be_killed() -> None:
     kill_myself()
 
 
+NOISES = {
+    "sends words": b"llama.cpp says a lot\n",
+    "sends a name that does not exist": b"cno_such_module\nname\n.",
+    "sends a pickle that is no reply": b"N.",
+    "sends a length that no memory has": b"\x80\x05\x8e" + b"\xff" * 7 + b"\x7f",
+    "sends half a character": b"\x80\x05\x8c\x01\xff.",
+}
+"""What no context answers, by the name of the replica that sends it."""
+
+
+def send_noise(noise: bytes) -> None:
+    os.write(int(sys.argv[1]), noise)
+
+
+def die_in_a_message() -> None:
+    send_noise(pickle.dumps(["an answer"] * 9, protocol=5)[:-9])
+    stop_without_a_word()
+
+
 def press_ctrl_c() -> None:
     os.kill(os.getppid(), signal.SIGINT)
 
@@ -93,6 +114,8 @@ STEPPING: dict[str, Callable[[], None]] = {
     "refuses": be_refused,
     "is noisy": make_noise,
     "warns": warn_and_be_killed,
+    "dies in a message": die_in_a_message,
+    **{name: partial(send_noise, noise) for name, noise in NOISES.items()},
 }
 
 

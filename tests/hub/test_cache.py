@@ -187,3 +187,12 @@ def test_a_look_at_a_file_is_no_use_of_it(cache: Path, model: Path, monkeypatch:
     assert stat_after().st_ctime_ns == before.st_ctime_ns, "a look that leaves no trace changes nothing"
     assert stat_after(5e9, 9e8).st_atime == 1e9
     assert stat_after(5e9, 5e9).st_mtime == 5e9, "one that is written meanwhile keeps its new times"
+
+
+def test_a_cache_that_only_somebody_else_may_read_is_an_empty_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "glob", refuse)
+    assert cached_models(cache) == [] == unfinished_downloads()
+    assert find_cached(HubModel("me/a"), anything=True) is None

@@ -86,9 +86,11 @@ def test_any_part_of_a_split_file_means_its_first_and_a_missing_part_is_named(tm
 
 def test_the_users_own_list_is_read_and_what_a_name_became_is_said(tmp_path: Path) -> None:
     own, said = tmp_path / "models.txt", list[str]()
-    own.write_text(f"demo {demo_model()}\nmine {NAME} Q8_0\n", "utf-8")
-    assert find_model("Demo", aliases=own, say=said.append) == demo_model()
-    assert said == [f"Demo is {demo_model()}"]
+    file = tmp_path / "a.gguf"
+    file.symlink_to(demo_model())
+    own.write_text(f"demo {file}\nmine {NAME} Q8_0\n", "utf-8")
+    assert find_model("Demo", aliases=own, say=said.append) == file
+    assert said == [f"Demo is {file}"]
     with pytest.raises(ModelLoadError, match="no such model: nobodys"):
         find_model("nobodys", aliases=own)
 
@@ -452,3 +454,8 @@ def test_what_only_the_library_can_fetch_is_left_to_it_whole(
     with pytest.raises(ModelLoadError, match="too large"):
         newest()
     assert here.contents() == []
+
+
+def test_the_bundled_model_has_a_name_and_no_note() -> None:
+    said: list[str] = []
+    assert find_model("demo", offline=True, say=said.append) == find_model(None) and not said

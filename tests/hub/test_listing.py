@@ -14,6 +14,7 @@ from lacli.hub.listing import (
     take_inventory,
 )
 from lacli.hub.names import Alias, demo_model, read_aliases
+from lacli.hub.sizes import running_memory
 from lacli.llamacpp.gguf import read_header
 from tests.fakes import hub_cache
 
@@ -27,7 +28,7 @@ def inventory(*extra: LocalModel, own: bool = False) -> Inventory:
     header = read_header(demo_model())
     models = [
         LocalModel(f"{LONG}:Q8_0", Path("/hub/a"), LONG, "a-Q8_0.gguf", (), 4_700_000_000, NOW - 3 * DAY, header),
-        LocalModel("", demo_model(), size=7_948_640, last_used=NOW, header=header),
+        LocalModel("demo", demo_model(), size=7_948_640, last_used=NOW, header=header),
         *extra,
     ]
     aliases = dict(read_aliases()) | {"coder": Alias("coder", LONG, "Q8_0", "words " * 12, own)}
@@ -40,8 +41,8 @@ def text(*extra: LocalModel, width: int = 80, own: bool = False) -> str:
 
 
 def line_of(name: str, shown: str) -> str:
-    (line,) = (line for line in shown.split("\n") if line.split()[:1] == [name])
-    return line
+    """Its line among the aliases; the models below them may have the same name."""
+    return next(line for line in shown.split("\n") if line.split()[:1] == [name])
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -49,10 +50,10 @@ def test_all_that_is_known_is_shown_at_every_width_and_no_line_is_wider(width: i
     problem = LocalModel("me/b:Q4_0", Path("/hub/b"), problem="damaged: cut off", older=10**9)
     shown = text(problem, width=width)
     wide = [line.strip() for line in shown.split("\n") if len(line) > width > 0]
-    names = ("(bundled)", "unfinished download")
-    assert all(" " not in line or line.endswith(names) for line in wide), "only a name is wider than the terminal"
+    name = "unfinished download"
+    assert all(" " not in line or line.endswith(name) for line in wide), "only a name is wider than the terminal"
     words = " ".join(shown.split())
-    for part in ("4.7 GB", "3 days ago", "me/a, unfinished download", "1.2 MB", *names, "models.txt"):
+    for part in ("4.7 GB", "3 days ago", "me/a, unfinished download", "1.2 MB", "demo", "models.txt", "42.5 GB"):
         assert part in words
     assert "damaged: cut off; 1.0 GB more are of other commits" in words
     for alias in read_aliases().values():
@@ -65,12 +66,13 @@ def test_the_whole_list_fits_two_screens_of_80_columns() -> None:
     shown = text()
     assert len(shown.split("\n")) < 50
     for alias in read_aliases().values():
-        assert alias.words.startswith(line_of(alias.name, shown).split(None, 1)[1])
+        assert alias.words in line_of(alias.name, shown), "in one line"
 
 
 def test_in_a_pipe_every_model_and_alias_is_one_line() -> None:
     shown = text(width=0)
-    assert line_of(f"{LONG}:Q8_0", shown).split()[1:] == ["4.7", "GB", "Q8_0", "2048", "3", "days", "ago"]
+    model = ["4.7", "GB", "16.2", "MB", "Q8_0", "2048", "3", "days", "ago"]
+    assert line_of(f"{LONG}:Q8_0", shown).split()[1:] == model
     for alias in read_aliases().values():
         line = line_of(alias.name, shown)
         assert alias.words in line and line.endswith(alias.target)
@@ -78,7 +80,7 @@ def test_in_a_pipe_every_model_and_alias_is_one_line() -> None:
 
 def test_signs_tell_which_aliases_are_on_disk_and_whose_they_are() -> None:
     shown = text(own=True)
-    assert line_of("coder", shown).split()[1] == "*+" and line_of("phi-4", shown).split()[1] == "chat"
+    assert line_of("coder", shown).split()[1] == "*+" and line_of("phi-4", shown).split()[1] == "9.1"
     assert "+ of your own" in shown and "+ of your own" not in text()
 
 
@@ -98,11 +100,16 @@ def test_names_from_files_cannot_control_the_terminal_or_style_the_table() -> No
 def test_json_has_bytes_names_and_times_in_utc() -> None:
     found = inventory_json(inventory(own=True))
     first, bundled = found["models"]
+    memory = running_memory(read_header(demo_model()))
+    assert first["memory"] == bundled["memory"] == memory
     assert (first["name"], first["size"], first["type"]) == (f"{LONG}:Q8_0", 4_700_000_000, "Q8_0")
     assert first["last_used"] == "2033-05-15T03:33:20+00:00"
-    assert (bundled["name"], bundled["repository"], bundled["problem"]) == (None, None, None)
-    (alias,) = (each for each in found["aliases"] if each["on_disk"])
+    assert (bundled["name"], bundled["repository"], bundled["problem"]) == ("demo", None, None)
+    demo, alias = (each for each in found["aliases"] if each["on_disk"])
     assert (alias["name"], alias["model"], alias["own"]) == ("coder", f"{LONG}:Q8_0", True)
+    assert (alias["size"], demo["size"], demo["memory"]) == (first["size"], bundled["size"], memory)
+    (absent,) = (each for each in found["aliases"] if each["name"] == "llama-3.1-8b")
+    assert (absent["size"], absent["memory"]) == (4_900_000_000, 6_000_000_000)
     unfinished = {"repository": "me/a", "path": "/hub/b.incomplete", "size": 1_200_000}
     assert found["unfinished"] == [{**unfinished, "last_used": "2033-05-18T03:31:40+00:00"}]
 
@@ -116,8 +123,19 @@ def test_aliases_find_their_models_and_the_bundled_one_is_always_there(
     found = take_inventory(own)
     assert [(each.name, each.path) for each in found.models] == [
         ("me/a:Q8_0", link),
+        ("demo", demo_model()),
         ("mine", model),
-        ("", demo_model()),
     ]
-    here = {name for name, alias in found.aliases.items() if found.is_here(alias)}
-    assert here == {"yes", "any", "mine"}
+    here = {name for name, alias in found.aliases.items() if found.here(alias)}
+    assert here == {"yes", "any", "mine", "demo"}
+
+
+def test_words_leave_only_what_has_all_of_them_in_its_name_repository_or_description() -> None:
+    whole = inventory()
+    shown = inventory_text(whole.containing(["QWEN2.5", "code"]), 80, NOW)
+    assert f"{LONG}:Q8_0" in shown and "qwen2.5-coder-32b" in shown
+    assert all(name not in shown for name in ("qwen2.5-7b", "demo", "unfinished"))
+    by_words = whole.containing(["words words"])
+    assert [each.name for each in by_words.models] == [f"{LONG}:Q8_0"] and by_words.here(by_words.aliases["coder"])
+    assert "unfinished" in inventory_text(whole.containing(["me/a"]), 80, NOW)
+    assert inventory_text(whole.containing(["no such word"]), 80, NOW) == ""

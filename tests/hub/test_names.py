@@ -12,6 +12,7 @@ from lacli.hub.names import (
     Alias,
     HubModel,
     choose,
+    demo_model,
     has_quant,
     models,
     packaged_list,
@@ -53,8 +54,29 @@ def refused(text: str) -> ModelLoadError:
 
 def test_every_line_of_the_list_that_comes_with_lacli_is_read() -> None:
     lines = [line for line in (ROOT / "models.txt").read_text("utf-8").splitlines() if line and line[0] != "#"]
-    found = [(alias.name, alias.repository, alias.quant, alias.words) for alias in read_aliases().values()]
-    assert found == [tuple(line.split(maxsplit=3)) for line in lines]
+    *found, demo = read_aliases().values()
+    read = [
+        (each.name, each.repository, each.quant, f"{each.size / 1e9:g}+{each.cache / 1e9:g}GB", each.words)
+        for each in found
+    ]
+    assert read == [tuple(line.replace(".0+", "+").replace("0GB", "GB").split(maxsplit=4)) for line in lines]
+    assert (demo.name, read_name("Demo", ALIASES)) == ("demo", demo_model())
+
+
+def test_a_list_in_a_folder_of_somebody_elses_is_none(tmp_path: Path) -> None:
+    class Refused(type(Path())):  # type: ignore[misc]  # the class of this system's paths
+        def stat(self, *_: object, **__: object) -> None:
+            raise PermissionError(13, "Permission denied")
+
+    said: list[str] = []
+    assert read_aliases(Refused(tmp_path, "models.txt"), said.append) == read_aliases() and not said
+
+
+def test_a_file_and_an_alias_of_the_users_own_named_demo_win(tmp_path: Path) -> None:
+    mine = own_list(tmp_path, "demo a/b")
+    assert read_name("demo", read_aliases(mine)) == HubModel("a/b")
+    (tmp_path / "demo").touch()
+    assert read_name("demo", read_aliases(mine)) == Path("demo")
 
 
 def test_the_list_of_an_installed_package_is_among_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +85,7 @@ def test_the_list_of_an_installed_package_is_among_its_data(tmp_path: Path, monk
     monkeypatch.setattr(names, "files", lambda name: tmp_path / name)
     assert packaged_list() == tmp_path / "models.txt"
     assert packaged_list() != own_list(tmp_path / "lacli" / "data", "a  b/c") == packaged_list()
-    assert list(read_aliases()) == ["a"]
+    assert list(read_aliases()) == ["a", "demo"]
 
 
 @pytest.mark.parametrize(
@@ -73,6 +95,9 @@ def test_the_list_of_an_installed_package_is_among_its_data(tmp_path: Path, monk
         ("Me a/b Q8_0", Alias("Me", "a/b", "Q8_0")),
         ("me a/b UD-Q4_K_XL my words", Alias("me", "a/b", "UD-Q4_K_XL", "my words")),
         ("me a/b - words", Alias("me", "a/b", "", "words")),
+        ("me a/b 4.9+1.1GB words", Alias("me", "a/b", "", "words", size=4_900_000_000, cache=1_100_000_000)),
+        ("me a/b Q8_0 12+3GB", Alias("me", "a/b", "Q8_0", size=12_000_000_000, cache=3_000_000_000)),
+        ("me a/b 4.9GB", Alias("me", "a/b", words="4.9GB")),
         ("me a/b F1 racing", Alias("me", "a/b", words="F1 racing")),
         ("me a/b bf16 words", Alias("me", "a/b", "bf16", "words")),
         ("me a/b 7 billion", Alias("me", "a/b", words="7 billion")),

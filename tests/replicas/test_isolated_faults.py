@@ -29,7 +29,7 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.replicas.isolated import Child, ChildSettings, RemoteEngine
 from lacli.settings import DecodeSettings
 from tests.fakes.engine import FakeEngine
-from tests.fakes.faulty_child import COMMAND
+from tests.fakes.faulty_child import COMMAND, NOISES
 from tests.program import SECONDS, environment
 
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=3)
@@ -95,6 +95,7 @@ ENDED = "the process of replica {name} ended: {end}"
         ("aborts", (), ENDED.format(name="aborts", end="Remote RPC server crashed")),
         ("stops", (), ENDED.format(name="stops", end="exit code 7")),
         ("is mistaken", (), ENDED.format(name="is mistaken", end="RuntimeError: a mistake of ours")),
+        ("dies in a message", (), ENDED.format(name="dies in a message", end="exit code 7")),
         ("stops", (FAR,), f"exit code 7 (see what the RPC server at {FAR} says)"),
         ("aborts", (FAR,), f"the RPC server at {FAR} went away (start it again there, and ask again)"),
         ("aborts", (FAR, "b:1"), f"an RPC server of {FAR}, b:1 went away (see which of them has ended"),
@@ -107,6 +108,15 @@ def test_a_child_that_dies_is_a_lost_replica_with_its_last_words_and_what_to_do(
         with pytest.raises(ReplicaLost) as lost:
             answer(engine)
         assert sentence in str(lost.value)
+        assert is_gone(engine.process_id)
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_a_child_that_sends_what_is_no_answer_is_a_lost_replica(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.replicas.isolated.MOMENT_S", AN_INSTANT)
+    with child(name) as engine:
+        with pytest.raises(ReplicaLost, match="it sends no more answers"):
+            answer(engine)
         assert is_gone(engine.process_id)
 
 

@@ -6,6 +6,8 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,9 +95,19 @@ def test_there_is_no_legend_where_nothing_was_marked(streams: Streams, screen: d
 
 def test_a_row_of_a_table_is_cut_on_a_terminal_and_whole_in_a_file(streams: Streams) -> None:
     Screen(color="on").row("[red] one two three four five")
-    assert streams.err() == "[red] one two three…\n"
+    assert streams.err() == "[red] one two thr...\n"
     Screen(color="off").row("[red] one two three four five")
     assert streams.err().splitlines()[1] == "[red] one two three four five"
+
+
+def test_streams_that_end_in_one_file_are_shared_and_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "one").open("w") as one, (tmp_path / "one").open("a") as same, (tmp_path / "two").open("w") as two:
+        monkeypatch.setattr(sys, "stdout", one)
+        for stderr, shared in ((same, True), (two, False), (None, False), (StringIO(), False)):
+            monkeypatch.setattr(sys, "stderr", stderr)
+            assert Screen().shared is shared
 
 
 def test_text_is_out_before_the_next_token_comes(streams: Streams) -> None:
@@ -170,6 +182,15 @@ def test_nothing_that_is_said_on_stderr_has_codes_of_a_model_or_a_hub(
 def test_an_error_is_one_line_whatever_a_name_in_it_holds(streams: Streams) -> None:
     Screen(color="off").error(LacliError("no a\nb\u202ec\udc80"))
     assert streams.err() == "lacli: no a\N{SYMBOL FOR LINE FEED}b\ufffdc\ufffd\n"
+
+
+def test_a_terminal_that_says_it_has_no_columns_gets_its_words(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    for color in ("on", "off", "auto"):
+        Screen(color=color).error(LacliError("no such file", "check its name"))
+    assert streams.err().count("no such file") == 3
 
 
 @pytest.mark.parametrize(("last", "added"), [("text", "\n"), ("text\n", "")])

@@ -1,0 +1,139 @@
+"""What a user gave and nobody reads: flags without effect beside the others, and variables that no flag has.
+
+Only what was typed is named; the environment is for all runs, and may hold what one of them does not need.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+
+from lacli.cli.environment import known_variables, unknown_variables, variable_of
+from lacli.cli.groups import typed
+from lacli.settings import decode_settings, spellings
+
+NARROWING = ("top_k", "top_p", "min_p", "typical", "top_nsigma", "xtc_probability", "dynatemp_range")
+PENALTIES = ("repeat_penalty", "presence_penalty", "frequency_penalty")
+
+NEEDED: dict[str, tuple[str, ...]] = {
+    "xtc_threshold": ("xtc_probability",),
+    "dynatemp_exp": ("dynatemp_range",),
+    "repeat_last_n": PENALTIES,
+    **dict.fromkeys(
+        ("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breaker"), ("dry_multiplier",)
+    ),
+    **dict.fromkeys(("mirostat_lr", "mirostat_ent"), ("mirostat",)),
+    "replica_timeout": ("replicas", "rpc", "isolate"),
+}
+"""Options that only change what one of others does."""
+
+OF_GPUS = ("gpu_layers", "split_mode")
+
+ANSWERING = ("run", "chat", "check")
+"""Commands that decode in the mode that is given."""
+
+
+def tell(context: typer.Context) -> None:
+    """Print a note for each reason that typed flags have no effect, and for each variable that is probably a slip."""
+    sentences = [*without_effect(context), *unread_variables(context)]
+    if sentences and not context.params.get("quiet"):
+        from lacli.terminal.screen import Screen
+
+        screen = Screen(color=context.params.get("color", "auto"))
+        for sentence in sentences:
+            screen.note(sentence)
+
+
+def without_effect(context: typer.Context) -> list[str]:
+    """A sentence for each reason that typed flags do nothing."""
+    given = {each.name: each for each in context.command.params if each.name in typed(context)}
+    flags: dict[str, list[str]] = {}
+    for name, reason in _idle(context, given).items():
+        if name in given:
+            own = given[name]
+            is_no = context.params[name] is False and own.secondary_opts
+            flags.setdefault(reason, []).append(own.secondary_opts[0] if is_no else own.opts[0])
+    have = {reason: f"{_listed(names, 'and')} {'have' if names[1:] else 'has'}" for reason, names in flags.items()}
+    return [f"{names} no effect {reason}" for reason, names in have.items()]
+
+
+def _listed(names: Sequence[str], word: str) -> str:
+    return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _idle(context: typer.Context, given: Mapping[str, Any]) -> dict[str, str]:
+    """Why options have no effect, by their names; the first reason counts."""
+    params = context.params
+    idle = _idle_in_mode(context) if context.info_name in ANSWERING else {}
+    if params.get("mirostat"):
+        idle |= dict.fromkeys((*NARROWING, *PENALTIES, "dry_multiplier"), "with --mirostat")
+    elif params.get("temp") == 0:
+        from lacli.llamacpp.sampling import NEEDS_TEMPERATURE
+
+        drawn = () if params["xtc_probability"] else ("seed",)
+        idle = dict.fromkeys((*NEEDS_TEMPERATURE, "verify", *drawn), "at temperature 0; --temp sets it") | idle
+    for name, needed in NEEDED.items():
+        if name in params and not any(_is_set(context, other) for other in needed):
+            idle.setdefault(name, f"without {_listed([spellings(other)[0] for other in needed], 'or')}")
+    if "show_accepted" in given and (why := _colourless(params)):
+        idle["show_accepted"] = why
+    if not given.keys().isdisjoint(OF_GPUS) and params["gpu_layers"] != 0 and not params.get("rpc") and not _has_gpu():
+        idle |= dict.fromkeys(OF_GPUS, "here: llama.cpp finds no GPU (lacli doctor)")
+    return idle
+
+
+def _idle_in_mode(context: typer.Context) -> dict[str, str]:
+    from lacli.chat.settings import UNUSED
+
+    params = context.params
+    if context.info_name == "check" and params["mode"] is None:
+        return {}
+    chosen = {name: params[name] for name in ("mode", "window", "ngram", "guesses")}
+    mode = decode_settings(params["preset"], **chosen).mode
+    setter = next((each for each in context.command.params if each.name == "mode"), None)
+    variable = variable_of(context, setter) if setter else ""
+    reason = f"in mode {mode}" + (f"; {variable} sets --mode" if variable else "")
+    unused = [*UNUSED[mode], *(("verify", "show_accepted") if mode == "plain" else ())]
+    if "window" in unused:
+        unused.append("preset")
+    return dict.fromkeys(unused, reason)
+
+
+def _is_set(context: typer.Context, name: str) -> bool:
+    """True if an option has another value than its default."""
+    parameter = next((each for each in context.command.params if each.name == name), None)
+    return parameter is not None and context.params[name] != parameter.get_default(context)
+
+
+def _colourless(params: Mapping[str, Any]) -> str:
+    """Why nothing is coloured; "" where it is."""
+    from lacli.terminal.screen import console
+
+    if params.get("json"):
+        return "with --json"
+    colored = console(sys.stdout, params["color"]).color_system is not None
+    return "" if colored else "where stdout has no colours; --color on writes them all the same"
+
+
+def _has_gpu() -> bool:
+    from lacli.llamacpp.library import devices
+
+    return any(device.is_gpu for device in devices(memory=False))
+
+
+def unread_variables(context: typer.Context) -> list[str]:
+    """A sentence for each variable that no option of any command reads; `lacli doctor` has them in its report."""
+    from lacli.cli.main import commands, program
+
+    if context.info_name == "doctor" or not unknown_variables(os.environ, known_variables({"": context.command})):
+        return []
+    # Most are of `run`; the modules of the others take 50 ms more.
+    known = known_variables(getattr(typer.main.get_command(program(["run", "chat"])), "commands", {}))
+    if unknown_variables(os.environ, known):
+        known = known_variables(commands())
+    found = unknown_variables(os.environ, known)
+    return [f"no flag reads {name}: {hint}" if hint else f"no flag reads {name}" for name, hint in found.items()]
