@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from lacli.batch import Batch, Ints
 from lacli.decode import Decoder
 from lacli.errors import PromptError
 from lacli.modes import Mode, Outcome
+from lacli.replicas.group import ReplicaGroup
 from lacli.settings import (
     MODES,
     SOURCES,
@@ -248,6 +249,26 @@ def test_the_time_in_which_a_mode_looks_and_learns_is_counted(monkeypatch: pytes
     chosen = DecodeSettings(mode="plain")
     decoder = Decoder(engine_for(chosen), chosen, make_mode=lambda *_, **__: Slow(clock))
     assert [(step.mode_s, step.python_s) for step in decoder.generate([1, 2, 3], 3)] == [(5, 5)] * 3
+
+
+def test_how_a_prompt_is_read_is_told_without_what_the_cache_held_already() -> None:
+    told: list[int | str] = []
+
+    @contextmanager
+    def reading(tokens: int) -> Iterator[Callable[[int], None]]:
+        told.append(f"of {tokens}")
+        yield told.append
+        told.append("over")
+
+    engine = FakeEngine(prefill_rows=8)
+    prompt = [*range(1, 11)] * 2
+    for engines in (engine, ReplicaGroup({"a": engine, "b": FakeEngine(prefill_rows=64)})):
+        decoder = Decoder(engines, DecodeSettings(mode="plain"), reading=reading)
+        list(decoder.generate(prompt, 1))
+        list(decoder.generate([*prompt, 3, 4], 1, reuse=True))
+        assert told == ["of 19", 8, 16, 19, "over", "of 1", 1, "over"]
+        told.clear()
+        engine.clear()
 
 
 class Interrupting(FakeEngine):

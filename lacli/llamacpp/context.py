@@ -35,10 +35,11 @@ PREFILL_ROWS = 512
 """Rows of a prefill call: llama.cpp computes no more at once anyway (n_ubatch)."""
 
 PREFILL_ROWS_ON_CPU = 128
-"""Rows of a prefill call where a CPU computes with all weights: as fast as 512, and four times as often heard.
+"""Rows of a prefill call where a CPU computes with all weights: as fast as 512, and heard and seen more often.
 
-Processor seconds of 512 rows over those of 128 (tools: one thread, AMX): 1.04 to 1.09 with the bundled model, 1.02 with
-0.5B and 3B, 0.99 with -fa on. A GPU needs more rows, and so does each expert of a mixture.
+The time of a prompt in pieces of 512 rows over that in pieces of 128 (processor seconds, Q4_0): 1.05 with 0.5B, 1.02
+with 3B, 1.09 with the bundled model, 0.99 with -fa on, 1.04 with --no-repack. A GPU needs more rows, and so does each
+expert of a mixture.
 """
 
 CANDIDATES = 8

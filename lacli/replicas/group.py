@@ -135,13 +135,13 @@ class ReplicaGroup(EngineGroup):
             replica.prompt_rows, replica.prompt_s = 0, 0.0
         past = self.past
         rows = len(tokens) - past
+
+        def show() -> None:
+            read(self.past - past)
+
         while self.past < len(tokens):
             wanted = [*self.replicas] if all_replicas else [self.leader]
             over = Event()
-
-            def show() -> None:
-                read(self.past - past)
-
             self._run([(each, partial(each.prefill_until, tokens, over, show)) for each in wanted])
         return shared_s(rows, ((each.prompt_rows, each.prompt_s) for each in self.replicas))
 

@@ -291,7 +291,10 @@ def test_a_malformed_prompt_file_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_prints_what_was_finished() -> None:
-    terminal = on_terminal("bench", "--classes", "edit,code", "--full", "-n", "64", "--modes", "lookup", "-o", "md")
+    # The bar is wanted here.
+    env = {"TTY_INTERACTIVE": "1"}
+    flags = ("--classes", "edit,code", "--full", "-n", "64", "--modes", "lookup", "-o", "md")
+    terminal = on_terminal("bench", *flags, env=env)
     terminal.expect("prompts in 2 classes")
     terminal.expect(r" [2-9]\d*/\d+")
     terminal.sendintr()

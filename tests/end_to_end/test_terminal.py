@@ -112,6 +112,7 @@ LOADING = "(setattr(waiting, 'SHOWN_AFTER_S', 0), loading_model(Screen()))[1]"
 def test_ctrl_c_while_a_model_loads_is_heard_in_the_middle_of_a_call_and_the_line_goes() -> None:
     terminal = program(NATIVE, context=LOADING, env={"TTY_INTERACTIVE": "1"})
     terminal.expect_exact("loading the model")
+    terminal.expect_exact("READY")
     terminal.sendintr()
     code, shown, _ = ended(terminal)
     assert code == 130 and shown.endswith("\r\x1b[K")
