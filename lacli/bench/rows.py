@@ -21,7 +21,7 @@ from lacli.bench.statistics import stddev
 from lacli.check.compare import Run
 from lacli.check.judge import Difference
 
-Format = Literal["md", "json", "jsonl", "csv"]
+Format = Literal["text", "md", "json", "jsonl", "csv"]
 ResultRow = dict[str, Any]
 
 NANO = 1e9

@@ -28,7 +28,7 @@ from lacli.bench.oracle import (
     oracles,
 )
 from lacli.bench.plan import Wish, planned, prompts_of
-from lacli.bench.report import as_lines, conclusion
+from lacli.bench.report import as_lines, lined_up
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Asker, Contender, Rounds
 from lacli.bench.rows import (
@@ -38,6 +38,7 @@ from lacli.bench.rows import (
     as_rows,
     as_text,
 )
+from lacli.bench.summary import beside_plain, recommendation, summary
 from lacli.bench.sweep import Axes, Point
 from lacli.bench.tasks import Task
 from lacli.check.compare import fixed_seed, refuse_other_draws
@@ -51,10 +52,15 @@ from lacli.session.report import describe_sampling
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
-from lacli.terminal.screen import Screen, loading_model
+from lacli.terminal.screen import Screen, loading_model, wrapped
+from lacli.text.files import columns
+from lacli.text.format import markdown
 
 COST_S = 6.0
 """Seconds for the cost of rows, where mode auto needs it and nothing is known; a tenth of a short benchmark at most."""
+
+WIDTH = 80
+"""Columns of words where no terminal says how many it has."""
 
 BUG_FOUND = 3
 """The exit code of --check, as of lacli check."""
@@ -64,16 +70,18 @@ BUG_FOUND = 3
 class Request:
     """What is asked, what is compared, how much of it, and how it is shown.
 
-    `state`: the file of measured step costs. `check`: judge every text that is not plain's. `plot`: a picture's file.
-    `chart`: the same in the terminal. `replicas`: copies of the model that decode one answer together.
-    `template_variables`: what the model's chat template gets beside a prompt.
+    `state`: the file of measured step costs. `model`: its name as it was typed. `details`: whole tables too. `check`:
+    judge every text that is not plain's. `plot`: a picture's file. `chart`: the same in the terminal. `replicas`: copies
+    of the model that decode one answer together. `template_variables`: what the chat template gets beside a prompt.
     """
 
     tasks: tuple[Task, ...]
     state: Path
     axes: Axes = Axes()
     wish: Wish = Wish()
-    form: Format = "md"
+    form: Format = "text"
+    model: str = "MODEL"
+    details: bool = False
     check: bool = False
     plot: Path | None = None
     chart: bool = False
@@ -114,10 +122,6 @@ class BenchOutcome:
     @property
     def rows(self) -> list[ResultRow]:
         return as_rows(self.found, self.machine, self.judged, self.ceilings, self.columns)
-
-    @property
-    def conclusion(self) -> str:
-        return conclusion(self.found, self.ceilings)
 
     @property
     def bugs(self) -> int:
@@ -250,24 +254,39 @@ def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> int:
 
 
 def show(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
-    """Print tables and conclusion, or rows for programs; write the picture."""
+    """Print a summary, behind tables where they are wanted, or rows for programs; write the picture."""
     if not outcome.found:
         screen.note("nothing was finished")
         return
     machine, bars = outcome.machine, plot.speedups(outcome.found, outcome.ceilings)
-    if request.form == "md":
-        lines = as_lines(outcome.found, machine, outcome.judged, outcome.ceilings)
-        chart = plot.as_chart(bars) if request.chart else ""
-        screen.line("\n\n".join(part for part in (lines, *outcome.tables, chart, outcome.conclusion) if part))
+    if request.form in ("text", "md"):
+        screen.line(_for_people(outcome, bars, request), drawn=True)
     else:
         screen.line(as_text(outcome.rows, request.form))
-        screen.note(outcome.conclusion)
+        if compared := beside_plain(outcome.found):
+            advice = recommendation(compared, request.model)
+            screen.note(f"{advice.reason}: {advice.command}")
     if request.plot and bars:
         caption = f"{machine.where}; {machine.backends}, {machine.thread_words}"
         plot.save(request.plot, bars, f"lacli bench: {machine.model_type}", caption)
         screen.note(f"the picture is in {request.plot}")
     elif request.plot:
         screen.note("there is nothing to draw a picture of")
+
+
+def _for_people(outcome: BenchOutcome, bars: Sequence[plot.Speedup], request: Request) -> str:
+    """The tables of -o md or of --details, those of others, the chart, and the summary."""
+    found, machine, judged = outcome.found, outcome.machine, outcome.judged
+    width = columns()
+    parts = list(outcome.tables)
+    if request.form == "md":
+        parts.insert(0, as_lines(found, machine, judged, outcome.ceilings, markdown))
+    elif request.details:
+        parts.insert(0, wrapped(as_lines(found, machine, judged, outcome.ceilings, lined_up(width)), width or WIDTH))
+    if request.chart:
+        parts.append(plot.as_chart(bars, width or WIDTH))
+    said = summary(found, judged, machine, model=request.model, width=width or WIDTH)
+    return "\n\n".join(part for part in (*parts, said) if part)
 
 
 def asker_of(session: Session) -> Asker:

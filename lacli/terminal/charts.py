@@ -1,9 +1,11 @@
-"""Charts as text, drawn with block and braille characters: bars, a histogram, curves."""
+"""Charts as text, drawn with block and braille characters, or with ASCII's where a stream takes no others."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 
@@ -18,7 +20,33 @@ BRAILLE = 0x2800
 DOT = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of a braille cell's four rows of two dots (Unicode's order)."""
 
+UPPER = 0x1B
+"""The bits of the upper half of a braille cell; the lower half has the others."""
+
+IN_ASCII = str.maketrans(
+    {chr(BRAILLE + dots): " '.:"[bool(dots & UPPER) + 2 * bool(dots & ~UPPER)] for dots in range(256)}
+    | dict(zip("█▉▊▋▌▍▎▏│─┼├┤└┬■·…±" + MARKERS, "#####   |-+++++#.~~" + "*oA^#+%@", strict=True))
+)
+"""A character of ASCII for each that charts and tables draw with."""
+
+COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
+"""What Python itself sets LC_CTYPE to where the locale is C or POSIX (PEP 538)."""
+
 Points = Sequence[tuple[float, float]]
+
+
+def drawable(text: str, encoding: str) -> str:
+    """Return `text` with drawings in ASCII where `encoding` lacks a character of it, or the locale is C or POSIX.
+
+    Python writes UTF-8 in these locales too, so their names decide; without a name the stream is taken at its word.
+    """
+    said = os.environ.get("LC_CTYPE", "")
+    locale = os.environ.get("LC_ALL") or ("" if said in COERCED else said) or os.environ.get("LANG")
+    with suppress(UnicodeEncodeError):
+        if locale not in ("C", "POSIX"):
+            text.encode(encoding)
+            return text
+    return text.translate(IN_ASCII)
 
 
 class Canvas:

@@ -1,4 +1,4 @@
-"""Words for sizes, counts and ages; similar names; text that is safe on a terminal; tables in Markdown."""
+"""Words for sizes, counts and ages; similar names; text that is safe on a terminal; tables, also in Markdown."""
 
 from __future__ import annotations
 
@@ -132,6 +132,24 @@ def columns(
     room = width or 2 * widest + 2 * len(header)
     Console(file=shown, width=room, force_terminal=False, color_system=None, emoji=False).print(table)
     return [line.rstrip() for line in shown.getvalue().removesuffix("\n").split("\n")]
+
+
+def fitted(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = (), width: int = 0, keys: int = 1
+) -> list[str]:
+    """The same with the columns that have no room in `width` in further tables, each behind the first `keys` ones."""
+    sizes = [max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)]
+    ahead, lines = list(range(keys)), list[str]()
+    left = list(range(keys, len(sizes)))
+    while left:
+        room, taken = width - sum(sizes[:keys]), [left.pop(0)]
+        while left and (not width or sum(sizes[place] for place in [*taken, left[0]]) <= room + 2):
+            taken.append(left.pop(0))
+        chosen = [*ahead, *taken]
+        cells = [[row[place] for place in chosen] for row in (header, *rows)]
+        lines += [""] * bool(lines)
+        lines += columns(cells[0], cells[1:], [at for at, place in enumerate(chosen) if place in right], width)
+    return lines
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
