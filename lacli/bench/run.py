@@ -70,9 +70,10 @@ BUG_FOUND = 3
 class Request:
     """What is asked, what is compared, how much of it, and how it is shown.
 
-    `state`: the file of measured step costs. `model`: its name as it was typed. `details`: whole tables too. `check`:
-    judge every text that is not plain's. `plot`: a picture's file. `chart`: the same in the terminal. `replicas`: copies
-    of the model that decode one answer together. `template_variables`: what the chat template gets beside a prompt.
+    `state`: the file of measured step costs. `model`: its name as it was typed. `details`: whole tables too.
+    `check`: judge every text that is not plain's. `plot`: a picture's file. `chart`: the same in the terminal.
+    `replicas`: copies of the model that decode one answer together. `template_variables`: what the model's chat
+    template gets beside a prompt.
     """
 
     tasks: tuple[Task, ...]
@@ -341,6 +342,8 @@ def _learned_cost(session: Session, request: Request, screen: Screen) -> Cost | 
     cost = cost_beside(
         session.model, session.model_settings, seconds, request.state, screen.note, ctrl_c_ends_at_once()
     )
+    if cost.stopped:
+        raise KeyboardInterrupt
     if cost.staircases:
         session.use_cost(cost)
     return cost

@@ -51,8 +51,8 @@ def summary(found: Sequence[Result], judged: Judged, machine: Machine, *, model:
         lines += _setting(result, [each for each in compared if each.number == result.number and each.kind != ALL])
     if more := whole[MOST_SHOWN:]:
         lines.append(f"and {counted(len(more), 'setting')} below these: --details shows all")
-    if any(verdict(result.speedup) == "undecided" for result in compared):
-        lines += ["", "Undecided: it may be faster or slower; more prompts or more time (--seconds) would tell."]
+    if any(verdict(result.speedup) not in ("faster", "slower") for result in compared):
+        lines += ["", "What is undecided or not certain needs more prompts or more time: --seconds 900."]
     texts = _texts(found, judged) if machine.comparable else ""
     advice = recommendation(compared, model)
     lines += ["", *([texts, ""] if texts else []), f"{advice.reason}:"]
@@ -142,12 +142,12 @@ def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:
     for each in VERDICTS:
         own = [result for result in by_class if verdict(result.speedup) == each]
         own.sort(key=lambda result: result.speedup.value, reverse=True)
+        unsure = ", not certain" if each.startswith("probably") else ""
         if len(own) == len(kinds) > MOST_LISTED:
             values = f"{own[-1].speedup.value:.2f}x to {own[0].speedup.value:.2f}x"
-            parts.append(f"{each} on all {len(own)} classes ({values})")
+            parts.append(f"{each} on all {len(own)} classes ({values}){unsure}")
         elif own:
-            unsure = ", not certain" if each.startswith("probably") else ""
-            parts.append(f"{each} on " + ", ".join(f"{r.kind} ({r.speedup.value:.2f}x{unsure})" for r in own))
+            parts.append(f"{each} on " + ", ".join(f"{r.kind} ({r.speedup.value:.2f}x)" for r in own) + unsure)
     return [first, f"    {'; '.join(parts)}"]
 
 

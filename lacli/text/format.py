@@ -34,6 +34,9 @@ pairs become the replacement character.
 SIGNS_IN_LINES = {code: sign for code, sign in SIGNS.items() if chr(code) not in "\n\t"}
 
 
+NARROW = 24
+"""Columns from which a table's last column is wrapped beside the others, and not put into a table of its own."""
+
 WIDEST = 10_000
 """Columns of a table in Markdown, which is not wrapped."""
 
@@ -139,13 +142,12 @@ def fitted(
 ) -> list[str]:
     """The same with the columns that have no room in `width` in further tables, each behind the first `keys` ones."""
     sizes = [max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)]
-    ahead, lines = list(range(keys)), list[str]()
-    left = list(range(keys, len(sizes)))
+    sizes[-1] = min(sizes[-1], NARROW)
+    left, lines = list(range(keys, len(sizes))), list[str]()
     while left:
-        room, taken = width - sum(sizes[:keys]), [left.pop(0)]
-        while left and (not width or sum(sizes[place] for place in [*taken, left[0]]) <= room + 2):
-            taken.append(left.pop(0))
-        chosen = [*ahead, *taken]
+        chosen = [*range(keys), left.pop(0)]
+        while left and (not width or sum(sizes[place] for place in [*chosen, left[0]]) <= width + 2):
+            chosen.append(left.pop(0))
         cells = [[row[place] for place in chosen] for row in (header, *rows)]
         lines += [""] * bool(lines)
         lines += columns(cells[0], cells[1:], [at for at, place in enumerate(chosen) if place in right], width)
