@@ -96,7 +96,8 @@ def as_lines(
             for each in wide
         }
         labels = {"x_label": "rows a step", "y_label": "plain steps that a step costs"}
-        parts.append(curve(series, width=width or WIDTH, height=16, log2_x=True, log2_y=True, y_from=1, **labels))
+        # The last number of the axis may stand out.
+        parts.append(curve(series, width=(width or WIDTH) - 2, height=16, log2_x=True, log2_y=True, y_from=1, **labels))
     return "\n\n".join([*parts, _titled(findings(cost), width)])
 
 

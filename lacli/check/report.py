@@ -161,8 +161,8 @@ def _invariance_table(probes: Sequence[Probe], width: int) -> str:
     alone = all(group[:1] == [1] for probe in probes for group in probe.groups[:1])
     compared = "in a row of its own" if alone else "in the smallest batch"
     title = (
-        f"Batch sizes, probed with {PROBED} tokens of lacli's own prompts behind a context of others: the largest difference of a "
-        f"logit from the same one decoded {compared} (another text may differ where these are the same)"
+        f"Batch sizes, probed with {PROBED} tokens of lacli's own prompts behind a context of others: the largest "
+        f"difference of a logit from the same one decoded {compared} (another text may differ where these are the same)"
     )
     return _table(title, rows, range(len(sizes) + 1), width)
 

@@ -161,7 +161,9 @@ def curve(
     margin = max(len(_number(tick)) for tick in up.ticks) + 2
     canvas = Canvas(max(width - margin - 1, 10), max(height - 3 - bool(x_label) - bool(y_label), 4))
     _draw(canvas, list(lines.values()), across, up)
-    legend = "   ".join(f"{marker} {name}" for marker, name in zip(cycle(MARKERS), lines, strict=False))
+    named = [f"{marker} {name}" for marker, name in zip(cycle(MARKERS), lines, strict=False)]
+    legend = "   ".join(named)
+    legend = legend if len(legend) <= width else "\n".join(named)
     framed = _framed(canvas, across, up, margin)
     caption = " " * (margin + 1) + x_label.center(canvas.width).rstrip()
     return "\n".join([*([y_label] if y_label else []), *framed, *([caption] if x_label else []), legend])
