@@ -151,12 +151,12 @@ def _on_lookahead(step_cost: StepCost) -> str:
     rows, most, largest = settings.max_rows, settings.max_step_tokens, step_cost.max_rows
     needed = step_cost.break_even(settings)
     if needed is None:
-        known = f"its full steps have {rows} rows, and the largest measured has {largest}"
+        full = f"its full steps have {rows} rows"
         if (already := step_cost.relative(largest)) <= most:
-            return f"Whether {name} pays is not known: {known}."
+            return f"Whether {name} pays is not known: {full}, and the largest measured has {largest}."
         # More rows never cost less.
-        least = f"of {largest} rows, which cost {_number(already)} plain steps already, and can bring {most} tokens"
-        return f"Do not use {name} here: its full steps have {rows} rows instead {least} at most."
+        dear = f"{largest} cost {_number(already)} plain steps already, and it can bring {most} tokens at most"
+        return f"Do not use {name} here: {full}; {dear}."
     about = "about " if rows > largest else ""
     needs = f"it needs {about}{needed:.1f} tokens a step to break even and can bring {most} at most"
     if needed <= most:
