@@ -212,7 +212,7 @@ def measured(session: Session, competing: list[Contender], request: Request, scr
             cost = _learned_cost(session, request, screen)
         competing, plan = planned(competing, prompts, asker.cells, request.tasks, request.wish, screen)
     except KeyboardInterrupt:
-        raise Interrupted("") from None
+        raise Interrupted("stopped before anything was compared") from None
     rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
     interrupted = False
     try:

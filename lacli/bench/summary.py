@@ -11,7 +11,7 @@ from lacli.bench.results import Result, overall
 from lacli.bench.rows import Machine
 from lacli.bench.statistics import Ratio
 from lacli.bench.sweep import LETTERS, Point
-from lacli.bench.tasks import ALL
+from lacli.bench.tasks import ALL, OWN
 from lacli.terminal.screen import wrapped
 from lacli.text.format import counted
 
@@ -107,7 +107,8 @@ def recommendation(compared: Sequence[Result], model: str) -> Advice:
         reason = f"{best.by.label} is faster on {kinds} alone, and --mode plain is the choice for the rest; for {kinds}"
         return Advice(f"{run}{_flags(best.by.point)}", reason)
     if any(not verdict(result.speedup).endswith("slower") for result in ours):
-        return Advice(f"{measure} --seconds 900", "Nothing is sure here yet; more time may tell")
+        reason = "Nothing is sure here yet; more time may tell, with your other flags as they were"
+        return Advice(f"{measure} --seconds 900", reason)
     return Advice(f"{run} --mode plain", "Nothing is faster than plain decoding here, so type")
 
 
@@ -137,7 +138,7 @@ def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:
     kinds = list(dict.fromkeys(result.kind for result in by_class))
     first = f"{whole.by.label}: {whole.speedup.value:.2f}x, {said}"
     if len(kinds) < 2:
-        return [f"{first} on {kinds[0]}"]
+        return [first if kinds == [OWN] else f"{first} on {kinds[0]}"]
     parts = []
     for each in VERDICTS:
         own = [result for result in by_class if verdict(result.speedup) == each]

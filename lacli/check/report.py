@@ -154,7 +154,7 @@ def _heading(setup: Setup) -> str:
 
 def _invariance_table(probes: Sequence[Probe], width: int) -> str:
     sizes = [size for size in SIZES if any(size in probe.differences for probe in probes)]
-    rows = [["context", *(f"{size} rows" for size in sizes), "rows with the same bits"]]
+    rows = [["context", *(f"{size} rows" for size in sizes), "same bits"]]
     for probe in probes:
         cells = [_same_or(probe.differences[size]) if size in probe.differences else "" for size in sizes]
         rows.append([str(probe.context), *cells, " | ".join(" ".join(map(str, group)) for group in probe.groups)])
@@ -173,8 +173,8 @@ def _mode_table(setup: Setup, result: Result, width: int) -> str:
         counts = mode.counts
         numbers = [f"{counts.identical} of {counts.answers}", str(counts.rounding), str(counts.bugs)]
         rows.append([mode.settings.mode, *numbers, f"{mode.tokens_per_step:.2f}"])
-    title = f"Modes beside plain decoding: {counted(setup.prompts, 'prompt')}, at most {setup.predict} tokens each"
-    return _table(title, rows, range(1, 5), width)
+    asked = f"{counted(setup.prompts, 'prompt')}, at most {counted(setup.predict, 'token')} each"
+    return _table(f"Modes beside plain decoding: {asked}", rows, range(1, 5), width)
 
 
 def _difference_table(setup: Setup, partings: Sequence[tuple[ModeName, int, Run]], width: int) -> str:
