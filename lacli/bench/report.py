@@ -10,6 +10,7 @@ from lacli.bench.results import Result, overall
 from lacli.bench.rows import Machine, distances, verdict
 from lacli.bench.statistics import Ratio, spread
 from lacli.bench.tasks import ALL
+from lacli.terminal.screen import wrapped
 from lacli.text.format import fitted, markdown
 
 Write = Callable[[Sequence[str], Sequence[Sequence[str]], int], str]
@@ -28,6 +29,9 @@ CEILING_LEGEND = (
 
 MOST_POSITIONS = 6
 """Positions whose acceptance is shown."""
+
+WIDTH = 80
+"""Columns of words where no terminal says how many it has."""
 
 KEYS = 2
 """Columns that name a row: the class and the mode."""
@@ -48,11 +52,16 @@ def as_lines(
     judged: Judged,
     ceilings: Ceilings | None = None,
     write: Write = markdown,
+    width: int = WIDTH,
 ) -> str:
-    """What was measured on, a table by class, the ceilings, a table of the guesses, and where texts part."""
-    parts = [heading(machine), speeds(found, machine, write), guess_table(found, write)]
+    """What was measured on, a table by class, the ceilings, a table of the guesses, and where texts part.
+
+    `write`: makes the tables. `width`: columns of the words around them.
+    """
+    parts = [wrapped(heading(machine), width), speeds(found, machine, write), wrapped(LEGEND, width)]
     if ceilings:
-        parts.insert(2, ceiling_table(found, ceilings, write))
+        parts += [ceiling_table(found, ceilings, write), wrapped(CEILING_LEGEND, width)]
+    parts.append(guess_table(found, write))
     if judged:
         parts.append(partings(found, judged, write))
     return "\n\n".join(part for part in parts if part)
@@ -79,7 +88,7 @@ def speeds(found: Sequence[Result], machine: Machine, write: Write = markdown) -
         known = machine.comparable and result.identical is not None
         identical = f"{result.identical} of {result.prompts}" if known else ""
         rows.append((result.kind if result.kind != before else "", result.by.label, *_numbers(result), identical))
-    return f"{write(header, rows, 2)}\n\n{LEGEND}"
+    return write(header, rows, 2)
 
 
 def _numbers(result: Result) -> tuple[str, ...]:
@@ -114,7 +123,7 @@ def ceiling_table(found: Sequence[Result], ceilings: Ceilings, write: Write = ma
                 f"{result.speedup.value:.2f}",
                 "" if share is None else f"{share:.0%}" if share else "none",
             ))  # fmt: skip
-    return f"{write(header, rows, 2)}\n\n{CEILING_LEGEND}"
+    return write(header, rows, 2)
 
 
 def guess_table(found: Sequence[Result], write: Write = markdown) -> str:

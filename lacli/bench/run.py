@@ -28,7 +28,7 @@ from lacli.bench.oracle import (
     oracles,
 )
 from lacli.bench.plan import Wish, planned, prompts_of
-from lacli.bench.report import as_lines, lined_up
+from lacli.bench.report import WIDTH, as_lines, lined_up
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Asker, Contender, Rounds
 from lacli.bench.rows import (
@@ -52,15 +52,11 @@ from lacli.session.report import describe_sampling
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
-from lacli.terminal.screen import Screen, loading_model, wrapped
+from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import columns
-from lacli.text.format import markdown
 
 COST_S = 6.0
 """Seconds for the cost of rows, where mode auto needs it and nothing is known; a tenth of a short benchmark at most."""
-
-WIDTH = 80
-"""Columns of words where no terminal says how many it has."""
 
 BUG_FOUND = 3
 """The exit code of --check, as of lacli check."""
@@ -281,9 +277,9 @@ def _for_people(outcome: BenchOutcome, bars: Sequence[plot.Speedup], request: Re
     width = columns()
     parts = list(outcome.tables)
     if request.form == "md":
-        parts.insert(0, as_lines(found, machine, judged, outcome.ceilings, markdown))
+        parts.insert(0, as_lines(found, machine, judged, outcome.ceilings))
     elif request.details:
-        parts.insert(0, wrapped(as_lines(found, machine, judged, outcome.ceilings, lined_up(width)), width or WIDTH))
+        parts.insert(0, as_lines(found, machine, judged, outcome.ceilings, lined_up(width), width or WIDTH))
     if request.chart:
         parts.append(plot.as_chart(bars, width or WIDTH))
     said = summary(found, judged, machine, model=request.model, width=width or WIDTH)
