@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 from lacli.bench.contenders import Judged
 from lacli.bench.results import Result, overall
 from lacli.bench.rows import Machine
+from lacli.bench.rows import verdict as judgement
 from lacli.bench.statistics import Ratio
 from lacli.bench.sweep import LETTERS, Point
 from lacli.bench.tasks import ALL, OWN
@@ -120,7 +122,7 @@ def _sure_classes(compared: Sequence[Result]) -> tuple[Result, str] | None:
     numbers = [result.number for result in sure]
     most = max(numbers, key=numbers.count)
     own = [result for result in sure if result.number == most]
-    return own[0], _listed([result.kind for result in own])
+    return own[0], ", ".join(result.kind for result in own)
 
 
 def _heading(found: Sequence[Result]) -> str:
@@ -163,7 +165,8 @@ def _texts(found: Sequence[Result], judged: Judged) -> str:
     bugs = sum(run.bug for run in judged.values())
     if bugs:
         return f"BUG: {counted(bugs, 'text')} not explained by rounding. Please report this with the output of --json."
-    looked = f"; the {len(judged)} of the others that were judged part by rounding alone" if judged else ""
+    words = ", ".join(f"{count} {word}" for word, count in Counter(map(judgement, judged.values())).items())
+    looked = f"; of the others {len(judged)} were judged: {words}" if judged else ""
     return f"{answers - parted} of {answers} texts are plain decoding's{looked}."
 
 
@@ -179,7 +182,3 @@ def _flags(point: Point | None) -> str:
     flags = ["--mode", settings.mode] + [f"-{LETTERS[name]} {getattr(settings, name)}" for name in letters]
     flags += [f"-fa {point.flash_attention}"] if point.flash_attention else []
     return "".join(f" {flag}" for flag in flags)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
