@@ -16,10 +16,10 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 
 if TYPE_CHECKING:
-    from lacli.auto.cost_report import Learned
     from lacli.auto.measure import MeasurePlan
     from lacli.auto.model_cost import ModelRecords
     from lacli.auto.step_cost import Cost
+    from lacli.bench.cost_report import Learned
     from lacli.terminal.screen import Screen
 
 COST = "Cost"
@@ -90,9 +90,9 @@ def cost(
     """
     from json import dumps
 
-    from lacli.auto.cost_report import as_json, as_lines
     from lacli.auto.measure import ROWS, MeasurePlan
     from lacli.auto.model_cost import ModelRecords, cost_key, cost_of
+    from lacli.bench.cost_report import as_json, as_lines
     from lacli.llamacpp.probe import proven
     from lacli.terminal.screen import Screen
     from lacli.text.files import columns

@@ -21,9 +21,9 @@ from benchmarks.parallel.study import MOST_PATIENT, bearable, best, by_devices, 
 from benchmarks.parallel.trace import LAW_STEPS, Trace, TracedStep, TracingDecoder, full_tree, law_trace
 from benchmarks.shapes import SHAPES as MODELS
 from benchmarks.simulated import PLAIN_S, SimulatedEngine, Stairs
-from lacli.auto.cost_report import as_json as cost_as_json
 from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.bench.cost_report import as_json as cost_as_json
 from lacli.decode import Decoder
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.settings import ModelSettings

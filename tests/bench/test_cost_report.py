@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lacli.auto.cost_report import WIDTH, as_json, as_lines, conclusion
 from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.bench.cost_report import WIDTH, as_json, as_lines, conclusion
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 
