@@ -70,10 +70,9 @@ def as_lines(
 def heading(machine: Machine) -> str:
     """The model, the machine and the settings that all rows share."""
     weights, most = machine.model_memory_mib, machine.peak_memory_mib
-    copies = f", copies on {', '.join(machine.replicas)}" if machine.replicas else ""
     return (
         f"model     {machine.model_type}, {weights:.0f} MiB of weights; at most {most:.0f} MiB in memory\n"
-        f"machine   {machine.where}; {machine.backends}, {machine.thread_words}{copies}; "
+        f"machine   {machine.where}; {machine.backends}, {machine.threads_and_copies}; "
         f"llama-cpp-python {machine.build_number}\n"
         f"context   {machine.n_ctx} cells, -fa {machine.flash_attn} -ctk {machine.type_k} -ctv {machine.type_v}\n"
         f"sampling  {machine.sampling}"

@@ -72,6 +72,11 @@ class Machine:
         """The devices that compute, the GPU first."""
         return ", ".join(part for part in (self.gpu_info, self.cpu_info) if part)
 
+    @property
+    def threads_and_copies(self) -> str:
+        """The threads, and the copies that decode together where there are several."""
+        return self.thread_words + (f", copies on {', '.join(self.replicas)}" if self.replicas else "")
+
     def columns(self, contender: Contender) -> ResultRow:
         """The columns for one contender."""
         row, point = asdict(self), contender.point

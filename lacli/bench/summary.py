@@ -45,10 +45,12 @@ def summary(found: Sequence[Result], judged: Judged, machine: Machine, *, model:
     `model`: as it was typed. `width`: columns of all lines but the command.
     """
     compared = beside_plain(found)
+    measured = f"{machine.model_type} on {machine.where}, {machine.threads_and_copies}"
     if not compared:
-        return "Only plain decoding was measured, so there is nothing to compare."
+        speed = f"Plain decoding: {overall(found)[0].speed:.1f} tokens/s; nothing else was measured"
+        return "\n".join(wrapped(line, width) for line in (measured, speed))
     whole = sorted(overall(compared), key=lambda result: result.speedup.value, reverse=True)
-    lines = [f"{machine.model_type} on {machine.where}, {machine.thread_words}", _heading(found), ""]
+    lines = [measured, _heading(found), ""]
     for result in whole[:MOST_SHOWN]:
         lines += _setting(result, [each for each in compared if each.number == result.number and each.kind != ALL])
     if more := whole[MOST_SHOWN:]:
@@ -140,18 +142,22 @@ def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:
     kinds = list(dict.fromkeys(result.kind for result in by_class))
     first = f"{whole.by.label}: {whole.speedup.value:.2f}x, {said}"
     if len(kinds) < 2:
-        return [first if kinds == [OWN] else f"{first} on {kinds[0]}"]
+        return [(first if kinds == [OWN] else f"{first} on {kinds[0]}") + _unsure(said)]
     parts = []
     for each in VERDICTS:
         own = [result for result in by_class if verdict(result.speedup) == each]
         own.sort(key=lambda result: result.speedup.value, reverse=True)
-        unsure = ", not certain" if each.startswith("probably") else ""
+        unsure = _unsure(each)
         if len(own) == len(kinds) > MOST_LISTED:
             values = f"{own[-1].speedup.value:.2f}x to {own[0].speedup.value:.2f}x"
             parts.append(f"{each} on all {len(own)} classes ({values}){unsure}")
         elif own:
             parts.append(f"{each} on " + ", ".join(f"{r.kind} ({r.speedup.value:.2f}x)" for r in own) + unsure)
     return [first, f"    {'; '.join(parts)}"]
+
+
+def _unsure(said: Verdict) -> str:
+    return ", not certain" if said.startswith("probably") else ""
 
 
 def _texts(found: Sequence[Result], judged: Judged) -> str:

@@ -115,7 +115,7 @@ def _tasks(own: str, prompts: str | None) -> list[Task]:
     from lacli.check.compare import PROMPTS
 
     if prompts and own:
-        raise UsageError("--prompts and a prompt of its own are both given", "give one of them")
+        raise UsageError("--prompts and a prompt (-p or -f) are both given", "give one of them")
     if prompts:
         return read_tasks(prompts)
     return [Task((prompt,)) for prompt in ([own] if own else PROMPTS)]

@@ -32,6 +32,9 @@ IN_ASCII = str.maketrans(
 COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 """What Python itself sets LC_CTYPE to where the locale is C or POSIX (PEP 538)."""
 
+SHORTEST = 10
+"""Columns of a bar for which longer labels are cut."""
+
 Points = Sequence[tuple[float, float]]
 
 
@@ -104,7 +107,7 @@ def bars(
     unit: str = "",
     groups: Sequence[str] | None = None,
 ) -> str:
-    """Horizontal bars from 0, one a line, each followed by its number and `unit`; `width` columns if labels leave room.
+    """Horizontal bars from 0, one a line, each followed by its number and `unit`, in `width` columns.
 
     `low`, `high`: ends of an interval, drawn over the bar's end. `mark`: a line across all bars (1.0 for speed-ups).
     `groups`: each bar's group, printed on a line of its own where it changes. A value that is not finite has no bar.
@@ -112,8 +115,11 @@ def bars(
     low, high = low or values, high or values
     indent = "  " if groups else ""
     numbers = [f"{value:.2f}{unit}" if math.isfinite(value) else "-" for value in values]
-    label_width, number_width = max(map(len, labels), default=0), max(map(len, numbers), default=0)
-    room = max(width - len(indent) - label_width - number_width - 2, 10)
+    number_width = max(map(len, numbers), default=0)
+    left = width - len(indent) - number_width - 2
+    label_width = min(max(map(len, labels), default=0), max(left - SHORTEST, 1))
+    labels = [label if len(label) <= label_width else f"{label[: label_width - 1]}…" for label in labels]
+    room = max(left - label_width, SHORTEST)
     most = max((value for value in (*values, *high, mark or 0.0) if math.isfinite(value)), default=0.0)
     # A smaller number cannot be divided by.
     scale = (room - 1) / most if most > 1e-300 else 0.0

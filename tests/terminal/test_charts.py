@@ -39,6 +39,8 @@ def test_bars_fit_into_their_width(rows: list[tuple[float, float, float]], mark:
     labels = [f"mode {index}" for index in range(len(rows))]
     text = bars(labels, values, low=low, high=high, mark=mark, unit="x")
     assert {len(line) for line in text.splitlines()} == {80}
+    long = bars([f"a long name of a {label}" for label in labels], values, low=low, high=high, mark=mark, width=40)
+    assert {len(line) for line in long.splitlines()} == {40}
 
 
 def test_a_mark_goes_through_all_bars_at_one_place() -> None:
