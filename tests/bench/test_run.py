@@ -7,7 +7,7 @@ import json
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -355,6 +355,12 @@ def test_ctrl_c_while_the_cost_of_rows_is_measured_is_no_traceback(tmp_path: Pat
         out, err = process.communicate()
     assert process.returncode == 130 and out == b""
     assert b"Traceback" not in err and not Records(tmp_path / "lacli" / NAME).all(KIND)
+
+
+def test_ctrl_c_between_the_sizes_of_the_cost_of_rows_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.bench.run.cost_beside", lambda *_: replace(COST, stopped=True))
+    done = call(*QUICK, "--modes", "auto")
+    assert (done.code, done.out) == (130, "") and "stopped before anything was compared" in done.err
 
 
 def test_the_picture_is_written_and_what_cannot_be_is_said_before(tmp_path: Path) -> None:

@@ -84,11 +84,20 @@ def test_where_every_row_costs_as_much_as_a_step_plain_is_what_to_type(clock: Fa
 
 def test_auto_is_what_to_type_unless_another_setting_is_surely_faster_than_it(clock: FakeClock) -> None:
     rounds, found = run(clock, free, PLAIN, LOOKUP, LOOKAHEAD)
-    assert advised(as_auto(found, found[-1].by.label)).command == "lacli run toy"
-    # Auto, as fast as plain: lookahead is faster than it too.
-    level = [replace(each, answered=tuple(replace(one, trials=one.plain) for one in each.answered))
-             if each.by.label == "lookup" else each for each in found]  # fmt: skip
-    assert advised(as_auto(level, "lookup")).command == f"lacli run toy {AHEAD}"
+    lookup, ahead = (next(each for each in reversed(found) if each.number == number) for number in (1, 2))
+    for others, command in (((0.7, 0.79, 0.75), "lacli run toy"), ((0.4, 0.4, 0.4), f"lacli run toy {AHEAD}")):
+        both = [lasting(lookup, 0.7, 0.8, 0.75), lasting(ahead, *others)]
+        assert both[0].speedup.surely_faster and both[1].speedup.value > both[0].speedup.value
+        assert recommendation(as_auto(both, "lookup"), "toy").command == command
+
+
+def lasting(result: Result, *times: float) -> Result:
+    """The same with answers that took these times as long as plain decoding's, prompt by prompt."""
+    answered = [
+        replace(each, trials=tuple(replace(trial, seconds=factor * trial.seconds) for trial in each.plain))
+        for each, factor in zip(result.answered, times, strict=True)
+    ]
+    return replace(result, answered=tuple(answered))
 
 
 def test_where_nothing_is_sure_auto_stays_and_without_it_more_time_is_advised(clock: FakeClock) -> None:
@@ -104,20 +113,12 @@ def test_a_setting_that_pays_on_one_class_alone_is_named_for_it(clock: FakeClock
     """Of three prompts of a class each; what it wins on the one it loses on the other."""
     tasks = tuple(replace(TASKS[number], kind=kind) for kind in ("code", "edit") for number in range(3))
     ones = [contender(each, clock, free)[0] for each in (PLAIN, LOOKAHEAD)]
-    found = [slower(each) if each.kind != "code" else each for each in results(played(Rounds(ones, tasks, 2, asker())))]
+    found = [
+        lasting(each, *[10.0] * each.prompts) if each.number and each.kind != "code" else each
+        for each in results(played(Rounds(ones, tasks, 2, asker())))
+    ]
     advice = advised(found)
     assert advice.command == f"lacli run toy {AHEAD}" and "is faster on code alone" in advice.reason
-
-
-def slower(result: Result) -> Result:
-    """The same with answers that took ten times as long, but for plain decoding."""
-    if result.by.mode == "plain":
-        return result
-    late = [
-        replace(each, trials=tuple(replace(trial, seconds=10 * trial.seconds) for trial in each.trials))
-        for each in result.answered
-    ]
-    return replace(result, answered=tuple(late))
 
 
 def test_only_plain_decoding_leaves_nothing_to_compare(clock: FakeClock) -> None:
@@ -128,12 +129,12 @@ def test_only_plain_decoding_leaves_nothing_to_compare(clock: FakeClock) -> None
 def test_with_several_plain_decodings_the_fastest_is_what_counts(clock: FakeClock) -> None:
     """Lookup is half as fast again as the slow one, and slower than the fast one."""
 
-    def lasting(seconds: float) -> Cost:
+    def steps_of(seconds: float) -> Cost:
         return lambda rows, outputs: seconds
 
-    slow, _ = contender(PLAIN, clock, lasting(3.0))
-    fast, _ = contender(PLAIN, clock, lasting(1.0))
-    lookup, _ = contender(LOOKUP, clock, lasting(3.0))
+    slow, _ = contender(PLAIN, clock, steps_of(3.0))
+    fast, _ = contender(PLAIN, clock, steps_of(1.0))
+    lookup, _ = contender(LOOKUP, clock, steps_of(3.0))
     ones = [replace(slow, label="plain, -fa on"), replace(fast, label="plain, -fa off", baseline=1), lookup]
     found = results(played(Rounds(ones, TASKS, 2, asker())))
     assert found[-1].speedup.value > 1
