@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,18 +36,16 @@ from lacli.bench.rows import (
     ResultRow,
     as_rows,
     as_text,
+    machine_of,
 )
 from lacli.bench.summary import beside_plain, recommendation, summary
 from lacli.bench.sweep import Axes, Point
 from lacli.bench.tasks import Task
 from lacli.check.compare import fixed_seed, refuse_other_draws
 from lacli.errors import Interrupted, LacliError
-from lacli.llamacpp.devices import peak_memory
-from lacli.llamacpp.library import devices, version
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.replicas.copies import ALONE
-from lacli.session.report import describe_sampling
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
@@ -221,7 +218,7 @@ def measured(session: Session, competing: list[Contender], request: Request, scr
         screen.note(f"left out: {task.kind} prompt of more tokens than the context of {asker.cells} holds")
     for number, error in rounds.failures.items():
         screen.note(f"{competing[number].label} was given up: {error}")
-    return BenchOutcome(rounds, machine_of(session, request), interrupted, cost=cost)
+    return BenchOutcome(rounds, machine_of(session, request.axes.flash_attentions), interrupted, cost=cost)
 
 
 def look_into(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
@@ -294,37 +291,6 @@ def asker_of(session: Session) -> Asker:
         return session.prompt(task.turns[len(answers)], task.system, raw=task.raw, history=history)
 
     return Asker(prompt, session.engine.cells)
-
-
-def machine_of(session: Session, request: Request) -> Machine:
-    """What is measured on and with, as of now."""
-    model, model_settings, found = session.model, session.model_settings, devices()
-    return Machine(
-        build_number=version(),
-        test_time=datetime.now(UTC).isoformat(timespec="seconds"),
-        backends=",".join(dict.fromkeys(device.name.rstrip("0123456789") for device in found)),
-        cpu_info=", ".join(device.description for device in found if device.name == "CPU"),
-        gpu_info=", ".join(device.description for device in found if device.is_gpu),
-        replicas=list(session.copies.names) if len(session.copies.names) > 1 else [],
-        model_filename=str(model.path),
-        model_type=model.description,
-        model_size=model.size,
-        model_n_params=model.parameters,
-        n_ctx=session.engine.cells,
-        n_batch=model_settings.batch,
-        n_threads=model_settings.threads,
-        n_threads_batch=model_settings.threads_batch,
-        n_gpu_layers=model_settings.gpu_layers,
-        flash_attn=",".join(request.axes.flash_attentions) or model_settings.flash_attention,
-        type_k=model_settings.cache_type_k,
-        type_v=model_settings.cache_type_v,
-        sampling=describe_sampling(session.sampling),
-        model_memory_mib=round(model.memory, 1),
-        context_memory_mib=None,
-        peak_memory_mib=round(peak_memory(), 1),
-        comparable=not session.sampling.draws_otherwise,
-        thread_words=model_settings.thread_words,
-    )
 
 
 def _learned_cost(session: Session, request: Request, screen: Screen) -> Cost | None:
