@@ -129,11 +129,12 @@ def _verdict_on_texts(result: Result) -> str:
         return f"BUG: rounding does not explain {counts.bugs} of {texts}. Please report this with the output of --json."
     if counts.rounding:
         part = "parts" if counts.rounding == 1 else "part"
-        sentence = f"No bug was found: {counts.rounding} of {texts} {part} from plain decoding's, by rounding alone."
-        unclear = sum(run.unclear for _, _, run in result.partings)
-        if unclear:
-            sentence += f" {unclear} of them unclear: rounding may have changed the sampler's state before the draw."
-        return sentence
+        sentence = f"No bug was found: {counts.rounding} of {texts} {part} from plain decoding's, by rounding"
+        if unclear := sum(run.unclear for _, _, run in result.partings):
+            return (
+                f"{sentence}; {unclear} of them unclear, for it may have changed the sampler's state before the draw."
+            )
+        return f"{sentence} alone."
     if counts.answers:
         return f"All {texts} are plain decoding's." if counts.answers > 1 else "The text is plain decoding's."
     return "No mode was checked, so there are no texts to compare."

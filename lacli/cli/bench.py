@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
 
 BENCH = "Benchmark"
+PEOPLE = ("text", "md")
+"""Formats of -o that are not for programs."""
+
 EVERY_MODE = ",".join(MODES)
 ANSWERS = 0.85
 """Share of the time that the answers may take; the rest is for loading, warming up and judging texts."""
@@ -203,6 +206,8 @@ def bench(
         )
     tasks = tuple(tasks_of(prompts, classes))
     output = "json" if json else output
+    if details and output not in PEOPLE:
+        raise UsageError(f"--details is for people and -o {output} for programs", "leave one of them out")
     plot, chart = _pictures(plot, chart, output, screen)
     request = Request(
         tasks=tasks,
@@ -248,9 +253,9 @@ def _pictures(plot: Path | None, chart: bool, output: str, screen: Screen) -> tu
     """Where to draw; without matplotlib in the terminal. Raises what would keep a file from being written."""
     from lacli.bench.plot import check_plot_path, has_matplotlib
 
-    if chart and output not in ("text", "md"):
+    if chart and output not in PEOPLE:
         raise UsageError(f"--chart is for people and -o {output} for programs", "leave one of them out")
-    if plot and output in ("text", "md") and not has_matplotlib():
+    if plot and output in PEOPLE and not has_matplotlib():
         screen.note("--plot needs matplotlib (pip install 'lacli[plot]'): here is a chart in the terminal instead")
         return None, True
     if plot:

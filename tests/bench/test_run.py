@@ -109,6 +109,20 @@ def test_people_get_a_summary_with_what_to_type_and_tables_and_a_chart_where_the
     assert "| tokens/s |" in call(*QUICK, "--modes", "lookup", "-o", "md").out
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ((*QUICK, "--modes", "lookahead", "--details"), "tokens/s"),
+        (("check", "-q", "-c", "256", "-n", "8", "--each", "1", "--mode", "lookup"), "same bits"),
+        (("cost", "-q", "--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2"), "a row"),
+    ],
+)
+def test_what_is_measured_follows_the_width_of_the_terminal(command: tuple[str, ...], words: str) -> None:
+    done = finish(on_terminal(*command, columns=60))
+    assert done.code == 0 and words in done.out
+    assert max(map(len, done.out.splitlines())) <= 60
+
+
 def test_a_sweep_is_the_product_of_its_ranges_with_g_tied_to_w() -> None:
     found = rows(*QUICK, "--modes", "lookahead", "-W", "1,4", "-N", "3-4")
     assert [(row["window"], row["ngram"], row["guesses"]) for row in found if row["mode"] == "lookahead"] == [
@@ -288,6 +302,7 @@ def test_a_bug_makes_check_exit_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
         (("-fa", "maybe"), "-fa 'maybe'"),
         (("--plot", "picture.doc"), "picture.doc"),
         (("--chart", "-o", "json"), "--chart is for people"),
+        (("--details", "--json"), "--details is for people"),
         (("-W", ""), "-W ''"),
         (("-N", "1", "--modes", "lookahead"), "-N is 1"),
         (("-W", "1000", "--modes", "lookahead"), "1016 sequences"),
