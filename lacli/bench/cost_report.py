@@ -16,13 +16,11 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import PRESETS, DecodeSettings, decode_settings
 from lacli.terminal.charts import curve
 from lacli.terminal.screen import wrapped
+from lacli.text.files import PAGE
 from lacli.text.format import age_in_words, columns
 
 Learned = tuple[Experience, float]
 """An experience, and when it was learned in seconds since 1970."""
-
-WIDTH = 80
-"""Columns where no terminal says how many it has."""
 
 CLEARLY_LESS = 0.95
 """Ratio of two times from which they may only have been measured at another moment."""
@@ -97,7 +95,7 @@ def as_lines(
         }
         labels = {"x_label": "rows a step", "y_label": "plain steps that a step costs"}
         # The last number of the axis may stand out.
-        parts.append(curve(series, width=(width or WIDTH) - 2, height=16, log2_x=True, log2_y=True, y_from=1, **labels))
+        parts.append(curve(series, width=(width or PAGE) - 2, height=16, log2_x=True, log2_y=True, y_from=1, **labels))
     return "\n\n".join([*parts, _titled(findings(cost), width)])
 
 
@@ -236,7 +234,7 @@ def _heading(settings: ModelSettings, cost: Cost, age: float | None, known: Sequ
 
 def _titled(lines: Sequence[tuple[str, str]], width: int) -> str:
     """Return a line a subject, wrapped beside the subjects."""
-    return wrapped("\n".join(f"{name:9} {text}" for name, text in lines), width or WIDTH)
+    return wrapped("\n".join(f"{name:9} {text}" for name, text in lines), width or PAGE)
 
 
 def _table(step_costs: Sequence[StepCost], width: int) -> str:
@@ -244,7 +242,7 @@ def _table(step_costs: Sequence[StepCost], width: int) -> str:
     blocks = [_one_table(each) for each in step_costs]
     sizes = [max(map(len, block)) for block in blocks]
     title = "Steps by rows: ms, times a plain step, ms a further row"
-    title = wrapped(title, width or WIDTH)
+    title = wrapped(title, width or PAGE)
     if width and sum(sizes) + GAP * (len(sizes) - 1) > width:
         return "\n\n".join([title, *("\n".join(block) for block in blocks)])
     lines = zip_longest(*blocks, fillvalue="")

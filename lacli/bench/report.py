@@ -11,6 +11,7 @@ from lacli.bench.rows import Machine, distances, verdict
 from lacli.bench.statistics import Ratio, spread
 from lacli.bench.tasks import ALL
 from lacli.terminal.screen import wrapped
+from lacli.text.files import PAGE
 from lacli.text.format import fitted, markdown
 
 Write = Callable[[Sequence[str], Sequence[Sequence[str]], int], str]
@@ -29,9 +30,6 @@ CEILING_LEGEND = (
 
 MOST_POSITIONS = 6
 """Positions whose acceptance is shown."""
-
-WIDTH = 80
-"""Columns of words where no terminal says how many it has."""
 
 KEYS = 2
 """Columns that name a row: the class and the mode."""
@@ -52,7 +50,7 @@ def as_lines(
     judged: Judged,
     ceilings: Ceilings | None = None,
     write: Write = markdown,
-    width: int = WIDTH,
+    width: int = PAGE,
 ) -> str:
     """What was measured on, a table by class, the ceilings, a table of the guesses, and where texts part.
 

@@ -27,7 +27,7 @@ from lacli.bench.oracle import (
     oracles,
 )
 from lacli.bench.plan import Wish, planned, prompts_of
-from lacli.bench.report import WIDTH, as_lines, lined_up
+from lacli.bench.report import as_lines, lined_up
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Asker, Contender, Rounds
 from lacli.bench.rows import (
@@ -50,7 +50,7 @@ from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
 from lacli.terminal.screen import Screen, loading_model
-from lacli.text.files import columns
+from lacli.text.files import PAGE, columns
 
 COST_S = 6.0
 """Seconds for the cost of rows, where mode auto needs it and nothing is known; a tenth of a short benchmark at most."""
@@ -276,10 +276,10 @@ def _for_people(outcome: BenchOutcome, bars: Sequence[plot.Speedup], request: Re
     if request.form == "md":
         parts.insert(0, as_lines(found, machine, judged, outcome.ceilings))
     elif request.details:
-        parts.insert(0, as_lines(found, machine, judged, outcome.ceilings, lined_up(width), width or WIDTH))
+        parts.insert(0, as_lines(found, machine, judged, outcome.ceilings, lined_up(width), width or PAGE))
     if request.chart:
-        parts.append(plot.as_chart(bars, width or WIDTH))
-    said = summary(found, judged, machine, model=request.model, width=width or WIDTH)
+        parts.append(plot.as_chart(bars, width or PAGE))
+    said = summary(found, judged, machine, outcome.ceilings, model=request.model, width=width or PAGE)
     return "\n\n".join(part for part in (*parts, said) if part)
 
 

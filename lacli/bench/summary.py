@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lacli.bench.contenders import Judged
+from lacli.bench.oracle import Ceilings
 from lacli.bench.results import Result, overall
 from lacli.bench.rows import Machine
 from lacli.bench.rows import verdict as judgement
@@ -39,7 +40,15 @@ class Advice:
     reason: str
 
 
-def summary(found: Sequence[Result], judged: Judged, machine: Machine, *, model: str, width: int) -> str:
+def summary(
+    found: Sequence[Result],
+    judged: Judged,
+    machine: Machine,
+    ceilings: Ceilings | None = None,
+    *,
+    model: str,
+    width: int,
+) -> str:
     """What was compared, a verdict on each setting by class, whether the texts are plain's, and what to type.
 
     `model`: as it was typed. `width`: columns of all lines but the command.
@@ -58,8 +67,10 @@ def summary(found: Sequence[Result], judged: Judged, machine: Machine, *, model:
     if any(verdict(result.speedup) not in ("faster", "slower") for result in compared):
         lines += ["", "What is undecided or not certain needs more prompts or more time: --seconds 900."]
     texts = _texts(found, judged) if machine.comparable else ""
+    for sentence in filter(None, [_ceiling(whole, ceilings or {}), texts]):
+        lines += ["", sentence]
     advice = recommendation(compared, model)
-    lines += ["", *([texts, ""] if texts else []), f"{advice.reason}:"]
+    lines += ["", f"{advice.reason}:"]
     # A command stays on a line of its own, to be copied.
     return "\n".join([*(wrapped(line, width) for line in lines), f"  {advice.command}"])
 
@@ -158,6 +169,17 @@ def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:
 
 def _unsure(said: Verdict) -> str:
     return ", not certain" if said.startswith("probably") else ""
+
+
+def _ceiling(whole: Sequence[Result], ceilings: Ceilings) -> str:
+    """What there was to win, and how much of it mode auto has."""
+    for result in whole:
+        ceiling = ceilings.get((result.number, result.kind))
+        share = ceiling.share(result.speedup.value) if ceiling else None
+        if ceiling and share is not None:
+            gain = f"{result.by.label} has {share:.0%} of that gain" if share else f"{result.by.label} has none of that"
+            return f"Guesses that all come true would reach {ceiling.ratio.value:.2f}x here; {gain}."
+    return ""
 
 
 def _texts(found: Sequence[Result], judged: Judged) -> str:

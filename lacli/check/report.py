@@ -14,6 +14,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.terminal.screen import wrapped
+from lacli.text.files import PAGE
 from lacli.text.format import counted, fitted
 
 Piece = Callable[[int], bytes]
@@ -23,9 +24,6 @@ LONGEST_TOKEN = 16
 
 TREES: tuple[ModeName, ...] = ("lookahead", "auto")
 """Modes whose accepted tokens leave holes among the cells."""
-
-WIDTH = 80
-"""Columns of sentences where no terminal says how many it has."""
 
 KEYS = 3
 """Columns that name an answer that parts: mode, prompt and token."""
@@ -55,7 +53,7 @@ class Setup:
 
 def as_lines(setup: Setup, result: Result, width: int = 0) -> str:
     """The verdict and what follows, what was checked, and a table a question; `width`: of the terminal, or 0."""
-    parts = [wrapped(part, width or WIDTH) for part in (*_said(setup, result), _heading(setup))]
+    parts = [wrapped(part, width or PAGE) for part in (*_said(setup, result), _heading(setup))]
     if result.modes:
         parts.append(_mode_table(setup, result, width))
     if partings := list(result.partings):
@@ -195,7 +193,7 @@ def _difference_table(setup: Setup, partings: Sequence[tuple[ModeName, int, Run]
         "how many draws give the other token when logits are moved as rounding moves them"
     )
     refusals = {run.failure for _, _, run in partings if run.failure}
-    lines = [wrapped(f"Refused: {refusal}", width or WIDTH) for refusal in sorted(refusals)]
+    lines = [wrapped(f"Refused: {refusal}", width or PAGE) for refusal in sorted(refusals)]
     return "\n".join([_table(title, rows, (1, 2), width, KEYS), *lines])
 
 
@@ -214,7 +212,7 @@ def _why(parting: Difference) -> str:
 def _table(title: str, rows: Sequence[Sequence[str]], right: Collection[int], width: int, keys: int = 1) -> str:
     header, *body = rows
     lines = fitted(header, body, right, width and width - 2, keys)
-    return "\n".join([wrapped(title, width or WIDTH), *(f"  {line}".rstrip() for line in lines)])
+    return "\n".join([wrapped(title, width or PAGE), *(f"  {line}".rstrip() for line in lines)])
 
 
 def _shown(setup: Setup, token: int | None) -> str:

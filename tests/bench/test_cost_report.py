@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from lacli.auto.step_cost import Cost, Point, StepCost
-from lacli.bench.cost_report import WIDTH, as_json, as_lines, conclusion
+from lacli.bench.cost_report import as_json, as_lines, conclusion
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
+from lacli.text.files import PAGE
 
 SETTINGS = ModelSettings(threads=4, threads_batch=4)
 CPU = StepCost(64, (Point(1, 0.01, 0.01), Point(4, 0.025, 0.02), Point(8, 0.05, 0.04), Point(128, 0.55, 0.5)))
@@ -106,7 +107,7 @@ def test_the_heading_has_the_age_and_the_notes() -> None:
     heading = as_lines(SETTINGS, cost(CPU, notes=(note,)), 7200.0).partition("\n\n")[0]
     assert ", 2 hours ago (--fresh measures again)" in heading and "--fresh" not in as_lines(SETTINGS, cost(CPU))
     assert "\nnote      contexts" in heading and "\n" + " " * 10 in heading
-    assert max(map(len, heading.splitlines())) <= WIDTH
+    assert max(map(len, heading.splitlines())) <= PAGE
 
 
 def test_the_json_holds_the_same_numbers() -> None:

@@ -26,6 +26,7 @@ from lacli.bench.results import results
 from lacli.bench.rounds import Rounds
 from lacli.bench.rows import as_rows
 from lacli.bench.statistics import Ratio
+from lacli.bench.summary import summary
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import ALL
 from lacli.decode import Decoder
@@ -185,6 +186,9 @@ def test_tables_and_rows_say_the_ceiling_and_the_share(clock: FakeClock) -> None
         assert (line[0], line[2], line[4], line[6]) == (result.kind, f"{ceiling:.2f}", "10", named)
         assert (row["ceiling"], row["ceiling_rows"]) == (round(ceiling, 4), 10)
         assert row["ceiling_share"] == pytest.approx(share, abs=1e-4)
+    said = summary(shown, {}, MACHINE, ceilings, model="", width=200)
+    assert f"would reach {ceiling:.2f}x here; lookup has none of that." in said
+    assert "would reach" not in summary(shown, {}, MACHINE, model="", width=200)
 
 
 def test_an_oracle_slower_than_plain_leaves_the_ceiling_at_plains_speed(clock: FakeClock) -> None:
