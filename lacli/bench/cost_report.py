@@ -179,7 +179,7 @@ def _on_auto(step_cost: StepCost) -> str:
     named = [f"{_number(cost)} for {rows} rows" for rows, cost in least if cost < rows]
     if not named:
         return "Mode auto, the default, will decode plainly here: no step can bring what it costs."
-    pays = f"Mode auto, the default, guesses only where it expects more tokens than these: {', '.join(named)}"
+    pays = f"Mode auto, the default, guesses only where it expects more tokens a step than: {', '.join(named)}"
     cheap = any(step_cost.relative(rows) < tokens for rows, tokens in PROMISING.items() if rows <= step_cost.max_rows)
     if cheap or step_cost.relative(2) - 1 <= CHEAP_ROW:
         return f"{pays}. Rows are cheap here, so it will ask all its sources for guesses."
