@@ -95,7 +95,7 @@ Predict = Annotated[
 Seconds = Annotated[
     float,
     typer.Option("--seconds", min=6, rich_help_panel=BENCH,
-                 help="About how long all of it takes; decides what the flags above leave open."),
+                 help="About how long all of it takes; decides what --each, -r and -n leave open."),
 ]  # fmt: skip
 Minutes = Annotated[float | None, typer.Option("--minutes", hidden=True)]
 """An older name of --seconds, in minutes."""
@@ -112,7 +112,7 @@ Plot = Annotated[
     typer.Option("--plot", metavar="FILE", show_default=False, rich_help_panel=OUTPUT,
                  help="Draw the speed-ups into a .png, .svg or .pdf file."),
 ]  # fmt: skip
-Chart = Annotated[bool, typer.Option("--chart", help="Draw the same in the terminal.", rich_help_panel=OUTPUT)]
+Chart = Annotated[bool, typer.Option("--chart", help="Draw the speed-ups in the terminal.", rich_help_panel=OUTPUT)]
 Rpc = Annotated[str, setting(*spellings("rpc"), hidden=True)]
 """Taken only to be refused with the reason: `lacli run` and `chat` have it."""
 OutputFormat = Annotated[
@@ -125,7 +125,7 @@ Details = Annotated[
     typer.Option("--details", rich_help_panel=OUTPUT,
                  help="Tables before the summary: tokens/s, intervals, tokens and rows a step, what was accepted."),
 ]  # fmt: skip
-Json = Annotated[bool, typer.Option("--json", help="The same as -o json.", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, typer.Option("--json", help="Print rows as JSON, the same as -o json.", rich_help_panel=OUTPUT)]
 
 
 @dataclass(frozen=True)
