@@ -62,8 +62,8 @@ class Bench:
 
     def rival(self, binary: str) -> Program:
         """llama-lookahead, with this model and these settings."""
-        path, offloaded = Path(shutil.which(binary) or binary), self.model.offloaded
-        return Program(path, self.model.path, self.settings, offloaded=offloaded, first_from_prefill=False)
+        offloaded = self.model.offloaded
+        return Program(Path(binary), self.model.path, self.settings, offloaded=offloaded, first_from_prefill=False)
 
     def prompt(self, question: str) -> list[int]:
         return self.model.tokenize(TURN.format(question))
@@ -275,9 +275,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--binary", default="llama-lookahead", help="the reference, built from llama.cpp's sources")
     arguments = parser.parse_args()
+    binary = shutil.which(arguments.binary) or ""
+    if arguments.what == "reference" and not binary:
+        how = "build it as docs/benchmarks.md says (Beside llama.cpp's own programs), or name it with --binary"
+        parser.exit(1, f"{arguments.binary} is not on PATH: {how}\n")
     bench = Bench(arguments)
     if arguments.what == "reference":
-        print_table(reference(bench, arguments.binary))
+        print_table(reference(bench, binary))
     else:
         print_table({"plain": plain, "overhead": overhead, "choose": choose, "window": window}[arguments.what](bench))
 

@@ -146,7 +146,7 @@ def damaged_model(random: Random, folder: Path) -> Run:
         ("chat", "model.gguf", *FEW),
         ("show", "model.gguf"),
         ("show", "model.gguf", "--json"),
-        ("check", "model.gguf", "--prompts", "1", "-n", "2"),
+        ("check", "model.gguf", "--each", "1", "-n", "2"),
     )
     return Run(random.choice(commands), b"hi\n")
 
@@ -191,7 +191,7 @@ def odd_flags(random: Random, folder: Path) -> Run:
         spelling = random.choice([*option.opts, *option.secondary_opts])
         value = str(random.choice([*get_args(option.bare_type), option.default, *VALUES]))
         arguments += [spelling] if option.is_flag else [spelling, value]
-    small = {"run": ("-n", "2"), "chat": ("-n", "2"), "check": ("-n", "2", "--prompts", "1")}
+    small = {"run": ("-n", "2"), "chat": ("-n", "2"), "check": ("-n", "2", "--each", "1")}
     (folder / "prompt.txt").write_text("Say yes.")
     return Run([*arguments, *small.get(name, ())], b"hi\n/stats\n")
 

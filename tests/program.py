@@ -44,6 +44,7 @@ HUBS = (
 """Of the hub's library, all but the place of its cache, which a test says."""
 
 FOREIGN = (
+    *("LANG", "LC_"),
     *("GGML_", "LACLI_", "LLAMA_ARG_", "NO_COLOR", "FORCE_COLOR", "PYTHON", "COLUMNS", "TERM"),
     *(*HUBS, *PROXIES),
 )

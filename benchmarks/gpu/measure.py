@@ -48,10 +48,10 @@ class Plan:
     cost: str = ""
     check: str = "-n 128"
 
-    def commands(self, minutes: float) -> Iterator[tuple[str, str]]:
-        """A command's name and all its flags, costs first: a benchmark reuses them. minutes: of a benchmark."""
+    def commands(self, seconds: float) -> Iterator[tuple[str, str]]:
+        """A command's name and all its flags, costs first: a benchmark reuses them. seconds: of a benchmark."""
         yield "cost", f"--json --fresh {self.cost}"
-        yield "bench", f"-o json --minutes {minutes:g} {self.bench}"
+        yield "bench", f"-o json --seconds {seconds:g} {self.bench}"
         yield "check", f"--json {self.check}"
 
 
@@ -62,7 +62,7 @@ TINY = Plan(
     bench=f"--modes plain,lookahead -W 3 -N 3 -G W --classes code,edit --each 1 -r 1 -n 8 --check {CPU} "
     "--plot {picture}",
     cost=f"--rows 1,2,4 --contexts 32 --seconds 0.5 {CPU}",
-    check=f"--prompts 1 -n 8 {CPU}",
+    check=f"--each 1 -n 8 {CPU}",
 )
 """The same in seconds on a CPU."""
 
@@ -87,7 +87,7 @@ def model_path(folders: Folders, model: Model) -> Path:
     return folders.models / f"{model.name}.gguf"
 
 
-def measure(folders: Folders, models: Sequence[Model], plan: Plan, minutes: float, run: Run, say: Say) -> list[str]:
+def measure(folders: Folders, models: Sequence[Model], plan: Plan, seconds: float, run: Run, say: Say) -> list[str]:
     """Run what has no result yet; returns what failed, in sentences, after all else has run."""
     failed = []
     for model in models:
@@ -95,7 +95,7 @@ def measure(folders: Folders, models: Sequence[Model], plan: Plan, minutes: floa
         if not path.exists():
             failed.append(f"{path.name} is missing: run the stage expand")
             continue
-        for name, flags in plan.commands(minutes):
+        for name, flags in plan.commands(seconds):
             result = folders.results / f"{model.name}.{name}.json"
             if result.exists():
                 say(f"bench: {result.name} is there")

@@ -48,7 +48,7 @@ def read_command_line() -> argparse.Namespace:
     parser.add_argument("--machine", help="its folder in the results (default: the card's name)")
     parser.add_argument("--shapes", default="1b,7b,13b", help="of benchmarks/expand.py (default: 1b,7b,13b)")
     parser.add_argument("--types", default="F16", help="F16,Q8_0,Q4_0 (default: F16)")
-    parser.add_argument("--minutes", type=float, default=3.0, help="of each benchmark (default: 3)")
+    parser.add_argument("--seconds", type=float, default=180.0, help="of each benchmark (default: 180)")
     parser.add_argument("--arch", default="native", help="the card's architecture for CMake, as 90; cpu: no card")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time (default: cores)")
     parser.add_argument("--wait", type=float, default=500, help="seconds to wait for the build (default: 500)")
@@ -113,7 +113,7 @@ def run_expand(arguments: argparse.Namespace, folders: Folders) -> None:
 def run_bench(arguments: argparse.Namespace, folders: Folders) -> None:
     """Measure; what failed is told after everything else has run."""
     plan = TINY if arguments.dry_run else FULL
-    failed = measure.measure(folders, choose_models(arguments), plan, arguments.minutes, run_command, say)
+    failed = measure.measure(folders, choose_models(arguments), plan, arguments.seconds, run_command, say)
     if failed:
         raise KitError("; ".join(failed))
 

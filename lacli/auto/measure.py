@@ -73,12 +73,13 @@ class MeasurePlan:
 class Measurement:
     """The step costs by context, and sentences about what was left out.
 
-    `stuck`: the cache cannot forget a row, so nothing could be measured.
+    `stuck`: the cache cannot forget a row, so nothing could be measured. `stopped`: Ctrl-C ended it early.
     """
 
     staircases: tuple[StepCost, ...]
     notes: tuple[str, ...] = ()
     stuck: bool = False
+    stopped: bool = False
 
 
 def engine_settings(rows: int, back: int = -1) -> DecodeSettings:
@@ -106,6 +107,7 @@ def measure(
     """Return the step costs of an engine made with `engine_settings`, whose cache is cleared.
 
     `tokens`: the text of contexts and rows, repeated as needed. `progress`: gets a sentence when something slow begins.
+    Ctrl-C ends it with what was measured; raises KeyboardInterrupt before anything was.
     """
     plan = plan or MeasurePlan()
     end = clock() + plan.seconds
@@ -121,13 +123,23 @@ def measure(
         if found and context == found[-1].context:
             break
         progress(f"timing steps of 1 to {sizes[-1]} rows behind {context} tokens")
-        if not bench.fill(context, sizes[-1]):
-            return Measurement((), stuck=True)
-        staircase = bench.staircase(sizes, begin + seconds)
+        try:
+            if not bench.fill(context, sizes[-1]):
+                return Measurement((), stuck=True)
+            staircase = bench.staircase(sizes, begin + seconds)
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            bench.stopped = True
+            break
         found.append(staircase)
         if len(staircase.points) < len(sizes):
             notes.append(_left_out(staircase, sizes, plan.seconds))
-    return Measurement(tuple(found), tuple(notes))
+        if bench.stopped:
+            break
+    if bench.stopped:
+        notes.append("stopped before everything was measured, so these numbers are not kept")
+    return Measurement(tuple(found), tuple(notes), stopped=bench.stopped)
 
 
 @dataclass
@@ -146,7 +158,7 @@ class _Times:
 
 
 class _Bench:
-    """Times steps behind a context that stays as it is."""
+    """Times steps behind a context that stays as it is. `stopped`: by Ctrl-C, once each size was timed."""
 
     def __init__(self, engine: Engine, tokens: Sequence[int], clock: Callable[[], float]) -> None:
         self._engine = engine
@@ -155,6 +167,7 @@ class _Bench:
         self._cache = Cache(engine)
         self._batch = Batch(engine.batch_rows)
         self._context = 0
+        self.stopped = False
         self._cache.clear()
 
     def fill(self, context: int, largest: int) -> bool:
@@ -173,8 +186,14 @@ class _Bench:
         times = {size: _Times() for size in chosen}
         cost, rounds = sum(_visit_seconds(survey, size) for size in chosen), 0
         while rounds < MIN_ROUNDS or self._clock() + cost <= end:
-            for size in chosen:
-                self._visit(size, times[size])
+            try:
+                for size in chosen:
+                    self._visit(size, times[size])
+            except KeyboardInterrupt:
+                if not rounds:
+                    raise
+                self.stopped = True
+                break
             rounds += 1
         return StepCost(self._context, tuple(times[size].point(size) for size in chosen))
 

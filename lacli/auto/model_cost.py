@@ -194,6 +194,8 @@ def cost_of(
     if kept and kept.budget >= plan.seconds:
         return kept, True
     cost = measured()
+    if cost.stopped:
+        return cost, False
     rough = "the times vary too much to be kept: the machine is busy, and fewer threads may help (-t)"
     if failure := rough if cost.rough else records.save(KIND, key, asdict(cost)):
         progress(failure)
@@ -250,7 +252,7 @@ def measure_cost(
     with engine:
         found = measure(engine, model.tokenize(SAMPLE) or [0], plan, progress=progress)
     stuck = "its cache cannot go back to what it was before a step" if found.stuck else model.chain_only
-    return replace(cost, staircases=found.staircases, notes=found.notes, chain_only=stuck)
+    return replace(cost, staircases=found.staircases, notes=found.notes, chain_only=stuck, stopped=found.stopped)
 
 
 def _of_chains(plan: MeasurePlan, back: int, cells: int) -> tuple[MeasurePlan, int]:

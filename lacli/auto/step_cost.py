@@ -123,7 +123,7 @@ class Cost:
 
     `description`: the model in llama.cpp's words. `devices`: what computed. `chain_only`: why the model takes no trees,
     and without staircases only single rows. `notes`: what was left out. `measured_at`: seconds since 1970. `budget`:
-    seconds that the measurement was given.
+    seconds that the measurement was given. `stopped`: Ctrl-C ended it early, so it is not kept.
     """
 
     staircases: tuple[StepCost, ...]
@@ -133,6 +133,7 @@ class Cost:
     notes: tuple[str, ...] = ()
     measured_at: float = 0.0
     budget: float = 0.0
+    stopped: bool = False
 
     @property
     def rough(self) -> bool:

@@ -11,6 +11,7 @@ from lacli.bench.rounds import Asker, Contender, Exchange
 from lacli.bench.tasks import Task
 from lacli.errors import LacliError
 from lacli.terminal.screen import Screen
+from lacli.text.format import counted
 
 FULL = (8, 5, 128)
 LADDER = (
@@ -237,5 +238,5 @@ def _described(plan: BenchPlan, every: int, wish: Wish) -> str:
     classes = f" in {kinds} classes" if kinds > 1 else ""
     times = "once" if plan.repetitions == 1 else f"{plan.repetitions} times"
     longer = ", more than there should be" if wish.seconds is not None and plan.seconds > wish.seconds else ""
-    minutes = f"about {max(plan.seconds / 60, 0.1):.1f} minutes{longer}"
-    return f"{prompts}{classes}, answers of up to {plan.max_tokens} tokens, each {times}: {minutes}"
+    tokens = counted(plan.max_tokens, "token")
+    return f"{prompts}{classes}, answers of up to {tokens}, each {times}: about {max(plan.seconds, 1):.0f} s{longer}"

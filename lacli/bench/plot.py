@@ -78,14 +78,15 @@ def speedups(found: Sequence[Result], ceilings: Ceilings | None = None) -> list[
     return [one(each, each.by.label, f"prompts: {each.kind}") for each in overall(guessing)]
 
 
-def as_chart(bars: Sequence[Speedup]) -> str:
-    """The bars for a terminal; empty where there are none."""
+def as_chart(bars: Sequence[Speedup], width: int = 80) -> str:
+    """The bars for a terminal of `width` columns; empty where there are none."""
     names, groups = [each.name for each in bars], [each.group for each in bars]
     if len(set(names)) == 1:
         names, groups = groups, names
     return charts.bars(
         names,
         [each.ratio for each in bars],
+        width=width,
         low=[each.ratio if each.low is None else each.low for each in bars],
         high=[each.ratio if each.high is None else each.high for each in bars],
         groups=groups,

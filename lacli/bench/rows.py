@@ -9,6 +9,7 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from io import StringIO
 from math import isfinite
 from typing import Any, Literal
@@ -20,8 +21,12 @@ from lacli.bench.rounds import Contender
 from lacli.bench.statistics import stddev
 from lacli.check.compare import Run
 from lacli.check.judge import Difference
+from lacli.llamacpp.devices import peak_memory
+from lacli.llamacpp.library import devices, version
+from lacli.session.report import describe_sampling
+from lacli.session.session import Session
 
-Format = Literal["md", "json", "jsonl", "csv"]
+Format = Literal["text", "md", "json", "jsonl", "csv"]
 ResultRow = dict[str, Any]
 
 NANO = 1e9
@@ -72,6 +77,11 @@ class Machine:
         """The devices that compute, the GPU first."""
         return ", ".join(part for part in (self.gpu_info, self.cpu_info) if part)
 
+    @property
+    def threads_and_copies(self) -> str:
+        """The threads, and the copies that decode together where there are several."""
+        return self.thread_words + (f", copies on {', '.join(self.replicas)}" if self.replicas else "")
+
     def columns(self, contender: Contender) -> ResultRow:
         """The columns for one contender."""
         row, point = asdict(self), contender.point
@@ -79,6 +89,37 @@ class Machine:
         row["context_memory_mib"] = round(contender.memory, 1) if point else None
         del row["comparable"], row["thread_words"]
         return row
+
+
+def machine_of(session: Session, flash_attentions: Sequence[str] = ()) -> Machine:
+    """What is measured on and with, as of now; `flash_attentions`: those that are compared."""
+    model, model_settings, found = session.model, session.model_settings, devices()
+    return Machine(
+        build_number=version(),
+        test_time=datetime.now(UTC).isoformat(timespec="seconds"),
+        backends=",".join(dict.fromkeys(device.name.rstrip("0123456789") for device in found)),
+        cpu_info=", ".join(device.description for device in found if device.name == "CPU"),
+        gpu_info=", ".join(device.description for device in found if device.is_gpu),
+        replicas=list(session.copies.names) if len(session.copies.names) > 1 else [],
+        model_filename=str(model.path),
+        model_type=model.description,
+        model_size=model.size,
+        model_n_params=model.parameters,
+        n_ctx=session.engine.cells,
+        n_batch=model_settings.batch,
+        n_threads=model_settings.threads,
+        n_threads_batch=model_settings.threads_batch,
+        n_gpu_layers=model_settings.gpu_layers,
+        flash_attn=",".join(flash_attentions) or model_settings.flash_attention,
+        type_k=model_settings.cache_type_k,
+        type_v=model_settings.cache_type_v,
+        sampling=describe_sampling(session.sampling),
+        model_memory_mib=round(model.memory, 1),
+        context_memory_mib=None,
+        peak_memory_mib=round(peak_memory(), 1),
+        comparable=not session.sampling.draws_otherwise,
+        thread_words=model_settings.thread_words,
+    )
 
 
 def as_rows(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from lacli.bench.oracle import (
     oracles,
 )
 from lacli.bench.plan import Wish, planned, prompts_of
-from lacli.bench.report import as_lines, conclusion
+from lacli.bench.report import as_lines, lined_up
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Asker, Contender, Rounds
 from lacli.bench.rows import (
@@ -37,21 +36,21 @@ from lacli.bench.rows import (
     ResultRow,
     as_rows,
     as_text,
+    machine_of,
 )
+from lacli.bench.summary import beside_plain, recommendation, summary
 from lacli.bench.sweep import Axes, Point
 from lacli.bench.tasks import Task
 from lacli.check.compare import fixed_seed, refuse_other_draws
 from lacli.errors import Interrupted, LacliError
-from lacli.llamacpp.devices import peak_memory
-from lacli.llamacpp.library import devices, version
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.replicas.copies import ALONE
-from lacli.session.report import describe_sampling
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
 from lacli.terminal.screen import Screen, loading_model
+from lacli.text.files import PAGE, columns
 
 COST_S = 6.0
 """Seconds for the cost of rows, where mode auto needs it and nothing is known; a tenth of a short benchmark at most."""
@@ -64,16 +63,19 @@ BUG_FOUND = 3
 class Request:
     """What is asked, what is compared, how much of it, and how it is shown.
 
-    `state`: the file of measured step costs. `check`: judge every text that is not plain's. `plot`: a picture's file.
-    `chart`: the same in the terminal. `replicas`: copies of the model that decode one answer together.
-    `template_variables`: what the model's chat template gets beside a prompt.
+    `state`: the file of measured step costs. `model`: its name as it was typed. `details`: whole tables too.
+    `check`: judge every text that is not plain's. `plot`: a picture's file. `chart`: the same in the terminal.
+    `replicas`: copies of the model that decode one answer together. `template_variables`: what the model's chat
+    template gets beside a prompt.
     """
 
     tasks: tuple[Task, ...]
     state: Path
     axes: Axes = Axes()
     wish: Wish = Wish()
-    form: Format = "md"
+    form: Format = "text"
+    model: str = "MODEL"
+    details: bool = False
     check: bool = False
     plot: Path | None = None
     chart: bool = False
@@ -114,10 +116,6 @@ class BenchOutcome:
     @property
     def rows(self) -> list[ResultRow]:
         return as_rows(self.found, self.machine, self.judged, self.ceilings, self.columns)
-
-    @property
-    def conclusion(self) -> str:
-        return conclusion(self.found, self.ceilings)
 
     @property
     def bugs(self) -> int:
@@ -208,7 +206,7 @@ def measured(session: Session, competing: list[Contender], request: Request, scr
             cost = _learned_cost(session, request, screen)
         competing, plan = planned(competing, prompts, asker.cells, request.tasks, request.wish, screen)
     except KeyboardInterrupt:
-        raise Interrupted("") from None
+        raise Interrupted("stopped before anything was compared") from None
     rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
     interrupted = False
     try:
@@ -221,7 +219,7 @@ def measured(session: Session, competing: list[Contender], request: Request, scr
         screen.note(f"left out: {task.kind} prompt of more tokens than the context of {asker.cells} holds")
     for number, error in rounds.failures.items():
         screen.note(f"{competing[number].label} was given up: {error}")
-    return BenchOutcome(rounds, machine_of(session, request), interrupted, cost=cost)
+    return BenchOutcome(rounds, machine_of(session, request.axes.flash_attentions), interrupted, cost=cost)
 
 
 def look_into(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
@@ -251,24 +249,39 @@ def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> int:
 
 
 def show(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
-    """Print tables and conclusion, or rows for programs; write the picture."""
+    """Print a summary, behind tables where they are wanted, or rows for programs; write the picture."""
     if not outcome.found:
         screen.note("nothing was finished")
         return
     machine, bars = outcome.machine, plot.speedups(outcome.found, outcome.ceilings)
-    if request.form == "md":
-        lines = as_lines(outcome.found, machine, outcome.judged, outcome.ceilings)
-        chart = plot.as_chart(bars) if request.chart else ""
-        screen.line("\n\n".join(part for part in (lines, *outcome.tables, chart, outcome.conclusion) if part))
+    if request.form in ("text", "md"):
+        screen.line(_for_people(outcome, bars, request), drawn=True)
     else:
         screen.line(as_text(outcome.rows, request.form))
-        screen.note(outcome.conclusion)
+        if compared := beside_plain(outcome.found):
+            advice = recommendation(compared, request.model)
+            screen.note(f"{advice.reason}: {advice.command}")
     if request.plot and bars:
         caption = f"{machine.where}; {machine.backends}, {machine.thread_words}"
         plot.save(request.plot, bars, f"lacli bench: {machine.model_type}", caption)
         screen.note(f"the picture is in {request.plot}")
     elif request.plot:
         screen.note("there is nothing to draw a picture of")
+
+
+def _for_people(outcome: BenchOutcome, bars: Sequence[plot.Speedup], request: Request) -> str:
+    """The tables of -o md or of --details, those of others, the chart, and the summary."""
+    found, machine, judged = outcome.found, outcome.machine, outcome.judged
+    width = columns()
+    parts = list(outcome.tables)
+    if request.form == "md":
+        parts.insert(0, as_lines(found, machine, judged, outcome.ceilings))
+    elif request.details:
+        parts.insert(0, as_lines(found, machine, judged, outcome.ceilings, lined_up(width), width or PAGE))
+    if request.chart:
+        parts.append(plot.as_chart(bars, width or PAGE))
+    said = summary(found, judged, machine, outcome.ceilings, model=request.model, width=width or PAGE)
+    return "\n\n".join(part for part in (*parts, said) if part)
 
 
 def asker_of(session: Session) -> Asker:
@@ -279,37 +292,6 @@ def asker_of(session: Session) -> Asker:
         return session.prompt(task.turns[len(answers)], task.system, raw=task.raw, history=history)
 
     return Asker(prompt, session.engine.cells)
-
-
-def machine_of(session: Session, request: Request) -> Machine:
-    """What is measured on and with, as of now."""
-    model, model_settings, found = session.model, session.model_settings, devices()
-    return Machine(
-        build_number=version(),
-        test_time=datetime.now(UTC).isoformat(timespec="seconds"),
-        backends=",".join(dict.fromkeys(device.name.rstrip("0123456789") for device in found)),
-        cpu_info=", ".join(device.description for device in found if device.name == "CPU"),
-        gpu_info=", ".join(device.description for device in found if device.is_gpu),
-        replicas=list(session.copies.names) if len(session.copies.names) > 1 else [],
-        model_filename=str(model.path),
-        model_type=model.description,
-        model_size=model.size,
-        model_n_params=model.parameters,
-        n_ctx=session.engine.cells,
-        n_batch=model_settings.batch,
-        n_threads=model_settings.threads,
-        n_threads_batch=model_settings.threads_batch,
-        n_gpu_layers=model_settings.gpu_layers,
-        flash_attn=",".join(request.axes.flash_attentions) or model_settings.flash_attention,
-        type_k=model_settings.cache_type_k,
-        type_v=model_settings.cache_type_v,
-        sampling=describe_sampling(session.sampling),
-        model_memory_mib=round(model.memory, 1),
-        context_memory_mib=None,
-        peak_memory_mib=round(peak_memory(), 1),
-        comparable=not session.sampling.draws_otherwise,
-        thread_words=model_settings.thread_words,
-    )
 
 
 def _learned_cost(session: Session, request: Request, screen: Screen) -> Cost | None:
@@ -323,6 +305,8 @@ def _learned_cost(session: Session, request: Request, screen: Screen) -> Cost | 
     cost = cost_beside(
         session.model, session.model_settings, seconds, request.state, screen.note, ctrl_c_ends_at_once()
     )
+    if cost.stopped:
+        raise KeyboardInterrupt
     if cost.staircases:
         session.use_cost(cost)
     return cost

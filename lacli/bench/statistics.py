@@ -28,11 +28,22 @@ STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.26
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast, with its 95% interval, or None for its ends where too little was repeated."""
+    """How many times as fast, with its 95% interval, or None for its ends where too little was repeated.
+
+    `prompts`: how many were measured. `agreed`: whether all of them, at least two, are on one side of 1; of a single
+    prompt its repetitions.
+    """
 
     value: float
     low: float | None = None
     high: float | None = None
+    prompts: int = 1
+    agreed: bool = False
+
+    @property
+    def is_of_prompts(self) -> bool:
+        """Whether there is an interval that speaks of more prompts of the kind, and not of a single one."""
+        return self.low is not None and self.prompts > 1
 
     @property
     def surely_faster(self) -> bool:
@@ -79,11 +90,13 @@ def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[floa
     pairs = list(zip(plain, other, strict=True))
     assert pairs and all(len(one) == len(two) > 0 for one, two in pairs), "each run needs the one beside it"
     logs = [np.log(np.divide(*pair)) for pair in pairs]
-    value = float(np.mean([np.median(repeated) for repeated in logs]))
+    medians = [float(np.median(repeated)) for repeated in logs]
+    value, parts = float(np.mean(medians)), medians if len(logs) > 1 else logs[0].tolist()
+    agreed = len(parts) > 1 and (min(parts) > 0 or max(parts) < 0)
     if len(logs) == 2 or (len(logs) == 1 and len(logs[0]) < LEAST_REPETITIONS):
-        return Ratio(exp(value))
+        return Ratio(exp(value), prompts=len(logs), agreed=agreed)
     low, high = _interval(logs, value)
-    return Ratio(exp(value), exp(low), exp(high))
+    return Ratio(exp(value), exp(low), exp(high), len(logs), agreed)
 
 
 def _interval(logs: Sequence[Logs], value: float) -> tuple[float, float]:

@@ -126,9 +126,16 @@ class Comparison(Closing):
         self, settings: DecodeSettings, prompts: Sequence[Sequence[int]], mode: Callable[[], Mode] | None = None
     ) -> list[Run]:
         """Answer each prompt with a decoder of its own, on one engine. `mode`: as `decoder` takes it."""
+        return list(self.each(settings, prompts, mode))
+
+    def each(
+        self, settings: DecodeSettings, prompts: Sequence[Sequence[int]], mode: Callable[[], Mode] | None = None
+    ) -> Iterator[Run]:
+        """The same one by one."""
         with self._open_engine(settings) as opened:
             engine = Recorder(opened)
-            return [self.one(self.decoder(engine, settings, mode), engine, prompt) for prompt in prompts]
+            for prompt in prompts:
+                yield self.one(self.decoder(engine, settings, mode), engine, prompt)
 
     def one(self, decoder: Decoder, engine: Recorder, prompt: Sequence[int]) -> Run:
         """Answer one prompt with a decoder on this engine, which may have answered others before."""
@@ -208,12 +215,16 @@ class Advice:
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that one check found. `failure`: why llama.cpp refused a batch of the probe: always a bug."""
+    """Everything that one check found. `failure`: why llama.cpp refused a batch of the probe: always a bug.
+
+    `stopped`: Ctrl-C ended it early.
+    """
 
     probes: list[Probe]
     modes: list[ModeResult]
     advice: Advice | None = None
     failure: str = ""
+    stopped: bool = False
 
     @property
     def counts(self) -> Counts:
@@ -253,7 +264,8 @@ def check(
 
     `sampler`: what tokens are drawn with, or None when greedy. `alternative`: flags that may make all batch sizes
     agree, probed where the given ones do not. `probed`: the text whose logits are compared, if not that of the prompts.
-    `progress`: gets a sentence when something that takes time begins.
+    `progress`: gets a sentence when something that takes time begins. Ctrl-C ends it with what was found; raises
+    KeyboardInterrupt before any mode has answered.
     """
     tokens = list(probed or chain.from_iterable(prompts))
     progress("comparing batch sizes")
@@ -263,17 +275,25 @@ def check(
     if alternative and not all(probe.exact for probe in probes):
         progress(f"comparing batch sizes with {alternative.flags}")
         advice = _tried(alternative, tokens)
-    found = []
+    found: list[ModeResult] = []
+    stopped = False
     if modes:
         plain = replace(modes[0], mode="plain", max_rollback=-1)
         with Comparison(open_engine, max_tokens, plain, sampler) as comparison:
             progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")
             for prompt in prompts:
                 comparison.plain(prompt)
-            for settings in modes:
-                progress(f"{settings.mode}: the same prompts")
-                found.append(ModeResult(settings, comparison.run(settings, prompts)))
-    return Result(probes, found, advice, failure)
+            try:
+                for settings in modes:
+                    progress(f"{settings.mode}: the same prompts")
+                    found.append(ModeResult(settings, []))
+                    for run in comparison.each(settings, prompts):
+                        found[-1].runs.append(run)
+            except KeyboardInterrupt:
+                found, stopped = [each for each in found if each.runs], True
+                if not found:
+                    raise
+    return Result(probes, found, advice, failure, stopped)
 
 
 def fixed_seed(sampling: SamplingSettings) -> SamplingSettings:

@@ -52,14 +52,26 @@ class Draw:
 
     `distance`: from the random number to the other token's share of plain's distribution (to the end of plain's own
     share where the other token has none). `movement`: of the two shares' ends, by rounding. Both None where no single
-    number decides, or one token has all. `reached`: whether rounding gives the other token. `drifts`: whether rounding
-    before this draw may have changed the sampler's state, which is taken to be plain's here.
+    number decides, or one token has all. `hits`: of `trials` draws from logits moved as rounding moves them, those that
+    gave the other token. `drifts`: whether rounding before this draw may have changed the sampler's state, which is
+    taken to be plain's here.
     """
 
     distance: float | None
     movement: float | None
-    reached: bool
+    hits: int
+    trials: int
     drifts: bool = False
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the number is no further from the other token's share than rounding explains."""
+        return self.distance is not None and self.movement is not None and self.distance <= 2 * self.movement
+
+    @property
+    def reached(self) -> bool:
+        """Whether rounding gives the other token."""
+        return self.is_near or self.hits > 0
 
 
 @dataclass(frozen=True)
@@ -150,15 +162,19 @@ def judge_draw(sampler: InspectableSampler, logits: Floats, replayed: Floats, pl
     rounding = largest_difference(logits, replayed)
     number, shares = sampler.uniform(), sampler.preview(logits)
     if number is None or shares.probabilities.max() == 1:
-        looks = (replayed, *_noisy(logits, 2 * rounding, NOISY_PEEKS))
-        return Draw(None, None, any(sampler.peek(row) == other for row in looks), sampler.drifts)
+        looks = [replayed, *_noisy(logits, 2 * rounding, NOISY_PEEKS)]
+        return Draw(None, None, _hits(sampler, looks, other), len(looks), sampler.drifts)
     distance = _distance(number, shares, plain, other)
     rows = [replayed, *_noisy(logits, rounding, NOISY_BOUNDARIES)]
     moved = [sampler.preview(row) for row in rows]
     watched = [token for token in (plain, other) if _share(shares, token)]
     movement = max((_movement(shares, after, token) for after in moved for token in watched), default=0.0)
-    reached = distance <= 2 * movement or any(sampler.peek(row) == other for row in rows)
-    return Draw(distance, movement, reached, sampler.drifts)
+    return Draw(distance, movement, _hits(sampler, rows, other), len(rows), sampler.drifts)
+
+
+def _hits(sampler: InspectableSampler, rows: Sequence[Floats], token: int) -> int:
+    """How many of these rows of logits give `token` as the next draw."""
+    return sum(sampler.peek(row) == token for row in rows)
 
 
 def plain_logits(

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
-from textwrap import fill
 from typing import Any
 
 from lacli.check.compare import Result, Run
-from lacli.check.invariance import SIZES, Probe
+from lacli.check.invariance import PROBED, SIZES, Probe
 from lacli.check.judge import Difference
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
-from lacli.text.format import columns, counted
+from lacli.terminal.screen import wrapped
+from lacli.text.files import PAGE
+from lacli.text.format import counted, fitted
 
 Piece = Callable[[int], bytes]
 
@@ -24,8 +25,8 @@ LONGEST_TOKEN = 16
 TREES: tuple[ModeName, ...] = ("lookahead", "auto")
 """Modes whose accepted tokens leave holes among the cells."""
 
-WIDTH = 96
-"""Columns of the conclusion; the tables are about as wide."""
+KEYS = 3
+"""Columns that name an answer that parts: mode, prompt and token."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +51,26 @@ class Setup:
         return self.sampling.greedy
 
 
-def as_lines(setup: Setup, result: Result) -> str:
-    """What was checked, a table a question, and a conclusion."""
-    parts = [_heading(setup)]
-    if result.probes:
-        parts.append(_invariance_table(result.probes))
+def as_lines(setup: Setup, result: Result, width: int = 0) -> str:
+    """The verdict and what follows, what was checked, and a table a question; `width`: of the terminal, or 0."""
+    parts = [wrapped(part, width or PAGE) for part in (*_said(setup, result), _heading(setup))]
     if result.modes:
-        parts.append(_mode_table(setup, result))
+        parts.append(_mode_table(setup, result, width))
     if partings := list(result.partings):
-        parts.append(_difference_table(setup, partings))
-    return "\n\n".join([*parts, fill(conclusion(setup, result), WIDTH)])
+        parts.append(_difference_table(setup, partings, width))
+    if result.probes:
+        parts.append(_invariance_table(result.probes, width))
+    return "\n\n".join(parts)
 
 
 def conclusion(setup: Setup, result: Result) -> str:
     """The verdict, and what would make this setup exact, in plain words."""
-    return _verdict(result) if result.verdict == "bug" else f"{_verdict(result)} {advice(setup, result)}"
+    return " ".join(_said(setup, result))
+
+
+def _said(setup: Setup, result: Result) -> list[str]:
+    """The conclusion's paragraphs."""
+    return [_verdict(result), *([] if result.verdict == "bug" else [advice(setup, result)])]
 
 
 def advice(setup: Setup, result: Result) -> str:
@@ -79,7 +85,7 @@ def advice(setup: Setup, result: Result) -> str:
 def _on_sizes(result: Result) -> str:
     tried = result.advice
     if all(probe.exact for probe in result.probes):
-        sentence = f"{_sizes(result.probes)} gave the same logits bit for bit"
+        sentence = f"{_sizes(result.probes)} gave the {PROBED} tokens probed the same logits bit for bit"
         of_trees = sum(mode.counts.rounding for mode in result.modes if _grows_trees(mode.settings))
         if result.counts.rounding == of_trees > 0:
             return f"{sentence}; what is left is the order of the cells, which trees change."
@@ -108,6 +114,11 @@ def _sizes(probes: Sequence[Probe], first: str = "B", least: int = 0) -> str:
 
 
 def _verdict(result: Result) -> str:
+    verdict = _verdict_on_texts(result)
+    return f"Stopped early, so this is about what was finished. {verdict}" if result.stopped else verdict
+
+
+def _verdict_on_texts(result: Result) -> str:
     counts = result.counts
     texts = counted(counts.answers, "text")
     if result.failure:
@@ -115,14 +126,15 @@ def _verdict(result: Result) -> str:
     if counts.bugs:
         return f"BUG: rounding does not explain {counts.bugs} of {texts}. Please report this with the output of --json."
     if counts.rounding:
-        parts = "parts from plain's, at a near tie" if counts.rounding == 1 else "part from plain's, each at a near tie"
-        sentence = f"{counts.rounding} of {texts} {parts} that rounding decides; no bug was found."
-        unclear = sum(run.unclear for _, _, run in result.partings)
-        if unclear:
-            sentence += f" {unclear} of them unclear: rounding may have changed the sampler's state before the draw."
-        return sentence
+        part = "parts" if counts.rounding == 1 else "part"
+        sentence = f"No bug was found: {counts.rounding} of {texts} {part} from plain decoding's, by rounding"
+        if unclear := sum(run.unclear for _, _, run in result.partings):
+            return (
+                f"{sentence}; {unclear} of them unclear, for it may have changed the sampler's state before the draw."
+            )
+        return f"{sentence} alone."
     if counts.answers:
-        return f"All {texts} are plain's." if counts.answers > 1 else "The text is plain's."
+        return f"All {texts} are plain decoding's." if counts.answers > 1 else "The text is plain decoding's."
     return "No mode was checked, so there are no texts to compare."
 
 
@@ -139,60 +151,68 @@ def _heading(setup: Setup) -> str:
     return "\n".join(f"{name:9} {text}" for name, text in lines)
 
 
-def _invariance_table(probes: Sequence[Probe]) -> str:
+def _invariance_table(probes: Sequence[Probe], width: int) -> str:
     sizes = [size for size in SIZES if any(size in probe.differences for probe in probes)]
-    rows = [["context", *(f"{size} rows" for size in sizes), "rows with the same bits"]]
+    rows = [["context", *(f"{size} rows" for size in sizes), "same bits"]]
     for probe in probes:
         cells = [_same_or(probe.differences[size]) if size in probe.differences else "" for size in sizes]
-        rows.append(
-            [f"{probe.context} tokens", *cells, " | ".join(" ".join(map(str, group)) for group in probe.groups)]
-        )
+        rows.append([str(probe.context), *cells, " | ".join(" ".join(map(str, group)) for group in probe.groups)])
     alone = all(group[:1] == [1] for probe in probes for group in probe.groups[:1])
     compared = "in a row of its own" if alone else "in the smallest batch"
-    title = f"Batch sizes: the largest difference of a logit from the same one decoded {compared}"
-    return _table(title, rows, right=range(1, len(sizes) + 1))
+    title = (
+        f"Batch sizes, probed with {PROBED} tokens of lacli's own prompts behind a context of others: the largest "
+        f"difference of a logit from the same one decoded {compared} (another text may differ where these are the same)"
+    )
+    return _table(title, rows, range(len(sizes) + 1), width)
 
 
-def _mode_table(setup: Setup, result: Result) -> str:
+def _mode_table(setup: Setup, result: Result, width: int) -> str:
     rows = [["mode", "identical", "rounding", "BUG", "tokens a step"]]
     for mode in result.modes:
         counts = mode.counts
         numbers = [f"{counts.identical} of {counts.answers}", str(counts.rounding), str(counts.bugs)]
         rows.append([mode.settings.mode, *numbers, f"{mode.tokens_per_step:.2f}"])
-    title = f"Modes beside plain decoding: {counted(setup.prompts, 'prompt')}, at most {setup.predict} tokens each"
-    return _table(title, rows, right=range(1, 5))
+    asked = f"{counted(setup.prompts, 'prompt')}, at most {counted(setup.predict, 'token')} each"
+    return _table(f"Modes beside plain decoding: {asked}", rows, range(1, 5), width)
 
 
-def _difference_table(setup: Setup, partings: Sequence[tuple[ModeName, int, Run]]) -> str:
-    measures = ["margin", "logits move"] if setup.greedy else ["off by", "shares move"]
-    rows = [["mode", "prompt", "token", "plain's", "the mode's", *measures, "verdict"]]
+def _difference_table(setup: Setup, partings: Sequence[tuple[ModeName, int, Run]], width: int) -> str:
+    rows = [["mode", "prompt", "token", "plain's", "the mode's", "verdict"]]
     for mode, number, run in partings:
         verdict = "BUG" if run.bug else run.verdict
         if run.difference is None:
-            rows.append([mode, str(number), str(len(run.tokens)), "", "", "", "", f"{verdict}, refused"])
+            rows.append([mode, str(number), str(len(run.tokens)), "", "", f"{verdict}, refused"])
             continue
         parting = run.difference
         tokens = [_shown(setup, parting.plain), _shown(setup, parting.other)]
-        rows.append([mode, str(number), str(parting.at), *tokens, *_measures(setup, parting), verdict])
+        rows.append([mode, str(number), str(parting.at), *tokens, f"{verdict}: {_why(parting)}"])
     title = (
         "Where texts part: plain's margin there, and how far the mode's batches move plain's logits"
         if setup.greedy
-        else "Where texts part: how far the draw is from the other token's share, and how that is rounded"
+        else "Where texts part: how far the draw is from the other token's share, and how far rounding moves that; or "
+        "how many draws give the other token when logits are moved as rounding moves them"
     )
     refusals = {run.failure for _, _, run in partings if run.failure}
-    lines = [fill(f"Refused: {refusal}", WIDTH) for refusal in sorted(refusals)]
-    return "\n".join([_table(title, rows, right=(1, 2, 5, 6)), *lines])
+    lines = [wrapped(f"Refused: {refusal}", width or PAGE) for refusal in sorted(refusals)]
+    return "\n".join([_table(title, rows, (1, 2), width, KEYS), *lines])
 
 
-def _measures(setup: Setup, parting: Difference) -> list[str]:
-    if setup.greedy or not parting.draw:
-        return [_number(parting.margin), _number(parting.rounding)]
-    return [_number(parting.draw.distance), _number(parting.draw.movement)]
+def _why(parting: Difference) -> str:
+    """The numbers behind a verdict."""
+    draw, moved = parting.draw, f"logits move {_number(parting.rounding)}"
+    if not draw:
+        return f"margin {_number(parting.margin)}, {moved}"
+    near = f"off by {_number(draw.distance)}, shares move {_number(draw.movement)}"
+    if draw.is_near:
+        return near
+    drawn = f"{draw.hits} of {draw.trials} draws give it where {moved}"
+    return drawn if draw.hits or draw.distance is None else f"{near}, and {drawn}"
 
 
-def _table(title: str, rows: Sequence[Sequence[str]], right: Collection[int]) -> str:
+def _table(title: str, rows: Sequence[Sequence[str]], right: Collection[int], width: int, keys: int = 1) -> str:
     header, *body = rows
-    return "\n".join([title, *(f"  {line}" for line in columns(header, body, right))])
+    lines = fitted(header, body, right, width and width - 2, keys)
+    return "\n".join([wrapped(title, width or PAGE), *(f"  {line}".rstrip() for line in lines)])
 
 
 def _shown(setup: Setup, token: int | None) -> str:
@@ -234,6 +254,7 @@ def as_json(setup: Setup, result: Result) -> dict[str, Any]:
         "prompts": setup.prompts,
         "predict": setup.predict,
         "verdict": result.verdict,
+        "stopped": result.stopped,
         **asdict(result.counts),
         "summary": conclusion(setup, result),
         "failure": result.failure or None,
@@ -280,6 +301,8 @@ def _parting_json(setup: Setup, mode: ModeName, number: int, run: Run) -> dict[s
         "logit_difference": _finite(parting.rounding),
         "draw_distance": parting.draw.distance if parting.draw else None,
         "draw_movement": parting.draw.movement if parting.draw else None,
+        "draw_hits": parting.draw.hits if parting.draw else None,
+        "draw_trials": parting.draw.trials if parting.draw else None,
         "verdict": run.verdict,
         "failure": run.failure or None,
     }

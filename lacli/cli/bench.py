@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
 
 BENCH = "Benchmark"
+PEOPLE = ("text", "md")
+"""Formats of -o that are not for programs."""
+
 EVERY_MODE = ",".join(MODES)
 ANSWERS = 0.85
 """Share of the time that the answers may take; the rest is for loading, warming up and judging texts."""
@@ -88,11 +92,13 @@ Predict = Annotated[
     typer.Option("-n", "--predict", "--n-predict", "--max-tokens", "--n-gen", min=1, show_default=False,
                  help="Tokens of an answer at most. (default: up to 128, as time allows)", rich_help_panel=BENCH),
 ]  # fmt: skip
-Minutes = Annotated[
+Seconds = Annotated[
     float,
-    typer.Option("--minutes", min=0.1, rich_help_panel=BENCH,
-                 help="Time for all of it; decides what the flags above leave open."),
+    typer.Option("--seconds", min=6, rich_help_panel=BENCH,
+                 help="About how long all of it takes; decides what --each, -r and -n leave open."),
 ]  # fmt: skip
+Minutes = Annotated[float | None, typer.Option("--minutes", hidden=True)]
+"""An older name of --seconds, in minutes."""
 Full = Annotated[
     bool, typer.Option("--full", help="All prompts, 5 times, however long it takes.", rich_help_panel=BENCH)
 ]
@@ -106,13 +112,20 @@ Plot = Annotated[
     typer.Option("--plot", metavar="FILE", show_default=False, rich_help_panel=OUTPUT,
                  help="Draw the speed-ups into a .png, .svg or .pdf file."),
 ]  # fmt: skip
-Chart = Annotated[bool, typer.Option("--chart", help="Draw the same in the terminal.", rich_help_panel=OUTPUT)]
+Chart = Annotated[bool, typer.Option("--chart", help="Draw the speed-ups in the terminal.", rich_help_panel=OUTPUT)]
 Rpc = Annotated[str, setting(*spellings("rpc"), hidden=True)]
 """Taken only to be refused with the reason: `lacli run` and `chat` have it."""
 OutputFormat = Annotated[
-    Literal["md", "json", "jsonl", "csv"],
-    typer.Option("-o", "--output", help="Tables for people, or rows for programs.", rich_help_panel=OUTPUT),
-]
+    Literal["text", "md", "json", "jsonl", "csv"],
+    typer.Option("-o", "--output", help="A summary for people, whole tables in Markdown, or rows for programs.",
+                 rich_help_panel=OUTPUT),
+]  # fmt: skip
+Details = Annotated[
+    bool,
+    typer.Option("--details", rich_help_panel=OUTPUT,
+                 help="Tables before the summary: tokens/s, intervals, tokens and rows a step, what was accepted."),
+]  # fmt: skip
+Json = Annotated[bool, typer.Option("--json", help="Print rows as JSON, the same as -o json.", rich_help_panel=OUTPUT)]
 
 
 @dataclass(frozen=True)
@@ -122,14 +135,16 @@ class Amount:
     each: Each = None
     repetitions: Repetitions = None
     predict: Predict = None
-    minutes: Minutes = 3.0
+    seconds: Seconds = 180.0
     full: Full = False
+    minutes: Minutes = None
 
     @property
     def wish(self) -> Wish:
         from lacli.bench.plan import Wish
 
-        return Wish(self.each, self.repetitions, self.predict, None if self.full else self.minutes * 60 * ANSWERS)
+        seconds = self.seconds if self.minutes is None else 60 * self.minutes
+        return Wish(self.each, self.repetitions, self.predict, None if self.full else seconds * ANSWERS)
 
 
 @with_groups(
@@ -159,7 +174,9 @@ def bench(
     copies: ReplicaSettings,
     rpc: Rpc = "",
     offline: options.Offline = False,
-    output: OutputFormat = "md",
+    output: OutputFormat = "text",
+    json: Json = False,
+    details: Details = False,
     plot: Plot = None,
     chart: Chart = False,
     quiet: options.Quiet = False,
@@ -189,6 +206,9 @@ def bench(
             replace(axes, flash_attentions=()),
         )
     tasks = tuple(tasks_of(prompts, classes))
+    output = "json" if json else output
+    if details and output not in PEOPLE:
+        raise UsageError(f"--details is for people and -o {output} for programs", "leave one of them out")
     plot, chart = _pictures(plot, chart, output, screen)
     request = Request(
         tasks=tasks,
@@ -196,6 +216,8 @@ def bench(
         axes=axes,
         wish=amount.wish,
         form=output,
+        model=quote(model) if model else "",
+        details=details,
         check=check,
         plot=plot,
         chart=chart,
@@ -232,9 +254,9 @@ def _pictures(plot: Path | None, chart: bool, output: str, screen: Screen) -> tu
     """Where to draw; without matplotlib in the terminal. Raises what would keep a file from being written."""
     from lacli.bench.plot import check_plot_path, has_matplotlib
 
-    if chart and output != "md":
+    if chart and output not in PEOPLE:
         raise UsageError(f"--chart is for people and -o {output} for programs", "leave one of them out")
-    if plot and output == "md" and not has_matplotlib():
+    if plot and output in PEOPLE and not has_matplotlib():
         screen.note("--plot needs matplotlib (pip install 'lacli[plot]'): here is a chart in the terminal instead")
         return None, True
     if plot:

@@ -16,12 +16,13 @@ from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import GUESSING, lookahead_group
 from lacli.cli.options import model_group
 from lacli.cli.sampling_options import sampling_group
-from lacli.errors import Interrupted
+from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
 from lacli.settings import DecodeSettings
 
 if TYPE_CHECKING:
+    from lacli.bench.tasks import Task
     from lacli.check.compare import Result
     from lacli.check.report import Setup
     from lacli.llamacpp.context import LlamaEngine
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
 
 CHECK = "Check"
-PROMPTS = 8
-"""The built-in ones (`lacli/check/compare.py`)."""
 
 Mode = Annotated[
     settings.ModeName | None,
@@ -44,8 +43,16 @@ Mode = Annotated[
     ),
 ]
 Prompts = Annotated[
-    int, typer.Option("--prompts", min=1, max=PROMPTS, help="How many of the built-in prompts.", rich_help_panel=CHECK)
-]
+    str | None,
+    typer.Option("--prompts", metavar="FILE", show_default=False, rich_help_panel=CHECK,
+                 help="Prompts of your own instead of the built-in eight: JSON lines as lacli bench takes them, the "
+                 "first turn of each."),
+]  # fmt: skip
+Each = Annotated[
+    int | None,
+    typer.Option("--each", min=1, show_default=False, rich_help_panel=CHECK,
+                 help="Prompts of a class; the built-in ones are a single class. (default: all)"),
+]  # fmt: skip
 Prompt = Annotated[
     str | None,
     typer.Option("-p", "--prompt", help="Check with this prompt instead of the built-in ones.", rich_help_panel=CHECK),
@@ -69,7 +76,8 @@ FailOnDifference = Annotated[
 )
 def check(
     model: str | None,
-    prompts: Prompts = PROMPTS,
+    prompts: Prompts = None,
+    each: Each = None,
     prompt: Prompt = None,
     file: PromptFile = None,
     predict: Predict = 64,
@@ -89,32 +97,44 @@ def check(
 
     A text that differs is judged: the batches were rounded in another way, or there is a BUG (exit code 3).
     """
+    from lacli.bench.plan import by_class
     from lacli.terminal.screen import Screen
     from lacli.text.question import check_text, read_text
 
     screen = Screen(color=color, quiet=quiet)
     path = options.model_path(model, screen, offline)
     own = read_text(file) if file is not None else check_text(prompt or "", "-p")
-    plan = CheckPlan(prompts, predict, mode, fail_on_difference, json, verbose, own)
+    tasks = _tasks(own, prompts)
+    if each:
+        tasks = [task for group in by_class(tasks).values() for task in group[:each]]
+    plan = CheckPlan(tuple(tasks), predict, mode, fail_on_difference, json, verbose)
     code = examine(path, model_settings, decode_settings, sampling, plan, screen)
     if code:
         raise typer.Exit(code)
 
 
+def _tasks(own: str, prompts: str | None) -> list[Task]:
+    """The prompt `own`, those of the file `prompts`, or the built-in ones."""
+    from lacli.bench.tasks import Task, read_tasks
+    from lacli.check.compare import PROMPTS
+
+    if prompts and own:
+        raise UsageError("--prompts and a prompt (-p or -f) are both given", "give one of them")
+    if prompts:
+        return read_tasks(prompts)
+    return [Task((prompt,)) for prompt in ([own] if own else PROMPTS)]
+
+
 @dataclass(frozen=True)
 class CheckPlan:
-    """How much is checked and how it is shown.
+    """What is checked and how it is shown; `predict`: tokens of an answer at most."""
 
-    `prompts`: how many of the built-in ones. `predict`: tokens of an answer at most. `own`: a prompt instead of them.
-    """
-
-    prompts: int = PROMPTS
+    tasks: tuple[Task, ...]
     predict: int = 64
     mode: settings.ModeName | None = None
     fail_on_difference: bool = False
     json: bool = False
     verbose: bool = False
-    own: str = ""
 
 
 def examine(
@@ -125,13 +145,14 @@ def examine(
     plan: CheckPlan,
     screen: Screen,
 ) -> int:
-    """Check a model, print the result, return the exit code. Raises Interrupted after Ctrl-C, with nothing printed."""
+    """Check a model, print the result, return the exit code. Raises Interrupted after Ctrl-C, when that is printed."""
     from json import dumps
 
     from lacli.check.compare import fixed_seed, refuse_other_draws
     from lacli.check.report import as_json, as_lines
     from lacli.session.session import Session
     from lacli.terminal.screen import loading_model
+    from lacli.text.files import columns
 
     refuse_other_draws(sampling)
     with loading_model(screen, verbose=plan.verbose) as loading:
@@ -147,10 +168,13 @@ def examine(
         try:
             setup, result = _checked(session, plan, screen)
             # While the model is open: it knows the tokens' texts.
-            shown = dumps(as_json(setup, result), ensure_ascii=False) if plan.json else as_lines(setup, result)
+            found = as_json(setup, result) if plan.json else None
+            shown = dumps(found, ensure_ascii=False) if found else as_lines(setup, result, columns())
         except KeyboardInterrupt:
-            raise Interrupted("") from None
-    screen.line(shown)
+            raise Interrupted("stopped before any mode had answered") from None
+    screen.line(shown, drawn=not plan.json)
+    if result.stopped:
+        raise Interrupted("")
     return result.exit_code(fail_on_difference=plan.fail_on_difference)
 
 
@@ -181,7 +205,7 @@ def _checked(session: Session, plan: CheckPlan, screen: Screen) -> tuple[Setup, 
     if not session.sampling.greedy:
         screen.note(f"sampling with seed {session.sampling.seed}")
     prompts = [session.prompt(prompt) for prompt in compare.PROMPTS]
-    asked = [session.prompt(plan.own)] if plan.own else prompts[: plan.prompts]
+    asked = [session.prompt(task.turns[0], task.system, raw=task.raw) for task in plan.tasks]
     setup = Setup(
         model=str(model.path),
         description=model.description,

@@ -69,15 +69,15 @@ PAGES = {
     "rm": Page(("lacli rm qwen2.5-0.5b", "lacli rm --unfinished"), "-y --unfinished --json -q --help-all"),
     "bench": Page(
         ("lacli bench qwen2.5-0.5b", "lacli bench qwen2.5-0.5b --classes code,chat -W 5,10,15"),
-        "--modes --classes --prompts --minutes --each -r -n --check -W -N -G -t -ngl -o --chart --help-all",
+        "--modes --classes --prompts --seconds --each -r -n --check -W -N -G -t -ngl --details --json --help-all",
     ),
     "check": Page(
         ("lacli check qwen2.5-0.5b", "lacli check qwen2.5-0.5b --strict --fail-on-difference"),
-        "--prompts -p -f -n --mode --strict --fail-on-difference -t -ngl --temp --json --help-all",
+        "--prompts --each -p -f -n --mode --strict --fail-on-difference -t -ngl --temp --json --help-all",
     ),
     "cost": Page(
         ("lacli cost qwen2.5-0.5b", "lacli cost qwen2.5-0.5b --contexts 64,4096 --rows 1-16"),
-        "--seconds --contexts --rows --fresh -t -ngl -fa -ctk -ctv --json --help-all",
+        "--seconds --contexts --rows --fresh --chart -t -ngl -fa -ctk -ctv --json --help-all",
     ),
     "mask": Page(("lacli mask -W 4 -N 3 -G 2",)),
     "rpc-server": Page(("lacli rpc-server -H 0.0.0.0",)),

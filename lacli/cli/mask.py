@@ -90,7 +90,8 @@ def mask(
     drawn = mask_of(settings, shared=shared)
     if order == "paper":
         drawn = drawn.as_in_paper()
-    Screen().line(dumps(as_json(drawn)) if json else as_lines(drawn, get_terminal_size().columns))
+    shown = dumps(as_json(drawn)) if json else as_lines(drawn, get_terminal_size().columns)
+    Screen().line(shown, drawn=not json)
 
 
 @dataclass(frozen=True)

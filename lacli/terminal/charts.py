@@ -1,9 +1,11 @@
-"""Charts as text, drawn with block and braille characters: bars, a histogram, curves."""
+"""Charts as text, drawn with block and braille characters, or with ASCII's where a stream takes no others."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 
@@ -18,7 +20,36 @@ BRAILLE = 0x2800
 DOT = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of a braille cell's four rows of two dots (Unicode's order)."""
 
+UPPER = 0x1B
+"""The bits of the upper half of a braille cell; the lower half has the others."""
+
+IN_ASCII = str.maketrans(
+    {chr(BRAILLE + dots): " '.:"[bool(dots & UPPER) + 2 * bool(dots & ~UPPER)] for dots in range(256)}
+    | dict(zip("█▉▊▋▌▍▎▏│─┼├┤└┬■·…±" + MARKERS, "#####   |-+++++#.~~" + "*oA^#+%@", strict=True))
+)
+"""A character of ASCII for each that charts and tables draw with."""
+
+COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
+"""What Python itself sets LC_CTYPE to where the locale is C or POSIX (PEP 538)."""
+
+SHORTEST = 10
+"""Columns of a bar for which longer labels are cut."""
+
 Points = Sequence[tuple[float, float]]
+
+
+def drawable(text: str, encoding: str) -> str:
+    """Return `text` with drawings in ASCII where `encoding` lacks a character of it, or the locale is C or POSIX.
+
+    Python writes UTF-8 in these locales too, so their names decide; without a name the stream is taken at its word.
+    """
+    said = os.environ.get("LC_CTYPE", "")
+    locale = os.environ.get("LC_ALL") or ("" if said in COERCED else said) or os.environ.get("LANG")
+    with suppress(UnicodeEncodeError):
+        if locale not in ("C", "POSIX"):
+            text.encode(encoding)
+            return text
+    return text.translate(IN_ASCII)
 
 
 class Canvas:
@@ -76,7 +107,7 @@ def bars(
     unit: str = "",
     groups: Sequence[str] | None = None,
 ) -> str:
-    """Horizontal bars from 0, one a line, each followed by its number and `unit`; `width` columns if labels leave room.
+    """Horizontal bars from 0, one a line, each followed by its number and `unit`, in `width` columns.
 
     `low`, `high`: ends of an interval, drawn over the bar's end. `mark`: a line across all bars (1.0 for speed-ups).
     `groups`: each bar's group, printed on a line of its own where it changes. A value that is not finite has no bar.
@@ -84,8 +115,11 @@ def bars(
     low, high = low or values, high or values
     indent = "  " if groups else ""
     numbers = [f"{value:.2f}{unit}" if math.isfinite(value) else "-" for value in values]
-    label_width, number_width = max(map(len, labels), default=0), max(map(len, numbers), default=0)
-    room = max(width - len(indent) - label_width - number_width - 2, 10)
+    number_width = max(map(len, numbers), default=0)
+    left = width - len(indent) - number_width - 2
+    label_width = min(max(map(len, labels), default=0), max(left - SHORTEST, 1))
+    labels = [label if len(label) <= label_width else f"{label[: label_width - 1]}…" for label in labels]
+    room = max(left - label_width, SHORTEST)
     most = max((value for value in (*values, *high, mark or 0.0) if math.isfinite(value)), default=0.0)
     # A smaller number cannot be divided by.
     scale = (room - 1) / most if most > 1e-300 else 0.0
@@ -137,7 +171,9 @@ def curve(
     margin = max(len(_number(tick)) for tick in up.ticks) + 2
     canvas = Canvas(max(width - margin - 1, 10), max(height - 3 - bool(x_label) - bool(y_label), 4))
     _draw(canvas, list(lines.values()), across, up)
-    legend = "   ".join(f"{marker} {name}" for marker, name in zip(cycle(MARKERS), lines, strict=False))
+    named = [f"{marker} {name}" for marker, name in zip(cycle(MARKERS), lines, strict=False)]
+    legend = "   ".join(named)
+    legend = legend if len(legend) <= width else "\n".join(named)
     framed = _framed(canvas, across, up, margin)
     caption = " " * (margin + 1) + x_label.center(canvas.width).rstrip()
     return "\n".join([*([y_label] if y_label else []), *framed, *([caption] if x_label else []), legend])

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from lacli.errors import LacliError, OutputError, reason_of
 from lacli.settings import Switch
+from lacli.terminal.charts import drawable
 from lacli.terminal.interrupts import ctrl_c_ends_at_once, put_terminal_back, undone_by_signals
 from lacli.terminal.waiting import Say, waiting_line
 from lacli.text.files import is_terminal
@@ -107,8 +108,12 @@ class Screen:
             self._last = "\n"
             self._put("\n")
 
-    def line(self, text: str, *, colored: bool = False) -> None:
-        """Print lines on stdout: JSON, a table. `colored`: they contain our own colour codes and no foreign text."""
+    def line(self, text: str, *, colored: bool = False, drawn: bool = False) -> None:
+        """Print lines on stdout: JSON, a table. `colored`: they contain our own colour codes and no foreign text.
+
+        `drawn`: they are for people, with drawings that are in ASCII where stdout takes no others.
+        """
+        text = drawable(text, getattr(self._out, "encoding", None) or "utf-8") if drawn else text
         self._put(f"{printable(text, lines=True) if self._on_terminal and not colored else text}\n")
 
     def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
@@ -192,7 +197,8 @@ class Screen:
 
     def report(self, text: str, style: str | None = None) -> None:
         """Print lines on stderr, quiet or not."""
-        self._errors.print(printable(text, lines=True), style=style, markup=False, highlight=False, soft_wrap=True)
+        text = drawable(printable(text, lines=True), self._errors.encoding)
+        self._errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """Print the chat's own words (help, settings, results) on stderr, quiet or not, wrapped between words."""

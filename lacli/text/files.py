@@ -21,6 +21,10 @@ def is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
     return stream is not None and stream.isatty()
 
 
+PAGE = 80
+"""Columns of sentences where no terminal says how many it has."""
+
+
 def columns() -> int:
     """Columns of stdout's terminal; 0 if stdout is not one."""
     return get_terminal_size().columns if is_terminal(sys.stdout) else 0

@@ -1,4 +1,4 @@
-"""Words for sizes, counts and ages; similar names; text that is safe on a terminal; tables in Markdown."""
+"""Words for sizes, counts and ages; similar names; text that is safe on a terminal; tables, also in Markdown."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ pairs become the replacement character.
 
 SIGNS_IN_LINES = {code: sign for code, sign in SIGNS.items() if chr(code) not in "\n\t"}
 
+
+NARROW = 24
+"""Columns from which a table's last column is wrapped beside the others, and not put into a table of its own."""
 
 WIDEST = 10_000
 """Columns of a table in Markdown, which is not wrapped."""
@@ -132,6 +135,23 @@ def columns(
     room = width or 2 * widest + 2 * len(header)
     Console(file=shown, width=room, force_terminal=False, color_system=None, emoji=False).print(table)
     return [line.rstrip() for line in shown.getvalue().removesuffix("\n").split("\n")]
+
+
+def fitted(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = (), width: int = 0, keys: int = 1
+) -> list[str]:
+    """The same with the columns that have no room in `width` in further tables, each behind the first `keys` ones."""
+    sizes = [max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)]
+    sizes[-1] = min(sizes[-1], NARROW)
+    left, lines = list(range(keys, len(sizes))), list[str]()
+    while left:
+        chosen = [*range(keys), left.pop(0)]
+        while left and (not width or sum(sizes[place] for place in [*chosen, left[0]]) <= width + 2):
+            chosen.append(left.pop(0))
+        cells = [[row[place] for place in chosen] for row in (header, *rows)]
+        lines += [""] * bool(lines)
+        lines += columns(cells[0], cells[1:], [at for at, place in enumerate(chosen) if place in right], width)
+    return lines
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

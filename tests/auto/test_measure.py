@@ -110,6 +110,30 @@ def test_a_plain_step_is_timed_as_plain_decoding_makes_it_after_others_of_its_sh
     assert measured(Unsettled()).staircases[0].single == 1
 
 
+def test_ctrl_c_ends_it_with_what_was_measured() -> None:
+    """Before a size was timed there is nothing, later each context that was timed, at least once a size."""
+
+    @dataclass
+    class Pressed(Timed):
+        after: int = 0
+
+        def decode(self, batch: Batch) -> bool:
+            if len(self.steps) == self.after:
+                raise KeyboardInterrupt
+            return super().decode(batch)
+
+    whole = Timed()
+    measured(whole, 8, 40)
+    second = next(number for number, context in enumerate(whole.behind) if context >= 40)
+    with pytest.raises(KeyboardInterrupt):
+        measured(Pressed(after=9), 8, 40)
+    for after, contexts in ((second // 2, [8]), (second, [8]), (len(whole.steps) - 1, [8, 40])):
+        found = measured(Pressed(after=after), 8, 40)
+        assert found.stopped and [staircase.context for staircase in found.staircases] == contexts
+        assert found.notes == ("stopped before everything was measured, so these numbers are not kept",)
+        assert [point.rows for point in found.staircases[-1].points] == list(SIZES)
+
+
 def test_reading_fewer_choices_never_costs_more() -> None:
     staircase = measured(Timed(choice=-0.01)).staircases[0]
     assert all(point.first == point.every for point in staircase.points)

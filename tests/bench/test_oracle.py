@@ -21,11 +21,12 @@ from lacli.bench.oracle import (
     oracle_in,
     oracles,
 )
-from lacli.bench.report import ceiling_table, conclusion
+from lacli.bench.report import ceiling_table
 from lacli.bench.results import results
 from lacli.bench.rounds import Rounds
 from lacli.bench.rows import as_rows
 from lacli.bench.statistics import Ratio
+from lacli.bench.summary import summary
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import ALL
 from lacli.decode import Decoder
@@ -172,7 +173,7 @@ def test_the_oracle_answers_beside_plain_and_twice_where_there_is_time(clock: Fa
                for (_, exchange), each in twice.rounds.trials.items() for trial in each)  # fmt: skip
 
 
-def test_tables_rows_and_the_conclusion_say_the_ceiling_and_the_share(clock: FakeClock) -> None:
+def test_tables_and_rows_say_the_ceiling_and_the_share(clock: FakeClock) -> None:
     rounds, found = reached(clock)
     shown, ceilings = results(rounds), of_results({1: found})
     ceiling = 20 * 2.5 / (2 * 7.0)
@@ -185,16 +186,15 @@ def test_tables_rows_and_the_conclusion_say_the_ceiling_and_the_share(clock: Fak
         assert (line[0], line[2], line[4], line[6]) == (result.kind, f"{ceiling:.2f}", "10", named)
         assert (row["ceiling"], row["ceiling_rows"]) == (round(ceiling, 4), 10)
         assert row["ceiling_share"] == pytest.approx(share, abs=1e-4)
-    sentence = " ".join(conclusion(shown, ceilings).split())
-    assert f"The ceiling here is {ceiling:.2f}, and auto reaches nothing of it." in sentence
-    assert "ceiling" not in conclusion(shown)
+    said = summary(shown, {}, MACHINE, ceilings, model="", width=200)
+    assert f"would reach {ceiling:.2f}x here; lookup has none of that." in said
+    assert "would reach" not in summary(shown, {}, MACHINE, model="", width=200)
 
 
 def test_an_oracle_slower_than_plain_leaves_the_ceiling_at_plains_speed(clock: FakeClock) -> None:
     # Ten rows look cheap in what was measured, and cost twenty plain steps.
     rounds, found = reached(clock, costs=lambda rows, outputs: 2.5 if rows == 1 else 50.0)
     assert set(found.ceilings.values()) == {Ceiling(1, Ratio(1.0))}
-    assert "The ceiling" not in conclusion(results(rounds), of_results({1: found}))
 
 
 def test_what_was_answered_before_an_interrupt_is_shown(clock: FakeClock) -> None:

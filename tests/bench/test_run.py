@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def everything(known: None) -> list[dict[str, Any]]:
 
 
 def rows(*arguments: str) -> list[dict[str, Any]]:
-    done = call(*arguments, "-o", "json")
+    done = call(*arguments, "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert isinstance(found, list)
@@ -96,12 +97,30 @@ def test_other_formats_have_the_same_rows(everything: list[dict[str, Any]]) -> N
         assert [str(row[name]) for row in lines] == [row[name] for row in table] == [str(everything[0][name])]
 
 
-def test_tables_and_a_chart_end_with_a_sentence_on_what_pays() -> None:
-    done = call(*QUICK, "--modes", "lookup", "--chart")
-    assert done.code == 0
-    *_, chart, last = done.out.split("\n\n")
-    assert chart.startswith("lookup") and "█" in chart
-    assert any(words in last for words in ("pays on this machine", "may pay on this machine", "does not pay"))
+def test_people_get_a_summary_with_what_to_type_and_tables_and_a_chart_where_they_ask() -> None:
+    shown = call(*QUICK, "--modes", "lookup").out
+    assert re.search(r"^lookup: \d\.\d\dx, \w+( \w+)? on edit$", shown, re.MULTILINE) and "tokens/s" not in shown
+    assert shown.splitlines()[-1].startswith("  lacli ") and max(map(len, shown.splitlines())) <= 80
+    detailed = call(*QUICK, "--modes", "lookup", "--details", "--chart").out
+    assert "tokens/s" in detailed and "|" not in detailed and "\nlookup " in detailed and "█" in detailed
+    assert detailed.splitlines()[-1].startswith("  lacli ")
+    ascii_drawn = call(*QUICK, "--modes", "lookup", "--chart", env={"LC_ALL": "C"}).out
+    assert ascii_drawn.isascii() and "#" in ascii_drawn
+    assert "| tokens/s |" in call(*QUICK, "--modes", "lookup", "-o", "md").out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ((*QUICK, "--modes", "lookahead", "--details"), "tokens/s"),
+        (("check", "-q", "-c", "256", "-n", "8", "--each", "1", "--mode", "lookup"), "same bits"),
+        (("cost", "-q", "--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2"), "a row"),
+    ],
+)
+def test_what_is_measured_follows_the_width_of_the_terminal(command: tuple[str, ...], words: str) -> None:
+    done = finish(on_terminal(*command, columns=60))
+    assert done.code == 0 and words in done.out
+    assert max(map(len, done.out.splitlines())) <= 60
 
 
 def test_a_sweep_is_the_product_of_its_ranges_with_g_tied_to_w() -> None:
@@ -197,7 +216,7 @@ def test_the_ceiling_and_its_share_are_modes_autos(tmp_path: Path) -> None:
             assert row["ceiling_rows"] == 32
             share = max(row["speedup"] - 1, 0) / (row["ceiling"] - 1)
             assert row["ceiling_share"] == pytest.approx(share, abs=2e-2)
-    done = call(*QUICK, "--modes", "lookup,auto")
+    done = call(*QUICK, "--modes", "lookup,auto", "-o", "md")
     (table,) = (part for part in done.out.split("\n\n") if "| ceiling |" in part)
     assert [line.split("|")[1:3] for line in table.splitlines()[2:]] == [[" edit  ", " auto "]]
     assert "an oracle that drafts plain decoding's own text" in done.out
@@ -213,7 +232,7 @@ def test_without_mode_auto_or_with_other_draws_no_ceiling_is_looked_for() -> Non
 
 def test_an_unknown_cost_is_measured_before_the_answers(tmp_path: Path) -> None:
     loud = [part for part in QUICK if part != "-q"]
-    arguments = (*loud, "--modes", "auto", "--minutes", "0.1", "-o", "json")
+    arguments = (*loud, "--modes", "auto", "--seconds", "6", "-o", "json")
     done = call(*arguments, env={"XDG_CACHE_HOME": str(tmp_path)})
     assert done.code == 0
     assert 0 <= done.err.find("timing steps of") < done.err.find("warming up")
@@ -254,10 +273,23 @@ def test_a_bug_makes_check_exit_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Cache, "commit", forgetful)
     done = call(
-        "bench", "-q", "--classes", "edit", "--each", "2", "-r", "1", "-n", "64", "--modes", "lookup", "--check"
+        "bench",
+        "-q",
+        "--classes",
+        "edit",
+        "--each",
+        "2",
+        "-r",
+        "1",
+        "-n",
+        "64",
+        "--modes",
+        "lookup",
+        "--check",
+        "--details",
     )
     assert done.code == 3
-    assert "bug" in done.out
+    assert "BUG: " in done.out and " bug\n" in done.out
 
 
 @pytest.mark.parametrize(
@@ -270,6 +302,7 @@ def test_a_bug_makes_check_exit_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
         (("-fa", "maybe"), "-fa 'maybe'"),
         (("--plot", "picture.doc"), "picture.doc"),
         (("--chart", "-o", "json"), "--chart is for people"),
+        (("--details", "--json"), "--details is for people"),
         (("-W", ""), "-W ''"),
         (("-N", "1", "--modes", "lookahead"), "-N is 1"),
         (("-W", "1000", "--modes", "lookahead"), "1016 sequences"),
@@ -325,7 +358,7 @@ def test_ctrl_c_while_the_oracle_answers_keeps_the_answers(monkeypatch: pytest.M
                 signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Rounds, "__iter__", pressed)
-    done = call("bench", "--classes", "edit", "--each", "2", "-r", "1", "-n", "24", "--modes", "auto")
+    done = call("bench", "--classes", "edit", "--each", "2", "-r", "1", "-n", "24", "--modes", "auto", "-o", "md")
     assert done.code == 130
     assert "| edit" in done.out and "stopped" in done.err and "| ceiling |" in done.out
 
@@ -340,6 +373,12 @@ def test_ctrl_c_while_the_cost_of_rows_is_measured_is_no_traceback(tmp_path: Pat
         out, err = process.communicate()
     assert process.returncode == 130 and out == b""
     assert b"Traceback" not in err and not Records(tmp_path / "lacli" / NAME).all(KIND)
+
+
+def test_ctrl_c_between_the_sizes_of_the_cost_of_rows_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.bench.run.cost_beside", lambda *_: replace(COST, stopped=True))
+    done = call(*QUICK, "--modes", "auto")
+    assert (done.code, done.out) == (130, "") and "stopped before anything was compared" in done.err
 
 
 def test_the_picture_is_written_and_what_cannot_be_is_said_before(tmp_path: Path) -> None:

@@ -346,13 +346,13 @@ def expanded(folders: Folders) -> Folders:
 
 def test_every_command_runs_on_every_model_and_what_has_a_result_does_not_run_again(expanded: Folders) -> None:
     commands = Commands()
-    assert measure.measure(expanded, MODELS, FULL, 2.5, commands, silent) == []
+    assert measure.measure(expanded, MODELS, FULL, 150, commands, silent) == []
     wanted = [f"{name} {model.name}.gguf" for model in MODELS for name in ("cost", "bench", "check")]
     assert commands.names == wanted
-    assert {"-o", "json", "--minutes", "2.5", f"{expanded.results / '1b-F16.bench.png'}"} <= set(commands.seen[1])
+    assert {"-o", "json", "--seconds", "150", f"{expanded.results / '1b-F16.bench.png'}"} <= set(commands.seen[1])
     (expanded.results / "7b-Q4_0.cost.json").unlink()
     again = Commands()
-    measure.measure(expanded, MODELS, FULL, 2.5, again, silent)
+    measure.measure(expanded, MODELS, FULL, 150, again, silent)
     assert again.names == ["cost 7b-Q4_0.gguf"]
 
 

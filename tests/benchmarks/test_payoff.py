@@ -11,7 +11,7 @@ import pytest
 from benchmarks import payoff
 from benchmarks.insight.law import PAPER
 from lacli.auto.step_cost import Cost, Point, StepCost
-from lacli.cli.cost import as_json
+from lacli.bench.cost_report import as_json
 from lacli.llamacpp.settings import ModelSettings
 
 STAIRS = StepCost(64, (Point(1, 2.0, 2.0), Point(4, 3.2, 2.6), Point(8, 6.0, 4.0), Point(16, 10.0, 6.4)))

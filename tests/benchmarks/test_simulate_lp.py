@@ -23,7 +23,7 @@ from benchmarks.shapes import SHAPES as MODELS
 from benchmarks.simulated import PLAIN_S, SimulatedEngine, Stairs
 from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import Cost, Point, StepCost
-from lacli.cli.cost import as_json as cost_as_json
+from lacli.bench.cost_report import as_json as cost_as_json
 from lacli.decode import Decoder
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.settings import ModelSettings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
-from tests.check.test_compare import CELLS, DECODING, LIMIT, PROMPTS, run_check
+from tests.check.test_compare import CELLS, DECODING, LIMIT, PROMPTS, Hidden, run_check
 from tests.fakes.engine import FakeEngine
 from tests.fakes.sampler import FakeSampler
 from tests.fakes.wrong_engines import LateCopy, LateRemove, Rounding, WrongMask
@@ -65,7 +66,7 @@ def test_the_advice_says_which_flags_make_batch_sizes_agree() -> None:
     apart = advice(SETUP, run_check(OneRowApart, modes=[]))
     assert "One row gives other logits here than batches of 2 to 64 rows" in apart
     exact = advice(SETUP, run_check(FakeEngine, modes=[]))
-    assert exact == "Batches of 1 to 64 rows gave the same logits bit for bit."
+    assert exact == "Batches of 1 to 64 rows gave the 64 tokens probed the same logits bit for bit."
 
 
 def test_strict_is_advised_where_it_could_help() -> None:
@@ -104,26 +105,52 @@ def test_a_difference_in_json_has_both_tokens_and_what_they_are_apart() -> None:
     assert drawn["draw_distance"] >= 0 and drawn["draw_movement"] >= 0
 
 
-@pytest.mark.parametrize("sampler", [None, FakeSampler(1)])
+@pytest.mark.parametrize("sampler", [None, FakeSampler(1), Hidden(1)])
 @pytest.mark.parametrize("kind", [Rounding, WrongMask])
-def test_the_table_names_what_parted_and_is_narrow(kind: type[FakeEngine], sampler: FakeSampler | None) -> None:
+def test_the_verdict_comes_first_and_the_table_gives_each_parting_its_numbers(
+    kind: type[FakeEngine], sampler: FakeSampler | None
+) -> None:
     found = run_check(kind, sampler)
     setup = replace(SETUP, sampling=SamplingSettings(temp=1, seed=1)) if sampler else SETUP
-    *_, table, last = as_lines(setup, found).split("\n\n")
-    assert " ".join(last.split()) == conclusion(setup, found)
-    lines = table.splitlines()
-    assert len(lines) == 2 + found.counts.rounding + found.counts.bugs
-    assert max(map(len, lines)) <= 100
-    assert sum(line.endswith("BUG") for line in lines) == found.counts.bugs
+    text = as_lines(setup, found)
+    assert " ".join(text.split()).startswith(conclusion(setup, found))
     assert conclusion(setup, found).startswith("BUG: ") == bool(found.counts.bugs)
+    (table,) = (part for part in text.split("\n\n") if part.startswith("Where texts part"))
+    verdicts = [line.rpartition("  ")[2] for line in table.splitlines() if "'<" in line]
+    assert sum(verdict.startswith("BUG: ") for verdict in verdicts) == found.counts.bugs
+    assert sum(verdict.startswith("rounding: ") for verdict in verdicts) == found.counts.rounding
+    assert all(re.search(r"\d", verdict) for verdict in verdicts)
+    if isinstance(sampler, Hidden):
+        assert all(re.match(r"\w+: \d+ of 65 draws give it", verdict) for verdict in verdicts)
+
+
+@pytest.mark.parametrize("width", [80, 60, 40])
+def test_a_report_fits_the_terminal_and_breaks_no_word(width: int) -> None:
+    found = run_check(Rounding)
+    text = as_lines(SETUP, found, width)
+    assert max(map(len, text.splitlines())) <= width and "…" not in text
+    assert set(as_lines(SETUP, found).split()) == set(text.split())
+
+
+def test_a_check_that_was_stopped_says_so_and_has_what_was_finished() -> None:
+    def pressed(sentence: str) -> None:
+        if sentence.startswith("lookahead"):
+            raise KeyboardInterrupt
+
+    found = run_check(FakeEngine, progress=pressed)
+    assert [mode.settings.mode for mode in found.modes] == ["jacobi", "lookup"]
+    assert conclusion(SETUP, found).startswith("Stopped early") and as_json(SETUP, found)["stopped"]
+    with pytest.raises(KeyboardInterrupt):
+        run_check(FakeEngine, modes=checked_modes(DECODING, "lookahead"), progress=pressed)
 
 
 def test_why_steps_were_refused_is_said_once_below_the_table() -> None:
     found = run_check(LateCopy, modes=checked_modes(DECODING, "lookahead"))
     refused = [run for run in found.modes[0].runs if run.failure]
-    *_, table, last = as_lines(SETUP, found).split("\n\n")
+    first, *others = as_lines(SETUP, found).split("\n\n")
+    (table,) = (part for part in others if part.startswith("Where texts part"))
     assert table.count("BUG, refused") == len(refused) > 0
     assert table.count("Refused: llama_decode") == len({run.failure for run in refused})
-    assert last.startswith(f"BUG: rounding does not explain {found.counts.bugs} of 3 texts. Please report this with")
+    assert first.startswith(f"BUG: rounding does not explain {found.counts.bugs} of 3 texts. Please report this with")
     for parting, (_, _, run) in zip(as_json(SETUP, found)["differences"], found.partings, strict=True):
         assert not run.failure or parting["position"] == len(run.tokens)

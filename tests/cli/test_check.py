@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lacli.batch import Ints
+from lacli.check.compare import Comparison, Run
 from lacli.llamacpp.context import LlamaEngine
 from tests.check.test_compare import run_check
 from tests.fakes.tiny_models import write_lfm2, write_mamba
@@ -20,7 +21,7 @@ from tests.program import Done, call, start
 
 
 def check_demo(*arguments: str) -> Done:
-    return call("check", "-c", "256", "-t", "1", "-n", "24", "--prompts", "2", *arguments)
+    return call("check", "-c", "256", "-t", "1", "-n", "24", "--each", "2", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_rounding_fails_a_check_only_where_that_is_asked_for(
     monkeypatch.setattr("lacli.check.compare.check", lambda *_, **__: rounded)
     done = check_demo("-q", *arguments)
     assert (done.code, done.err) == (code, "")
-    assert f"{rounded.counts.rounding} of 12 texts part from plain's" in done.out
+    assert f"{rounded.counts.rounding} of 12 texts part from plain decoding's" in done.out
 
 
 def test_a_mistake_on_the_demo_model_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +86,7 @@ def test_a_model_that_goes_back_along_chains_is_checked_without_lookahead(
     flags: tuple[str, ...], modes: list[str], said: str, tmp_path: Path
 ) -> None:
     write_lfm2(tmp_path / "model.gguf")
-    done = call("check", str(tmp_path / "model.gguf"), "--json", "--prompts", "2", "-n", "16", *flags)
+    done = call("check", str(tmp_path / "model.gguf"), "--json", "--each", "2", "-n", "16", *flags)
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert [mode["mode"] for mode in found["modes"]] == modes
@@ -94,15 +95,15 @@ def test_a_model_that_goes_back_along_chains_is_checked_without_lookahead(
 
 
 def test_a_person_gets_tables_and_progress_on_stderr() -> None:
-    done = check_demo("--mode", "lookup", "--prompts", "1", "--temp", "0.5")
+    done = check_demo("--mode", "lookup", "--each", "1", "--temp", "0.5")
     assert done.code == 0
     assert "lookup" in done.out and "jacobi:" not in done.out and "1 prompt, at most 24 tokens" in done.out
-    assert "Batch sizes" in done.out and "The text is plain's." in done.out
+    assert "Batch sizes" in done.out and "The text is plain decoding's." in done.out
     assert max(map(len, done.out.splitlines())) <= 100
     assert "lacli: plain: 1 answer of at most 24 tokens" in done.err
     assert "seed 7" in done.err
     assert "\x1b" not in done.out + done.err
-    assert check_demo("--mode", "lookup", "--prompts", "1", "-q").err == ""
+    assert check_demo("--mode", "lookup", "--each", "1", "-q").err == ""
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,8 @@ def test_a_person_gets_tables_and_progress_on_stderr() -> None:
         (["--temp", "1", "--verify", "rejection"], "--verify rejection"),
         (["-b", "16"], "-b is 16"),
         (["--mode", "lookahead", "-b", "8"], "a smaller -W, -N or -G"),
-        (["--prompts", "9"], "--prompts"),
+        (["--each", "0"], "--each"),
+        (["--prompts", "mine.jsonl", "-p", "Hi."], "--prompts and a prompt"),
         (["-n", "0"], "-n"),
         (["--mode", "best"], "--mode"),
     ],
@@ -123,7 +125,7 @@ def test_flags_that_cannot_be_checked_are_refused_in_one_line(arguments: list[st
 
 
 def test_a_small_batch_keeps_auto_from_nothing() -> None:
-    done = check_demo("--mode", "auto", "-b", "8", "--prompts", "1", "--json")
+    done = check_demo("--mode", "auto", "-b", "8", "--each", "1", "--json")
     assert done.code == 0 and json.loads(done.out)["answers"] == 1
 
 
@@ -139,7 +141,7 @@ def test_a_prompt_of_ones_own_is_checked_instead_of_the_built_in_ones(tmp_path: 
     assert call("check", "-f", "nosuch").code == 1
 
 
-def test_ctrl_c_ends_a_check_with_nothing_printed() -> None:
+def test_ctrl_c_before_any_mode_has_answered_is_one_line() -> None:
     with start("check", "-n", "400") as process:
         assert process.stderr and process.stdout
         for line in process.stderr:
@@ -148,5 +150,43 @@ def test_ctrl_c_ends_a_check_with_nothing_printed() -> None:
         os.kill(process.pid, signal.SIGINT)
         assert process.stdout.read() == b""
         # The next mode may have begun.
-        assert all(re.fullmatch(rb"lacli: \w+: [^\n]*\n", line) for line in process.stderr)
+        *_, last = process.stderr.read().decode().splitlines()
+        assert last == "lacli: stopped before any mode had answered"
     assert process.returncode == 130
+
+
+def test_ctrl_c_later_shows_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the second mode begins."""
+    answered = Comparison.one
+
+    def pressed(self: Comparison, *arguments: Any) -> Run:
+        if arguments[2] in seen:
+            signal.raise_signal(signal.SIGINT)
+        seen.append(arguments[2])
+        return answered(self, *arguments)
+
+    seen: list[Any] = []
+    monkeypatch.setattr(Comparison, "one", pressed)
+    done = check_demo("-q", "-n", "8")
+    assert done.code == 130 and done.out.startswith("Stopped early")
+    assert "jacobi     2 of 2" in done.out and "lookup" not in done.out
+
+
+def test_prompts_are_a_file_and_each_takes_some_of_every_class(tmp_path: Path) -> None:
+    rows = [{"prompt": "Count.", "class": "a"}, {"prompt": "Count again."}, {"turns": ["Say yes.", "Why?"]}]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = (
+        "check",
+        "-q",
+        "-c",
+        "256",
+        "-n",
+        "4",
+        "--mode",
+        "lookup",
+        "--json",
+        "--prompts",
+        str(tmp_path / "mine.jsonl"),
+    )
+    assert json.loads(call(*flags).out)["prompts"] == 3
+    assert json.loads(call(*flags, "--each", "1").out)["prompts"] == 2

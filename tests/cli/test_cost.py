@@ -1,13 +1,12 @@
-"""`lacli cost`: what it measures and keeps, what it says of it to a person and to a program, what it refuses."""
+"""`lacli cost`: what it measures and keeps, when it draws a chart, what it refuses."""
 
 from __future__ import annotations
 
 import json
-import re
 import signal
 from dataclasses import asdict
 from functools import partial
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,113 +14,12 @@ import pytest
 
 from lacli.auto.measure import measure
 from lacli.auto.model_cost import ModelRecords
-from lacli.auto.step_cost import Cost, Point, StepCost
-from lacli.cli.cost import (
-    WIDTH,
-    as_json,
-    as_lines,
-    conclusion,
-)
+from lacli.auto.step_cost import Cost
 from lacli.llamacpp.context import MAX_ROLLBACK
 from lacli.llamacpp.probe import IN_TRIAL
-from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings
 from lacli.text.records import NAME, Records
 from tests.fakes.tiny_models import write_lfm2, write_llama, write_mamba
 from tests.program import Done, call, start
-
-SETTINGS = ModelSettings(threads=4, threads_batch=4)
-CPU = StepCost(64, (Point(1, 0.01, 0.01), Point(4, 0.025, 0.02), Point(8, 0.05, 0.04), Point(128, 0.55, 0.5)))
-LONG = StepCost(2000, (Point(1, 0.02, 0.02), Point(8, 0.06, 0.05)))
-GPU = StepCost(64, (Point(1, 0.02, 0.02), Point(64, 0.021, 0.0205), Point(128, 0.024, 0.022)))
-ROUGH = StepCost(64, (Point(1, 1.0, 1.0, 0.5), Point(2, 1.5, 1.5, 0.4)))
-DIPS = StepCost(
-    64, (Point(1, 1.0, 1.0), Point(2, 1.9, 1.9), Point(3, 2.8, 2.8), Point(4, 1.85, 1.8), Point(8, 4.0, 4.0))
-)
-FULL = DecodeSettings(mode="lookahead")
-
-
-def cost(*step_costs: StepCost, **more: Any) -> Cost:
-    return Cost(step_costs, "llama 7B Q4_0", "A processor", measured_at=1.75e9, budget=20.0, **more)
-
-
-def of_rows(*times: float, rows: tuple[int, ...] = (1, 2, 4, 8)) -> Cost:
-    return cost(StepCost(64, tuple(Point(*each) for each in zip(rows, times, times, strict=False))))
-
-
-def test_every_measured_number_is_in_the_table_and_it_fits_a_page() -> None:
-    text = as_lines(SETTINGS, cost(CPU, LONG))
-    lines = text.split("\n\n")[1].splitlines()
-    assert "behind 64 tokens" in lines[1] and "behind 2000 tokens" in lines[1]
-    assert [re.split(r" {2,}", line.strip()) for line in lines[2:]] == [
-        ["rows", "ms", "times", "a row", "one read"] * 2,
-        ["1", "10.0", "1.00", "10.0", "1", "20.0", "1.00", "20.0"],
-        ["4", "25.0", "2.50", "5.00", "20.0", "8", "60.0", "3.00", "5.71", "50.0"],
-        ["8", "50.0", "5.00", "6.25", "40.0"],
-        ["128", "550.0", "55.00", "4.17", "500.0"],
-    ]
-    assert max(map(len, text.splitlines())) <= WIDTH + 4
-
-
-most = FULL.max_step_tokens
-
-
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        (cost(CPU, LONG), "A step of 128 rows costs 55 plain ones, 43% of a plain step for each further row."),
-        (cost(CPU, LONG), f"W=15 N=5 G=15 must bring {CPU.relative(120, 76):.1f} tokens a step where its full steps"),
-        (cost(CPU, LONG), "and can bring at most 18: it cannot pay."),
-        (cost(CPU, LONG), "2.7 times as fast at most, with 8 rows a step, the best of the sizes measured."),
-        (cost(GPU), "Steps of up to 64 rows cost hardly more than one of a single row."),
-        (
-            cost(GPU),
-            "must bring 1.1 tokens a step where its full steps have 120 rows; lacli bench tells whether it does.",
-        ),
-        (of_rows(1, 1.05, rows=(1, 64)), "must bring about 1.1 tokens"),
-        (of_rows(1, 0.9), "Up to the 2 rows measured they are nearly free"),
-        (of_rows(1, 1.5), "Whether W=15 N=5 G=15 pays is not known: its full steps have 120 rows"),
-        (of_rows(1, most - 0.5, rows=(1, 32)), "pays is not known"),
-        (of_rows(1, most + 0.5, rows=(1, 32)), "W=15 N=5 G=15 cannot pay: its full steps have 120 rows"),
-        (of_rows(1, 2.5), "2.5 plain ones, 1.5 times a plain step for each further row"),
-        (of_rows(1, 2.5), "even guesses that all come true would not pay"),
-        (cost(DIPS), "A step of 4 rows costs less than the next smaller one measured"),
-        (cost(ROUGH), "All this is rough"),
-        (cost(CPU, chain_only="one state"), "Lookahead is not for this model, which can go back along a chain"),
-        (of_rows(0.5), "Only steps of a single row were measured"),
-        (cost(chain_only="it keeps one state"), "There is nothing to choose: it keeps one state."),
-    ],
-)
-def test_the_conclusion_says_what_follows(found: Cost, words: str) -> None:
-    said = conclusion(found)
-    assert words in said and words in " ".join(as_lines(SETTINGS, found).split())
-    assert as_json(Path("toy"), SETTINGS, found, is_kept=False)["summary"] == said
-    assert ("rough" in said) == found.rough and not ("W=" in said and found.chain_only)
-    assert ("costs less than" in said) == any(
-        after.every < 0.95 * before.every for each in found.staircases for before, after in pairwise(each.points)
-    )
-
-
-def test_the_heading_has_the_age_and_the_notes() -> None:
-    note = " ".join(["contexts above 64 tokens take too long"] * 4)
-    heading = as_lines(SETTINGS, cost(CPU, notes=(note,)), 7200.0).partition("\n\n")[0]
-    assert ", 2 hours ago (--fresh measures again)" in heading and "--fresh" not in as_lines(SETTINGS, cost(CPU))
-    assert "\nnote      contexts" in heading and "\n" + " " * 10 in heading
-    assert max(map(len, heading.splitlines())) <= WIDTH
-
-
-def test_the_json_holds_the_same_numbers() -> None:
-    found = json.loads(json.dumps(as_json(Path("toy.gguf"), SETTINGS, cost(CPU, LONG), is_kept=True)))
-    short, long = found.pop("staircases")
-    assert short["context"] == 64 and long["context"] == 2000
-    assert short["rows"] == [1, 4, 8, 128] and short["ms"] == [10, 25, 50, 550] and short["one_read_ms"][1] == 20
-    assert short["relative"] == [1, 2.5, 5, 55] and short["repeats"] == [1] * 4 and short["spread"] == [0] * 4
-    assert (long["ceiling_rows"], long["ceiling_speedup"], long["nearly_free_rows"]) == (8, 2.6667, 1)
-    assert long["row_cost"] == 0.2857
-    assert (found["cached"], found["threads"], found["chain_only"], found["model"]) == (True, 4, None, "toy.gguf")
-    assert found["measured_at"] == "2025-06-15T15:06:40+00:00"
-    assert as_json(Path("m"), SETTINGS, cost(chain_only="one state"), is_kept=False)["chain_only"] == "one state"
-
 
 FEW = ("--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2")
 
@@ -225,7 +123,7 @@ def test_what_auto_has_learned_is_shown_and_forgotten_where_all_is_measured_afre
 def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     finished = done({"XDG_CACHE_HOME": str(tmp_path / "file")}, *FEW)
-    assert "cannot keep it in" in finished.err and "plain steps that a step costs" in finished.out
+    assert "cannot keep it in" in finished.err and "behind 64 tokens" in finished.out
 
 
 def test_a_hybrid_models_chains_are_measured_as_far_as_they_go_back(cache: dict[str, str], tmp_path: Path) -> None:
@@ -299,7 +197,7 @@ def test_what_makes_no_sense_is_refused_in_a_line(
     assert words in finished.err
 
 
-def test_ctrl_c_says_that_nothing_is_kept(cache: dict[str, str]) -> None:
+def test_ctrl_c_before_anything_was_measured_is_one_line(cache: dict[str, str]) -> None:
     # A trial of the build is another test's.
     with start("cost", "--seconds", "60", env={**cache, IN_TRIAL: "1"}) as process:
         assert process.stderr
@@ -309,5 +207,27 @@ def test_ctrl_c_says_that_nothing_is_kept(cache: dict[str, str]) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert process.returncode == 130
-    assert out == b"" and err.decode().strip() == "lacli: stopped before everything was measured, so nothing is kept"
+    assert out == b"" and err.decode().strip() == "lacli: stopped before anything was measured"
     assert not kept(cache)
+
+
+def test_ctrl_c_later_shows_what_was_measured_and_keeps_nothing(
+    cache: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second round of the second context."""
+    ticks = count()
+
+    def clock() -> float:
+        if (now := next(ticks)) == 190:
+            signal.raise_signal(signal.SIGINT)
+        return now / 1000
+
+    monkeypatch.setattr("lacli.auto.model_cost.measure", partial(measure, clock=clock))
+    finished = call("cost", *FEW, env=cache)
+    assert finished.code == 130 and "behind 16 tokens" in finished.out
+    assert "stopped before everything was measured" in finished.out and not kept(cache)
+
+
+def test_the_chart_is_drawn_where_it_is_asked_for(cache: dict[str, str]) -> None:
+    axis = "plain steps that a step costs"
+    assert axis in done(cache, *FEW, "--chart").out and axis not in done(cache, *FEW).out

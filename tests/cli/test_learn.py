@@ -141,6 +141,6 @@ def test_checks_and_benchmarks_begin_and_end_without_what_was_learned(
     model, prompts = str(tmp_path / "tiny.gguf"), tmp_path / "prompts.jsonl"
     write_llama(Path(model))
     prompts.write_text('{"prompt": "one two"}\n')
-    done(learns, "check", model, "-q", "-c", "128", "-n", "4", "--prompts", "1")
-    done(learns, "bench", model, "-q", "--modes", "auto", "--prompts", str(prompts), "-n", "4", "--minutes", "0.1")
+    done(learns, "check", model, "-q", "-c", "128", "-n", "4", "--each", "1")
+    done(learns, "bench", model, "-q", "--modes", "auto", "--prompts", str(prompts), "-n", "4", "--seconds", "6")
     assert kept(learns) == []

@@ -14,6 +14,7 @@ from lacli.terminal.charts import (
     Canvas,
     bars,
     curve,
+    drawable,
     histogram,
 )
 
@@ -38,6 +39,8 @@ def test_bars_fit_into_their_width(rows: list[tuple[float, float, float]], mark:
     labels = [f"mode {index}" for index in range(len(rows))]
     text = bars(labels, values, low=low, high=high, mark=mark, unit="x")
     assert {len(line) for line in text.splitlines()} == {80}
+    long = bars([f"a long name of a {label}" for label in labels], values, low=low, high=high, mark=mark, width=40)
+    assert {len(line) for line in long.splitlines()} == {40}
 
 
 def test_a_mark_goes_through_all_bars_at_one_place() -> None:
@@ -118,6 +121,41 @@ def test_curves_fit_into_their_size(
         assert all(marker in text for marker, points in zip(MARKERS, filter(None, series.values()), strict=False))
     else:
         assert text == "(no points to draw)"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "locale", "is_ascii"),
+    [
+        ("utf-8", {}, False),
+        ("ascii", {}, True),
+        ("utf-8", {"LANG": "C"}, True),
+        ("utf-8", {"LANG": "C", "LC_CTYPE": "C.UTF-8"}, True),
+        ("utf-8", {"LANG": "C", "LC_CTYPE": "en_GB.UTF-8"}, False),
+        ("utf-8", {"LANG": "en_GB.UTF-8", "LC_ALL": "POSIX"}, True),
+        ("utf-8", {"LANG": "C.UTF-8"}, False),
+    ],
+)
+def test_drawings_are_ascii_where_the_stream_or_the_locale_takes_no_others(
+    encoding: str, locale: dict[str, str], is_ascii: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LANG", "LC_ALL", "LC_CTYPE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in locale.items():
+        monkeypatch.setenv(name, value)
+    charts = [
+        bars(["a", "b"], [2.0, 1.7], low=[1.0, 1.0], high=[3.0, 2.0], mark=1.0),
+        curve({name: [(1, 1), (2, 5)] for name in "abcdefgh"}),
+        histogram([3, 1]),
+    ]
+    for chart in charts:
+        drawn = drawable(chart, encoding)
+        assert (drawn.isascii(), drawn == chart) == (is_ascii, not is_ascii)
+        assert list(map(len, drawn.splitlines())) == list(map(len, chart.splitlines()))
+    assert len({drawable(marker, "ascii") for marker in MARKERS}) == len(MARKERS)
+
+
+def test_words_that_the_stream_takes_stay_as_they_are() -> None:
+    assert drawable("naïve", "latin-1") == "naïve"
 
 
 def test_a_canvas_has_eight_dots_a_cell() -> None:

@@ -1,0 +1,212 @@
+"""The end of a benchmark in words: which mode is faster on which class, how sure that is, and what to type."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lacli.bench.contenders import Judged
+from lacli.bench.oracle import Ceilings
+from lacli.bench.results import Result, overall
+from lacli.bench.rows import Machine
+from lacli.bench.rows import verdict as judgement
+from lacli.bench.statistics import Ratio
+from lacli.bench.sweep import LETTERS, Point
+from lacli.bench.tasks import ALL, OWN
+from lacli.terminal.screen import wrapped
+from lacli.text.format import counted
+
+Verdict = Literal["faster", "probably faster", "undecided", "probably slower", "slower"]
+
+VERDICTS: tuple[Verdict, ...] = ("faster", "probably faster", "undecided", "probably slower", "slower")
+
+MOST_COMPARED = 4
+"""Settings up to which the best is said to pay; among more, one may look best by chance."""
+
+MOST_SHOWN = 6
+"""Settings of a sweep that the summary names, the fastest."""
+
+MOST_LISTED = 3
+"""Classes of one verdict up to which each is named where that is the verdict on all."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to type, and why."""
+
+    command: str
+    reason: str
+
+
+def summary(
+    found: Sequence[Result],
+    judged: Judged,
+    machine: Machine,
+    ceilings: Ceilings | None = None,
+    *,
+    model: str,
+    width: int,
+) -> str:
+    """What was compared, a verdict on each setting by class, whether the texts are plain's, and what to type.
+
+    `model`: as it was typed. `width`: columns of all lines but the command.
+    """
+    compared = beside_plain(found)
+    measured = f"{machine.model_type} on {machine.where}, {machine.threads_and_copies}"
+    if not compared:
+        speed = f"Plain decoding: {overall(found)[0].speed:.1f} tokens/s; nothing else was measured"
+        return "\n".join(wrapped(line, width) for line in (measured, speed))
+    whole = sorted(overall(compared), key=lambda result: result.speedup.value, reverse=True)
+    lines = [measured, _heading(found), ""]
+    for result in whole[:MOST_SHOWN]:
+        lines += _setting(result, [each for each in compared if each.number == result.number and each.kind != ALL])
+    if more := whole[MOST_SHOWN:]:
+        lines.append(f"and {counted(len(more), 'setting')} below these: --details shows all")
+    if any(verdict(result.speedup) not in ("faster", "slower") for result in compared):
+        lines += ["", "What is undecided or not certain needs more prompts or more time: --seconds 900."]
+    texts = _texts(found, judged) if machine.comparable else ""
+    for sentence in filter(None, [_ceiling(whole, ceilings or {}), texts]):
+        lines += ["", sentence]
+    advice = recommendation(compared, model)
+    lines += ["", f"{advice.reason}:"]
+    # A command stays on a line of its own, to be copied.
+    return "\n".join([*(wrapped(line, width) for line in lines), f"  {advice.command}"])
+
+
+def beside_plain(found: Sequence[Result]) -> list[Result]:
+    """The results of all contenders but the fastest plain decoding, measured by it."""
+    plainly = [result for result in overall(found) if result.by.mode == "plain"]
+    plain = max(plainly, key=lambda result: result.speed, default=None)
+    by_kind = {result.kind: result for result in found if plain and result.number == plain.number}
+    others = [result for result in found if plain and result.number != plain.number and result.kind in by_kind]
+    beside = [result.measured_by(by_kind[result.kind]) if plainly[1:] else result for result in others]
+    return [result for result in beside if result.answered]
+
+
+def verdict(ratio: Ratio) -> Verdict:
+    """How sure it is that a setting is faster or slower than plain decoding.
+
+    Where prompts are too few for an interval it is probable if all of them, or all repetitions of one, agree.
+    """
+    if ratio.is_of_prompts:
+        return "faster" if ratio.surely_faster else "slower" if ratio.surely_slower else "undecided"
+    if not ratio.agreed:
+        return "undecided"
+    return "probably faster" if ratio.value > 1 else "probably slower"
+
+
+def recommendation(compared: Sequence[Result], model: str) -> Advice:
+    """What to type here, from results beside plain decoding; `model`: as it was typed."""
+    ours = [result for result in overall(compared) if result.by.point and result.by.mode != "plain"]
+    run, measure = (" ".join(filter(None, ["lacli", name, model])) for name in ("run", "bench"))
+    auto = next((result for result in ours if result.by.mode == "auto"), None)
+    sure = [result for result in ours if verdict(result.speedup) == "faster"]
+    if sure:
+        best = max(sure, key=lambda result: result.speedup.value)
+        if auto in sure and auto and verdict(best.measured_by(auto).speedup) != "faster":
+            best = auto
+        if best is auto:
+            return Advice(run, f"Mode auto, the default, is {_times(best)} as fast as plain decoding here, so type")
+        flags = _flags(best.by.point)
+        if len(ours) > MOST_COMPARED:
+            luck = f"{best.by.label} is the best of {len(ours)} settings, which is partly luck; measure it alone"
+            return Advice(f"{measure}{flags.replace('--mode ', '--modes ')}", luck)
+        return Advice(f"{run}{flags}", f"{best.by.label} is {_times(best)} as fast as plain decoding here, so type")
+    if auto and not verdict(auto.speedup).endswith("slower"):
+        return Advice(run, "Nothing is surely faster than plain decoding here; mode auto, the default, guesses only "
+                      "where that pays, so nothing need be set")  # fmt: skip
+    if by_class := _sure_classes(compared):
+        best, kinds = by_class
+        reason = f"{best.by.label} is faster on {kinds} alone, and --mode plain is the choice for the rest; for {kinds}"
+        return Advice(f"{run}{_flags(best.by.point)}", reason)
+    if any(not verdict(result.speedup).endswith("slower") for result in ours):
+        reason = "Nothing is sure here yet; more time may tell, with your other flags as they were"
+        return Advice(f"{measure} --seconds 900", reason)
+    return Advice(f"{run} --mode plain", "Nothing is faster than plain decoding here, so type")
+
+
+def _sure_classes(compared: Sequence[Result]) -> tuple[Result, str] | None:
+    """The setting that is surely faster on most classes, with their names."""
+    sure = [each for each in compared if each.kind != ALL and each.by.point and verdict(each.speedup) == "faster"]
+    if not sure:
+        return None
+    numbers = [result.number for result in sure]
+    most = max(numbers, key=numbers.count)
+    own = [result for result in sure if result.number == most]
+    return own[0], ", ".join(result.kind for result in own)
+
+
+def _heading(found: Sequence[Result]) -> str:
+    classes = {result.kind for result in found} - {ALL}
+    trials = overall(found)[0].answered
+    most = max(len(each.trials) for each in trials)
+    times = "once" if most == 1 else f"{most} times"
+    of = f" in {len(classes)} classes" if len(classes) > 1 else ""
+    return f"Times plain decoding's speed ({counted(len(trials), 'prompt')}{of}, each answered {times}):"
+
+
+def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:
+    """A line on a setting over all classes, and one on each of several classes."""
+    said = verdict(whole.speedup)
+    kinds = list(dict.fromkeys(result.kind for result in by_class))
+    first = f"{whole.by.label}: {whole.speedup.value:.2f}x, {said}"
+    if len(kinds) < 2:
+        return [(first if kinds == [OWN] else f"{first} on {kinds[0]}") + _unsure(said)]
+    parts = []
+    for each in VERDICTS:
+        own = [result for result in by_class if verdict(result.speedup) == each]
+        own.sort(key=lambda result: result.speedup.value, reverse=True)
+        unsure = _unsure(each)
+        if len(own) == len(kinds) > MOST_LISTED:
+            values = f"{own[-1].speedup.value:.2f}x to {own[0].speedup.value:.2f}x"
+            parts.append(f"{each} on all {len(own)} classes ({values}){unsure}")
+        elif own:
+            parts.append(f"{each} on " + ", ".join(f"{r.kind} ({r.speedup.value:.2f}x)" for r in own) + unsure)
+    return [first, f"    {'; '.join(parts)}"]
+
+
+def _unsure(said: Verdict) -> str:
+    return ", not certain" if said.startswith("probably") else ""
+
+
+def _ceiling(whole: Sequence[Result], ceilings: Ceilings) -> str:
+    """What there was to win, and how much of it mode auto has."""
+    for result in whole:
+        ceiling = ceilings.get((result.number, result.kind))
+        share = ceiling.share(result.speedup.value) if ceiling else None
+        if ceiling and share is not None:
+            gain = f"{result.by.label} has {share:.0%} of that gain" if share else f"{result.by.label} has none of that"
+            return f"Guesses that all come true would reach {ceiling.ratio.value:.2f}x here; {gain}."
+    return ""
+
+
+def _texts(found: Sequence[Result], judged: Judged) -> str:
+    """Whether the texts are plain's, and what the judge says of those that are not."""
+    known = [each for each in found if each.kind != ALL and each.by.mode != "plain" and each.identical is not None]
+    answers, parted = sum(each.prompts for each in known), sum(len(each.parted) for each in known)
+    if not answers:
+        return ""
+    if not parted:
+        return "All texts are plain decoding's."
+    bugs = sum(run.bug for run in judged.values())
+    if bugs:
+        return f"BUG: {counted(bugs, 'text')} not explained by rounding. Please report this with the output of --json."
+    words = ", ".join(f"{count} {word}" for word, count in Counter(map(judgement, judged.values())).items())
+    looked = f"; of the others {len(judged)} were judged: {words}" if judged else ""
+    return f"{answers - parted} of {answers} texts are plain decoding's{looked}."
+
+
+def _times(result: Result) -> str:
+    return f"{result.speedup.value:.2f} times"
+
+
+def _flags(point: Point | None) -> str:
+    """A point's flags as `lacli run` takes them."""
+    assert point, "another program has no flags here"
+    settings = point.settings
+    letters = LETTERS if settings.mode == "lookahead" else ["window"] if settings.mode == "jacobi" else []
+    flags = ["--mode", settings.mode] + [f"-{LETTERS[name]} {getattr(settings, name)}" for name in letters]
+    flags += [f"-fa {point.flash_attention}"] if point.flash_attention else []
+    return "".join(f" {flag}" for flag in flags)
