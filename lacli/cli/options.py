@@ -162,9 +162,15 @@ class Asked:
 def asked(
     argument: Model = None, words: Words = None, model_file: ModelFile = None, hf_repo: HubRepository = None
 ) -> Asked:
-    """The arguments of `lacli run`, where '-' may stand in the place of MODEL or of PROMPT."""
+    """The arguments of `lacli run`, where '-' may stand in the place of MODEL or of PROMPT.
+
+    Beside -m or -hf a single argument is the prompt, unless it names the same model or a file of one.
+    """
     stdin = "-" in (argument, words)
     name, prompt = (None if each == "-" else each for each in (argument, words))
+    flagged = model_file or hf_repo
+    if flagged and name and prompt is None and name != flagged and not name.endswith(".gguf"):
+        name, prompt = None, name
     return Asked(model_name(name, model_file, hf_repo), prompt, stdin)
 
 

@@ -100,6 +100,11 @@ def test_a_model_may_stand_behind_a_flag(flags: str) -> None:
     assert asked(*flags.split(), "-", stdin=b"hi") == ("x.gguf", "hi")
 
 
+@pytest.mark.parametrize("flags", [["-m", "x.gguf", "Why?"], ["Why?", "--model", "x.gguf"]], ids=str)
+def test_beside_a_models_flag_the_argument_is_the_prompt(flags: list[str]) -> None:
+    assert asked(*flags) == ("x.gguf", "Why?")
+
+
 def test_llama_cpps_flag_of_the_hub_names_a_repository_of_the_hub(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owner").mkdir()
