@@ -72,7 +72,8 @@ UNKNOWN_WORDS = [
     ("--window-init cannot be 'zero' (one of prompt, random, pool)", DecodeSettings, "window_init", "zero"),
     ("--window-shift cannot be 'twice' (one of once, refill)", DecodeSettings, "window_shift", "twice"),
     ("-fa cannot be True (one of on, off, auto)", ModelSettings, "flash_attention", True),
-    ("-ctk q4 is no cache type (one of " + ", ".join(CACHE_TYPES) + ")", ModelSettings, "cache_type_k", "q4"),
+    ("-ctk q4 is no cache type (did you mean q4_1 or q4_0?)", ModelSettings, "cache_type_k", "q4"),
+    ("-ctk 4 is no cache type (one of " + ", ".join(CACHE_TYPES) + ")", ModelSettings, "cache_type_k", "4"),
     ("-sm cannot be 'rows' (one of none, layer, row, tensor)", Placement, "split_mode", "rows"),
     ("--verify cannot be '' (one of match, rejection)", SamplingSettings, "verify", ""),
 ]

@@ -82,15 +82,15 @@ class NotCompared(NamedTuple):
 def compare(run: RunStatistics, timed: Callable[[], Sequence[float]] = tuple) -> Comparison | NotCompared:
     """Compare an answer with its own plain steps, or say why that would say nothing.
 
-    `timed`: gives the seconds of plain steps behind the answer, asked where it has too few of its own.
+    `timed`: gives the seconds of plain steps behind the answer, asked where its own are too few or too uneven.
     """
     times = run.times
     if run.steps < MIN_STEPS:
         return NotCompared("too short to compare", "", f"{counted(run.steps, 'step')}, {MIN_STEPS} are needed")
     if found := busy(run):
         return found
-    is_own = len(times.plain) >= MIN_STEPS
-    plain = times.plain if is_own else timed()
+    is_own = len(times.plain) >= MIN_STEPS and not _uneven(times.plain, times.plain)
+    plain = times.plain if is_own else timed() or times.plain
     if len(plain) < MIN_STEPS:
         numbers = f"{counted(len(times.plain), 'plain step')} in the answer, {MIN_STEPS} are needed"
         return NotCompared("too few plain steps to compare", "lacli bench tells more", numbers)
@@ -145,8 +145,10 @@ def verdict(compared: Comparison | NotCompared, mode: str, *, in_short: bool = F
     """Say in one line how fast an answer was beside plain decoding, or why that is not said; `in_short`: no advice."""
     if isinstance(compared, NotCompared):
         return compared.why if in_short or not compared.todo else f"{compared.why}: {compared.todo}"
+    if abs(compared.ratio - 1) < MAX_ERROR:
+        return f"{mode}: as fast as plain here"
     factor = f"{mode}: {compared.ratio:.{1 if compared.ratio >= 0.1 else 2}f}x plain here"
-    if in_short or mode == "auto" or compared.ratio > 1 - MAX_ERROR:
+    if in_short or mode == "auto" or compared.ratio > 1:
         return factor
     return f"{factor}, try --mode plain{'' if mode == 'lookup' else ' or a smaller -W'}"
 

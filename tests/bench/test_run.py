@@ -299,7 +299,7 @@ def test_a_bug_makes_check_exit_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--classes", "poems"), "there is no prompt class poems (the classes are " + ", ".join(CLASSES)),
         (("-W", "1-"), "-W '1-' is neither a number nor a range"),
         (("-G", "V"), "-G 'V'"),
-        (("-fa", "maybe"), "-fa 'maybe'"),
+        (("--flash-attn=maybe",), "-fa 'maybe'"),
         (("--plot", "picture.doc"), "picture.doc"),
         (("--chart", "-o", "json"), "--chart is for people"),
         (("--details", "--json"), "--details is for people"),
