@@ -177,7 +177,7 @@ def _ceiling(whole: Sequence[Result], ceilings: Ceilings) -> str:
         ceiling = ceilings.get((result.number, result.kind))
         share = ceiling.share(result.speedup.value) if ceiling else None
         if ceiling and share is not None:
-            gain = f"{result.by.label} has {share:.0%} of that gain" if share else f"{result.by.label} has none of that"
+            gain = f"{result.by.label} has {share:.0%} of that gain" if share else f"{result.by.label} gains none of it"
             return f"Guesses that all come true would reach {ceiling.ratio.value:.2f}x here; {gain}."
     return ""
 
@@ -194,7 +194,7 @@ def _texts(found: Sequence[Result], judged: Judged) -> str:
     if bugs:
         return f"BUG: {counted(bugs, 'text')} not explained by rounding. Please report this with the output of --json."
     words = ", ".join(f"{count} {word}" for word, count in Counter(map(judgement, judged.values())).items())
-    looked = f"; of the others {len(judged)} were judged: {words}" if judged else ""
+    looked = f"; judged of the others: {words}" if judged else ""
     return f"{answers - parted} of {answers} texts are plain decoding's{looked}."
 
 

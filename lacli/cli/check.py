@@ -103,7 +103,9 @@ def check(
 
     screen = Screen(color=color, quiet=quiet)
     path = options.model_path(model, screen, offline)
-    own = read_text(file) if file is not None else check_text(prompt or "", "-p")
+    own = read_text(file) if file is not None else prompt
+    if own is not None and not check_text(own, "-p"):
+        raise UsageError("the prompt is empty", "give some text with -p or -f, or neither for the built-in prompts")
     tasks = _tasks(own, prompts)
     if each:
         tasks = [task for group in by_class(tasks).values() for task in group[:each]]
@@ -113,7 +115,7 @@ def check(
         raise typer.Exit(code)
 
 
-def _tasks(own: str, prompts: str | None) -> list[Task]:
+def _tasks(own: str | None, prompts: str | None) -> list[Task]:
     """The prompt `own`, those of the file `prompts`, or the built-in ones."""
     from lacli.bench.tasks import Task, read_tasks
     from lacli.check.compare import PROMPTS

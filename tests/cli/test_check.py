@@ -113,6 +113,7 @@ def test_a_person_gets_tables_and_progress_on_stderr() -> None:
         (["-b", "16"], "-b is 16"),
         (["--mode", "lookahead", "-b", "8"], "a smaller -W, -N or -G"),
         (["--each", "0"], "--each"),
+        (["-p", ""], "the prompt is empty"),
         (["--prompts", "mine.jsonl", "-p", "Hi."], "--prompts and a prompt"),
         (["-n", "0"], "-n"),
         (["--mode", "best"], "--mode"),
