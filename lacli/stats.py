@@ -87,6 +87,13 @@ class Planned:
         self.seconds += step.seconds
 
 
+MIN_CORE_SHARE = 0.8
+"""Part of the time in which the threads had a core, from which a machine is calm.
+
+The demo model on two cores, with one thread and with two: 0.98 to 1 on a calm machine, 0.25 to 0.70 beside other work.
+"""
+
+
 @dataclass
 class StepTimes:
     """What an answer's own plain steps took, and its other steps, which are to be compared with them.
@@ -130,7 +137,7 @@ class RunStatistics:
     steps and others; a plain one has no guesses and at most `plain_rows` rows. `reused_tokens`: those of the prompt
     that were in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from the call to the first
     accepted token, seconds. `threads`: of this process that decode; 0 where GPUs or other processes do. `core_s`,
-    `core_wanted_s`: processor seconds of the steps behind the first, and those of threads that never wait for a core.
+    `core_wanted_s`: processor seconds of the prompt and the steps, and those of threads that never wait for a core.
     """
 
     prompt_tokens: int = 0
@@ -178,10 +185,13 @@ class RunStatistics:
         self.python_s += step.python_s
         self.lengths[len(origins)] += 1
 
-    def add_core_time(self, step: Step, seconds: float) -> None:
-        """Count a step's processor seconds, beside those of threads that all compute or spin while it decodes."""
+    def add_core_time(self, step: Step, seconds: float, prompt_s: float = 0.0) -> None:
+        """Count a step's processor seconds, beside those of threads that all compute or spin while it decodes.
+
+        `prompt_s`: seconds that a prompt was read before it, with the same threads.
+        """
         self.core_s += seconds
-        self.core_wanted_s += step.seconds + (self.threads - 1) * step.decode_s
+        self.core_wanted_s += step.seconds + (self.threads - 1) * step.decode_s + self.threads * prompt_s
 
     @property
     def core_share(self) -> float:

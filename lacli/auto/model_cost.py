@@ -196,7 +196,7 @@ def cost_of(
     cost = measured()
     if cost.stopped:
         return cost, False
-    rough = "the times vary too much to be kept: the machine is busy, and fewer threads may help (-t)"
+    rough = "the times vary too much to be kept: is the machine busy with other work?"
     if failure := rough if cost.rough else records.save(KIND, key, asdict(cost)):
         progress(failure)
     return cost, False

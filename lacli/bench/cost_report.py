@@ -112,9 +112,11 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
     if not wide:
         return [("rows", "Only steps of a single row were measured, which says nothing about larger ones.")]
     fixed = "Lookahead is not for this model, which can go back along a chain of guesses only."
-    busy = ("rough", "All this is rough, for the times vary much: is the machine busy with other work?")
+    if cost.rough:
+        return [
+            ("rough", "The times vary too much to say what follows: measure again on a calm machine, or with -t 1.")
+        ]
     return [
-        *([busy] if cost.rough else []),
         ("rows", " ".join(filter(None, [_on_rows(wide[0]), _on_dips(wide[0])]))),
         ("fixed", fixed if cost.chain_only else _on_lookahead(wide[0])),
         ("auto", _on_auto(wide[0])),
@@ -139,7 +141,7 @@ def _on_dips(step_cost: StepCost) -> str:
     dips = [str(point.rows) for before, point in pairs if point.every < before.every * CLEARLY_LESS]
     if not dips:
         return ""
-    return f"Steps of {', '.join(dips)} rows cost less than the next smaller ones measured: aim at these sizes."
+    return f"Steps of {', '.join(dips)} rows cost less than the next smaller ones measured."
 
 
 def _on_lookahead(step_cost: StepCost) -> str:

@@ -131,7 +131,7 @@ class Ceiling:
         None where nothing can be won.
         """
         above = self.ratio.value - 1
-        return max(speedup - 1, 0.0) / above if above > 0 else None
+        return min(max(speedup - 1, 0.0) / above, 1.0) if above > 0 else None
 
 
 PLAIN = Ceiling(1, Ratio(1.0))

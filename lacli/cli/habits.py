@@ -39,7 +39,7 @@ def translated(arguments: Sequence[str]) -> list[str]:
         return translated([*others[:1], "--help"])
     if first in MISSING:
         what, hint = MISSING[first]
-        raise UsageError(f"lacli {first}: {what}", hint)
+        raise UsageError(f"{first}: {what}", hint)
     return [COMMANDS.get(first, first), *others]
 
 

@@ -5,6 +5,7 @@ Declarations only; ranges are checked by the settings that the values end up in.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,6 +172,10 @@ def asked(
     flagged = model_file or hf_repo
     if flagged and name and prompt is None and name != flagged and not name.endswith(".gguf"):
         name, prompt = None, name
+    elif name and prompt is None and any(map(str.isspace, name)) and not os.path.exists(os.path.expanduser(name)):
+        from lacli.hub.names import shortened
+
+        raise UsageError(f"{shortened(name)!r} stands where MODEL does", "put a model in front of it, as demo")
     return Asked(model_name(name, model_file, hf_repo), prompt, stdin)
 
 

@@ -69,7 +69,9 @@ def run(
     from lacli.text.question import STDIN, on_terminal, read_question
 
     if asked.prompt is not None and prompt is not None:
-        raise UsageError("the prompt is given twice, behind MODEL and with -p", "drop one of them")
+        from lacli.hub.names import shortened
+
+        raise UsageError(f"the prompt is given twice, as {shortened(asked.prompt)!r} and with -p", "drop one of them")
     prompt = prompt if asked.prompt is None else asked.prompt
     model, from_stdin = asked.model, asked.stdin
     if raw:
@@ -230,6 +232,8 @@ def _answer(session: Session, prompt: list[int], question: Question, output: Out
         explanation.end()
         _tell_losses(session, screen)
     if stopped:
+        if not generation.statistics.tokens:
+            screen.note("stopped before the answer began")
         with without_ctrl_c():
             _tell_cost(session, generation.answer(), output, screen)
         raise Interrupted("")
@@ -266,7 +270,8 @@ def _conclude(session: Session, generation: Generation, question: Question, outp
         screen.legend(answer.statistics.accepted_from)
     if answer.finish_reason == "length" and answer.statistics.tokens != question.max_tokens:
         screen.note(
-            f"the context of {session.engine.cells} tokens is full and the answer ends here; -c makes it larger"
+            f"the context of {session.engine.cells:,} tokens is full and the answer ends here: "
+            f"{session.context_hint(session.engine.cells + 1)}"
         )
     elif answer.finish_reason == "length" and answer.tokens and not output.json:
         screen.note(f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n; -n -1 lifts the limit")
@@ -293,5 +298,5 @@ def _tell_cost(
         screen.line(dumps(as_json(session, answer), ensure_ascii=False))
     if output.stats:
         screen.say(as_lines(session, answer, timed, detail=output.stats, width=screen.width))
-    elif answer.statistics.predicted_s > SLOW_S and (found := busy(answer.statistics)):
+    elif answer.statistics.prompt_s + answer.statistics.predicted_s > SLOW_S and (found := busy(answer.statistics)):
         screen.note(verdict(found, session.settings.mode))

@@ -49,7 +49,7 @@ from lacli.hub.names import (
 )
 from lacli.llamacpp.gguf import all_parts
 from lacli.text.files import free_disk
-from lacli.text.format import size_in_words, suggest
+from lacli.text.format import offered, size_in_words, suggest
 
 Say = Callable[[str], None]
 
@@ -121,9 +121,13 @@ def _read_magic(path: Path) -> bytes:
 
 
 def _what_was_meant(text: str) -> str:
-    """The hint for a file that does not exist: a prompt without -p, a file of the hub, or a mistyped path."""
+    """The hint for a file that does not exist: a prompt without -p, a mistyped name, or a file of the hub."""
     if any(char.isspace() for char in text):
         return f"a prompt needs -p; {MODEL_IS}"
+    path = Path(text)
+    beside = [str(each) for each in path.parent.glob("*.gguf")]
+    if near := offered(suggest(text, beside)):
+        return f"{near} {MODEL_IS}"
     return f"on the hub it is hf:{text}; {MODEL_IS}" if FILE.fullmatch(text) else MODEL_IS
 
 

@@ -21,7 +21,7 @@ from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings, SplitMode
 from lacli.text.format import printable
 
-ERROR, CONTINUE = 4, 5
+DEBUG, ERROR, CONTINUE = 1, 4, 5
 """ggml_log_level; llama-cpp-python's own table has older numbers and hides errors."""
 
 BUFFER = re.compile(r"(?P<device>\S+) +(?P<kind>\w+) buffer size = +(?P<mebibytes>[\d.]+) MiB")
@@ -31,7 +31,7 @@ CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
 
 
 class Log:
-    """Receives llama.cpp's log; `verbose` passes it on to stderr.
+    """Receives llama.cpp's log; `verbose` passes it on to stderr, without what it logs for each step (its level debug).
 
     `callbacks`: the library keeps only their addresses, so they are kept alive here. `taken`: MiB by kind ("KV",
     "compute", ..) at the last `take_buffers`.
@@ -60,7 +60,7 @@ class Log:
             self._buffers[place] = before + float(buffer["mebibytes"])
         elif cells := CELLS.search(line):
             self._cells += float(cells["mebibytes"])
-        if self.verbose:
+        if self.verbose and self._level != DEBUG:
             sys.stderr.write(printable(line, lines=True))
 
     @contextmanager

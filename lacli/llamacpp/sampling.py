@@ -65,8 +65,8 @@ class SamplingSettings:
             value = getattr(self, name)
             if not least <= value <= most:
                 form = "" if isinstance(DEFAULT[name], int) else "g"
-                hint = f"{flag(name)} must be from {least:{form}} to {most:{form}}"
-                raise UsageError(f"{flag(name)} is {value}", hint)
+                limit = f"from {least:{form}}" + (f" to {most:{form}}" if most < HUGE else " on")
+                raise UsageError(f"{flag(name)} is {value:{form}}", f"{flag(name)} must be {limit}")
         for token, bias in self.logit_bias:
             if bias != -math.inf and not abs(bias) <= HUGE:
                 raise UsageError(f"--logit-bias of token {token} is {bias}", "give a number, or -inf to forbid it")

@@ -7,11 +7,14 @@ from math import sqrt
 from statistics import median, quantiles
 from typing import NamedTuple
 
-from lacli.stats import RunStatistics, StepTimes
+from lacli.stats import MIN_CORE_SHARE, RunStatistics, StepTimes
 from lacli.text.format import counted
 
 MIN_STEPS = 3
 """Steps of an answer, and plain steps to compare it with, at least: one alone may be the first, or be held up."""
+
+MIN_TOKENS = 32
+"""Tokens of an answer from which a verdict is said: eight steps of the demo model spend 0 to 10% in Python."""
 
 MAX_ERROR = 0.1
 """Standard error of the median plain step, as a part of it, up to which a comparison says something."""
@@ -26,12 +29,6 @@ HELD_UP = 2.0
 """Times the plain steps that a step has rows, one more counted, from which something else held it up.
 
 The dearest rows known, two of a mixture of experts, cost 3 plain steps; the bound for two rows is 6.
-"""
-
-MIN_CORE_SHARE = 0.8
-"""Part of the time in which the threads had a core, from which a machine is calm.
-
-The demo model on two cores, with one thread and with two: 0.98 to 1 on a calm machine, 0.25 to 0.70 beside other work.
 """
 
 MIN_CORE_S = 0.1
@@ -93,12 +90,12 @@ def compare(run: RunStatistics, timed: Callable[[], Sequence[float]] = tuple) ->
     plain = times.plain if is_own else timed() or times.plain
     if len(plain) < MIN_STEPS:
         numbers = f"{counted(len(times.plain), 'plain step')} in the answer, {MIN_STEPS} are needed"
-        return NotCompared("too few plain steps to compare", "lacli bench tells more", numbers)
+        return NotCompared("no plain steps to compare with", "lacli bench tells more", numbers)
     plain_s = median(plain)
     if numbers := _uneven(plain, times.plain or plain):
         return NotCompared("its steps were too uneven to compare", "lacli bench tells more", numbers)
     if numbers := _held_up(times, plain_s):
-        return NotCompared("something held a step up", "ask again", numbers)
+        return NotCompared("another program got in the way", "ask again", numbers)
     extra_s = max(times.others_s - times.others * plain_s + times.mode_s, 0.0)
     held_up_s = sum(times.plain) - len(times.plain) * plain_s
     return Comparison(run.tokens, plain_s, len(plain), is_own, extra_s, times.saved * plain_s, held_up_s)
@@ -108,7 +105,11 @@ def assess(
     run: RunStatistics, mode: str, timed: Callable[[], Sequence[float]] = tuple
 ) -> Comparison | NotCompared | None:
     """What there is to say of an answer in `mode`: the comparison, or of plain decoding only that others held it up."""
-    return busy(run) if mode == "plain" else compare(run, timed)
+    if mode == "plain":
+        return busy(run)
+    if run.tokens < MIN_TOKENS:
+        return NotCompared("too short to compare", "", f"{counted(run.tokens, 'token')}, {MIN_TOKENS} are needed")
+    return compare(run, timed)
 
 
 def busy(run: RunStatistics) -> NotCompared | None:

@@ -127,8 +127,9 @@ class Generation(Closing):
                         self.statistics.reused_tokens = self._decoder.reused
                         self.statistics.prompt_s = self._decoder.prompt_s
                         self.statistics.first_token_s = perf_counter() - begin
-                    elif self.statistics.threads:
-                        self.statistics.add_core_time(step, process_time() - core_s)
+                    if self.statistics.threads:
+                        prompt_s = 0.0 if self.statistics.steps else self.statistics.prompt_s
+                        self.statistics.add_core_time(step, process_time() - core_s, prompt_s)
                     yield from self._take(step)
                     if self._stream.stopped:
                         return

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from weakref import WeakSet
@@ -15,9 +15,9 @@ from lacli.auto.model_cost import ModelRecords
 from lacli.auto.past_texts import PastTexts
 from lacli.auto.step_cost import Cost
 from lacli.batch import Ints
-from lacli.decode import Decoder, Reading, unseen
-from lacli.engine import Engine
-from lacli.errors import LacliError, UsageError
+from lacli.decode import Decoder, unseen
+from lacli.engine import Engine, Read
+from lacli.errors import LacliError, PromptError, UsageError
 from lacli.llamacpp.context import CONTEXT_PAD, Context, max_rollback
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.library import schema_grammar
@@ -36,6 +36,9 @@ from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
 from lacli.text.template import VARIABLES, check_variables, choose_template
 from lacli.verify import Verifier, verifier
+
+ROOM = 512
+"""Tokens for an answer in the context that is advised for a prompt."""
 
 CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix", "store")
 """The sources of mode auto that guess chains; a model with a recurrent state takes nothing else back."""
@@ -64,13 +67,13 @@ class Session(Closing):
         replicas: ReplicaSettings | None = None,
         verbose: bool = False,
         loading: Callable[[float], None] | None = None,
-        reading: Reading = unseen,
+        reading: Callable[..., AbstractContextManager[Read]] = unseen,
     ) -> None:
         """`template_variables`: what the template gets beside a conversation, such as `enable_thinking`.
 
         `cost`: what steps cost here, where it was measured before. `past_texts`: the token ids of texts of earlier
         runs. `replicas`: how many copies of the model answer together, and where; None for one. `loading`: as
-        LlamaModel takes it. `reading`: as Decoder takes it.
+        LlamaModel takes it. `reading`: as Decoder takes it, and gets the `threads` of this process that read.
         """
         model_settings, fault = proven(model_settings)
         self.notes = [fault] if fault else []
@@ -151,6 +154,9 @@ class Session(Closing):
         shift a full context, but not its first `n_keep` tokens. `watch`: gets every step with its text.
         """
         stops = as_stops(stops)
+        if len(prompt) > self.engine.cells:
+            what = f"the prompt has {len(prompt):,} tokens and the context {self.engine.cells:,}"
+            raise PromptError(what, f"{self.context_hint(len(prompt) + 1)}; a shorter prompt fits")
         with self._alone():
             if self.copies.gone:
                 # What has ended may be back; the notes about it are said with the answer.
@@ -171,6 +177,13 @@ class Session(Closing):
         )
         self._generations.add(generation)
         return generation
+
+    def context_hint(self, tokens: int) -> str:
+        """What -c there is for a text of `tokens` and an answer, as far as the model was trained for it."""
+        longest = self.model.context
+        if tokens > longest:
+            return f"the model takes {longest:,} at most"
+        return f"-c {min(tokens + ROOM, longest)} is larger"
 
     def losses(self) -> list[str]:
         """Sentences about copies that have failed or are back since the last call; the others go on without them."""
@@ -222,11 +235,12 @@ class Session(Closing):
     ) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model or in those of several copies."""
         make_mode = AutoModes(self._cost, self._past_texts, self._records)
+        reading = partial(self._reading, threads=self._threads)
         if isinstance(engine, Mapping):
             # Where no copies were asked for the only one has no name.
             group = engine[""] if "" in engine else ReplicaGroup(engine)
-            return kind(group, settings, self._verifier(), make_mode=make_mode, reading=self._reading)
-        return kind(engine, settings, self._verifier(), make_mode=make_mode, reading=self._reading)
+            return kind(group, settings, self._verifier(), make_mode=make_mode, reading=reading)
+        return kind(engine, settings, self._verifier(), make_mode=make_mode, reading=reading)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.

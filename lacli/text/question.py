@@ -43,7 +43,8 @@ def read_question(
         _say_waiting(say, "; skip it with </dev/null or --no-stdin" if unasked else "")
         parts.append(_read_stdin())
         if unasked and parts[-1].strip():
-            say(f"added {counted(len(parts[-1].strip().splitlines()), 'line')} of standard input to the prompt")
+            lines = counted(len(parts[-1].strip().splitlines()), "line")
+            say(f"added {lines} of standard input to the prompt (--no-stdin adds none)")
     if prompt is not None and prompt != STDIN:
         parts.append(check_text(prompt, "-p"))
     given = [part for part in parts if part.strip()]

@@ -150,7 +150,8 @@ def test_file_then_pipe_then_p_with_a_blank_line_between(
 def test_a_run_says_what_its_input_added_and_can_be_told_to_leave_it(reference: dict[str, Any]) -> None:
     sizes = ("-n", str(SIZE))
     assert (
-        "lacli: added 2 lines of standard input to the prompt\n" in call("run", "-p", "hi", *sizes, stdin=b"1\n2").err
+        "lacli: added 2 lines of standard input to the prompt (--no-stdin adds none)\n"
+        in call("run", "-p", "hi", *sizes, stdin=b"1\n2").err
     )
     assert call("run", "-q", "-p", "hi", *sizes, stdin=b"1\n2").err == ""
     assert answer("--no-stdin", "-p", QUESTION, *sizes, stdin=b"1\n2")["tokens"] == reference["tokens"]

@@ -115,11 +115,11 @@ def test_flags_without_effect_are_said() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--temp", "-1"], "--temp is -1.0 (--temp must be from 0"),
+        (["--temp", "-1"], "--temp is -1 (--temp must be from 0 on"),
         (["--temp", "nan"], "--temp is nan"),
         (["--top-p", "1.5"], "--top-p must be from 0 to 1"),
         (["--min-p", "-0.1"], "--min-p must be from 0 to 1"),
-        (["--repeat-penalty", "0"], "--repeat-penalty is 0.0"),
+        (["--repeat-penalty", "0"], "--repeat-penalty is 0"),
         (["--dry-base", "0.5"], "--dry-base must be from 1"),
         (["--repeat-last-n", "-1"], "--repeat-last-n must be from 0"),
         (["--mirostat", "3", "--temp", "1"], "--mirostat must be from 0 to 2"),

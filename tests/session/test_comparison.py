@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.session.comparison import (
-    MIN_CORE_SHARE,
     MIN_STEPS,
     Comparison,
     NotCompared,
@@ -19,8 +18,15 @@ from lacli.session.comparison import (
     compare,
     verdict,
 )
-from lacli.stats import RunStatistics, Step
+from lacli.stats import MIN_CORE_SHARE, RunStatistics, Step
 from lacli.tree import Origin
+
+
+@pytest.fixture(autouse=True)
+def short_answers_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the answers of the tests here have a few steps."""
+    monkeypatch.setattr("lacli.session.comparison.MIN_TOKENS", 1)
+
 
 PLAIN_S = 0.010
 
@@ -51,6 +57,14 @@ def why_not(*steps: Step, timed: Sequence[float] = ()) -> NotCompared:
     found = compare(run_of(*steps), lambda: timed)
     assert isinstance(found, NotCompared), found
     return found
+
+
+def test_a_short_answer_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(*[step(1)] * 9)
+    monkeypatch.setattr("lacli.session.comparison.MIN_TOKENS", 10)
+    assert verdict(assess(run, "auto") or pytest.fail("nothing is said"), "auto") == "too short to compare"
+    monkeypatch.setattr("lacli.session.comparison.MIN_TOKENS", 9)
+    assert assess(run, "auto") == compare(run)
 
 
 def test_guesses_cost_what_their_steps_took_beyond_plain_ones_and_save_the_plain_steps_they_replace() -> None:
@@ -116,7 +130,7 @@ def test_an_answer_of_few_steps_is_too_short() -> None:
     assert why_not(step(1), step(4), timed=[PLAIN_S] * 9).why == "too short to compare"
 
 
-UNEVEN, HELD_UP = "its steps were too uneven to compare", "something held a step up"
+UNEVEN, HELD_UP = "its steps were too uneven to compare", "another program got in the way"
 
 
 @pytest.mark.parametrize(

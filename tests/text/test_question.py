@@ -30,8 +30,8 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
 @pytest.mark.parametrize(
     ("piped", "prompt", "stdin", "said"),
     [
-        ("one\n", "p", None, ["added 1 line of standard input to the prompt"]),
-        ("one\n\ntwo\n\n", "p", None, ["added 3 lines of standard input to the prompt"]),
+        ("one\n", "p", None, ["added 1 line of standard input to the prompt (--no-stdin adds none)"]),
+        ("one\n\ntwo\n\n", "p", None, ["added 3 lines of standard input to the prompt (--no-stdin adds none)"]),
         ("", "p", None, []),
         ("\n", "p", None, []),
         ("one\n", None, None, []),
