@@ -14,7 +14,7 @@ from typing import NamedTuple
 from lacli.cache import PREFILL_ROWS, EngineStep, SingleEngine
 from lacli.decode import Decoder, TextState
 from lacli.errors import SamplingError
-from lacli.modes import common_prefix
+from lacli.modes import Mode, common_prefix
 from lacli.stats import Finish, Step
 from lacli.verify import Verifier
 
@@ -68,6 +68,7 @@ class Schedule:
         ranges = (range(place * size, (place + 1) * size) for place in range(places))
         self._free = [SingleEngine(engine, ids, step) for ids in ranges][::-1]
         self.texts: list[SharedText] = []
+        self._latest: Mode | None = None
         engine.clear()
 
     @property
@@ -89,9 +90,11 @@ class Schedule:
         probable ones. Raises PromptError as `Decoder.generate` does.
         """
         self._decoder.check_prompt(prompt)
+        # What a mode learns of the machine is common to all texts.
+        self._latest = self._decoder.new_mode(self._latest, sampled=verifier is not None)
         text = SharedText(
             [*prompt],
-            self._decoder.new_mode(sampled=verifier is not None),
+            self._latest,
             self._free.pop(),
             verifier,
             self._decoder.kept_by_shift(n_keep),

@@ -124,7 +124,8 @@ class DecodeSettings:
 
     `window`, `ngram`, `guesses`: the paper's W, N and G. Mode jacobi (Algorithm 1) has a block of `window` guesses and
     starts a new one after `jacobi_iterations`; mode lookup (Table 3, row 2) matches the text's last `lookup_match`
-    tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows` rows.
+    tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows` rows, in which a
+    text has at most `leaves` candidates.
     `max_rollback`: guesses that the model can take back after a step, -1 for any number and trees; otherwise one chain
     of at most that length is drafted. `strict`: the text does not depend on the rows of the steps; what that takes is
     found with the model (`strict_settings`): `ordered` cells and `min_outputs` rows whose logits are computed.
@@ -144,6 +145,7 @@ class DecodeSettings:
     lookup_draft: int = 10
     sources: tuple[SourceName, ...] = SOURCES
     auto_rows: int = 64
+    leaves: int = LEAVES
     max_rollback: int = -1
     strict: bool = False
     ordered: bool = False
@@ -161,7 +163,7 @@ class DecodeSettings:
             raise UsageError(f"--sources: there is no source {unknown[0]!r}", f"some of {', '.join(SOURCES)}, or none")
         if self.sequences > MAX_SEQUENCES:
             fits = MAX_SEQUENCES - 1
-            words, hint = f"W + {LEAVES} + 1", f"-W of at most {fits - LEAVES} fits"
+            words, hint = f"W + {self.leaves} + 1", f"-W of at most {fits - self.leaves} fits"
             if self.mode == "lookahead":
                 words = "W + G + 1"
                 hint = f"W + G of at most {fits} fits, for example -W {fits // 2} -G {fits - fits // 2}"
@@ -172,7 +174,7 @@ class DecodeSettings:
         """Sequence ids a context needs for this mode: W + G + 1 in lookahead, one for chains."""
         if self.mode == "lookahead":
             return self.window + self.guesses + 1
-        return self.window + LEAVES + 1 if self.mode == "auto" and self.max_rollback < 0 else 1
+        return self.window + self.leaves + 1 if self.mode == "auto" and self.max_rollback < 0 else 1
 
     @property
     def deepest(self) -> int:
@@ -240,6 +242,7 @@ LEAST = {
     "lookup_match": 1,
     "lookup_draft": 1,
     "auto_rows": 1,
+    "leaves": 1,
 }
 """The least values of settings."""
 

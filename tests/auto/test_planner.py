@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -13,14 +13,15 @@ from lacli.auto.acceptance import MAX_PROBABILITY
 from lacli.auto.planner import (
     MAX_OVERDRAFT,
     MIN_PROBABILITY,
-    Draft,
+    Branches,
+    Chain,
     Guess,
+    Limits,
     Node,
     Source,
-    chain_rows,
+    best_prefix,
     is_affordable,
     merged_guesses,
-    plan,
 )
 from lacli.settings import LEAVES, DecodeSettings
 from lacli.tree import Origin, Tree
@@ -30,6 +31,39 @@ Below = dict[int, list[Guess]]
 
 MANY = 100
 TEXT = (1, 2)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The guesses that a text's step has, and its expected tokens."""
+
+    nodes: list[Node]
+    tokens: float
+
+
+def plan(
+    sources: Sequence[Source],
+    text: Sequence[int],
+    relative: Sequence[float],
+    slope: Sequence[float],
+    max_rows: int,
+    max_cost: float,
+    max_leaves: int,
+    beside: int = 0,
+) -> Draft:
+    """The best tree of a single text."""
+    branches = Branches(sources, text, max_leaves, MANY)
+    (count,), tokens = best_prefix([branches], Limits(relative, slope, max_rows, max_cost, beside=beside))
+    assert tokens == pytest.approx(1 + sum(branches.taken[:count]))
+    return Draft(branches.nodes[:count], tokens)
+
+
+def chain_rows(
+    chances: Iterable[float], relative: Sequence[float], slope: Sequence[float], max_rows: int, max_cost: float
+) -> tuple[int, float]:
+    """The rows of a single text's best chain, and its expected tokens."""
+    (count,), tokens = best_prefix([Chain(chances)], Limits(relative, slope, max_rows, max_cost), chains=True)
+    return 1 + count, tokens
 
 
 class Spelled(Source):
