@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import NamedTuple
 
 from lacli.cache import PREFILL_ROWS, EngineStep, SingleEngine
@@ -122,8 +123,12 @@ class Schedule:
             ready, pieces = self._rows()
             if not ready and not pieces:
                 return news
+            begin = perf_counter()
             taken = self._decoder.step(ready, [_cells(text) for text in pieces])
             if taken is not None:
+                if not ready:
+                    rows = sum(len(_cells(text).part.again) for text in pieces)
+                    pieces[0].mode.prefilled(rows, perf_counter() - begin)
                 break
             *others, youngest = [text for text in self.texts if text.has_cells]
             if not others:

@@ -176,6 +176,15 @@ class DecodeSettings:
             return self.window + self.guesses + 1
         return self.window + self.leaves + 1 if self.mode == "auto" and self.max_rollback < 0 else 1
 
+    def for_texts(self, count: int) -> DecodeSettings:
+        """The settings of each of `count` texts that share a context.
+
+        In mode auto they share its sequence ids, and have no windows, whose rows each of them would have in every step.
+        """
+        if count == 1 or self.mode != "auto":
+            return self
+        return replace(self, window=0, leaves=max(min(self.leaves, MAX_SEQUENCES // count - 1), 1))
+
     @property
     def deepest(self) -> int:
         """Most guesses that a lookahead step can accept: a candidate's, or those of the window's last column.

@@ -320,7 +320,9 @@ class StepCostModel:
         if self._prefill and (confirmed or len(self._plain) >= MIN_PLAIN):
             # A prefill may be slow because the weights come from disk; then the first guesses have to find out.
             rows, prefill_s = self._prefill
-            self._unmeasured_row = min(SMALL_BATCH * prefill_s / rows / self.plain_s, MAX_PREFILL_ROW)
+            row_s = SMALL_BATCH * prefill_s / rows
+            plain_s = max(self._plain.seconds - row_s * (self._texts - 1), self._plain.seconds / self._texts)
+            self._unmeasured_row = min(row_s / plain_s, MAX_PREFILL_ROW)
             self._prefill = None
             self._expect()
         if confirmed:
