@@ -1,0 +1,157 @@
+"""Steps of several texts in mode auto: what they cost and bring together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from lacli.auto.acceptance import BUDGET_SHARE, INITIAL_BUDGET
+from lacli.auto.cost_model import StepCostModel
+from lacli.auto.experience import Experience
+from lacli.auto.mode import AutoModes
+from lacli.auto.planner import MAX_OVERDRAFT
+from lacli.auto.step_cost import Cost
+from lacli.batch import Batch
+from lacli.decode import Decoder
+from lacli.schedule import Schedule
+from lacli.settings import DecodeSettings
+from tests.auto.test_mode import STAIRS, Stairs, Writer, clocked
+from tests.fakes.clock import FakeClock
+from tests.fakes.scripted_engine import ScriptedEngine
+
+LENGTH = 400
+
+
+@dataclass
+class ManyWriters(ScriptedEngine):
+    """A model that writes several texts, each by the writer of its place; `size`: sequence ids of a place.
+
+    `rows`: of the steps of which choices were read, `mixed`: of those, beside which pieces of prompt were decoded.
+    `took`: seconds of the steps without such pieces.
+    """
+
+    writers: list[Writer] = field(default_factory=list)
+    size: int = 1
+    rows: list[int] = field(default_factory=list)
+    mixed: int = 0
+    took: float = 0.0
+
+    def decode(self, batch: Batch) -> bool:
+        count = len(batch)
+        begins = np.cumsum(batch.sequence_counts[:count]) - batch.sequence_counts[:count]
+        places = (batch.sequence_ids[begins] // self.size).tolist()
+        choices: list[int] = []
+        seconds = self.cost(count, 0)
+        self.clock.now += seconds
+        for place in dict.fromkeys(places):
+            rows = [row for row in range(count) if places[row] == place]
+            part = Batch(len(rows))
+            part.tokens, part.positions = batch.tokens[rows], batch.positions[rows]
+            part.outputs = batch.outputs[rows]
+            part.rows, part.wanted = len(rows), int(part.outputs.sum())
+            if part.wanted:
+                writer = ScriptedEngine(self.writers[place], lambda rows, first: 0.0, self.clock)
+                writer.decode(part)
+                choices += writer.greedy().tolist()
+        self._choices = choices
+        if choices:
+            self.rows.append(count)
+            is_mixed = not all(bool(batch.outputs[row]) for row in range(count))
+            self.mixed += is_mixed
+            self.took += 0.0 if is_mixed else seconds
+        return True
+
+
+@contextmanager
+def schedule_of(
+    writers: list[Writer], stairs: Stairs, cost: Cost | None, mode: str = "auto"
+) -> Iterator[tuple[Schedule, ManyWriters]]:
+    chosen = DecodeSettings(mode="auto" if mode == "auto" else "plain").for_texts(len(writers))
+    clock = FakeClock()
+    engine = ManyWriters(
+        lambda place, guessed: 0,
+        lambda rows, _: stairs.seconds(rows),
+        clock,
+        writers=writers,
+        size=chosen.sequences,
+    )
+    with clocked(clock):
+        schedule = Schedule(Decoder(engine, chosen, make_mode=AutoModes(cost)), len(writers))
+        for writer in writers:
+            schedule.add(list(writer.text), LENGTH)
+        yield schedule, engine
+
+
+def run(writers: list[Writer], stairs: Stairs, cost: Cost | None = None, mode: str = "auto") -> ManyWriters:
+    with schedule_of(writers, stairs, cost, mode) as (schedule, engine):
+        while schedule.texts:
+            schedule.step()
+    return engine
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["measured", "learned"])
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("shape", STAIRS)
+def test_where_no_guess_comes_true_texts_lose_no_more_together_than_one_does(
+    shape: str, count: int, known: bool
+) -> None:
+    stairs = STAIRS[shape]
+
+    def writers() -> list[Writer]:
+        return [Writer(seed, departs=0) for seed in range(count)]
+
+    plain = run(writers(), stairs, mode="plain")
+    auto = run(writers(), stairs, stairs.measured if known else None)
+    lost = (auto.took - plain.took) / stairs.seconds(count)
+    assert max(auto.rows) > count, "nothing was tried"
+    assert lost <= INITIAL_BUDGET + MAX_OVERDRAFT + BUDGET_SHARE * LENGTH
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["measured", "learned"])
+@pytest.mark.parametrize(("shape", "most"), [("f16", 0.8), ("q4_0", 0.9), ("gpu", 0.3)])
+def test_texts_that_copy_are_quicker_together_than_plain_ones(shape: str, most: float, known: bool) -> None:
+    stairs = STAIRS[shape]
+    plain = run([Writer(seed) for seed in range(4)], stairs, mode="plain")
+    auto = run([Writer(seed) for seed in range(4)], stairs, stairs.measured if known else None)
+    assert auto.took < most * plain.took
+
+
+@pytest.mark.parametrize("shape", STAIRS)
+def test_one_text_that_copies_gets_the_rows_and_the_other_none(shape: str) -> None:
+    stairs = STAIRS[shape]
+    writers = [Writer(1), Writer(2, passage=1)]
+    drafted = [0, 0]
+    with schedule_of(writers, stairs, stairs.measured) as (schedule, _):
+        texts = [*schedule.texts]
+        while len(schedule.texts) == 2:
+            for news in schedule.step():
+                if news.step:
+                    drafted[texts.index(news.text)] += news.step.drafted
+    assert drafted[0] > 5 * drafted[1]
+
+
+def test_a_steps_cost_is_recorded_once_and_never_beside_a_piece_of_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[int] = []
+    record = StepCostModel.record
+
+    def noted(model: StepCostModel, rows: int, seconds: float) -> float:
+        assert seconds == pytest.approx(STAIRS["gpu"].seconds(rows))
+        recorded.append(rows)
+        return record(model, rows, seconds)
+
+    monkeypatch.setattr(StepCostModel, "record", noted)
+    # Four prompts are more than one call decodes, so the first texts begin beside the last one's prompt.
+    engine = run([Writer(seed) for seed in range(4)], STAIRS["gpu"], STAIRS["gpu"].measured)
+    assert engine.mixed and max(engine.rows) > 20
+    assert len(recorded) == len(engine.rows) - engine.mixed
+    assert recorded == [rows for rows in engine.rows[engine.mixed :]]
+
+
+def test_texts_share_what_is_known_of_the_machine_and_the_losses() -> None:
+    with schedule_of([Writer(seed) for seed in range(2)], STAIRS["gpu"], None) as (schedule, _):
+        first, second = (text.mode.experience for text in schedule.texts)  # type: ignore[attr-defined]
+    assert isinstance(first, Experience) and first is second
