@@ -12,15 +12,18 @@ import pytest
 from lacli.auto.acceptance import BUDGET_SHARE, INITIAL_BUDGET
 from lacli.auto.cost_model import StepCostModel
 from lacli.auto.experience import Experience
-from lacli.auto.mode import AutoModes
+from lacli.auto.mode import Auto, AutoModes
 from lacli.auto.planner import MAX_OVERDRAFT
 from lacli.auto.step_cost import Cost
 from lacli.batch import Batch
 from lacli.decode import Decoder
+from lacli.modes import Growing
+from lacli.pool import NgramPool
 from lacli.schedule import Schedule
 from lacli.settings import DecodeSettings
 from tests.auto.test_mode import STAIRS, Stairs, Writer, clocked
 from tests.fakes.clock import FakeClock
+from tests.fakes.engine import FakeEngine
 from tests.fakes.scripted_engine import ScriptedEngine
 
 LENGTH = 400
@@ -149,6 +152,20 @@ def test_a_steps_cost_is_recorded_once_and_never_beside_a_piece_of_prompt(monkey
     assert engine.mixed and max(engine.rows) > 20
     assert len(recorded) == len(engine.rows) - engine.mixed
     assert recorded == [rows for rows in engine.rows[engine.mixed :]]
+
+
+CLIFF = Stairs(((1, 1.0), (8, 1.05), (9, 3.0), (64, 3.2)))
+
+
+@pytest.mark.parametrize(("beside", "least", "most"), [(0, 8, 8), (4, 4, 4), (8, 20, 56), (40, 9, 24), (64, 1, 1)])
+def test_beside_a_piece_of_prompt_guesses_pay_for_what_they_add_to_it(beside: int, least: int, most: int) -> None:
+    chosen = DecodeSettings(mode="auto", sources=("suffix",), auto_rows=64)
+    mode = AutoModes(CLIFF.measured)(chosen, NgramPool(3, 3), FakeEngine())
+    assert isinstance(mode, Auto)
+    mode.begin(text := list(range(30)) * 2)
+    for _ in range(3):
+        mode.experience.cost_model.record(1, CLIFF.seconds(1))
+    assert least <= len(mode.grow_all([Growing(mode, text, 64)], 64, beside)[0]) <= most
 
 
 def test_texts_share_what_is_known_of_the_machine_and_the_losses() -> None:
