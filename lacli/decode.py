@@ -257,7 +257,6 @@ class Decoder:
             if max(sizes) == 1:
                 return None
             rooms = [max(size // 2, 1) for size in sizes]
-            left = min(left, sum(rooms))
         return None
 
     def _run(self, texts: Sequence[TextState], trees: Sequence[Tree], prompts: Sequence[SingleEngine]) -> bool:

@@ -112,7 +112,7 @@ SOURCES: tuple[SourceName, ...] = ("suffix", "recycling", "pool", "window", "sto
 """Where mode auto may take its guesses from; all are asked unless some are named, but the store has to be opened."""
 
 LEAVES = 48
-"""Most candidates of a step of mode auto: each takes a sequence id, and llama.cpp's buffers grow with them."""
+"""Most candidates of a text in a step of mode auto: each takes a sequence id, and llama.cpp's buffers grow with ids."""
 
 MAX_SEQUENCES = 256
 """Sequence ids that llama.cpp 0.3.36 allows in one context (`llama_max_parallel_sequences`)."""

@@ -51,25 +51,33 @@ class Auto(Mode):
         self.experience.cost_model.record_prefill(rows, seconds)
 
     def grow(self, text: Sequence[int], room: int) -> Tree:
-        return self.grow_all([Growing(self, text, room)], room)[0]
+        if self._wakes(text, room):
+            self._plan_step([self], [self._guesses], room, 0)
+        return self._guesses.tree
 
     def grow_all(self, texts: Sequence[Growing], room: int, beside: int = 0) -> list[Tree]:
-        modes, awake = list[Auto](), list[TextGuesses]()
-        for mode, tokens, most in texts:
-            assert isinstance(mode, Auto), "the texts of a step are in one mode"
-            mode.plan = mode._shared = None
-            modes.append(mode)
-            if mode._guesses.wakes(tokens, most):
-                awake.append(mode._guesses)
-        room = min(room, self._settings.max_step_tokens, len(self.experience.cost_model.relative) - 1 - beside)
-        if awake and len(texts) <= room:
-            guesses = [mode._guesses for mode in modes]
-            step = SharedStep(self.experience, self._settings, guesses, awake, room, beside)
-            is_wide = step.grow()
-            for mode in modes:
-                mode._shared, mode._is_wide = step, is_wide and not mode._guesses.is_asleep
-                mode.plan = mode._guesses.plan
+        modes = [text.mode for text in texts if isinstance(text.mode, Auto)]
+        assert len(modes) == len(texts), "the texts of a step are in one mode"
+        woken = [mode._wakes(tokens, most) for mode, (_, tokens, most) in zip(modes, texts, strict=True)]
+        if awake := [mode._guesses for mode, wakes in zip(modes, woken, strict=True) if wakes]:
+            self._plan_step(modes, awake, room, beside)
         return [mode._guesses.tree for mode in modes]
+
+    def _wakes(self, text: Sequence[int], room: int) -> bool:
+        """Begin a step of the text; True if it looks for guesses."""
+        self.plan = self._shared = None
+        return self._guesses.wakes(text, room)
+
+    def _plan_step(self, modes: Sequence[Auto], awake: Sequence[TextGuesses], room: int, beside: int) -> None:
+        """Grow the trees of the texts of `modes`, where all of them have a row in what is known of steps."""
+        room = min(room, self._settings.max_step_tokens, len(self.experience.cost_model.relative) - 1 - beside)
+        if len(modes) > room:
+            return
+        step = SharedStep(self.experience, self._settings, [mode._guesses for mode in modes], awake, room, beside)
+        is_wide = step.grow()
+        for mode in modes:
+            mode._shared, mode._is_wide = step, is_wide and not mode._guesses.is_asleep
+            mode.plan = mode._guesses.plan
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         step, guesses = self._shared, self._guesses

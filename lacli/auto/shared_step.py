@@ -46,6 +46,7 @@ class SharedStep:
         self._cost.set_texts(len(texts))
         self._cost.set_context(sum([len(text.text) for text in texts]))
         if not awake[0].longest:
+            # A text begins with all that is known.
             self._cost.refresh()
 
     def grow(self) -> bool:

@@ -33,14 +33,14 @@ LENGTH = 400
 class ManyWriters(ScriptedEngine):
     """A model that writes several texts, each by the writer of its place; `size`: sequence ids of a place.
 
-    `rows`: of the steps of which choices were read, `mixed`: of those, beside which pieces of prompt were decoded.
-    `took`: seconds of the steps without such pieces.
+    `rows`: of the steps of which all rows were read, `mixed`: of those beside pieces of prompt. `took`: seconds of the
+    former.
     """
 
     writers: list[Writer] = field(default_factory=list)
     size: int = 1
     rows: list[int] = field(default_factory=list)
-    mixed: int = 0
+    mixed: list[int] = field(default_factory=list)
     took: float = 0.0
 
     def decode(self, batch: Batch) -> bool:
@@ -62,16 +62,15 @@ class ManyWriters(ScriptedEngine):
                 choices += writer.greedy().tolist()
         self._choices = choices
         if choices:
-            self.rows.append(count)
-            is_mixed = not all(bool(batch.outputs[row]) for row in range(count))
-            self.mixed += is_mixed
+            is_mixed = batch.wanted < count
+            (self.mixed if is_mixed else self.rows).append(count)
             self.took += 0.0 if is_mixed else seconds
         return True
 
 
 @contextmanager
 def schedule_of(
-    writers: list[Writer], stairs: Stairs, cost: Cost | None, mode: str = "auto"
+    writers: list[Writer], stairs: Stairs, cost: Cost | None, mode: str = "auto", begun: int | None = None
 ) -> Iterator[tuple[Schedule, ManyWriters]]:
     chosen = DecodeSettings(mode="auto" if mode == "auto" else "plain").for_texts(len(writers))
     clock = FakeClock()
@@ -84,7 +83,7 @@ def schedule_of(
     )
     with clocked(clock):
         schedule = Schedule(Decoder(engine, chosen, make_mode=AutoModes(cost)), len(writers))
-        for writer in writers:
+        for writer in writers[:begun]:
             schedule.add(list(writer.text), LENGTH)
         yield schedule, engine
 
@@ -147,11 +146,17 @@ def test_a_steps_cost_is_recorded_once_and_never_beside_a_piece_of_prompt(monkey
         return record(model, rows, seconds)
 
     monkeypatch.setattr(StepCostModel, "record", noted)
-    # Four prompts are more than one call decodes, so the first texts begin beside the last one's prompt.
-    engine = run([Writer(seed) for seed in range(4)], STAIRS["gpu"], STAIRS["gpu"].measured)
-    assert engine.mixed and max(engine.rows) > 20
-    assert len(recorded) == len(engine.rows) - engine.mixed
-    assert recorded == [rows for rows in engine.rows[engine.mixed :]]
+    writers = [Writer(seed) for seed in range(3)]
+    with schedule_of(writers, STAIRS["gpu"], STAIRS["gpu"].measured, begun=2) as (schedule, engine):
+        # Of the late text's prompt eleven tokens are left for the second step.
+        engine.batch_rows = 190
+        for _ in range(10):
+            schedule.step()
+        schedule.add(list(writers[2].text), LENGTH)
+        while schedule.texts:
+            schedule.step()
+    assert 20 < engine.mixed[-1] <= 64 and max(engine.rows) > 20
+    assert recorded == engine.rows
 
 
 CLIFF = Stairs(((1, 1.0), (8, 1.05), (9, 3.0), (64, 3.2)))
