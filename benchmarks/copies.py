@@ -26,7 +26,7 @@ from typing import NamedTuple
 from benchmarks.auto import number
 from benchmarks.simulated import SHAPES, Stairs
 from lacli.auto.cost_model import StepCostModel
-from lacli.auto.planner import chain_rows, plan
+from lacli.auto.planner import Branches, Chain, Limits, best_prefix
 from lacli.auto.rewriting import RewritingSource
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.auto.suffix import MatchSource, SuffixSource
@@ -242,18 +242,21 @@ class Machine:
         best, rows, chain = MARGIN, 1, list[int]()
         for source in sources:
             if source.kind >= 0:
-                size, tokens = chain_rows(source.chances(room - 1), self.relative, self.slope, room, float("inf"))
+                limits = Limits(self.relative, self.slope, room, float("inf"))
+                (count,), tokens = best_prefix([Chain(source.chances(room - 1))], limits, chains=True)
+                size = 1 + count
                 if tokens > best * self.relative[size]:
                     best, rows, chain = tokens / self.relative[size], size, source.continuation(size - 1)
         return rows, [chain]
 
     def _tree(self, sources: Sequence[MatchSource], text: Sequence[int], room: int) -> tuple[int, list[list[int]]]:
-        draft = plan(sources, text, self.relative, self.slope, room, float("inf"), LEAVES)
-        rows = 1 + len(draft.nodes)
-        if draft.tokens < MARGIN * self.relative[rows]:
+        branches = Branches(sources, text, LEAVES, room - 1)
+        (count,), tokens = best_prefix([branches], Limits(self.relative, self.slope, room, float("inf")))
+        rows = 1 + count
+        if tokens < MARGIN * self.relative[rows]:
             return 1, []
         paths = list[list[int]]()
-        for node in draft.nodes:
+        for node in branches.nodes[:count]:
             paths.append([*(paths[node.parent] if node.parent >= 0 else []), node.token])
         return rows, paths
 

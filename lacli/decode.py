@@ -13,7 +13,7 @@ from time import perf_counter
 from lacli.cache import SingleEngine
 from lacli.engine import Engine, EngineGroup, Read, unread
 from lacli.errors import PromptError, ReplicaLost, SamplingError
-from lacli.modes import MakeMode, Mode, Outcome, common_prefix, new_mode
+from lacli.modes import Growing, MakeMode, Mode, Outcome, common_prefix, new_mode
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
@@ -51,13 +51,6 @@ class TextState:
     def room(self, min_outputs: int) -> int:
         """Rows that the next step's tree may have, without the rows that pad it to `min_outputs`."""
         return self.group.room(self.tokens) - (min_outputs - 1)
-
-    def grow(self, room: int) -> Tree:
-        """The tree of the next step, of at most `room` rows."""
-        begin = perf_counter()
-        tree = self.mode.grow(self.tokens, room)
-        self.mode_s = perf_counter() - begin
-        return tree
 
     def truncate(self, length: int) -> None:
         """Forget the tokens after the first `length`, and what the mode learned of them."""
@@ -251,13 +244,23 @@ class Decoder:
     def _decode(self, texts: Sequence[TextState], prompts: Sequence[SingleEngine] = ()) -> list[Tree] | None:
         """Grow and decode a tree of each text, half as large each time the cache finds no place for them."""
         least = self.settings.min_outputs
-        rooms = [text.room(least) for text in texts]
+        rooms, beside = [text.room(least) for text in texts], 0
+        left = rooms[0]
         if len(texts) > 1 or prompts:
             behind = sum([len(text.tokens) - 1 - text.group.past for text in texts])
-            left = self.group.engine.batch_rows - behind - sum([len(prompt.part.again) for prompt in prompts])
-            rooms = [min(room, left // len(texts)) for room in rooms]
+            beside = sum([len(prompt.part.again) for prompt in prompts])
+            left = self.group.engine.batch_rows - behind - beside
+            rooms = [min(room, left - len(texts) + 1) for room in rooms]
         while min(rooms) > 0:
-            trees = [text.grow(room) for text, room in zip(texts, rooms, strict=True)]
+            begin = perf_counter()
+            if len(texts) == 1 and not beside:
+                trees = [texts[0].mode.grow(texts[0].tokens, rooms[0])]
+            else:
+                growing = [Growing(text.mode, text.tokens, room) for text, room in zip(texts, rooms, strict=True)]
+                trees = texts[0].mode.grow_all(growing, left, beside)
+            mode_s = (perf_counter() - begin) / len(texts)
+            for text in texts:
+                text.mode_s = mode_s
             sizes = [*map(len, trees)]
             if sum(sizes) < least:
                 # A second row where a step would have one, and single rows have a kernel of their own.

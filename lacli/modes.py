@@ -42,6 +42,14 @@ class Outcome(NamedTuple):
         return 1 + len(self.nodes)
 
 
+class Growing(NamedTuple):
+    """A text of a step that is about to be made. `room`: rows, 1 or more, that its tree may have."""
+
+    mode: Mode
+    tokens: Sequence[int]
+    room: int
+
+
 class Mode:
     """Guesses for a text, which may go on from the one before it.
 
@@ -65,6 +73,13 @@ class Mode:
         Calling it again with less room, when the cache had too little, gives a smaller tree of the same step.
         """
         raise NotImplementedError
+
+    def grow_all(self, texts: Sequence[Growing], room: int, beside: int = 0) -> list[Tree]:
+        """Grow the trees of a step, with at most `room` nodes in all; the texts have modes of this one's kind.
+
+        `beside`: rows of pieces of prompt that the step has besides.
+        """
+        return [mode.grow(tokens, min(most, room // len(texts))) for mode, tokens, most in texts]
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         """Take in a verified step, whose tokens are in the text already."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import NamedTuple
 
 from lacli.cache import EngineStep, SingleEngine
 from lacli.decode import Decoder, TextState
 from lacli.errors import SamplingError
-from lacli.modes import common_prefix
+from lacli.modes import Mode, common_prefix
 from lacli.stats import Finish, Step
 from lacli.verify import Verifier
 
@@ -68,6 +69,7 @@ class Schedule:
         ranges = (range(place * size, (place + 1) * size) for place in range(places))
         self._free = [SingleEngine(engine, ids, step) for ids in ranges][::-1]
         self.texts: list[SharedText] = []
+        self._latest: Mode | None = None
         engine.clear()
 
     @property
@@ -89,9 +91,11 @@ class Schedule:
         probable ones. Raises PromptError as `Decoder.generate` does.
         """
         self._decoder.check_prompt(prompt)
+        # What a mode learns of the machine is common to all texts.
+        self._latest = self._decoder.new_mode(self._latest, sampled=verifier is not None)
         text = SharedText(
             [*prompt],
-            self._decoder.new_mode(sampled=verifier is not None),
+            self._latest,
             self._free.pop(),
             verifier,
             self._decoder.kept_by_shift(n_keep),
@@ -119,8 +123,12 @@ class Schedule:
             ready, pieces = self._rows()
             if not ready and not pieces:
                 return news
+            begin = perf_counter()
             taken = self._decoder.step(ready, [_cells(text) for text in pieces])
             if taken is not None:
+                if not ready:
+                    rows = sum(len(_cells(text).part.again) for text in pieces)
+                    pieces[0].mode.prefilled(rows, perf_counter() - begin)
                 break
             *others, youngest = [text for text in self.texts if text.has_cells]
             if not others:

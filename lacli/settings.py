@@ -113,7 +113,7 @@ SOURCES: tuple[SourceName, ...] = ("suffix", "recycling", "pool", "window", "sto
 """Where mode auto may take its guesses from; all are asked unless some are named, but the store has to be opened."""
 
 LEAVES = 48
-"""Most candidates of a step of mode auto: each takes a sequence id, and llama.cpp's buffers grow with them."""
+"""Most candidates of a text in a step of mode auto: each takes a sequence id, and llama.cpp's buffers grow with ids."""
 
 MAX_SEQUENCES = 256
 """Sequence ids that llama.cpp 0.3.36 allows in one context (`llama_max_parallel_sequences`)."""
@@ -125,7 +125,8 @@ class DecodeSettings:
 
     `window`, `ngram`, `guesses`: the paper's W, N and G. Mode jacobi (Algorithm 1) has a block of `window` guesses and
     starts a new one after `jacobi_iterations`; mode lookup (Table 3, row 2) matches the text's last `lookup_match`
-    tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows` rows.
+    tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows` rows, in which a
+    text has at most `leaves` candidates.
     `max_rollback`: guesses that the model can take back after a step, -1 for any number and trees; otherwise one chain
     of at most that length is drafted. `strict`: the text does not depend on the rows of the steps; what that takes is
     found with the model (`strict_settings`): `ordered` cells and `min_outputs` rows whose logits are computed.
@@ -145,6 +146,7 @@ class DecodeSettings:
     lookup_draft: int = 10
     sources: tuple[SourceName, ...] = SOURCES
     auto_rows: int = 64
+    leaves: int = LEAVES
     max_rollback: int = -1
     strict: bool = False
     ordered: bool = False
@@ -162,7 +164,7 @@ class DecodeSettings:
             raise UsageError(f"--sources: there is no source {unknown[0]!r}", f"some of {', '.join(SOURCES)}, or none")
         if self.sequences > MAX_SEQUENCES:
             fits = MAX_SEQUENCES - 1
-            words, hint = f"W + {LEAVES} + 1", f"-W of at most {fits - LEAVES} fits"
+            words, hint = f"W + {self.leaves} + 1", f"-W of at most {fits - self.leaves} fits"
             if self.mode == "lookahead":
                 words = "W + G + 1"
                 hint = f"W + G of at most {fits} fits, for example -W {fits // 2} -G {fits - fits // 2}"
@@ -173,7 +175,16 @@ class DecodeSettings:
         """Sequence ids a context needs for this mode: W + G + 1 in lookahead, one for chains."""
         if self.mode == "lookahead":
             return self.window + self.guesses + 1
-        return self.window + LEAVES + 1 if self.mode == "auto" and self.max_rollback < 0 else 1
+        return self.window + self.leaves + 1 if self.mode == "auto" and self.max_rollback < 0 else 1
+
+    def for_texts(self, count: int) -> DecodeSettings:
+        """The settings of each of `count` texts that share a context.
+
+        In mode auto they share its sequence ids, and have no windows, whose rows each of them would have in every step.
+        """
+        if count == 1 or self.mode != "auto":
+            return self
+        return replace(self, window=0, leaves=max(min(self.leaves, MAX_SEQUENCES // count - 1), 1))
 
     @property
     def deepest(self) -> int:
@@ -241,6 +252,7 @@ LEAST = {
     "lookup_match": 1,
     "lookup_draft": 1,
     "auto_rows": 1,
+    "leaves": 1,
 }
 """The least values of settings."""
 

@@ -140,3 +140,10 @@ def test_a_single_row_that_needs_company_is_refused_with_the_batch_that_it_takes
     chosen = DecodeSettings(ordered=True, min_outputs=2)
     with pytest.raises(UsageError, match=r"up to 2 rows and -b is 1 \(-b 2"):
         check_rows(fitted(chosen, ModelSettings(batch=1)), ModelSettings(batch=1))
+
+
+@given(st.integers(1, 128), st.sampled_from(["auto", "plain", "lookup"]))
+def test_texts_of_one_context_share_its_sequence_ids(count: int, mode: ModeName) -> None:
+    settings = DecodeSettings(mode=mode).for_texts(count)
+    assert count * settings.sequences <= MAX_SEQUENCES
+    assert settings.leaves >= 1 and (settings == DecodeSettings(mode=mode) or mode == "auto")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from math import inf
 from typing import Any
 
@@ -43,6 +44,13 @@ class AcceptanceEstimate:
         self.probability = [0.0] * len(expected)
         self.begin()
 
+    def for_text(self) -> AcceptanceEstimate:
+        """Return the estimate of one of several texts: they share what all texts show, and nothing else."""
+        other = copy(self)
+        other.probability = [*self.probability]
+        other.begin()
+        return other
+
     def begin(self) -> None:
         """Begin a text: what all texts before it showed counts as PRIOR_TRIES, since texts differ."""
         mean = [
@@ -74,7 +82,8 @@ class AcceptanceEstimate:
         counted = [_counted(float(hits), float(tries), weight) for hits, tries in kept]
         if len(counted) != len(self._expected):
             raise ValueError("other kinds")
-        self._all_hits, self._all_tries = [hits for hits, _ in counted], [tries for _, tries in counted]
+        # Texts share these lists.
+        self._all_hits[:], self._all_tries[:] = [hits for hits, _ in counted], [tries for _, tries in counted]
         self.begin()
 
 
@@ -200,7 +209,7 @@ class LossBudget:
         """Tokens per plain step that a step with guesses must promise."""
         return MARGIN + EXTRA_MARGIN * max(1 - self._balance / AMPLE_BALANCE, 0.0)
 
-    def record(self, tokens: int, cost: float) -> None:
+    def record(self, tokens: float, cost: float) -> None:
         """Book a step with guesses that brought `tokens` at `cost` plain steps."""
         self._balance = min(max(self._balance + tokens - cost + BUDGET_SHARE * tokens, MIN_BALANCE), MAX_BALANCE)
 

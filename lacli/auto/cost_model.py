@@ -80,6 +80,12 @@ class PlainSteps:
         # A median, since one of a few steps may meet a busy moment, or be the first of a context and slow for that.
         return median_low(self._times) if self._times else 0.0
 
+    def of_other_texts(self, ratio: float) -> PlainSteps:
+        """Return those of another number of texts; `ratio`: the cost of one here in units of theirs."""
+        steps = PlainSteps()
+        steps.return_cost, steps._return_seen = self.return_cost * ratio, self._return_seen
+        return steps
+
     @property
     def measured_return(self) -> float | None:
         """The return cost, None while it is RETURN_S and not a measured one."""
@@ -162,7 +168,8 @@ class StepCostModel:
 
     relative[b]: cost of a step of b rows, up to `max_rows`. slope[b]: least cost of a further row from there on, on
     average up to any larger size. What a step showed counts for its own size at once, for the others and in `slope`
-    from the next `refresh` on.
+    from the next `refresh` on. Where several texts decode, their steps without guesses take the place of plain ones:
+    they are what others are timed beside, and `plain_s` is what a single row would take by them.
     """
 
     relative: list[float]
@@ -176,7 +183,10 @@ class StepCostModel:
         self._context = 0
         self._unmeasured_row = UNKNOWN_ROW
         self._prefill: tuple[int, float] | None = None
+        self._texts = 1
         self._plain = PlainSteps()
+        # Seconds of a plain step by the steps of another number of texts, 0 where these have been timed beside them.
+        self._before_s = 0.0
         self._kept: KeptSteps | None = None
         self._observed: dict[int, _Observed] = {}
         self._since_outlier = OUTLIER_PAUSE
@@ -186,18 +196,18 @@ class StepCostModel:
     @property
     def plain_s(self) -> float:
         """Seconds of a step of one row, 0 before the first."""
-        return self._plain.seconds
+        return self._plain.seconds / self._base
 
     @property
     def needs_plain_step(self) -> bool:
         """True if a plain step has to be timed before others are compared with it: at first, and now and then."""
-        return self._plain.is_due(self._measured_s)
+        return self._plain.is_due(self._measured_s * self._base)
 
     @property
     def max_trial_rows(self) -> int:
         """Rows of the largest step to be tried: twice those of the largest one whose cost is known."""
         known = self._measured.at(self._context).max_rows if self._measured else 1
-        return max(2 * max(known, *self._observed, 1), FIRST_ROWS)
+        return max(2 * max(known, *self._observed, self._texts), FIRST_ROWS)
 
     @property
     def seen(self) -> KeptSteps:
@@ -212,6 +222,20 @@ class StepCostModel:
             for rows, each in sorted(self._observed.items())
         ]
         return KeptSteps(self.plain_s, self._context, self._plain.measured_return, tuple(sizes))
+
+    @property
+    def _base(self) -> float:
+        """Cost of a step without guesses, a row for each text."""
+        return self._without_return[self._texts]
+
+    def set_texts(self, count: int) -> None:
+        """Compare the steps of `count` texts, at most `max_rows`, from now on."""
+        if count != self._texts:
+            self._before_s = self.plain_s or self._before_s
+            self._plain = self._plain.of_other_texts(self._base / self._without_return[count])
+            self._texts = count
+            self._stale = True
+            self.refresh()
 
     def set_context(self, tokens: int) -> None:
         """Look up the cost behind `tokens` tokens if the context has changed enough."""
@@ -229,13 +253,16 @@ class StepCostModel:
             self._prefill = rows, seconds
 
     def record(self, rows: int, seconds: float) -> float:
-        """Record a step's time and return its cost in plain steps, outliers clipped; of a plain step its excess."""
-        if rows == 1:
+        """Record a step's time and return its cost in plain steps, outliers clipped; of a plain step its excess.
+
+        A plain step has a row for each text.
+        """
+        if rows == self._texts:
             return self._record_plain(seconds)
         if not self.plain_s or rows > self._max_rows:
             return 1.0
         self._plain.record_larger()
-        return self._record_larger(rows, seconds / self.plain_s)
+        return self._record_larger(rows, seconds / self.plain_s) / self._base
 
     def numbers(self) -> dict[str, Any]:
         """Return what was seen of steps, by the names of KeptSteps."""
@@ -275,7 +302,7 @@ class StepCostModel:
             distance = np.abs(np.log(rows)[:, None] - np.log(sizes))
             cost[2:] = 1 + (cost[2:] - 1) * shares[distance.argmin(axis=1)] ** np.exp(-distance.min(axis=1))
         self._without_return: list[float] = cost.tolist()
-        cost[2:] += self._plain.return_cost
+        cost[self._texts + 1 :] += self._plain.return_cost * self._base
         self.relative = cost.tolist()
         self.slope = _slopes(cost)
 
@@ -284,18 +311,43 @@ class StepCostModel:
         excess = self._plain.record(seconds)
         if is_behind_larger:
             return excess
+        if self._texts > 1 or self._before_s:
+            self._compare_texts(seconds)
         if self._plain.is_first_guess:
-            self.relative[2:] = [cost + self._plain.return_cost for cost in self._without_return[2:]]
+            more, back = self._texts + 1, self._plain.return_cost * self._base
+            self.relative[more:] = [cost + back for cost in self._without_return[more:]]
         confirmed = self._confirmed()
         if self._prefill and (confirmed or len(self._plain) >= MIN_PLAIN):
             # A prefill may be slow because the weights come from disk; then the first guesses have to find out.
             rows, prefill_s = self._prefill
-            self._unmeasured_row = min(SMALL_BATCH * prefill_s / rows / self.plain_s, MAX_PREFILL_ROW)
+            row_s = SMALL_BATCH * prefill_s / rows
+            plain_s = max(self._plain.seconds - row_s * (self._texts - 1), self._plain.seconds / self._texts)
+            self._unmeasured_row = min(row_s / plain_s, MAX_PREFILL_ROW)
             self._prefill = None
             self._expect()
         if confirmed:
             self._take(confirmed)
         return 0.0
+
+    def _compare_texts(self, seconds: float) -> None:
+        """Learn from the first plain step of another number of texts what one costs beside those before."""
+        before_s, own = self._before_s, self._observed.get(self._texts)
+        if own and not before_s:
+            own.recent = True
+            return
+        if not before_s and self._kept:
+            before_s = self._kept.plain_s
+        if self._texts > 1:
+            cost = max(seconds / before_s, 1.0) if before_s else self._base
+            self._observed[self._texts] = _Observed((cost - 1) / self._unit(self._texts), 1)
+        else:
+            # What was timed beside steps of several rows was not timed beside this one.
+            for rows, each in self._observed.items():
+                cost = (1 + self._unit(rows) * each.share) * before_s / seconds
+                each.share = max(cost - 1, 0.0) / self._unit(rows)
+        self._before_s = 0.0
+        self._stale = True
+        self.refresh()
 
     def _confirmed(self) -> KeptSteps | None:
         """Return what earlier runs have seen, once, when a plain step takes as long as then."""
@@ -334,7 +386,7 @@ class StepCostModel:
         seen.recent = True
         self._stale = self._stale or abs(seen.share - seen.followed) > NEIGHBOUR_CHANGE * seen.share
         self._without_return[rows] = 1 + unit * seen.share
-        self.relative[rows] = self._without_return[rows] + self._plain.return_cost
+        self.relative[rows] = self._without_return[rows] + self._plain.return_cost * self._base
         return booked
 
     def _clip(self, relative: float, expected: float, seen: _Observed, is_new: bool) -> tuple[float, float]:

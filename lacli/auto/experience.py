@@ -36,7 +36,10 @@ class Part(Protocol):
 
 
 class Experience:
-    """What mode auto has learned of a model and a machine; it outlives the texts and goes on in the next answer."""
+    """What mode auto has learned of a model and a machine; it outlives the texts and goes on in the next answer.
+
+    Of acceptance it knows the mean of all texts; each text makes an estimate of its own from that.
+    """
 
     def __init__(
         self,

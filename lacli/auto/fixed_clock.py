@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.engine import Engine
-from lacli.modes import Mode, Outcome
+from lacli.modes import Growing, Mode, Outcome
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.tree import Tree
@@ -42,6 +42,10 @@ class FixedClockMode(Mode):
 
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
         return self.mode.grow(tokens, room)
+
+    def grow_all(self, texts: Sequence[Growing], room: int, beside: int = 0) -> list[Tree]:
+        inner = [text._replace(mode=text.mode.mode) for text in texts if isinstance(text.mode, FixedClockMode)]
+        return self.mode.grow_all(inner, room, beside)
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         self.mode.observe(tree, outcome._replace(seconds=step_seconds(outcome.rows), clock=float))

@@ -1,4 +1,4 @@
-"""The draft that pays best: guesses of all sources in one tree, best first, cut where the next row costs too much.
+"""The step that pays best: guesses of all texts and sources, best first, cut where the next row costs too much.
 
 A guess is taken to come true with its source's probability whatever became of other branches, so a node is worth the
 product of the probabilities on its path.
@@ -7,10 +7,11 @@ product of the probabilities on its path.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
-from typing import NamedTuple
+from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
+from typing import NamedTuple, Protocol
 
-from lacli.auto.acceptance import SourceAccount
+from lacli.auto.acceptance import AcceptanceEstimate, SourceAccount
 from lacli.tree import Origin
 
 MIN_PROBABILITY = 0.004
@@ -31,11 +32,12 @@ class Guess(NamedTuple):
 class Source:
     """Guesses for a text that grows, is cut back, or goes on from an earlier one.
 
-    `everywhere`: True if it also guesses what follows other sources' guesses. `account`: what its guesses are worth in
-    trees.
+    `everywhere`: True if it also guesses what follows other sources' guesses. `acceptance`: how often its guesses come
+    true. `account`: what they are worth in trees.
     """
 
     origin: Origin
+    acceptance: AcceptanceEstimate
     everywhere = False
 
     def __init__(self) -> None:
@@ -76,13 +78,6 @@ class Node(NamedTuple):
     chance: float
 
 
-class Draft(NamedTuple):
-    """A step's guesses, each node after its parent. `tokens`: the expected number, the model's own included."""
-
-    nodes: list[Node]
-    tokens: float
-
-
 MAX_OVERDRAFT = 8.0
 """Plain steps beyond the account that a chain may cost at most.
 
@@ -90,101 +85,140 @@ On the law of Q8_0 on two AVX-512 cores mode auto was 1.25 times as fast with 2 
 """
 
 
-def is_affordable(tokens: float, cost: float, max_cost: float) -> bool:
+def is_affordable(tokens: float, cost: float, max_cost: float, overdraft: float = MAX_OVERDRAFT) -> bool:
     """True if a chain that promises `tokens` may cost `cost` plain steps; `max_cost`: what the account allows.
 
-    Half of the tokens promised beyond `max_cost` may be spent too, unless the account is empty. On a machine where two
-    rows cost 2.6 plain steps and eight 4.1 (Q8_0, two AVX-512 cores) no chain that pays fits into a new account.
+    Half of the tokens promised beyond `max_cost`, at most `overdraft`, may be spent too, unless the account is empty.
+    On a machine where two rows cost 2.6 plain steps and eight 4.1 (Q8_0, two AVX-512 cores) no chain that pays fits
+    into a new account.
     """
-    promised = min((tokens - max_cost) / 2, MAX_OVERDRAFT)
+    promised = min((tokens - max_cost) / 2, overdraft)
     return cost <= max_cost + (promised if promised > 0 and max_cost > 1 else 0.0)
 
 
-def chain_rows(
-    chances: Iterable[float], relative: Sequence[float], slope: Sequence[float], max_rows: int, max_cost: float
-) -> tuple[int, float]:
-    """Return the rows of the chain that pays best, the input included, and its expected tokens.
+class Order(Protocol):
+    """The guesses of one text in the order in which they enter a step, the most probable ones first.
 
-    `chances`: probability of each guess if those above it came true. The rest is as in `plan`.
+    `chance`: probability of the next one, 0 where there is none. `taken`: probabilities of those before it.
     """
-    reach = tokens = best_value = best_tokens = 1.0
-    rows = best = 1
-    for chance in chances:
-        reach *= chance
-        if rows == max_rows or reach <= best_value * slope[rows]:
+
+    chance: float
+    taken: list[float]
+
+    def take(self) -> bool:
+        """Take the next guess; False if it is left out."""
+        raise NotImplementedError
+
+
+class Limits(NamedTuple):
+    """What a step may be.
+
+    `relative`, `slope`: by rows, as `StepCostModel` has them. `max_rows`: the input of each text included. `max_cost`:
+    in steps without guesses. `texts`: their number. `beside`: rows that the step has in any case, beyond `max_rows`.
+    """
+
+    relative: Sequence[float]
+    slope: Sequence[float]
+    max_rows: int
+    max_cost: float
+    texts: int = 1
+    beside: int = 0
+
+
+def best_prefix(orders: Sequence[Order], limits: Limits, *, chains: bool = False) -> tuple[list[int], float]:
+    """Return how many guesses of each order make the step with the most expected tokens a second, and its tokens.
+
+    The orders are merged, the most probable guess first, and every beginning of the merged order may be the step; one
+    of `chains` may overdraw the account. Texts without an order bring a token each, as all do.
+    """
+    relative, slope, max_rows, max_cost, texts, beside = limits
+    plain, rows, tokens = relative[texts], texts + beside, float(texts)
+    best_tokens, best_value = tokens, tokens / relative[rows]
+    counts, best = [0] * len(orders), [0] * len(orders)
+    overdraft = MAX_OVERDRAFT if chains else 0.0
+    bound = inf
+    waiting = [(-order.chance, place) for place, order in enumerate(orders) if order.chance]
+    heapify(waiting)
+    max_rows += beside
+    while waiting and rows < max_rows:
+        negative, place = waiting[0]
+        # A step costs what its size was last timed at, which `slope` may not know yet: in a tree, whose first guesses
+        # are tried often, a guess that follows one that pays is tried as well.
+        if (-negative if chains else bound) <= best_value * slope[rows]:
+            # No further guess is more probable, and even rows at their cheapest would cost more than they bring.
             break
-        rows += 1
-        tokens += reach
-        if tokens > best_value * relative[rows] and is_affordable(tokens, relative[rows], max_cost):
-            best, best_tokens, best_value = rows, tokens, tokens / relative[rows]
+        order = orders[place]
+        if order.take():
+            rows += 1
+            tokens -= negative
+            counts[place] += 1
+            cost = relative[rows]
+            bound = -negative
+            if tokens > best_value * cost and is_affordable(tokens / texts, cost / plain, max_cost, overdraft):
+                best, best_tokens, best_value = counts.copy(), tokens, tokens / cost
+                bound = inf
+        if order.chance:
+            heapreplace(waiting, (-order.chance, place))
+        else:
+            heappop(waiting)
     return best, best_tokens
 
 
-def plan(
-    sources: Sequence[Source],
-    text: Sequence[int],
-    relative: Sequence[float],
-    slope: Sequence[float],
-    max_rows: int,
-    max_cost: float,
-    max_leaves: int,
-    window_rows: int = 0,
-) -> Draft:
-    """Return the draft with the most expected tokens a second, of at most `max_rows` rows, the input included.
+class Chain(Order):
+    """One continuation of a text. `chances`: probability of each token if those before it came true."""
 
-    `relative`, `slope`: by rows, as `StepCostModel` has them. `max_cost`: of the step, in plain steps. `max_leaves`:
-    branches. `window_rows`: rows that the step has in any case.
+    def __init__(self, chances: Iterable[float]) -> None:
+        self._chances = iter(chances)
+        self.taken = []
+        self.chance = next(self._chances, 0.0)
+
+    def take(self) -> bool:
+        self.taken.append(self.chance)
+        self.chance *= next(self._chances, 0.0)
+        return True
+
+
+class Branches(Order):
+    """The guesses of all `sources` of a text as a tree of at most `max_nodes` guesses and `max_leaves` branches.
+
+    `nodes`: those that were taken, each after its parent. Taking one queues its children.
     """
-    planner = _Planner(sources, max_leaves)
-    planner.ask_first(text)
-    best, best_tokens, tokens = 0, 1.0, 1.0
-    best_value = 1 / relative[1 + window_rows]
-    while planner.waiting and len(planner.nodes) + 1 < max_rows:
-        chance = planner.take()
-        if not chance:
-            continue
-        tokens += chance
-        rows = 1 + window_rows + len(planner.nodes)
-        value = tokens / relative[rows]
-        if value > best_value and relative[rows] <= max_cost:
-            best, best_tokens, best_value = len(planner.nodes), tokens, value
-        elif chance <= best_value * slope[rows]:
-            # No further node is more probable, and even rows at their cheapest would cost more than they bring.
-            break
-    return Draft(planner.nodes[:best], best_tokens)
 
-
-class _Planner:
-    """Nodes in the order of their probability; taking a node queues its children."""
-
-    def __init__(self, sources: Sequence[Source], max_leaves: int) -> None:
+    def __init__(self, sources: Sequence[Source], text: Sequence[int], max_leaves: int, max_nodes: int) -> None:
         self._sources = sources
         self._everywhere = [source for source in sources if source.everywhere]
         self._branches_left = max_leaves - 1
+        self._max_nodes = max_nodes
         self._parents: set[int] = set()
         self._count = 0
         self.nodes: list[Node] = []
+        self.taken = []
         # Negative probabilities, since the heap gives the smallest first; the count keeps equal ones in order.
-        self.waiting: list[tuple[float, int, Node, int, Followers]] = []
-
-    def ask_first(self, text: Sequence[int]) -> None:
-        found = [(source, guess) for source in self._sources for guess in source.first(text)]
+        self._waiting: list[tuple[float, int, Node, int, Followers]] = []
+        found = [(source, guess) for source in sources for guess in source.first(text)]
         self._wait(-1, 1.0, text[-1], found)
+        self._offer()
 
-    def take(self) -> float:
-        """Take the most probable waiting node and return its probability, 0 if no branch is left for it."""
-        negative, _, node, previous, followers = heappop(self.waiting)
-        if node.parent in self._parents or (node.parent < 0 and self.nodes):
-            if not self._branches_left:
-                return 0.0
-            self._branches_left -= 1
+    def take(self) -> bool:
+        """Take the next guess; False if no branch is left for it."""
+        negative, _, node, previous, followers = heappop(self._waiting)
+        is_branch = node.parent in self._parents or (node.parent < 0 and len(self.nodes) > 0)
+        if is_branch and not self._branches_left:
+            self._offer()
+            return False
+        self._branches_left -= is_branch
         self._parents.add(node.parent)
         self.nodes.append(node)
+        self.taken.append(-negative)
         found = [(source, guess) for source, before in followers for guess in source.after(before)]
         for source in self._everywhere:
             found += [(source, guess) for guess in source.anywhere(previous, node.token)]
         self._wait(len(self.nodes) - 1, -negative, node.token, found)
-        return -negative
+        self._offer()
+        return True
+
+    def _offer(self) -> None:
+        self.chance = -self._waiting[0][0] if self._waiting and len(self.nodes) < self._max_nodes else 0.0
 
     def _wait(self, parent: int, reach: float, token: int, found: Followers) -> None:
         """Queue what may follow a node, guesses of the same token as one."""
@@ -192,7 +226,7 @@ class _Planner:
             if reach * chance >= MIN_PROBABILITY:
                 node = Node(parent, guess.token, followers[0][0], chance)
                 self._count += 1
-                heappush(self.waiting, (-reach * chance, self._count, node, token, followers))
+                heappush(self._waiting, (-reach * chance, self._count, node, token, followers))
 
 
 def merged_guesses(found: Followers) -> list[tuple[float, Guess, Followers]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from copy import copy
 from math import exp
 from typing import NamedTuple, TypeVar
 
@@ -56,6 +57,13 @@ class RecyclingSource(Source):
         self._after_pair: dict[tuple[int, int], Row] = {}
         self._after_token: dict[int, Row] = {}
         self._scored = 0
+
+    def for_text(self) -> RecyclingSource:
+        """Return the source of one of several texts, which learn from each other's rows."""
+        other = copy(self)
+        other.acceptance = self.acceptance.for_text()
+        other._scored = 0
+        return other
 
     def begin(self, text: Sequence[int]) -> None:
         self._scored = len(text)

@@ -10,7 +10,7 @@ from time import time
 from typing import Any
 
 from lacli.auto.experience import Experience
-from lacli.auto.mode import CHEAP_ROW, PROMISING
+from lacli.auto.shared_step import CHEAP_ROW, PROMISING
 from lacli.auto.step_cost import Cost, StepCost
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import PRESETS, DecodeSettings, decode_settings
@@ -114,7 +114,7 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
     fixed = "Lookahead is not for this model, which can go back along a chain of guesses only."
     if cost.rough:
         return [
-            ("rough", "The times vary too much to say what follows: measure again on a calm machine, or with -t 1.")
+            ("rough", "The times are too rough to say what follows: measure again on a calm machine, or with -t 1.")
         ]
     return [
         ("rows", " ".join(filter(None, [_on_rows(wide[0]), _on_dips(wide[0])]))),

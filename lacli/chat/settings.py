@@ -40,8 +40,8 @@ Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ..
 WITH_THE_MODEL = ("strict", "ordered", "min_outputs")
 """Fields of DecodeSettings that decide how the model is loaded."""
 
-OF_THE_MODEL = ("max_rollback",)
-"""Those that the model decides."""
+OF_THE_MODEL = ("max_rollback", "leaves")
+"""Those that the model and the context decide."""
 
 DEFAULT, PRESET, NO = "default", "preset", "no-"
 FILES = {"grammar-file": "grammar", "json-schema-file": "json_schema", "jf": "json_schema"}

@@ -307,3 +307,17 @@ def test_it_is_never_wider_than_it_may_be(most: int, ngram: int, steps: list[tup
         assert 0 <= width.decide(GPU, rows, 2.0) <= most
         if width.columns:
             width.record(found)
+
+
+def test_texts_at_a_time_know_their_own_hits_and_begin_with_the_mean_of_all() -> None:
+    common = AcceptanceEstimate([0.5])
+    ours, theirs = common.for_text(), common.for_text()
+    for _ in range(20):
+        ours.record(0, True)
+    assert ours.probability[0] > 0.8 and theirs.probability == [0.5]
+    known = ours.probability[0]
+    theirs.begin()
+    assert theirs.probability[0] > 0.7 and ours.probability[0] == known
+    assert common.numbers() == ours.numbers() == theirs.numbers()
+    common.begin_from([[0.0, 90.0]], 1.0)
+    assert ours.numbers() == [[0.0, 90.0]] and ours.probability[0] == known

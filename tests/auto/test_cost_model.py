@@ -348,3 +348,51 @@ def test_numbers_of_steps_that_cannot_be_are_refused_whole(change: dict[str, obj
     with pytest.raises((ValueError, TypeError, OverflowError)):
         model.begin_from({**model_of().numbers(), **change}, 1.0)
     assert model.numbers() == Model(MOST).numbers()
+
+
+STEEP = {1: 1.0, 2: 1.2, 4: 1.5, 8: 3.0, 16: 4.0}
+"""What steps cost in truth, in seconds of a plain one."""
+
+
+@given(st.lists(st.sampled_from([2, 4, 8]), min_size=1, max_size=4), any_cost)
+def test_steps_of_several_texts_are_compared_with_those_of_a_row_for_each(
+    numbers: list[int], cost: Cost | None
+) -> None:
+    model = Model(MOST, cost)
+    for texts in numbers:
+        model.set_texts(texts)
+        assert model.needs_plain_step or model.plain_s
+        # A jump from what was expected is believed when it comes again.
+        for _ in range(6 * MAX_WEIGHT):
+            see(model, texts, STEEP[texts], 1)
+            see(model, 16, STEEP[16], 2)
+        assert model.relative[16] / model.relative[texts] == pytest.approx(STEEP[16] / STEEP[texts], rel=0.1)
+
+
+def test_what_several_texts_showed_counts_for_one_as_soon_as_its_plain_step_is_timed() -> None:
+    model = Model(MOST)
+    model.set_texts(4)
+    see(model, 4, STEEP[4], 2)
+    see(model, 8, STEEP[8], 3)
+    model.set_texts(1)
+    assert model.needs_plain_step
+    see(model, 1, 1.0, 1)
+    assert [model.relative[4], model.relative[8]] == pytest.approx([STEEP[4], STEEP[8]])
+
+
+def test_the_first_plain_step_of_several_texts_says_what_it_costs_beside_one_of_a_single_text() -> None:
+    model = model_of(None, plain_steps=2)
+    see(model, 8, STEEP[8], 2)
+    model.set_texts(4)
+    see(model, 4, STEEP[4], 1)
+    assert [model.relative[4], model.relative[8]] == pytest.approx([STEEP[4], STEEP[8]])
+    assert model.plain_s == pytest.approx(PLAIN_S)
+
+
+def test_a_prefill_says_what_rows_cost_to_several_texts_too() -> None:
+    model = Model(MOST)
+    model.set_texts(4)
+    model.record_prefill(100, 100 * 0.1 * PLAIN_S)
+    see(model, 4, 1 + 0.1 * SMALL_BATCH * 3, 2)
+    assert model.relative[8] == pytest.approx(1 + 0.1 * SMALL_BATCH * 7)
+    assert model.plain_s == pytest.approx(PLAIN_S)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, product
+from operator import mul
 
 import pytest
 from hypothesis import assume, given, settings
@@ -13,14 +15,15 @@ from lacli.auto.acceptance import MAX_PROBABILITY
 from lacli.auto.planner import (
     MAX_OVERDRAFT,
     MIN_PROBABILITY,
-    Draft,
+    Branches,
+    Chain,
     Guess,
+    Limits,
     Node,
     Source,
-    chain_rows,
+    best_prefix,
     is_affordable,
     merged_guesses,
-    plan,
 )
 from lacli.settings import LEAVES, DecodeSettings
 from lacli.tree import Origin, Tree
@@ -30,6 +33,39 @@ Below = dict[int, list[Guess]]
 
 MANY = 100
 TEXT = (1, 2)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The guesses that a text's step has, and its expected tokens."""
+
+    nodes: list[Node]
+    tokens: float
+
+
+def plan(
+    sources: Sequence[Source],
+    text: Sequence[int],
+    relative: Sequence[float],
+    slope: Sequence[float],
+    max_rows: int,
+    max_cost: float,
+    max_leaves: int,
+    beside: int = 0,
+) -> Draft:
+    """The best tree of a single text."""
+    branches = Branches(sources, text, max_leaves, MANY)
+    (count,), tokens = best_prefix([branches], Limits(relative, slope, max_rows, max_cost, beside=beside))
+    assert tokens == pytest.approx(1 + sum(branches.taken[:count]))
+    return Draft(branches.nodes[:count], tokens)
+
+
+def chain_rows(
+    chances: Iterable[float], relative: Sequence[float], slope: Sequence[float], max_rows: int, max_cost: float
+) -> tuple[int, float]:
+    """The rows of a single text's best chain, and its expected tokens."""
+    (count,), tokens = best_prefix([Chain(chances)], Limits(relative, slope, max_rows, max_cost), chains=True)
+    return 1 + count, tokens
 
 
 class Spelled(Source):
@@ -327,3 +363,63 @@ def test_of_two_sources_that_are_as_sure_as_can_be_of_different_tokens_the_first
         )
         if chance > 0.6
     ] == [5]
+
+
+some_chances = st.lists(st.floats(0.05, 1), max_size=5)
+
+
+@given(
+    st.lists(some_chances, min_size=1, max_size=3), st.data(), st.integers(1, 12), st.floats(1, 4), st.integers(0, 2)
+)
+@settings(max_examples=500)
+def test_the_chains_of_several_texts_are_the_best_of_all_lengths(
+    texts: list[list[float]], data: st.DataObject, most: int, dearest: float, silent: int
+) -> None:
+    count, most = len(texts) + silent, most + len(texts) + silent
+    relative = data.draw(stairs(most + 1))
+    limits = Limits(relative, slopes(relative), most, dearest, count)
+    orders = [Chain(chances) for chances in texts]
+    counts, tokens = best_prefix(orders, limits, chains=True)
+    value = 0.0
+    for lengths in product(*[range(len(chances) + 1) for chances in texts]):
+        rows = count + sum(lengths)
+        if rows > most:
+            continue
+        promised = count + sum(
+            sum(accumulate(chances[:length], mul)) for chances, length in zip(texts, lengths, strict=True)
+        )
+        if rows == count or is_affordable(promised / count, relative[rows] / relative[count], dearest):
+            value = max(value, promised / relative[rows])
+    rows = count + sum(counts)
+    assert tokens == pytest.approx(
+        count + sum(sum(order.taken[:length]) for order, length in zip(orders, counts, strict=True))
+    )
+    assert rows == count or is_affordable(tokens / count, relative[rows] / relative[count], dearest)
+    assert tokens / relative[rows] == pytest.approx(value)
+
+
+@given(st.lists(sources(nodes=4), min_size=2, max_size=3), st.data(), st.integers(0, 9), st.floats(1, 4))
+@settings(max_examples=300)
+def test_the_trees_of_several_texts_are_the_best_of_all_trees(
+    chosen: list[Spelled], data: st.DataObject, more: int, dearest: float
+) -> None:
+    count = len(chosen)
+    relative = data.draw(stairs(count + more + 1))
+    orders = [Branches([source], TEXT, MANY, MANY) for source in chosen]
+    counts, tokens = best_prefix(orders, Limits(relative, slopes(relative), count + more, dearest, count))
+    found = [spelled([source], TEXT, MANY) for source in chosen]
+    value = count / relative[count]
+    for trees in product(*[list(subtrees(places, more)) for places in found]):
+        rows = count + sum(map(len, trees))
+        if rows <= count + more and relative[rows] / relative[count] <= dearest:
+            reach = sum(places[node].reach for places, tree in zip(found, trees, strict=True) for node in tree)
+            value = max(value, (count + reach) / relative[rows])
+    assert tokens / relative[count + sum(counts)] == pytest.approx(value)
+
+
+def test_a_cliff_is_passed_by_two_texts_that_neither_would_pass_alone() -> None:
+    # The third row is dear and the fourth is free.
+    relative = [1.0, 1.0, 1.2, 2.2, 2.2]
+    limits = Limits(relative, slopes(relative), 4, 9.0, 2)
+    assert best_prefix([Chain([0.9])], limits)[0] == [0]
+    assert best_prefix([Chain([0.9]), Chain([0.9])], limits)[0] == [1, 1]

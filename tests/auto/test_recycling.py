@@ -127,3 +127,14 @@ def test_the_oldest_are_forgotten_first_and_what_is_seen_again_is_young(monkeypa
     source = taught([(9, token, following, logits) for token in (1, 2, 1, 3)])
     assert [bool(source.anywhere(9, token)) for token in (1, 2, 3)] == [True, False, True]
     assert [bool(source.anywhere(8, token)) for token in (1, 2, 3)] == [True, False, True]
+
+
+def test_texts_learn_from_each_others_rows_and_score_their_own_guesses() -> None:
+    ours = RecyclingSource()
+    theirs = ours.for_text()
+    taught([(1, 2, [3, 4, 5, 6], [9.0, 1.0, 0.5, 0.0])], ours)
+    assert theirs.anywhere(1, 2) == ours.anywhere(1, 2) != []
+    before = ours.acceptance.probability.copy()
+    theirs.begin([0])
+    theirs.extend([0, 1, 2, 3])
+    assert ours.acceptance.probability == before != theirs.acceptance.probability

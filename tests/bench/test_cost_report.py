@@ -86,7 +86,7 @@ most = FULL.max_step_tokens
         (of_rows(1, 2.5), "even guesses that all come true would not pay"),
         (of_rows(1, 2.5), "Mode auto, the default, will decode plainly here"),
         (cost(DIPS), "Steps of 4 rows cost less than the next smaller ones measured"),
-        (cost(ROUGH), "vary too much to say"),
+        (cost(ROUGH), "too rough to say"),
         (cost(CPU, chain_only="one state"), "Lookahead is not for this model, which can go back along a chain"),
         (of_rows(0.5), "Only steps of a single row were measured"),
         (cost(chain_only="it keeps one state"), "There is nothing to choose: it keeps one state."),

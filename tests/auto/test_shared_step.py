@@ -1,0 +1,179 @@
+"""Steps of several texts in mode auto: what they cost and bring together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from lacli.auto.acceptance import BUDGET_SHARE, INITIAL_BUDGET
+from lacli.auto.cost_model import StepCostModel
+from lacli.auto.experience import Experience
+from lacli.auto.mode import Auto, AutoModes
+from lacli.auto.planner import MAX_OVERDRAFT
+from lacli.auto.step_cost import Cost
+from lacli.batch import Batch
+from lacli.decode import Decoder
+from lacli.modes import Growing
+from lacli.pool import NgramPool
+from lacli.schedule import Schedule
+from lacli.settings import DecodeSettings
+from tests.auto.test_mode import STAIRS, Stairs, Writer, clocked
+from tests.fakes.clock import FakeClock
+from tests.fakes.engine import FakeEngine
+from tests.fakes.scripted_engine import ScriptedEngine
+
+LENGTH = 400
+
+
+@dataclass
+class ManyWriters(ScriptedEngine):
+    """A model that writes several texts, each by the writer of its place; `size`: sequence ids of a place.
+
+    `rows`: of the steps of which all rows were read, `mixed`: of those beside pieces of prompt. `took`: seconds of the
+    former.
+    """
+
+    writers: list[Writer] = field(default_factory=list)
+    size: int = 1
+    rows: list[int] = field(default_factory=list)
+    mixed: list[int] = field(default_factory=list)
+    took: float = 0.0
+
+    def decode(self, batch: Batch) -> bool:
+        count = len(batch)
+        begins = np.cumsum(batch.sequence_counts[:count]) - batch.sequence_counts[:count]
+        places = (batch.sequence_ids[begins] // self.size).tolist()
+        choices: list[int] = []
+        seconds = self.cost(count, 0)
+        self.clock.now += seconds
+        for place in dict.fromkeys(places):
+            rows = [row for row in range(count) if places[row] == place]
+            part = Batch(len(rows))
+            part.tokens, part.positions = batch.tokens[rows], batch.positions[rows]
+            part.outputs = batch.outputs[rows]
+            part.rows, part.wanted = len(rows), int(part.outputs.sum())
+            if part.wanted:
+                writer = ScriptedEngine(self.writers[place], lambda rows, first: 0.0, self.clock)
+                writer.decode(part)
+                choices += writer.greedy().tolist()
+        self._choices = choices
+        if choices:
+            is_mixed = batch.wanted < count
+            (self.mixed if is_mixed else self.rows).append(count)
+            self.took += 0.0 if is_mixed else seconds
+        return True
+
+
+@contextmanager
+def schedule_of(
+    writers: list[Writer], stairs: Stairs, cost: Cost | None, mode: str = "auto", begun: int | None = None
+) -> Iterator[tuple[Schedule, ManyWriters]]:
+    chosen = DecodeSettings(mode="auto" if mode == "auto" else "plain").for_texts(len(writers))
+    clock = FakeClock()
+    engine = ManyWriters(
+        lambda place, guessed: 0,
+        lambda rows, _: stairs.seconds(rows),
+        clock,
+        writers=writers,
+        size=chosen.sequences,
+    )
+    with clocked(clock):
+        schedule = Schedule(Decoder(engine, chosen, make_mode=AutoModes(cost)), len(writers))
+        for writer in writers[:begun]:
+            schedule.add(list(writer.text), LENGTH)
+        yield schedule, engine
+
+
+def run(writers: list[Writer], stairs: Stairs, cost: Cost | None = None, mode: str = "auto") -> ManyWriters:
+    with schedule_of(writers, stairs, cost, mode) as (schedule, engine):
+        while schedule.texts:
+            schedule.step()
+    return engine
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["measured", "learned"])
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("shape", STAIRS)
+def test_where_no_guess_comes_true_texts_lose_no_more_together_than_one_does(
+    shape: str, count: int, known: bool
+) -> None:
+    stairs = STAIRS[shape]
+
+    def writers() -> list[Writer]:
+        return [Writer(seed, departs=0) for seed in range(count)]
+
+    plain = run(writers(), stairs, mode="plain")
+    auto = run(writers(), stairs, stairs.measured if known else None)
+    lost = (auto.took - plain.took) / stairs.seconds(count)
+    assert max(auto.rows) > count, "nothing was tried"
+    assert lost <= INITIAL_BUDGET + MAX_OVERDRAFT + BUDGET_SHARE * LENGTH
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["measured", "learned"])
+@pytest.mark.parametrize(("shape", "most"), [("f16", 0.8), ("q4_0", 0.9), ("gpu", 0.3)])
+def test_texts_that_copy_are_quicker_together_than_plain_ones(shape: str, most: float, known: bool) -> None:
+    stairs = STAIRS[shape]
+    plain = run([Writer(seed) for seed in range(4)], stairs, mode="plain")
+    auto = run([Writer(seed) for seed in range(4)], stairs, stairs.measured if known else None)
+    assert auto.took < most * plain.took
+
+
+@pytest.mark.parametrize("shape", STAIRS)
+def test_one_text_that_copies_gets_the_rows_and_the_other_none(shape: str) -> None:
+    stairs = STAIRS[shape]
+    writers = [Writer(1), Writer(2, passage=1)]
+    drafted = [0, 0]
+    with schedule_of(writers, stairs, stairs.measured) as (schedule, _):
+        texts = [*schedule.texts]
+        while len(schedule.texts) == 2:
+            for news in schedule.step():
+                if news.step:
+                    drafted[texts.index(news.text)] += news.step.drafted
+    assert drafted[0] > 5 * drafted[1]
+
+
+def test_a_steps_cost_is_recorded_once_and_never_beside_a_piece_of_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[int] = []
+    record = StepCostModel.record
+
+    def noted(model: StepCostModel, rows: int, seconds: float) -> float:
+        assert seconds == pytest.approx(STAIRS["gpu"].seconds(rows))
+        recorded.append(rows)
+        return record(model, rows, seconds)
+
+    monkeypatch.setattr(StepCostModel, "record", noted)
+    writers = [Writer(seed) for seed in range(3)]
+    with schedule_of(writers, STAIRS["gpu"], STAIRS["gpu"].measured, begun=2) as (schedule, engine):
+        # Of the late text's prompt eleven tokens are left for the second step.
+        engine.batch_rows = 190
+        for _ in range(10):
+            schedule.step()
+        schedule.add(list(writers[2].text), LENGTH)
+        while schedule.texts:
+            schedule.step()
+    assert 20 < engine.mixed[-1] <= 64 and max(engine.rows) > 20
+    assert recorded == engine.rows
+
+
+CLIFF = Stairs(((1, 1.0), (8, 1.05), (9, 3.0), (64, 3.2)))
+
+
+@pytest.mark.parametrize(("beside", "least", "most"), [(0, 8, 8), (4, 4, 4), (8, 20, 56), (40, 9, 24), (64, 1, 1)])
+def test_beside_a_piece_of_prompt_guesses_pay_for_what_they_add_to_it(beside: int, least: int, most: int) -> None:
+    chosen = DecodeSettings(mode="auto", sources=("suffix",), auto_rows=64)
+    mode = AutoModes(CLIFF.measured)(chosen, NgramPool(3, 3), FakeEngine())
+    assert isinstance(mode, Auto)
+    mode.begin(text := list(range(30)) * 2)
+    for _ in range(3):
+        mode.experience.cost_model.record(1, CLIFF.seconds(1))
+    assert least <= len(mode.grow_all([Growing(mode, text, 64)], 64, beside)[0]) <= most
+
+
+def test_texts_share_what_is_known_of_the_machine_and_the_losses() -> None:
+    with schedule_of([Writer(seed) for seed in range(2)], STAIRS["gpu"], None) as (schedule, _):
+        first, second = (text.mode.experience for text in schedule.texts)  # type: ignore[attr-defined]
+    assert isinstance(first, Experience) and first is second
