@@ -33,6 +33,7 @@ from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import get_term_environment_variable
 
 from lacli.chat.input import (
+    BLOCK,
     BY_NAME,
     COMMANDS,
     CONTINUATION,
@@ -51,6 +52,9 @@ from lacli.text.files import read_file
 from lacli.text.question import check_text
 
 MENU_ROWS = 6
+IN_BLOCK = (f"{QUOTES} sends, Ctrl-C drops it", f"{QUOTES} sends")
+"""What the bottom line says while a block is open; the second one on narrow terminals."""
+
 
 COLORED = Style.from_dict(
     {
@@ -141,7 +145,11 @@ class TerminalLines:
             raise EOFError from error
 
     def _status(self) -> StyleAndTextTuples | None:
-        line = self._editing.status(self._session.output.get_size().columns)
+        width = self._session.output.get_size().columns
+        if is_open(self._session.default_buffer.text):
+            line = next((words for words in IN_BLOCK if len(words) <= width), None)
+        else:
+            line = self._editing.status(width)
         return [("", line)] if line else None
 
     def _catch_failures(self) -> None:
@@ -332,7 +340,7 @@ def _beginning_with(typed: str, words: Mapping[str, str]) -> Iterable[Completion
 
 def _goes_on(document: Document) -> bool:
     """True if a backslash at the end asks for another line; between triple quotes it is text."""
-    return document.text.endswith(CONTINUED) and document.is_cursor_at_the_end and not document.text.startswith(QUOTES)
+    return document.text.endswith(CONTINUED) and document.is_cursor_at_the_end and not BLOCK.match(document.text)
 
 
 def _on_empty_last_line() -> bool:
