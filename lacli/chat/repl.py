@@ -128,6 +128,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         conversation = Conversation(plan.system, saved.messages)
         talk = Chat(session, plan.settings, conversation, context_shift=plan.context_shift)
         talk.store = store
+        talk.takes_commands = plan.commands or is_terminal(sys.stdin)
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
         repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
         lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color))

@@ -688,7 +688,8 @@ def test_a_full_context_ends_an_answer_with_a_sentence_and_compact_makes_room(tm
     full, refused, dropped = (
         line for line in done.err.splitlines() if line.startswith(("lacli: the context", "lacli: with", "dropped"))
     )
-    choice = "/compact drops the oldest questions, /clear forgets all, or start again with -c 512"
+    drops = "/compact drops the oldest questions, /undo the last one, /clear forgets all"
+    choice = f"{drops}, /set n 32 keeps answers short, or start again with -c 512 or --context-shift"
     assert full == f"lacli: the context of 256 tokens is full and the answer ends here: {choice}"
     assert re.fullmatch(r"lacli: with this message the conversation has \d+ tokens, and the context 256 (.*)", refused)
     assert choice in refused
@@ -702,7 +703,7 @@ def test_compact_is_advised_only_where_it_can_drop_something() -> None:
     larger = " ".join(f"x{number}" for number in range(2000))
     done = chat("-c", "256", *QUICK, lines=[long, long, "/clear", QUESTION, larger])
     first, cleared, too_large = done.err.splitlines()
-    assert first.startswith("lacli: with this message") and "(/clear forgets all, or start again with -c 512)" in first
+    assert first.startswith("lacli: with this message") and "(/undo takes the last question back, /clear" in first
     assert cleared.startswith("cleared")
     assert too_large.startswith("lacli: the message needs") and too_large.endswith("(send a shorter one)")
 
