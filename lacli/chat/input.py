@@ -93,6 +93,19 @@ BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
 
 LAST_WORDS = 'Several lines: """ before and after. A space before a command makes it text.'
 
+OTHER_WORDS = {
+    **dict.fromkeys(("/model", "/models"), "leave and start lacli chat MODEL; lacli list shows those that are here"),
+    "/edit": "/undo brings the last question back, to change it",
+    "/history": "Up brings earlier lines back, and /save FILE writes the chat",
+    "/info": "write /show",
+    **dict.fromkeys(("/reset", "/new"), "/clear forgets all questions and answers"),
+    **dict.fromkeys(("/retry", "/regenerate"), "/regen answers the last question anew"),
+    "/show info": "write /show",
+    "/show system": "write /system",
+    "/show parameters": "write /set",
+}
+"""Commands of other programs, and what does the same here."""
+
 PLAIN_WORDS = {
     **dict.fromkeys(("exit", "quit", "bye", ":q", "exit()", "quit()"), "/exit"),
     **dict.fromkeys(("help", "?"), "/help"),
@@ -113,7 +126,8 @@ def parse(line: str) -> Command | None:
     if entry is None:
         raise UsageError(f"unknown command {first}", _hint(first, argument))
     if argument and entry.argument == "none":
-        raise UsageError(f"{entry.names[0]} stands alone", "begin with a space to send the line as text")
+        hint = OTHER_WORDS.get(f"{first} {argument}".lower(), "begin with a space to send the line as text")
+        raise UsageError(f"{first} stands alone", hint)
     if not argument and entry.needed:
         raise UsageError(f"{entry.names[0]} needs more", f"write {entry.names[0]} {entry.usage}")
     return Command(entry, argument)
@@ -136,6 +150,8 @@ def _hint(first: str, argument: str) -> str:
         return "begin with a space to send it as text"
     if first == "/":
         return "/help lists the commands"
+    if first.lower() in OTHER_WORDS:
+        return OTHER_WORDS[first.lower()]
     name, _, value = first[1:].partition("=")
     if setting := set_name(name):
         return " ".join(f"write /set {setting} {value} {argument}".split())
