@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from subprocess import SubprocessError
 from typing import TextIO
@@ -42,7 +43,7 @@ from lacli.session.report import describe, describe_sampling
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen, console
 from lacli.text.files import is_terminal
-from lacli.text.format import columns, counted
+from lacli.text.format import columns, counted, did_you_mean
 from lacli.text.question import check_text, read_text
 from lacli.text.reasoning import answer_of
 
@@ -217,6 +218,9 @@ class Commands:
 
     def _read(self, argument: str) -> Reply:
         name, question = file_and_rest(argument)
+        if not _exists(name):
+            quotes = "a name with spaces needs quotes around it" if question else "check the file's name"
+            raise _not_there(name, quotes)
         text = _file_text(name)
         tokens = len(self.chat.session.model.tokenize(text, add_special=False, special=False))
         size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
@@ -240,11 +244,14 @@ class Commands:
         existed = os.path.isfile(path) and os.path.getsize(path) > 0
         write_chat(name, saved)
         instead = ", in place of the chat that was there" if existed else ""
-        return Reply(f"saved {counted(len(saved.messages), 'message')} to {name}{instead}")
+        what = counted(len(saved.messages), "message") if saved.messages else "the settings, for nothing was asked yet,"
+        return Reply(f"saved {what} to {name}{instead}")
 
     def _load(self, argument: str) -> Reply:
         """Settings first, for a context may refuse them; the parts of --strict stay as this session has them."""
         name = file_name(argument)
+        if not _exists(name):
+            raise _not_there(name, "/load reads saved chats; lacli chat MODEL starts with another model")
         saved, now = read_chat(name), self.chat.settings.values
         settings = saved.settings.with_values({field: now[field] for field in WITH_THE_MODEL})
         # Only reading may be stopped: half of a chat would be another one.
@@ -330,6 +337,18 @@ def _file_text(name: str) -> str:
     if not text.strip():
         raise LacliError(f"{name} is empty", "there is nothing to put before a question")
     return text
+
+
+def _exists(name: str) -> bool:
+    return os.path.exists(os.path.expanduser(name))
+
+
+def _not_there(name: str, hint: str) -> LacliError:
+    """The error about a file that does not exist. `hint`: where its folder has no file of a similar name."""
+    folder, base = os.path.split(os.path.expanduser(name))
+    with suppress(OSError, ValueError):
+        hint = did_you_mean(base, os.listdir(folder or "."), hint)
+    return LacliError(f"cannot read {name}: there is no such file", hint)
 
 
 def _lines(*parts: str) -> str:
