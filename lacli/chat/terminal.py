@@ -168,7 +168,7 @@ class TerminalLines:
     def _keys(self) -> KeyBindings:
         """What differs from prompt_toolkit's keys, which are emacs's."""
         keys = KeyBindings()
-        typing = has_focus(DEFAULT_BUFFER)
+        typing, completer = has_focus(DEFAULT_BUFFER), CommandCompleter()
 
         @keys.add("enter", filter=typing)
         def send(event: KeyPressEvent) -> None:
@@ -204,10 +204,13 @@ class TerminalLines:
 
         @keys.add("tab", filter=typing)
         def complete(event: KeyPressEvent) -> None:
-            state = event.current_buffer.complete_state
-            if state and len(state.completions) == 1:
+            buffer = event.current_buffer
+            chosen = buffer.complete_state and buffer.complete_state.current_completion
+            # The menu's own are found in the background, and Tab may be faster.
+            found = [] if chosen else [*completer.get_completions(buffer.document, CompleteEvent())]
+            if len(found) == 1:
                 # Taken at once, so that what follows it is offered next: the files of a folder, for example.
-                event.current_buffer.apply_completion(state.completions[0])
+                buffer.apply_completion(found[0])
             else:
                 generate_completions(event)
 

@@ -57,6 +57,8 @@ CODE = 'def half(number):\n    """A half.\n    """\n    return number / 2'
         (f"one{ALT_ENTER}two", "one\ntwo"),
         (f"one\\{ENTER}two", "one\ntwo"),
         ('"""one"""', "one"),
+        ("/cop\t", "/copy"),
+        ("/set mode aut\t", "/set mode auto"),
         (f'"""one{ENTER}two{ENTER}three"""', "one\ntwo\nthree"),
         (f'/system """one{ENTER}two"""', "/system one\ntwo"),
         ("\x1b[200~one\r\n\ttwo \\\nthree\n\x1b[201~", "one\n\ttwo \\\nthree"),
