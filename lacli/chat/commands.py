@@ -6,8 +6,8 @@ import base64
 import os
 import re
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from subprocess import SubprocessError
 from typing import TextIO
@@ -218,10 +218,9 @@ class Commands:
 
     def _read(self, argument: str) -> Reply:
         name, question = file_and_rest(argument)
-        if not _exists(name):
-            quotes = "a name with spaces needs quotes around it" if question else "check the file's name"
-            raise _not_there(name, quotes)
-        text = _file_text(name)
+        quotes = "a name with spaces needs quotes around it" if question else "check the file's name"
+        with _near_names(name, quotes):
+            text = _file_text(name)
         tokens = len(self.chat.session.model.tokenize(text, add_special=False, special=False))
         size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
         if tokens >= self.chat.cells:
@@ -250,9 +249,8 @@ class Commands:
     def _load(self, argument: str) -> Reply:
         """Settings first, for a context may refuse them; the parts of --strict stay as this session has them."""
         name = file_name(argument)
-        if not _exists(name):
-            raise _not_there(name, "/load reads saved chats; lacli chat MODEL starts with another model")
-        saved, now = read_chat(name), self.chat.settings.values
+        with _near_names(name, "/load reads saved chats; lacli chat MODEL starts with another model"):
+            saved, now = read_chat(name), self.chat.settings.values
         settings = saved.settings.with_values({field: now[field] for field in WITH_THE_MODEL})
         # Only reading may be stopped: half of a chat would be another one.
         with without_ctrl_c():
@@ -339,16 +337,19 @@ def _file_text(name: str) -> str:
     return text
 
 
-def _exists(name: str) -> bool:
-    return os.path.exists(os.path.expanduser(name))
-
-
-def _not_there(name: str, hint: str) -> LacliError:
-    """The error about a file that does not exist. `hint`: where its folder has no file of a similar name."""
-    folder, base = os.path.split(os.path.expanduser(name))
-    with suppress(OSError, ValueError):
-        hint = did_you_mean(base, os.listdir(folder or "."), hint)
-    return LacliError(f"cannot read {name}: there is no such file", hint)
+@contextmanager
+def _near_names(name: str, hint: str) -> Generator[None]:
+    """Suggest files of a similar name where one cannot be read because it is not there, or else give the `hint`."""
+    try:
+        yield
+    except LacliError as error:
+        path = os.path.expanduser(name)
+        if os.path.exists(path):
+            raise
+        folder, base = os.path.split(path)
+        with suppress(OSError, ValueError):
+            hint = did_you_mean(base, os.listdir(folder or "."), hint)
+        raise LacliError(error.what, hint) from error
 
 
 def _lines(*parts: str) -> str:

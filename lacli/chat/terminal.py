@@ -55,7 +55,6 @@ MENU_ROWS = 6
 IN_BLOCK = (f"{QUOTES} sends, Ctrl-C drops it", f"{QUOTES} sends")
 """What the bottom line says while a block is open; the second one on narrow terminals."""
 
-
 COLORED = Style.from_dict(
     {
         "bottom-toolbar": "noreverse dim",

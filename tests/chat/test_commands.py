@@ -210,7 +210,7 @@ def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an
 )
 def test_a_file_that_is_not_there_brings_what_may_be_meant(line: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(LacliError, match="no such file") as caught:
+    with pytest.raises(LacliError, match="No such file") as caught:
         run(FakeChat(), line.format(tmp_path))
     assert words in caught.value.hint
 
