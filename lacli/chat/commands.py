@@ -6,7 +6,8 @@ import base64
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from subprocess import SubprocessError
 from typing import TextIO
@@ -42,7 +43,7 @@ from lacli.session.report import describe, describe_sampling
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen, console
 from lacli.text.files import is_terminal
-from lacli.text.format import columns, counted
+from lacli.text.format import columns, counted, did_you_mean
 from lacli.text.question import check_text, read_text
 from lacli.text.reasoning import answer_of
 
@@ -217,7 +218,9 @@ class Commands:
 
     def _read(self, argument: str) -> Reply:
         name, question = file_and_rest(argument)
-        text = _file_text(name)
+        quotes = "a name with spaces needs quotes around it" if question else "check the file's name"
+        with _near_names(name, quotes):
+            text = _file_text(name)
         tokens = len(self.chat.session.model.tokenize(text, add_special=False, special=False))
         size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
         if tokens >= self.chat.cells:
@@ -240,12 +243,14 @@ class Commands:
         existed = os.path.isfile(path) and os.path.getsize(path) > 0
         write_chat(name, saved)
         instead = ", in place of the chat that was there" if existed else ""
-        return Reply(f"saved {counted(len(saved.messages), 'message')} to {name}{instead}")
+        what = counted(len(saved.messages), "message") if saved.messages else "the settings, for nothing was asked yet,"
+        return Reply(f"saved {what} to {name}{instead}")
 
     def _load(self, argument: str) -> Reply:
         """Settings first, for a context may refuse them; the parts of --strict stay as this session has them."""
         name = file_name(argument)
-        saved, now = read_chat(name), self.chat.settings.values
+        with _near_names(name, "/load reads saved chats; lacli chat MODEL starts with another model"):
+            saved, now = read_chat(name), self.chat.settings.values
         settings = saved.settings.with_values({field: now[field] for field in WITH_THE_MODEL})
         # Only reading may be stopped: half of a chat would be another one.
         with without_ctrl_c():
@@ -330,6 +335,21 @@ def _file_text(name: str) -> str:
     if not text.strip():
         raise LacliError(f"{name} is empty", "there is nothing to put before a question")
     return text
+
+
+@contextmanager
+def _near_names(name: str, hint: str) -> Generator[None]:
+    """Suggest files of a similar name where one cannot be read because it is not there, or else give the `hint`."""
+    try:
+        yield
+    except LacliError as error:
+        path = os.path.expanduser(name)
+        if os.path.exists(path):
+            raise
+        folder, base = os.path.split(path)
+        with suppress(OSError, ValueError):
+            hint = did_you_mean(base, os.listdir(folder or "."), hint)
+        raise LacliError(error.what, hint) from error
 
 
 def _lines(*parts: str) -> str:

@@ -28,6 +28,9 @@ ENDED_BY: dict[Finish, str] = {"eog": "an end token", "stop": "a stop text", "le
 COMPACT = 0.5
 """Share of the context that a compacted conversation may take."""
 
+SHORT_ANSWERS = 8
+"""Answers that a context has room for at the length that is advised where one has filled it."""
+
 
 @dataclass(frozen=True)
 class Message:
@@ -163,7 +166,7 @@ class Chat:
 
     `conversation`: what was said. `settings`: as the user asked for them. `turns`: the answers so far. `notes`:
     sentences about the last turn or change. `dropped`: the number of oldest questions that had no room in it. `watch`:
-    gets every step. `store`: keeps the turns, or None.
+    gets every step. `store`: keeps the turns, or None. `takes_commands`: advice may name slash commands.
     """
 
     def __init__(
@@ -181,13 +184,17 @@ class Chat:
         self.dropped = 0
         self.watch: Callable[[Step, str], None] | None = None
         self.store: TextStore | None = None
+        self.takes_commands = True
         self._used = 0
         self._seed = session.sampling.seed
         self._prompts = PromptTokens(session)
         if session.prompts.template is None:
             session.prompts.use(chatml(session.model))
             self.notes.append("the model has no chat template, so ChatML is used; --chat-template takes another one")
-        self._shifts = context_shift and self._can_shift()
+        why = self._why_not_shifted()
+        self._shifts = context_shift and not why
+        if context_shift and why:
+            self.notes.append(f"the context is not shifted when it is full: {why}")
         self.recall()
 
     @property
@@ -341,7 +348,8 @@ class Chat:
                 if generation.statistics.steps:
                     self._finish(prompt, generation.answer(), begun)
         if not generation.statistics.steps:
-            self.notes.append("-n is 0, so nothing was answered; /set n -1 takes the limit away")
+            no_limit = "/set n -1" if self.takes_commands else "-n -1"
+            self.notes.append(f"-n is 0, so nothing was answered; {no_limit} takes the limit away")
 
     def _finish(self, prompt: Prompt, answer: Answer, begun: str) -> None:
         """Take what came as the answer."""
@@ -387,19 +395,31 @@ class Chat:
         if alone < self.cells:
             what = f"with this message the conversation has {tokens} tokens, and the context {self.cells}"
             return PromptError(what, self._choice(self.conversation.questions - 1))
-        system = ", shorten the system prompt with /system" if self.conversation.system else ""
-        hint = f"send a shorter one{system}{self._larger(alone)}"
+        with_system = " with /system" if self.takes_commands else ""
+        system = f", shorten the system prompt{with_system}" if self.conversation.system else ""
+        larger = self._larger(alone)
+        hint = f"send a shorter one{system}" + (f", or start again with {larger}" if larger else "")
         return PromptError(f"the message needs {alone} tokens and the context has {self.cells}", hint)
 
     def _choice(self, questions: int) -> str:
         """What a user can do about a context that `questions` questions with their answers fill."""
-        compact = "/compact drops the oldest questions, " if questions > 1 else ""
-        return f"{compact}/clear forgets all{self._larger(self.cells)}"
+        short = self.cells // SHORT_ANSWERS
+        long_answers = not 0 <= self._wanted.max_tokens <= short
+        flags = [self._larger(self.cells), "" if self._why_not_shifted() else "--context-shift"]
+        if not self.takes_commands:
+            flags.insert(0, f"-n {short}" if long_answers else "")
+        again = " or ".join(flag for flag in flags if flag)
+        if not self.takes_commands:
+            return f"start again with {again}" if again else "start again"
+        several = "/compact drops the oldest questions, /undo the last one"
+        ways = several if questions > 1 else "/undo takes the last question back"
+        cap = f", /set n {short} keeps answers short" if long_answers else ""
+        return f"{ways}, /clear forgets all{cap}" + (f", or start again with {again}" if again else "")
 
     def _larger(self, tokens: int) -> str:
-        """Words on a context with room for more than `tokens`, where the model can have one."""
+        """The flag for a context with room for more than `tokens`, empty where the model cannot have one."""
         cells = min(tokens + self.cells, self.session.model.context)
-        return f", or start again with -c {cells}" if cells > max(tokens, self.cells) else ""
+        return f"-c {cells}" if cells > max(tokens, self.cells) else ""
 
     def _kept(self) -> int:
         """Tokens that stay when the context is shifted: those before the first question, the system prompt's."""
@@ -413,15 +433,12 @@ class Chat:
             self.session.decoder.cut_back(prompt.tokens)
             self._used = len(prompt.tokens) if self.conversation.messages else 0
 
-    def _can_shift(self) -> bool:
+    def _why_not_shifted(self) -> str:
+        """Why a full context cannot be shifted, empty where it can."""
         if self.session.settings.strict:
-            why = "--strict does not allow it"
-        elif not self.session.engine.can_shift or self.session.model.chain_only:
-            why = "this model's cache cannot, or not with this -ctk"
-        else:
-            return True
-        self.notes.append(f"the context is not shifted when it is full: {why}")
-        return False
+            return "--strict does not allow it"
+        can = self.session.engine.can_shift and not self.session.model.chain_only
+        return "" if can else "this model's cache cannot, or not with this -ctk"
 
     def _adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Change the session, with this chat's seed where the user has set none; half changed it could not go on."""

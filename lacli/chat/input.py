@@ -5,6 +5,7 @@ A message is one line, several lines between triple quotes, or lines that end wi
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,12 @@ CONTINUATION = ". "
 """Before every further line of a message."""
 
 QUOTES = '"""'
+BLOCK = re.compile(r'(/system[ \t]+)?(?=""")', re.IGNORECASE)
+"""What may stand before the quotes that open a block: nothing, or the command whose text it is."""
+
+OPENS_STRING = re.compile(r'(^\s+|[=(\[{,:+]\s*|\b(return|yield|in)\s+)[rbfu]{0,2}"""$', re.IGNORECASE)
+"""The end of a line of code whose quotes begin a string, which closes no block."""
+
 CONTINUED = "\\"
 """At a line's end: the message goes on (llama.cpp's way)."""
 
@@ -86,6 +93,19 @@ BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
 
 LAST_WORDS = 'Several lines: """ before and after. A space before a command makes it text.'
 
+OTHER_WORDS = {
+    **dict.fromkeys(("/model", "/models"), "leave and start lacli chat MODEL; lacli list shows those that are here"),
+    "/edit": "/undo brings the last question back, to change it",
+    "/history": "Up brings earlier lines back, and /save FILE writes the chat",
+    "/info": "write /show",
+    **dict.fromkeys(("/reset", "/new"), "/clear forgets all questions and answers"),
+    **dict.fromkeys(("/retry", "/regenerate"), "/regen answers the last question anew"),
+    "/show info": "write /show",
+    "/show system": "write /system",
+    "/show parameters": "write /set",
+}
+"""Commands of other programs, and what does the same here."""
+
 PLAIN_WORDS = {
     **dict.fromkeys(("exit", "quit", "bye", ":q", "exit()", "quit()"), "/exit"),
     **dict.fromkeys(("help", "?"), "/help"),
@@ -106,7 +126,8 @@ def parse(line: str) -> Command | None:
     if entry is None:
         raise UsageError(f"unknown command {first}", _hint(first, argument))
     if argument and entry.argument == "none":
-        raise UsageError(f"{entry.names[0]} stands alone", "begin with a space to send the line as text")
+        hint = OTHER_WORDS.get(f"{first} {argument}".lower(), "begin with a space to send the line as text")
+        raise UsageError(f"{first} stands alone", hint)
     if not argument and entry.needed:
         raise UsageError(f"{entry.names[0]} needs more", f"write {entry.names[0]} {entry.usage}")
     return Command(entry, argument)
@@ -129,6 +150,8 @@ def _hint(first: str, argument: str) -> str:
         return "begin with a space to send it as text"
     if first == "/":
         return "/help lists the commands"
+    if first.lower() in OTHER_WORDS:
+        return OTHER_WORDS[first.lower()]
     name, _, value = first[1:].partition("=")
     if setting := set_name(name):
         return " ".join(f"write /set {setting} {value} {argument}".split())
@@ -143,9 +166,9 @@ class Lines(Protocol):
     def read(self, *, held: bool = False) -> str:
         """One whole message or command, never blank.
 
-        One that was quoted never begins with a slash: it is no command. `held`: what was typed before is not sent but
-        stands in the line, where lines are edited. Raises EOFError at the end, KeyboardInterrupt after Ctrl-C, and
-        LacliError for a line that cannot be read; the next call goes on after it.
+        One that was quoted never begins with a slash: it is no command, unless its quotes stand behind /system. `held`:
+        what was typed before is not sent but stands in the line, where lines are edited. Raises EOFError at the end,
+        KeyboardInterrupt after Ctrl-C, and LacliError for a line that cannot be read; the next call goes on after it.
         """
         ...
 
@@ -193,25 +216,27 @@ def open_lines(editing: Editing) -> Lines:
 class Quotes:
     """Triple quotes around a message, followed line by line.
 
-    Opened by a message that begins with them. Closed at the end of that line, or by a later line of nothing else, not
-    indented either. Between the two, pairs of them are text (a docstring), a pair's closing line too.
+    Opened by a message that begins with them, or by /system and them. Closed by those at the end of that line or of a
+    later one. Between the two, pairs of them are text (a docstring), a pair's closing line too.
     """
 
     def __init__(self, first: str) -> None:
-        rest = first.removeprefix(QUOTES).rstrip()
+        begin = BLOCK.match(first)
+        rest = first[begin.end() + len(QUOTES) :].rstrip() if begin else ""
         # An odd number closes them where they stand: code that begins with a docstring.
-        self.open = first.startswith(QUOTES) and not rest.endswith(QUOTES) and rest.count(QUOTES) % 2 == 0
+        self.open = begin is not None and not rest.endswith(QUOTES) and rest.count(QUOTES) % 2 == 0
         self._in_pair = False
 
     def add(self, line: str) -> None:
         """Take the next line of the message, while they are open."""
-        self.open = self._in_pair or line.rstrip() != QUOTES
-        self._in_pair ^= line.count(QUOTES) % 2 == 1
+        odd, line = line.count(QUOTES) % 2 == 1, line.rstrip()
+        self.open = self._in_pair or not odd or not line.endswith(QUOTES) or OPENS_STRING.search(line) is not None
+        self._in_pair ^= odd
 
 
 def is_open(text: str) -> bool:
     """True if triple quotes at the text's beginning still wait for those that close them."""
-    return text.startswith(QUOTES) and _closed_at(text.split("\n")) is None
+    return BLOCK.match(text) is not None and _closed_at(text.split("\n")) is None
 
 
 def without_quotes(text: str) -> str:
@@ -220,14 +245,19 @@ def without_quotes(text: str) -> str:
     A quoted message that begins with a slash keeps a line break before it, so that it is not taken for a command.
     """
     first, *others = lines = text.rstrip().split("\n")
+    begin = BLOCK.match(first)
     # Quotes that close before the end belong to what was pasted: a file that begins with a docstring.
-    if not text.startswith(QUOTES) or _closed_at(lines) != len(others):
+    if not begin or _closed_at(lines) != len(others):
         return text.strip("\n")
-    beside = first.removeprefix(QUOTES)
-    if not others and not beside.endswith(QUOTES):
+    message = first[begin.end() + len(QUOTES) :]
+    if others:
+        last = others.pop()[: -len(QUOTES)]
+        message = "\n".join([*([message] if message.strip() else []), *others, *([last] if last.strip() else [])])
+    elif message.endswith(QUOTES):
+        message = message[: -len(QUOTES)]
+    else:
         return first
-    message = "\n".join([beside, *others[:-1]] if beside.strip() else others[:-1]) if others else beside[: -len(QUOTES)]
-    return f"\n{message}" if message.startswith("/") else message
+    return begin[0] + (f"\n{message}" if message.startswith("/") else message)
 
 
 def _closed_at(lines: list[str]) -> int | None:
@@ -273,7 +303,7 @@ class PipedLines:
         self._room = MAX_TEXT
         numbered = [(self._line(PROMPT), self._number)]
         lines = [numbered[0][0].decode(errors="surrogateescape")]
-        quoted, quotes = lines[0].startswith(QUOTES), Quotes(lines[0])
+        quoted, quotes = BLOCK.match(lines[0]) is not None, Quotes(lines[0])
         while quotes.open if quoted else lines[-1].endswith(CONTINUED):
             try:
                 numbered.append((self._line(CONTINUATION), self._number))
@@ -281,7 +311,7 @@ class PipedLines:
                 if not quoted:
                     break
                 what = f"line {numbered[0][1]} opens a message that never ends"
-                raise LacliError(what, f"end it with a line of {QUOTES} alone; those inside go in pairs") from None
+                raise LacliError(what, f"end it with {QUOTES}; those inside go in pairs") from None
             lines.append(numbered[-1][0].decode(errors="surrogateescape"))
             quotes.add(lines[-1])
         for raw, number in numbered:

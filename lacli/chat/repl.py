@@ -40,12 +40,15 @@ from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, without_c
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
 from lacli.text.format import counted
+from lacli.text.reasoning import answer_of
 from lacli.text.stream import Piece
 
 EMPTIES = "; Ctrl-C empties the line"
 """Said where a text stands in the line that the user did not type just now."""
 
 SEPARATOR = " · "
+SHOWN_LINES, SHOWN_CHARACTERS = 6, 400
+"""Of a loaded chat's last question and of its answer, about a quarter of a small screen each."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         conversation = Conversation(plan.system, saved.messages)
         talk = Chat(session, plan.settings, conversation, context_shift=plan.context_shift)
         talk.store = store
+        talk.takes_commands = plan.commands or is_terminal(sys.stdin)
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
         repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
         lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color))
@@ -136,6 +140,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         if repl.interactive:
             known = f", {counted(len(saved.messages), 'message')} loaded" if saved.messages else ""
             screen.note(f"{session.model.description}, context {talk.cells} tokens{known}; /help for help, Ctrl-D ends")
+            repl.show_last()
         transcript.begin(commands.as_saved())
         repl.run(lines, plan.first)
         # A user who types has seen what went wrong; a script has not.
@@ -201,6 +206,14 @@ class Repl:
         told = verdicts if last and judged is last else ()
         return status_line(speed, gain, chat.used, chat.cells, chat.settings.decode_settings.mode, width, told)
 
+    def show_last(self) -> None:
+        """Show how the last question and its answer begin, where there is one."""
+        conversation = self.chat.conversation
+        for message in conversation.messages[-1 if conversation.is_open else -2 :]:
+            whole = f"> {message.content}" if message.role == "user" else answer_of(message.content).strip()
+            shown = "\n".join(whole[:SHOWN_CHARACTERS].split("\n")[:SHOWN_LINES])
+            self.screen.report(shown if shown == whole else f"{shown} ...", "dim")
+
     def _next(self, lines: Lines) -> bool:
         """Read a line and do what it says; True if the chat ends with it."""
         held, self.stopped = self.stopped, False
@@ -236,9 +249,13 @@ class Repl:
         # One that waits for a file can be stopped; others are done whole and in the log.
         with nullcontext() if command.entry.argument == "file" else without_ctrl_c():
             reply = self.commands.run(command)
+        if command.name in ("clear", "load"):
+            self.judged = (None, ())
         if reply.text:
             offered = EMPTIES if reply.edit and lines.edits else ""
             self.screen.say(f"{reply.text}{offered}")
+        if command.name == "load" and self.interactive:
+            self.show_last()
         if reply.edit is not None:
             lines.edit(reply.edit)
         if reply.ask is not None:

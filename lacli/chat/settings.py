@@ -72,8 +72,19 @@ MODE_HELP: Mapping[str, str] = {
 
 SWITCHES = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 WORD = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|\S+', re.DOTALL)
-KEY_VALUE = re.compile(r"(?P<key>[^\s=]+)(?:=|\s+=\s+(?=\S)|\s+|$)\s*(?P<value>.*)", re.DOTALL)
-"""A key and its value; an = that is all that follows is a value."""
+KEY_VALUE = re.compile(r"(?:parameter\s+)?(?P<key>[^\s=]+)(?:=|\s+=\s+(?=\S)|\s+|$)\s*(?P<value>.*)", re.DOTALL)
+"""A key and its value; an = that is all that follows is a value. Ollama has a word before them."""
+
+OTHER_WORDS = {
+    "num-ctx": "start again with -c",
+    "num-predict": "/set n takes the tokens of an answer",
+    "verbose": "/stats shows what the answers cost",
+    "quiet": "/status off hides the line of numbers",
+    "format": "/set json-schema takes a schema, /set grammar a grammar",
+    "history": "start again with --history",
+    "nohistory": "start again with --no-history",
+}
+"""Settings of other programs, and what does the same here."""
 
 SHOWN_CHARACTERS = 40
 COLUMN, MAX_COLUMNS = 26, 4
@@ -280,6 +291,8 @@ def find_setting(typed: str) -> Setting:
         raise UsageError(f"{folded} cannot be changed in a session", f"start again with {_RESTART[folded]}")
     if folded == "system":
         raise UsageError("the system prompt is not a setting", "/system TEXT changes it")
+    if folded in OTHER_WORDS:
+        raise UsageError(f"there is no setting {typed!r}", OTHER_WORDS[folded])
     raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, (*_BY_NAME, *KEYS), "/set lists them"))
 
 

@@ -33,6 +33,7 @@ from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import get_term_environment_variable
 
 from lacli.chat.input import (
+    BLOCK,
     BY_NAME,
     COMMANDS,
     CONTINUATION,
@@ -51,6 +52,8 @@ from lacli.text.files import read_file
 from lacli.text.question import check_text
 
 MENU_ROWS = 6
+IN_BLOCK = (f"{QUOTES} sends, Ctrl-C drops it", f"{QUOTES} sends")
+"""What the bottom line says while a block is open; the second one on narrow terminals."""
 
 COLORED = Style.from_dict(
     {
@@ -141,7 +144,11 @@ class TerminalLines:
             raise EOFError from error
 
     def _status(self) -> StyleAndTextTuples | None:
-        line = self._editing.status(self._session.output.get_size().columns)
+        width = self._session.output.get_size().columns
+        if is_open(self._session.default_buffer.text):
+            line = next((words for words in IN_BLOCK if len(words) <= width), None)
+        else:
+            line = self._editing.status(width)
         return [("", line)] if line else None
 
     def _catch_failures(self) -> None:
@@ -160,7 +167,7 @@ class TerminalLines:
     def _keys(self) -> KeyBindings:
         """What differs from prompt_toolkit's keys, which are emacs's."""
         keys = KeyBindings()
-        typing = has_focus(DEFAULT_BUFFER)
+        typing, completer = has_focus(DEFAULT_BUFFER), CommandCompleter()
 
         @keys.add("enter", filter=typing)
         def send(event: KeyPressEvent) -> None:
@@ -196,10 +203,13 @@ class TerminalLines:
 
         @keys.add("tab", filter=typing)
         def complete(event: KeyPressEvent) -> None:
-            state = event.current_buffer.complete_state
-            if state and len(state.completions) == 1:
+            buffer = event.current_buffer
+            chosen = buffer.complete_state and buffer.complete_state.current_completion
+            # The menu's own are found in the background, and Tab may be faster.
+            found = [] if chosen else [*completer.get_completions(buffer.document, CompleteEvent())]
+            if len(found) == 1:
                 # Taken at once, so that what follows it is offered next: the files of a folder, for example.
-                event.current_buffer.apply_completion(state.completions[0])
+                buffer.apply_completion(found[0])
             else:
                 generate_completions(event)
 
@@ -332,7 +342,7 @@ def _beginning_with(typed: str, words: Mapping[str, str]) -> Iterable[Completion
 
 def _goes_on(document: Document) -> bool:
     """True if a backslash at the end asks for another line; between triple quotes it is text."""
-    return document.text.endswith(CONTINUED) and document.is_cursor_at_the_end and not document.text.startswith(QUOTES)
+    return document.text.endswith(CONTINUED) and document.is_cursor_at_the_end and not BLOCK.match(document.text)
 
 
 def _on_empty_last_line() -> bool:

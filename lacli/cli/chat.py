@@ -15,6 +15,7 @@ from lacli.cli.lookahead_options import lookahead_group
 from lacli.cli.options import PromptOptions, model_group, prompt_group
 from lacli.cli.placement_options import replica_group
 from lacli.cli.sampling_options import sampling_group
+from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import DecodeSettings
@@ -80,9 +81,9 @@ ANSWERING: dict[str, Group] = {
 """The groups of settings of the commands that answer: this one and `lacli run`."""
 
 
-@with_groups(model=options.model_name, **ANSWERING)
+@with_groups(asked=options.asked, **ANSWERING)
 def chat(
-    model: str | None,
+    asked: options.Asked,
     first: First = "",
     load: Load = None,
     log: Log = None,
@@ -115,10 +116,12 @@ def chat(
     from lacli.chat.transcript import read_chat
     from lacli.text.question import check_text
 
+    if asked.prompt is not None and first:
+        raise UsageError("the first message is given twice, behind MODEL and with -p", "drop one of them")
     saved = read_chat(load) if load is not None else None
     plan = replace(
         plan_of(
-            model or (saved.model if saved else None),
+            asked.model or (saved.model if saved else None),
             prompt_options,
             decode_settings,
             sampling,
@@ -127,7 +130,7 @@ def chat(
             learn=learn,
         ),
         saved=saved,
-        first=check_text(first, "-p"),
+        first=check_text(first or asked.prompt or "", "the first message"),
         given=frozenset().union(*(FIELDS.get(name, (name,)) for name in typed(called))),
         log=log,
         color=color,

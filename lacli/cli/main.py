@@ -195,7 +195,7 @@ def _in_one_line(error: Any) -> UsageError:
         hint = _instead_of(option, context)
     elif unknown := re.fullmatch(r"No such command '(.*)'", what):
         hint = _command_like(unknown[1])
-    elif "unexpected extra" in what and context and context.info_name == "run":
+    elif "unexpected extra" in what and context and context.info_name in ("run", "chat"):
         hint = "put the prompt into quotes"
     return UsageError(what[:1].lower() + what[1:], hint)
 

@@ -198,6 +198,27 @@ def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an
             run(FakeChat(), f"/read {tmp_path}/{name}")
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/read my notes.txt sum up", "quotes around it"),
+        ("/read {}/nots.txt", "did you mean notes.txt?"),
+        ("/read zzz", "check the file's name"),
+        ("/load {}/nots.txt", "did you mean notes.txt?"),
+        ("/load llama3", "/load reads saved chats"),
+    ],
+)
+def test_a_file_that_is_not_there_brings_what_may_be_meant(line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(LacliError, match="No such file") as caught:
+        run(FakeChat(), line.format(tmp_path))
+    assert words in caught.value.hint
+
+
+def test_a_chat_that_is_saved_before_its_first_question_says_so(tmp_path: Path) -> None:
+    assert "nothing was asked yet" in run(FakeChat(), f"/save {tmp_path}/chat").text
+
+
 def test_a_file_that_waits_is_taken_back_first(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("some words")
     write_chat(tmp_path / "chat", SavedChat("demo"))

@@ -577,13 +577,18 @@ def test_a_full_context_says_what_can_be_done() -> None:
         said(chat.ask(QUESTION))
         chat.session.adapt(PLAIN, SamplingSettings(ignore_eos=True))
         said(chat.ask(NEXT))
-        assert all(word in chat.notes[0] for word in ("/compact", "/clear", "-c 512"))
+        ways = ("/compact", "/undo", "/clear", "/set n 32", "-c 512", "--context-shift")
+        assert all(word in chat.notes[0] for word in ways)
         with pytest.raises(PromptError, match="the context 256") as found:
             said(chat.ask("And os.path?"))
-        assert all(word in found.value.hint for word in ("/compact", "/clear", "-c 512"))
+        assert all(word in found.value.hint for word in ways)
         assert chat.conversation.questions == 2, "the question that had no room is taken back"
         assert chat.compact() == 1
         assert chat.conversation.questions == 1
+        adjust(chat, max_tokens=32)
+        assert "/undo takes the last question back, /clear" in chat._choice(1) and "/set n" not in chat._choice(1)
+        chat.takes_commands = False
+        assert chat._choice(1) == "start again with -c 512 or --context-shift"
 
 
 def test_a_compacted_chat_leaves_half_of_the_context_free() -> None:

@@ -58,6 +58,10 @@ def all_of(raw: bytes) -> list[str]:
         (b'"""\n"""\n""""""\n"""\n \n"""\nend\n', ["end"]),
         (b'"""\r\none\r\n"""\r\ntwo\r\n', ["one", "two"]),
         (b'say """x\n', ['say """x']),
+        (b'"""one\ntwo\nthree"""\nfour\n', ["one\ntwo\nthree", "four"]),
+        (b'"""\n"""A half.\nOf it."""\nend""" \nnext\n', ['"""A half.\nOf it."""\nend', "next"]),
+        (b'/system """Be\nbrief."""\nnext\n', ["/system Be\nbrief.", "next"]),
+        (b'/system """Be brief."""\n', ["/system Be brief."]),
     ],
 )
 def test_a_pipe_gives_its_messages_one_by_one(raw: bytes, messages: list[str]) -> None:
@@ -103,9 +107,9 @@ def test_a_line_that_is_not_utf_8_is_named_and_costs_its_message_only(raw: bytes
 
 
 def test_quotes_that_never_end_are_named_by_their_line() -> None:
-    lines = PipedLines(BytesIO(b'one\n"""two\nthree"""\n'))
+    lines = PipedLines(BytesIO(b'one\n"""two\nthree\n'))
     lines.read()
-    with pytest.raises(LacliError, match="line 2 opens.*a line of"):
+    with pytest.raises(LacliError, match="line 2 opens.*end it with"):
         lines.read()
     with pytest.raises(EOFError):
         lines.read()
@@ -139,14 +143,19 @@ def test_prompts_are_shown_where_they_are_wanted() -> None:
         ('""""', True),
         ("a", False),
         ('a"""', False),
-        ('"""\na"""', True),
+        ('"""\na"""', False),
+        ('"""\na = """', True),
+        ('"""\nprint(f"""', True),
+        ('"""\n    """a', True),
+        ('/system """a', True),
+        ('/save """a', False),
         ('"""\n    """', True),
         ('"""\na\n"""', False),
         ('"""\na\n""" \n\n', False),
         ('"""a"""\nb', False),
     ],
 )
-def test_triple_quotes_are_open_until_a_line_of_nothing_else(text: str, opened: bool) -> None:
+def test_triple_quotes_are_open_until_a_line_that_ends_in_them(text: str, opened: bool) -> None:
     assert is_open(text) == opened
 
 
@@ -239,7 +248,15 @@ def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str, message: 
         ("/TOPK 40", "(write /set top-k 40)"),
         ("/stop", "(write /set stop)"),
         ("/preset small", "(write /set preset small)"),
-        ("/clear all", "/clear stands alone"),
+        ("/clear all", "/clear stands alone (begin with a space"),
+        ("/quit now", "/quit stands alone"),
+        ("/Model llama3", "(leave and start lacli chat MODEL"),
+        ("/models", "lacli list"),
+        ("/edit", "(/undo brings"),
+        ("/reset", "(/clear forgets"),
+        ("/history", "/save FILE"),
+        ("/show info", "(write /show)"),
+        ("/show system", "(write /system)"),
         ("/save", "write /save FILE"),
         ("/read", "write /read FILE [QUESTION]"),
         ("/color", "write /color on|off"),

@@ -383,6 +383,29 @@ def test_the_line_of_numbers_fits_every_width_and_less_width_never_shows_more(
     assert sorted(lines, key=len) == lines
 
 
+@pytest.mark.parametrize("line", ["/clear", "/load {}"])
+def test_a_verdict_goes_with_the_talk_that_it_was_about(line: str, tmp_path: Path, streams: Streams) -> None:
+    write_chat(tmp_path / "chat", SavedChat("demo"))
+    chat = FakeChat(turns=[an_answer("yes")])
+    repl = repl_of(chat.as_chat, Screen())
+    repl.judged = chat.last, ["the machine was busy"] * 2
+    assert "busy" in (repl.status(80) or "")
+    repl.run(Typed([line.format(tmp_path / "chat")]))
+    assert "busy" not in (repl.status(80) or "")
+
+
+@pytest.mark.parametrize("interactive", [True, False])
+def test_a_loaded_chat_shows_its_last_question_and_how_its_answer_begins(
+    interactive: bool, tmp_path: Path, streams: Streams
+) -> None:
+    talk = ("first", "one", "second", "<think>so</think>\n" + "line\n" * 20)
+    messages = tuple(Message("assistant" if index % 2 else "user", text) for index, text in enumerate(talk))
+    write_chat(tmp_path / "chat", SavedChat("demo", messages=messages))
+    say(FakeChat(), f"/load {tmp_path / 'chat'}", interactive=interactive)
+    assert ("\n> second\n" + "line\n" * 5 + "line ...\n" in streams.words) == interactive
+    assert "first" not in streams.words and "so" not in streams.words.split()
+
+
 def test_the_line_of_numbers_keeps_what_matters_most() -> None:
     assert status_line(2.34, 3.41, 8191, 8192, "plain", 80) == (
         "plain · 2.3 tokens/s · S 3.4 · context 8,191 of 8,192 (99%)"
@@ -688,7 +711,8 @@ def test_a_full_context_ends_an_answer_with_a_sentence_and_compact_makes_room(tm
     full, refused, dropped = (
         line for line in done.err.splitlines() if line.startswith(("lacli: the context", "lacli: with", "dropped"))
     )
-    choice = "/compact drops the oldest questions, /clear forgets all, or start again with -c 512"
+    drops = "/compact drops the oldest questions, /undo the last one, /clear forgets all"
+    choice = f"{drops}, /set n 32 keeps answers short, or start again with -c 512 or --context-shift"
     assert full == f"lacli: the context of 256 tokens is full and the answer ends here: {choice}"
     assert re.fullmatch(r"lacli: with this message the conversation has \d+ tokens, and the context 256 (.*)", refused)
     assert choice in refused
@@ -702,7 +726,7 @@ def test_compact_is_advised_only_where_it_can_drop_something() -> None:
     larger = " ".join(f"x{number}" for number in range(2000))
     done = chat("-c", "256", *QUICK, lines=[long, long, "/clear", QUESTION, larger])
     first, cleared, too_large = done.err.splitlines()
-    assert first.startswith("lacli: with this message") and "(/clear forgets all, or start again with -c 512)" in first
+    assert first.startswith("lacli: with this message") and "(/undo takes the last question back, /clear" in first
     assert cleared.startswith("cleared")
     assert too_large.startswith("lacli: the message needs") and too_large.endswith("(send a shorter one)")
 

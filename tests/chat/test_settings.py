@@ -152,6 +152,8 @@ def test_switches_are_taken_in_many_words(value: bool, texts: str) -> None:
         ('stop="a b"\n"c"', ("stop", '"a b"\n"c"')),
         ("grammar root ::= x", ("grammar", "root ::= x")),
         ("=5", ("=5", "")),
+        ("parameter temperature 0.7", ("temperature", "0.7")),
+        ("parameters", ("parameters", "")),
     ],
 )
 def test_a_key_and_its_value_have_a_space_or_an_equals_sign_between_them(argument: str, parts: tuple[str, str]) -> None:
@@ -239,6 +241,11 @@ WRONG = [
     ("grammar-file", "", "needs a file"),
     ("mirostat", "1", "--temp 0"),
     ("system", "hello", "/system TEXT"),
+    ("num_ctx", "4096", "start again with -c"),
+    ("verbose", "", "/stats"),
+    ("format", "json", "/set json-schema"),
+    ("nohistory", "", "--no-history"),
+    ("t", "1", "start again with -t"),
     *((key, "1", "--strict") for key in ("strict", "ordered", "min-outputs")),
     ("", "", "no setting"),
     *(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.data_structures import Size
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
@@ -56,6 +57,10 @@ CODE = 'def half(number):\n    """A half.\n    """\n    return number / 2'
         (f"one{ALT_ENTER}two", "one\ntwo"),
         (f"one\\{ENTER}two", "one\ntwo"),
         ('"""one"""', "one"),
+        ("/cop\t", "/copy"),
+        ("/set mode aut\t", "/set mode auto"),
+        (f'"""one{ENTER}two{ENTER}three"""', "one\ntwo\nthree"),
+        (f'/system """one{ENTER}two"""', "/system one\ntwo"),
         ("\x1b[200~one\r\n\ttwo \\\nthree\n\x1b[201~", "one\n\ttwo \\\nthree"),
         (f'"""{ENTER}{CODE.replace(chr(10), ENTER)}{ENTER}"""', CODE),
         (f'"""{ENTER}\x1b[200~{CODE}\x1b[201~{ENTER}"""', CODE),
@@ -113,6 +118,20 @@ def test_a_status_line_is_asked_for_with_the_terminals_width(keys: PipeInput) ->
     keys.send_text("hello" + ENTER)
     lines.read()
     assert widths == {DummyOutput().get_size().columns}
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(80, '""" sends, Ctrl-C drops it'), (20, '""" sends'), (8, "")])
+def test_the_bottom_line_says_how_an_open_block_ends(keys: PipeInput, columns: int, shown: str) -> None:
+    lines = TerminalLines(Editing(pytest.fail, status=lambda width: "numbers"))
+    lines._session.output.get_size = lambda: Size(24, columns)  # type: ignore[method-assign]
+    seen: list[str] = []
+    lines._session.bottom_toolbar = lambda: seen.append("".join(part[1] for part in lines._status() or ()))
+    for offered, words in (('"""one', shown), ('"""one"""', "numbers")):
+        lines.edit(offered)
+        keys.send_text(f"{CTRL_C}x{ENTER}")
+        lines.read()
+        assert seen[0] == words
+        seen.clear()
 
 
 @pytest.mark.parametrize(

@@ -133,3 +133,12 @@ def test_a_conversation_is_a_chat_that_begins_with_the_prompt(flag: str) -> None
     with patch("lacli.cli.chat.start") as start:
         assert call("chat", "x.gguf", flag).code == 0
     assert start.call_args.args[0].model == "x.gguf"
+
+
+@pytest.mark.parametrize("arguments", ["x.gguf hi", "x.gguf -p hi", "-m x.gguf hi"])
+def test_a_chats_first_message_may_stand_behind_the_model(arguments: str) -> None:
+    with patch("lacli.cli.chat.start") as start:
+        assert call("chat", *arguments.split()).code == 0
+        assert call("chat", "x.gguf", "hi", "-p", "ho").code == 2
+    plan = start.call_args.args[0]
+    assert (plan.model, plan.first) == ("x.gguf", "hi")
