@@ -37,6 +37,7 @@ LLAMA_CPP = {
     "--gpu-layers": "N_GPU_LAYERS",
     "--main-gpu": "MAIN_GPU",
     "--min-p": "MIN_P",
+    "--model": "MODEL",
     "--no-repack": "NO_REPACK",
     "--offline": "OFFLINE",
     "--predict": "N_PREDICT",

@@ -99,6 +99,12 @@ class PromptOptions:
             raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
 
 
+def _unless_named(context: typer.Context, parameter: typer.CallbackParam, model: str | None) -> str | None:
+    """The model of -m; one of the environment makes room for one that is typed, and is neither fetched nor removed."""
+    typed = any(context.params.get(name) for name in ("argument", "hf_repo", "models"))
+    return None if variable_of(context, parameter) and (typed or context.info_name in ("pull", "rm")) else model
+
+
 def _unless_in_the_way(context: typer.Context, parameter: typer.CallbackParam, text: str) -> str:
     """The text of an option; one of the environment makes room for these flags, which are processed first."""
     flags = ("raw", "system_file", "load") if parameter.name == "system" else ("raw",)
@@ -118,8 +124,8 @@ Model = Annotated[
 ]
 ModelFile = Annotated[
     str | None,
-    typer.Option("-m", "--model", metavar="MODEL", show_default=False, autocompletion=complete_model,
-                 help="The same as MODEL."),
+    setting("-m", "--model", metavar="MODEL", show_default=False, autocompletion=complete_model,
+            callback=_unless_named, help="The same as MODEL."),
 ]  # fmt: skip
 HubRepository = Annotated[
     str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -77,10 +78,10 @@ def test_llama_cpps_flags_for_what_lacli_does_not_do_are_refused_with_the_reason
     assert (done.code, done.err.count("\n")) == (2, 1) and done.err.startswith(f"lacli: {flag}: ")
 
 
-def asked(*arguments: str, stdin: bytes = b"") -> tuple[Any, str]:
+def asked(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> tuple[Any, str]:
     """The model and the prompt that `lacli run` would answer."""
     with patch("lacli.cli.run.ask") as ask:
-        assert call("run", *arguments, stdin=stdin).code == 0
+        assert call("run", *arguments, stdin=stdin, env=env).code == 0
     model, question = ask.call_args.args[:2]
     return model, question.text
 
@@ -98,6 +99,17 @@ def test_a_prompt_may_stand_behind_the_model() -> None:
 def test_a_model_may_stand_behind_a_flag(flags: str) -> None:
     assert asked(*flags.split(), "-p", "hi")[0] == "x.gguf"
     assert asked(*flags.split(), "-", stdin=b"hi") == ("x.gguf", "hi")
+
+
+@pytest.mark.parametrize("variable", ["LACLI_MODEL", "LLAMA_ARG_MODEL"])
+def test_the_environment_names_the_model_of_a_command_that_names_none(variable: str) -> None:
+    env = {variable: "x.gguf"}
+    assert asked("-p", "Why?", env=env) == ("x.gguf", "Why?")
+    assert asked("y.gguf", "Why?", env=env) == asked("-m", "y.gguf", "Why?", env=env) == ("y.gguf", "Why?")
+    assert asked("-hf", "owner/repo", "Why?", env=env) == ("hf:owner/repo", "Why?")
+    for command in ("rm", "pull"):
+        assert call(command, "nosuch", env=env).err == call(command, "nosuch").err
+        assert "x.gguf" not in call(command, env=env).err
 
 
 @pytest.mark.parametrize("flags", [["-m", "x.gguf", "Why?"], ["Why?", "--model", "x.gguf"]], ids=str)
