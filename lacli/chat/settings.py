@@ -288,7 +288,8 @@ def find_setting(typed: str) -> Setting:
         what = f"{folded} cannot be changed in a session: it decides how the model is loaded"
         raise UsageError(what, "start again with --strict")
     if folded in _RESTART:
-        raise UsageError(f"{folded} cannot be changed in a session", f"start again with {_RESTART[folded]}")
+        kept = "/save FILE and --load FILE keep the chat"
+        raise UsageError(f"{folded} cannot be changed in a session", f"start again with {_RESTART[folded]}; {kept}")
     if folded == "system":
         raise UsageError("the system prompt is not a setting", "/system TEXT changes it")
     if folded in OTHER_WORDS:

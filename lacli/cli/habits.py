@@ -18,7 +18,10 @@ MISSING = {
 }
 """What others have and lacli has not: what is so here, and what to do."""
 
-ALREADY_SO = ("--jinja", "--mmap", "--no-display-prompt", "--log-disable")
+ALREADY_SO = (
+    *("--jinja", "--mmap", "--no-display-prompt", "--log-disable", "--no-warmup", "--simple-io"),
+    *("-e", "--escape", "-st", "--single-turn"),
+)
 """llama.cpp's flags for what lacli always does."""
 
 REFUSED = {
@@ -28,6 +31,13 @@ REFUSED = {
         ("a prompt goes through the model's chat template here", "--raw goes without"),
     ),
     **dict.fromkeys(("-md", "--model-draft"), ("lacli needs no draft model", "leave it out")),
+    **dict.fromkeys(("-ub", "--ubatch-size"), ("llama.cpp's own size is used, 512 rows", "-b bounds a call's rows")),
+    **dict.fromkeys(("-np", "--parallel"), ("one text is decoded at a time", "leave it out")),
+    **dict.fromkeys(("-r", "--reverse-prompt"), ("an answer ends before --stop TEXT here", "write --stop")),
+    "--keep": ("a chat that shifts its context keeps the system prompt", "lacli chat --context-shift"),
+    "--lora": ("adapters are not loaded", "merge it into the model's file with llama-export-lora"),
+    "--mlock": ("memory is not locked", "leave it out"),
+    "--numa": ("memory is not placed by socket", "numactl does it"),
 }
 """llama.cpp's flags for what lacli does not do: what is so here, and what to do."""
 
@@ -59,10 +69,10 @@ def understood(arguments: Iterable[str], parameters: Iterable[Any]) -> tuple[lis
     kept: list[str] = []
     words = iter(arguments)
     for word in words:
-        if word in REFUSED:
+        if word in REFUSED and word not in takes_value:
             what, hint = REFUSED[word]
             raise UsageError(f"{word}: {what}", hint)
-        if word in ALREADY_SO:
+        if word in ALREADY_SO and word not in takes_value:
             continue
         kept.append(word)
         if word == "--":

@@ -211,8 +211,16 @@ def _instead_of(option: str, context: Any) -> str:
         return f"lacli {_listed(others)} {'have' if others[1:] else 'has'} it"
     own = [name for each in context.command.get_params(context) for name in (*each.opts, *each.secondary_opts)]
     longer = [name for name in own if name.startswith(option)]
-    with_a_space = [f"{option[:2]} {option[2:]}"] if option[:2] in own else []
+    texts = [name for each in context.command.get_params(context) if _takes_text(each) for name in each.opts]
+    with_a_space = [f"{option[:2]} {option[2:]}"] if option[:2] in texts else []
     return offered(suggest(option, own, least=NEAR) or longer[:3] or with_a_space) or _all_flags(context)
+
+
+def _takes_text(parameter: Any) -> bool:
+    """True if a flag takes any text as its value: letters behind it were meant as one."""
+    if parameter.param_type_name != "option" or parameter.is_flag:
+        return False
+    return parameter.type_descriptor.annotation is str
 
 
 def _command_like(name: str) -> str:

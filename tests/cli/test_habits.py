@@ -72,6 +72,19 @@ def test_what_is_so_already_is_left_out_but_not_out_of_a_prompt() -> None:
     assert taken("--jinja", "-p", "--jinja") == (["-p", "--jinja"], "")
 
 
+@pytest.mark.parametrize(
+    ("word", "hint"), [("-px", "did you mean -p x?"), ("-sx", "lists what there is"), ("-ng", "-ngl?")]
+)
+def test_letters_behind_a_flag_are_offered_as_its_value_where_it_takes_any_text(word: str, hint: str) -> None:
+    done = call("run", "-p", "hi", word)
+    assert done.code == 2 and f"no such option: {word} (" in done.err and hint in done.err
+
+
+def test_a_commands_own_flag_is_not_that_of_llama_cpp() -> None:
+    assert call("run", "-p", "hi", "-r", "3").err.startswith("lacli: -r: an answer ends before --stop")
+    assert "-r is '0'" in call("bench", "-r", "0").err
+
+
 @pytest.mark.parametrize("flag", ["--no-mmap", "-no-cnv", "-md"])
 def test_llama_cpps_flags_for_what_lacli_does_not_do_are_refused_with_the_reason(flag: str) -> None:
     done = call("run", "-p", "hi", flag)
