@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -45,6 +46,15 @@ from tests.test_decode import (
     tokens_of,
 )
 from tests.test_hybrid import chains
+
+
+@pytest.fixture(autouse=True)
+def no_collection() -> Iterator[None]:
+    """Keep the garbage collector out: a Ctrl-C that comes within a callback of its is lost."""
+    gc.disable()
+    yield
+    gc.enable()
+
 
 Result = TypeVar("Result")
 Engines = Sequence[FakeEngine]
