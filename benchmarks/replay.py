@@ -25,6 +25,7 @@ from typing import TypeVar
 from benchmarks.simulated import SimulatedEngine, Stairs
 from lacli.auto.experience import Experience
 from lacli.auto.mode import Auto
+from lacli.auto.text_guesses import TextGuesses
 from lacli.bench.tasks import Task, read_tasks
 from lacli.decode import Decoder
 from lacli.engine import Engine, Successors
@@ -118,7 +119,7 @@ class Replay:
 
         def auto(settings: DecodeSettings, pool: NgramPool, engine: Engine, **_: object) -> Mode:
             assert experience is not None
-            return Auto(settings, pool, engine.vocabulary, engine.is_end, experience)
+            return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
 
         decoder = Decoder(engine, settings, make_mode=auto if experience else new_mode)
         with engine.clock():

@@ -20,6 +20,9 @@ from lacli.stats import Finish, Step
 from lacli.tree import Origin, Tree
 from lacli.verify import Choose, Path, Verifier, verify_tree
 
+ROOM = 512
+"""Tokens for an answer in the context that is advised for a prompt."""
+
 Reading = Callable[[int], AbstractContextManager[Read]]
 """Shows how a prompt is read: is entered with the tokens to read, and gets their number after each part."""
 
@@ -179,10 +182,15 @@ class Decoder:
         if not prompt:
             raise PromptError("the prompt has no tokens", "give some text with -p or -f")
         if len(prompt) > self.group.cells:
-            raise PromptError(
-                f"the prompt has {len(prompt)} tokens and the context {self.group.cells} cells",
-                f"a larger context, -c {len(prompt) + 512} for example, or a shorter prompt",
-            )
+            what = f"the prompt has {len(prompt):,} tokens and the context {self.group.cells:,}"
+            raise PromptError(what, f"{self.context_hint(len(prompt) + 1)}; a shorter prompt fits")
+
+    def context_hint(self, tokens: int) -> str:
+        """What -c there is for a text of `tokens` and an answer, as far as the model was trained for it."""
+        longest = self.group.engine.trained_context
+        if tokens > longest:
+            return f"the model takes {longest:,} at most"
+        return f"-c {min(tokens + ROOM, longest)} is larger"
 
     def kept_by_shift(self, n_keep: int | None) -> int | None:
         """`n_keep` where a full context can be shifted, None where it ends the text."""

@@ -50,6 +50,10 @@ class Engine(Protocol):
         """Rows of a prefill call: Ctrl-C is heard between two, and what is read so far is known."""
 
     @property
+    def trained_context(self) -> int:
+        """Tokens of the longest text that the model was trained for."""
+
+    @property
     def sequences(self) -> int:
         """Sequence ids 0 .. sequences-1 may be used."""
 

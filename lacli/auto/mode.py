@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,17 +24,9 @@ if TYPE_CHECKING:
 class Auto(Mode):
     """One tree a step from all sources, as large as pays; where nothing pays, a plain step."""
 
-    def __init__(
-        self,
-        settings: DecodeSettings,
-        pool: NgramPool,
-        vocabulary: int,
-        is_end: Callable[[int], bool],
-        experience: Experience,
-    ) -> None:
-        self._settings = settings
-        self.experience = experience
-        self._guesses = TextGuesses(settings, pool, vocabulary, is_end, experience)
+    def __init__(self, guesses: TextGuesses) -> None:
+        self._guesses = guesses
+        self._settings, self.experience = guesses.settings, guesses.experience
         # None where no text of the step looks for guesses: then nothing is learned either.
         self._shared: SharedStep | None = None
         self._is_wide = False
@@ -121,7 +113,7 @@ class AutoModes:
         if settings.mode != "auto":
             return new_mode(settings, pool, engine)
         experience = before.experience if isinstance(before, Auto) else self._new_experience(settings, sampled=sampled)
-        return Auto(settings, pool, engine.vocabulary, engine.is_end, experience)
+        return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
 
     def _new_experience(self, settings: DecodeSettings, *, sampled: bool) -> Experience:
         cost = self.cost or (self.records.cost() if self.records else None)

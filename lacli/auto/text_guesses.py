@@ -60,7 +60,8 @@ class TextGuesses:
 
     Sequence 0 holds the text and a single chain, 1 .. W a window column each, those behind them a branch each.
     `text`, `room`, `tree`: of the step, and how many rows it may have. `plan`: what its guesses are expected to bring.
-    `number`: of the step. `is_asleep`: it looks for no guesses. `sources`: those that are asked now.
+    `number`: of the step. `is_asleep`: it looks for no guesses. `sources`: those that are asked now. `settings`,
+    `experience`: as they are given.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class TextGuesses:
         is_end: Callable[[int], bool],
         experience: Experience,
     ) -> None:
-        self._settings = settings
-        self._experience = experience
+        self.settings = settings
+        self.experience = experience
         self._cost = experience.cost_model
         self.branch = WindowBranch(settings, pool, vocabulary, is_end)
         chosen = settings.sources
@@ -125,7 +126,7 @@ class TextGuesses:
             source.acceptance.begin()
             source.account.begin()
             source.begin(text)
-        self.branch.open(text, self._experience.width.columns)
+        self.branch.open(text, self.experience.width.columns)
 
     def truncate(self, text: Sequence[int], length: int) -> None:
         """Cut the text, still whole, back to its first `length` tokens."""
@@ -190,7 +191,7 @@ class TextGuesses:
 
     def set_width(self, room: int) -> None:
         """Open a window of as many columns as may pay, with fewer than `room` rows."""
-        width = self._experience.width
+        width = self.experience.width
         before = width.columns
         if width.decide(self._cost.relative, round(self._mean_rows), self._mean_tokens) != before:
             self.branch.open(self.text, width.columns)
@@ -224,7 +225,7 @@ class TextGuesses:
         for node in draft:
             self.tree.add_node(node.parent + 1, node.token, node.source.origin)
         is_chain = all(node.parent == place for place, node in enumerate(draft, start=-1))
-        self.tree.assign_sequences(0 if is_chain and not self.branch.rows else self._settings.window + 1)
+        self.tree.assign_sequences(0 if is_chain and not self.branch.rows else self.settings.window + 1)
 
     def look(self, tree: Tree, outcome: Outcome) -> None:
         """Note what a decoded step's rows say about other texts."""
@@ -241,7 +242,7 @@ class TextGuesses:
         rows = len(tree)
         if self.plan and self.branch.rows:
             self.branch.take(tree, outcome.choices, outcome.accepted)
-            self._experience.width.record(sum(tree.origins[node] is Origin.WINDOW for node in outcome.nodes))
+            self.experience.width.record(sum(tree.origins[node] is Origin.WINDOW for node in outcome.nodes))
             rows = max(rows - self.branch.rows, 1)
         self._mean_rows += AVERAGE_WEIGHT * (rows - self._mean_rows)
         self._mean_tokens += AVERAGE_WEIGHT * (outcome.accepted - self._mean_tokens)

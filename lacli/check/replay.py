@@ -72,6 +72,10 @@ class Recorder:
         return self.engine.prefill_rows
 
     @property
+    def trained_context(self) -> int:
+        return self.engine.trained_context
+
+    @property
     def sequences(self) -> int:
         return self.engine.sequences
 

@@ -271,7 +271,7 @@ def _conclude(session: Session, generation: Generation, question: Question, outp
     if answer.finish_reason == "length" and answer.statistics.tokens != question.max_tokens:
         screen.note(
             f"the context of {session.engine.cells:,} tokens is full and the answer ends here: "
-            f"{session.context_hint(session.engine.cells + 1)}"
+            f"{session.decoder.context_hint(session.engine.cells + 1)}"
         )
     elif answer.finish_reason == "length" and answer.tokens and not output.json:
         screen.note(f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n; -n -1 lifts the limit")

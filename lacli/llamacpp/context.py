@@ -118,6 +118,7 @@ class LlamaEngine(Closing):
         self.cells = int(lib.llama_n_ctx(self._handle))
         self.batch_rows = int(lib.llama_n_batch(self._handle))
         few = not model.offloaded and not model.has_experts
+        self.trained_context = model.context
         self.prefill_rows = PREFILL_ROWS_ON_CPU if few else PREFILL_ROWS
         self.max_rollback = int(lib.llama_n_rs_seq(self._handle)) if model.chain_only else -1
         self._memory = lib.llama_get_memory(self._handle)

@@ -266,7 +266,10 @@ LOADING = 10
 SERVER_GONE = "Remote RPC server crashed"
 """In ggml's last message, if a server no longer answers."""
 
-ATTRIBUTES = ("cells", "batch_rows", "prefill_rows", "sequences", "vocabulary", "can_shift", "memory", "max_rollback")
+ATTRIBUTES = (
+    *("cells", "batch_rows", "prefill_rows", "trained_context", "sequences", "vocabulary"),
+    *("can_shift", "memory", "max_rollback"),
+)
 """Attributes of Engine and LlamaEngine that the child sends once, when its context is open."""
 
 
@@ -282,6 +285,7 @@ class RemoteEngine(Closing):
     cells: int
     batch_rows: int
     prefill_rows: int
+    trained_context: int
     sequences: int
     vocabulary: int
     can_shift: bool

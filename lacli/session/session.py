@@ -17,7 +17,7 @@ from lacli.auto.step_cost import Cost
 from lacli.batch import Ints
 from lacli.decode import Decoder, unseen
 from lacli.engine import Engine, Read
-from lacli.errors import LacliError, PromptError, UsageError
+from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import CONTEXT_PAD, Context, max_rollback
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.library import schema_grammar
@@ -36,9 +36,6 @@ from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
 from lacli.text.template import VARIABLES, check_variables, choose_template
 from lacli.verify import Verifier, verifier
-
-ROOM = 512
-"""Tokens for an answer in the context that is advised for a prompt."""
 
 CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix", "store")
 """The sources of mode auto that guess chains; a model with a recurrent state takes nothing else back."""
@@ -154,9 +151,6 @@ class Session(Closing):
         shift a full context, but not its first `n_keep` tokens. `watch`: gets every step with its text.
         """
         stops = as_stops(stops)
-        if len(prompt) > self.engine.cells:
-            what = f"the prompt has {len(prompt):,} tokens and the context {self.engine.cells:,}"
-            raise PromptError(what, f"{self.context_hint(len(prompt) + 1)}; a shorter prompt fits")
         with self._alone():
             if self.copies.gone:
                 # What has ended may be back; the notes about it are said with the answer.
@@ -177,13 +171,6 @@ class Session(Closing):
         )
         self._generations.add(generation)
         return generation
-
-    def context_hint(self, tokens: int) -> str:
-        """What -c there is for a text of `tokens` and an answer, as far as the model was trained for it."""
-        longest = self.model.context
-        if tokens > longest:
-            return f"the model takes {longest:,} at most"
-        return f"-c {min(tokens + ROOM, longest)} is larger"
 
     def losses(self) -> list[str]:
         """Sentences about copies that have failed or are back since the last call; the others go on without them."""

@@ -52,6 +52,7 @@ class FakeEngine:
     min_outputs: int = 1
     max_rollback: int | None = None
     prefill_rows: int = 512
+    trained_context: int = 4096
     _snapshots: int = 0
     _cells: list[Cell] = field(default_factory=list)
     _logits: list[Floats] = field(default_factory=list)
