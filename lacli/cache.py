@@ -201,9 +201,14 @@ class SingleEngine(EngineGroup):
     `output_choices`: the most probable token after each of them.
     """
 
-    def __init__(self, engine: Engine, sequences: range | None = None, step: EngineStep | None = None) -> None:
-        """`sequences`: as `Cache` takes them. `step`: shared by the texts of one engine; one of its own by default."""
-        self._engine = engine
+    def __init__(
+        self, engine: Engine, sequences: range | None = None, step: EngineStep | None = None, cells: int | None = None
+    ) -> None:
+        """`sequences`: as `Cache` takes them. `step`: shared by the texts of one engine; one of its own by default.
+
+        `cells`: tokens that the text may have, by default as many as the engine has cells.
+        """
+        self._engine, self._cells = engine, engine.cells if cells is None else cells
         self.cache = Cache(engine, sequences)
         self.step = step or EngineStep(engine)
         self.part = BatchPart(None, 0)
@@ -220,7 +225,7 @@ class SingleEngine(EngineGroup):
 
     @property
     def cells(self) -> int:
-        return self._engine.cells
+        return self._cells
 
     @property
     def cache_s(self) -> float:
@@ -250,7 +255,7 @@ class SingleEngine(EngineGroup):
     def room(self, tokens: Sequence[int]) -> int:
         rows = self.rows_beside(tokens)
         # What fills a batch alone is decoded before the step.
-        return min(rows if rows > 0 else self._engine.batch_rows, self._engine.cells - (len(tokens) - 1))
+        return min(rows if rows > 0 else self._engine.batch_rows, self._cells - (len(tokens) - 1))
 
     def prefill(self, tokens: Sequence[int], read: Read = unread, *, all_replicas: bool = True) -> float:
         begin = perf_counter()

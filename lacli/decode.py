@@ -177,12 +177,13 @@ class Decoder:
             text.shift(text.n_keep)
         return text.room(least) > 0
 
-    def check_prompt(self, prompt: Sequence[int]) -> None:
-        """Raise PromptError for a prompt without tokens, or with more than the context has cells."""
+    def check_prompt(self, prompt: Sequence[int], group: EngineGroup | None = None) -> None:
+        """Raise PromptError for a prompt without tokens, or with more than the context of `group` has cells."""
+        cells = (group or self.group).cells
         if not prompt:
             raise PromptError("the prompt has no tokens", "give some text with -p or -f")
-        if len(prompt) > self.group.cells:
-            what = f"the prompt has {len(prompt):,} tokens and the context {self.group.cells:,}"
+        if len(prompt) > cells:
+            what = f"the prompt has {len(prompt):,} tokens and the context {cells:,}"
             raise PromptError(what, f"{self.context_hint(len(prompt) + 1)}; a shorter prompt fits")
 
     def context_hint(self, tokens: int) -> str:

@@ -1,8 +1,9 @@
 """Many texts in one engine: which of them decode in the next step, and which wait for cells of the cache.
 
 Every step serves all texts that have cells: a row and its guesses for each, and beside them pieces of the prompts that
-are not decoded yet. When cells run short the youngest text is set aside: its cells go, its tokens stay, and it is
-decoded again from its tokens when there is room.
+are not decoded yet. A text that has ended keeps its cells for prompts that begin like it, until they are needed. When
+cells run short the youngest text is set aside: its cells go, its tokens stay, and it is decoded again from its tokens
+when there is room.
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ class SharedText(TextState):
     """A text among others.
 
     `has_cells`: False while it waits for them. `is_prefilled`: the cache holds all of it but what the next step
-    decodes. `borrowed`: tokens at its beginning whose cells it shares with the text `lender`. `finish`: why it has
-    ended, None while it goes on.
+    decodes. `borrowed`: tokens at its beginning whose cells it shares with the text `lender`. `reused`: tokens of its
+    prompt that it borrowed when it first got cells. `finish`: why it has ended, None while it goes on.
     """
 
     has_cells: bool = False
     is_prefilled: bool = False
     borrowed: int = 0
     lender: SharedText | None = None
+    reused: int | None = None
     finish: Finish | None = None
 
 
@@ -57,7 +59,8 @@ class News(NamedTuple):
 class Schedule:
     """The texts of one engine in the order of their arrival, at most one for each of its `places`.
 
-    A place is a range of sequence ids. No call names other ids, so that no text can touch another's cells.
+    A place is a range of sequence ids; further ids of the engine hold a text each that has ended. No call names other
+    ids, so that no text can touch another's cells. `ended`: texts whose cells may serve others, oldest first.
     """
 
     def __init__(self, decoder: Decoder, places: int) -> None:
@@ -66,9 +69,16 @@ class Schedule:
         assert places * size <= engine.sequences, "the context was made for fewer sequences"
         self._decoder, self._engine = decoder, engine
         step = EngineStep(engine)
+        # Alone a text may go on behind what the model was trained for, if -c says so; among others -c is for all.
+        cells = engine.cells if places == 1 else min(engine.cells, engine.trained_context)
         ranges = (range(place * size, (place + 1) * size) for place in range(places))
-        self._free = [SingleEngine(engine, ids, step) for ids in ranges][::-1]
+        self._free = [SingleEngine(engine, ids, step, cells) for ids in ranges][::-1]
+        # A recurrent state is that of the whole text, and freed cells between others are not in the text's order.
+        shares = decoder.settings.max_rollback < 0 and not decoder.settings.ordered
+        rest = range(places * size, engine.sequences if shares else 0)
+        self._rests = [SingleEngine(engine, range(each, each + 1), step) for each in rest]
         self.texts: list[SharedText] = []
+        self.ended: list[SharedText] = []
         self._latest: Mode | None = None
         engine.clear()
 
@@ -90,7 +100,7 @@ class Schedule:
         `max_tokens`, `n_keep`: as `Decoder.generate` takes them. `verifier`: draws the text's tokens, None for the most
         probable ones. Raises PromptError as `Decoder.generate` does.
         """
-        self._decoder.check_prompt(prompt)
+        self._decoder.check_prompt(prompt, self._free[-1])
         # What a mode learns of the machine is common to all texts.
         self._latest = self._decoder.new_mode(self._latest, sampled=verifier is not None)
         text = SharedText(
@@ -108,17 +118,30 @@ class Schedule:
         return text
 
     def end(self, text: SharedText, finish: Finish = "interrupt") -> None:
-        """End a text and free its cells at once; nothing happens to one that has ended."""
-        if text.finish is None:
-            text.finish = finish
-            self.texts.remove(text)
+        """End a text, whose cells are free for others at once; nothing happens to one that has ended."""
+        if text.finish is not None:
+            return
+        text.finish = finish
+        if self.ended and not self._rests:
+            self._forget(self.ended[0])
+        self.texts.remove(text)
+        place = _cells(text)
+        self._free.append(place)
+        if self._rests and place.past and self._shares(text):
+            text.mode, text.group = Mode(), self._rests.pop()
+            _cells(text).cache.borrow(place.cache, place.past)
+            place.clear()
+            self.ended.append(text)
+        else:
             self._take_cells(text)
-            self._free.append(_cells(text))
 
     def step(self) -> list[News]:
         """Take one step of all texts that have cells; return what it brought, in the order of their arrival."""
         news = [News(text) for text in [*self.texts] if not self._goes_on(text)]
         self._give_cells()
+        if self.ended:
+            # Guesses are worth more than what may be asked again.
+            self._find_cells(min(len(self.texts) * self._decoder.settings.max_rows, self._engine.batch_rows))
         while True:
             ready, pieces = self._rows()
             if not ready and not pieces:
@@ -130,6 +153,9 @@ class Schedule:
                     rows = sum(len(_cells(text).part.again) for text in pieces)
                     pieces[0].mode.prefilled(rows, perf_counter() - begin)
                 break
+            if self.ended:
+                self._forget(self.ended[0])
+                continue
             *others, youngest = [text for text in self.texts if text.has_cells]
             if not others:
                 # Alone it has every cell there is.
@@ -150,10 +176,7 @@ class Schedule:
         return News(text, found)
 
     def _goes_on(self, text: SharedText) -> bool:
-        """True unless the text is at its limit or fills the context; a full one is shifted where that was asked for.
-
-        A shift moves a cell for all its owners, but beside a text that fills the context none has a row of its own.
-        """
+        """True unless the text is at its limit or fills the context; a full one is shifted where that was asked for."""
         if text.remaining != 0 and (not text.is_prefilled or self._decoder.make_room(text)):
             return True
         self.end(text, "length")
@@ -174,41 +197,83 @@ class Schedule:
 
     def _give_cells(self) -> None:
         """Give cells to the texts that wait, in the order of their arrival, as far as there are enough."""
-        used = sum(len(text.tokens) - text.borrowed for text in self.texts if text.has_cells)
+        headroom = HEADROOM
         for text in self.texts:
             if text.has_cells:
                 continue
             lender, shared, coming = self._longest_prefix(text)
             if coming - shared >= MIN_AWAITED:
                 continue
-            needed = len(text.tokens) - shared + HEADROOM
-            if used and used + needed > self._engine.cells:
+            fits = self._find_cells(len(text.tokens) - shared + headroom, lender, shared)
+            if not fits and any(each.has_cells for each in self.texts):
                 return
-            used += needed
+            headroom += HEADROOM
             text.has_cells = True
             if lender:
                 _cells(text).cache.borrow(_cells(lender).cache, shared)
                 text.lender, text.borrowed = lender, shared
+                if lender in self.ended and lender.group.past == shared:
+                    self._forget(lender)
+            if text.reused is None:
+                text.reused = shared
             text.is_prefilled = text.group.past == len(text.tokens) - 1
+
+    def _find_cells(self, cells: int, lender: SharedText | None = None, shared: int = 0) -> bool:
+        """Forget texts that have ended, oldest first, until `cells` are free; False if there are too few all the same.
+
+        `lender`: is to lend its first `shared` tokens, and so forgets only what is behind them.
+        """
+        while self._used_cells() + cells > self._engine.cells:
+            idle = next((each for each in self.ended if each is not lender), None)
+            if idle:
+                self._forget(idle)
+            elif lender in self.ended and lender.group.past > (kept := self._kept(lender, shared)):
+                lender.group.cut(kept)
+                lender.borrowed = min(lender.borrowed, kept)
+            else:
+                return False
+        return True
+
+    def _kept(self, lender: SharedText, shared: int) -> int:
+        """Tokens at the beginning of `lender` that others share, once a text has borrowed `shared` of them."""
+        return max([shared, *(each.borrowed for each in self._holding() if each.lender is lender)])
+
+    def _holding(self) -> list[SharedText]:
+        """The texts that have cells, those that have ended last."""
+        return [*(text for text in self.texts if text.has_cells), *self.ended]
+
+    def _used_cells(self) -> int:
+        running = sum(len(text.tokens) - text.borrowed for text in self.texts if text.has_cells)
+        return running + sum(text.group.past - text.borrowed for text in self.ended)
+
+    def _forget(self, text: SharedText) -> None:
+        """Take the cells of a text that has ended; those that others share stay."""
+        self.ended.remove(text)
+        self._take_cells(text)
+        self._rests.append(_cells(text))
 
     def _longest_prefix(self, text: SharedText) -> tuple[SharedText | None, int, int]:
         """The text whose cells hold the most of the beginning of `text`, and the number of those tokens.
 
-        Last the number of tokens that any text will hold once its prompt is decoded.
+        Last the number of tokens that any text will hold once its prompt is decoded. Texts that may be shifted, which
+        moves a cell for all that share it, are left out.
         """
         lender, shared, coming = None, 0, 0
-        for other in self.texts if self._decoder.settings.max_rollback < 0 else ():
-            if other.has_cells:
+        for other in self._holding() if self._shares(text) else ():
+            if self._shares(other):
                 same = common_prefix(other.tokens, text.tokens[:-1])
-                coming = max(coming, same)
+                coming = max(coming, same if other.finish is None else min(same, other.group.past))
                 if min(same, other.group.past) > shared:
                     lender, shared = other, min(same, other.group.past)
         return lender, shared, coming
 
+    def _shares(self, text: SharedText) -> bool:
+        return text.n_keep is None and self._decoder.settings.max_rollback < 0
+
     def _take_cells(self, text: SharedText) -> None:
         """Take a text's cells away; those that it shares stay with the others."""
         if text.has_cells:
-            heirs = sorted((each for each in self.texts if each.lender is text), key=lambda each: each.borrowed)
+            heirs = sorted((each for each in self._holding() if each.lender is text), key=lambda each: each.borrowed)
             if heirs:
                 heir = heirs.pop()
                 heir.lender, heir.borrowed = text.lender, min(text.borrowed, heir.borrowed)

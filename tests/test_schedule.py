@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest import raises
 
 from lacli.auto.fixed_clock import fixed_clock_modes
 from lacli.decode import Decoder
 from lacli.engine import Floats
-from lacli.errors import SamplingError
+from lacli.errors import PromptError, SamplingError
 from lacli.schedule import Schedule, SharedText
 from lacli.settings import DecodeSettings
 from tests.fakes.decoding import fixed_clock_decoder
@@ -57,14 +58,17 @@ visits = st.lists(
         n_keep=st.none() | st.integers(0, 5),
     ),
     min_size=1,
-    max_size=PLACES,
+    max_size=2 * PLACES,
 )
 MAX_STEPS = 4000
 """Of a schedule: no mix of a few short texts takes as many unless it goes in circles."""
 
 
-def engine_of(chosen: DecodeSettings, cells: int, ends: frozenset[int] = frozenset(), rows: int = 256) -> SharedEngine:
-    return SharedEngine(cells, rows, PLACES * chosen.sequences, VOCABULARY, ends)
+def engine_of(
+    chosen: DecodeSettings, cells: int, ends: frozenset[int] = frozenset(), rows: int = 256, rests: int = 0
+) -> SharedEngine:
+    """`rests`: sequence ids for texts that have ended."""
+    return SharedEngine(cells, rows, PLACES * chosen.sequences + rests, VOCABULARY, ends)
 
 
 def attend(schedule: Schedule, coming: list[Visit]) -> None:
@@ -72,6 +76,8 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
     staying: list[Visit] = []
     for now in range(MAX_STEPS):
         for visit in [each for each in coming if each.arrives <= now]:
+            if schedule.is_full:
+                break
             visit.text = schedule.add(visit.prompt, visit.limit, n_keep=visit.n_keep)
             coming.remove(visit)
             staying.append(visit)
@@ -96,16 +102,16 @@ def alone(visit: Visit, cells: int, ends: frozenset[int]) -> list[int]:
     return tokens_of(list(decoder.generate(visit.prompt, limit, n_keep=visit.n_keep)))
 
 
-@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256))
+@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256), st.integers(0, 3))
 @settings(max_examples=200, deadline=None)
 def test_every_text_gets_what_it_gets_alone(
-    chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int
+    chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int, rests: int
 ) -> None:
     chosen = DecodeSettings(**{**vars(chosen), "ordered": False, "min_outputs": 1})
     for visit in coming:
         if visit.n_keep is not None and visit.limit < 0:
             visit.limit = 60
-    engine = engine_of(chosen, cells, ends, rows)
+    engine = engine_of(chosen, cells, ends, rows, rests)
     schedule = Schedule(Decoder(engine, chosen, make_mode=fixed_clock_modes), PLACES)
     attend(schedule, [*coming])
     for visit in coming:
@@ -114,7 +120,8 @@ def test_every_text_gets_what_it_gets_alone(
             assert visit.tokens == expected
         else:
             assert visit.tokens == expected[: len(visit.tokens)]
-    assert not engine._cells, "all cells are free again"
+    assert len(schedule.ended) <= rests
+    assert len(engine._cells) == schedule._used_cells(), "all other cells are free again"
 
 
 PLAIN = DecodeSettings(mode="plain")
@@ -136,6 +143,47 @@ def test_texts_that_begin_alike_share_cells() -> None:
         assert len(engine._cells) <= len(LONG) + 3 * 6
     assert [len(text.tokens) for text in texts] == [len(LONG) + 6] * 3
     assert engine.calls == 1 + 5
+
+
+def test_an_ended_text_lends_its_cells_to_the_next_turn() -> None:
+    engine = engine_of(PLAIN, 200, rests=2)
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    first = schedule.add([*LONG, 1], 10)
+    while schedule.texts:
+        schedule.step()
+    turn = schedule.add([*first.tokens, 2], 10)
+    while schedule.texts:
+        schedule.step()
+    assert turn.reused == len(first.tokens) - 1
+    # What the second turn holds is all of the first one's.
+    assert schedule.ended == [turn] and len(engine._cells) == len(turn.tokens) - 1
+
+
+def test_ended_texts_make_room_oldest_first() -> None:
+    engine = engine_of(PLAIN, 150, rests=2)
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    first, second, third = ([token] * 40 for token in (1, 2, 3))
+    for prompt in (first, second, third):
+        schedule.add(prompt, 5)
+        while schedule.texts:
+            schedule.step()
+    assert [text.tokens[:40] for text in schedule.ended] == [second, third]
+    running = schedule.add([4] * 60, 20)
+    schedule.step()
+    assert running.has_cells and [text.tokens[:40] for text in schedule.ended] == [third]
+
+
+def test_a_text_among_others_ends_where_the_models_context_does() -> None:
+    engine = engine_of(PLAIN, 200)
+    engine.trained_context = 30
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    text = schedule.add([1] * 20)
+    while schedule.texts:
+        schedule.step()
+    # The last token needs no cell.
+    assert text.finish == "length" and len(text.tokens) == 31
+    with raises(PromptError, match="the model takes 30"):
+        schedule.add([1] * 31)
 
 
 def test_a_text_that_lent_cells_may_end_first() -> None:
