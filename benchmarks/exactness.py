@@ -24,7 +24,6 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.core import PROMPTS
-from lacli import generate
 from lacli.check.compare import Comparison
 from lacli.check.replay import Recorder
 from lacli.hub.names import demo_model
@@ -64,6 +63,13 @@ def write_model(path: Path, name: str) -> Path:
     return path
 
 
+def answer_of(session: Session, question: str, limit: int) -> tuple[int, ...]:
+    generation = session.generate(session.prompt(question), limit, session.prompts.turn_ends)
+    for _ in generation:
+        pass
+    return generation.answer().tokens
+
+
 def answer_all(arguments: argparse.Namespace) -> None:
     """One process's work: every mode's answers compared with plain's, as JSON."""
     questions = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()]
@@ -78,7 +84,7 @@ def answer_all(arguments: argparse.Namespace) -> None:
             with Session(
                 arguments.model, model_settings, decode_settings, SamplingSettings(seed=7, temp=temp)
             ) as session:
-                answers = [answer.tokens for answer in generate(session, questions, max_tokens=arguments.tokens)]
+                answers = [answer_of(session, question, arguments.tokens) for question in questions]
             plain = plain or answers
             found[f"{name} T={temp}"] = sum(one != other for one, other in zip(answers, plain, strict=True))
     json.dump({"answers": len(questions), "tokens": sum(map(len, plain)), **found}, sys.stdout)

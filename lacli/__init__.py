@@ -10,38 +10,40 @@ __all__ = [
     "Answer",
     "DecodeSettings",
     "LacliError",
+    "Model",
     "ModelSettings",
     "Placement",
     "ReplicaSettings",
     "SamplingSettings",
-    "Session",
-    "generate",
     "load",
 ]
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
-    from typing import Any, overload
+    from typing import Any
 
+    from lacli.api.model import Model
     from lacli.auto.step_cost import Cost
     from lacli.errors import LacliError
     from lacli.llamacpp.sampling import SamplingSettings
     from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
     from lacli.session.generation import Answer
-    from lacli.session.session import Session
-    from lacli.settings import DecodeSettings
+    from lacli.settings import DecodeSettings, ModeName
 
+
+PARALLEL = 4
+"""Answers that are decoded at a time by default: an editor or an agent seldom has more, and each takes memory."""
 
 HOMES = {
     "Answer": "session.generation",
     "DecodeSettings": "settings",
     "LacliError": "errors",
+    "Model": "api.model",
     "ModelSettings": "llamacpp.settings",
     "Placement": "llamacpp.settings",
     "ReplicaSettings": "llamacpp.settings",
     "SamplingSettings": "llamacpp.sampling",
-    "Session": "session.session",
 }
 
 
@@ -57,6 +59,15 @@ def __getattr__(name: str) -> Any:
 def load(
     model: str | Path | None = None,
     *,
+    mode: ModeName | None = None,
+    window: int | None = None,
+    ngram: int | None = None,
+    guesses: int | None = None,
+    strict: bool | None = None,
+    context: int | None = None,
+    threads: int | None = None,
+    gpu_layers: int | None = None,
+    parallel: int | None = None,
     model_settings: ModelSettings | None = None,
     decode_settings: DecodeSettings | None = None,
     sampling: SamplingSettings | None = None,
@@ -64,83 +75,48 @@ def load(
     template_variables: Mapping[str, object] | None = None,
     cost: Cost | None = None,
     replicas: ReplicaSettings | None = None,
-) -> Session:
-    """Open a model (a path or a name, as MODEL is; None: the bundled demo model) for `generate`.
+) -> Model:
+    """Load a model: a GGUF file, or a name as `lacli run` takes it; None for the bundled demo model.
 
-    A model of the hub is fetched where the cache lacks it.
+    A model of the hub is fetched where the cache lacks it. `mode`, `window`, `ngram`, `guesses`, `strict`: how it
+    decodes; W, N or G without a mode means lookahead. `context`: tokens of all texts together. `threads`, `gpu_layers`:
+    0 threads are one a core, -1 layers are all. They win over the same fields of `decode_settings` and
+    `model_settings`, which have the others.
+    `parallel`: answers decoded at a time, four by default; one with `strict`, or with `replicas`.
+    `sampling`: how tokens are drawn where an answer says nothing else.
     `template`: a bundled chat template's name, a file or a Jinja text; empty: the model's own; None: none at all.
     `template_variables`: what the template gets beside a conversation, {"enable_thinking": False} for example.
     `cost`: what steps cost here, where it was measured before; mode auto learns it otherwise.
-    `replicas`: copies of the model that answer together; None for one.
     Raises ModelLoadError if the model does not exist or lacli cannot run its kind, UsageError for bad settings.
     """
+    from dataclasses import replace
+
+    from lacli.api.model import Model
+    from lacli.errors import UsageError
     from lacli.hub.download import find_model
     from lacli.llamacpp.sampling import SamplingSettings
     from lacli.llamacpp.settings import ModelSettings
     from lacli.session.session import Session
-    from lacli.settings import DecodeSettings
+    from lacli.settings import decode_settings as settings_of
 
-    return Session(
+    letters = {"mode": mode, "window": window, "ngram": ngram, "guesses": guesses, "strict": strict}
+    chosen = {name: value for name, value in letters.items() if value is not None}
+    decoding = replace(decode_settings, **chosen) if decode_settings else settings_of(**chosen)  # type: ignore[arg-type]
+    placing = {"context": context, "threads": threads, "gpu_layers": gpu_layers}
+    loading = {name: value for name, value in placing.items() if value is not None}
+    if parallel is None:
+        parallel = 1 if decoding.strict or replicas else PARALLEL
+    if parallel < 1:
+        raise UsageError(f"parallel is {parallel}", "parallel must be at least 1")
+    session = Session(
         find_model(model),
-        model_settings or ModelSettings(),
-        decode_settings or DecodeSettings(),
+        replace(model_settings or ModelSettings(), **loading),  # type: ignore[arg-type]  # names of integers
+        decoding,
         sampling or SamplingSettings(),
         template=template,
         template_variables=template_variables,
         cost=cost,
         replicas=replicas,
+        texts=parallel,
     )
-
-
-if TYPE_CHECKING:
-
-    @overload
-    def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first match is meant
-        session: Session,
-        prompts: str,
-        *,
-        system: str = "",
-        max_tokens: int = -1,
-        stops: str | Sequence[str] = (),
-        raw: bool = False,
-    ) -> Answer: ...
-
-    @overload
-    def generate(
-        session: Session,
-        prompts: Sequence[str],
-        *,
-        system: str = "",
-        max_tokens: int = -1,
-        stops: str | Sequence[str] = (),
-        raw: bool = False,
-    ) -> list[Answer]: ...
-
-
-def generate(
-    session: Session,
-    prompts: str | Sequence[str],
-    *,
-    system: str = "",
-    max_tokens: int = -1,
-    stops: str | Sequence[str] = (),
-    raw: bool = False,
-) -> Answer | list[Answer]:
-    """Answer one prompt, or several one after another with the pool kept between them.
-
-    `max_tokens`: tokens of an answer at most, -1 for no limit but the context's. `stops`: a text that ends it, or
-    several.
-    Raises PromptError for an empty prompt or one longer than the context, SamplingError when a grammar or biases leave
-    no token.
-    """
-    from lacli.session.generation import as_stops
-
-    if not isinstance(prompts, str):
-        return [
-            generate(session, prompt, system=system, max_tokens=max_tokens, stops=stops, raw=raw) for prompt in prompts
-        ]
-    ends = () if raw else session.prompts.turn_ends
-    generation = session.generate(session.prompt(prompts, system, raw=raw), max_tokens, (*as_stops(stops), *ends))
-    for _ in generation:
-        pass
-    return generation.answer()
+    return Model(session, sampling)

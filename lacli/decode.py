@@ -177,9 +177,9 @@ class Decoder:
             text.shift(text.n_keep)
         return text.room(least) > 0
 
-    def check_prompt(self, prompt: Sequence[int], group: EngineGroup | None = None) -> None:
-        """Raise PromptError for a prompt without tokens, or with more than the context of `group` has cells."""
-        cells = (group or self.group).cells
+    def check_prompt(self, prompt: Sequence[int], cells: int | None = None) -> None:
+        """Raise PromptError for a prompt without tokens, or with more than `cells`, by default all of the context."""
+        cells = self.group.cells if cells is None else cells
         if not prompt:
             raise PromptError("the prompt has no tokens", "give some text with -p or -f")
         if len(prompt) > cells:

@@ -67,11 +67,12 @@ class Schedule:
         """`decoder`: takes the steps, and decodes nothing else in the meantime."""
         engine, size = decoder.group.engine, decoder.settings.sequences
         assert places * size <= engine.sequences, "the context was made for fewer sequences"
-        self._decoder, self._engine = decoder, engine
+        self._decoder, self._engine, self.places = decoder, engine, places
         step = EngineStep(engine)
         # Alone a text may go on behind what the model was trained for, if -c says so; among others -c is for all.
         cells = engine.cells if places == 1 else min(engine.cells, engine.trained_context)
         ranges = (range(place * size, (place + 1) * size) for place in range(places))
+        self._cells = cells
         self._free = [SingleEngine(engine, ids, step, cells) for ids in ranges][::-1]
         # A recurrent state is that of the whole text, and freed cells between others are not in the text's order.
         shares = decoder.settings.max_rollback < 0 and not decoder.settings.ordered
@@ -93,16 +94,19 @@ class Schedule:
         max_tokens: int = -1,
         *,
         verifier: Verifier | None = None,
+        sampled: bool | None = None,
         n_keep: int | None = None,
     ) -> SharedText:
         """Take in a text, which decodes from the next step on that has cells for it.
 
-        `max_tokens`, `n_keep`: as `Decoder.generate` takes them. `verifier`: draws the text's tokens, None for the most
-        probable ones. Raises PromptError as `Decoder.generate` does.
+        `max_tokens`, `n_keep`: as `Decoder.generate` takes them. `verifier`: chooses the text's tokens, None for the
+        most probable ones. `sampled`: whether it draws them, which it does by default. Raises PromptError as
+        `Decoder.generate` does.
         """
-        self._decoder.check_prompt(prompt, self._free[-1])
+        sampled = verifier is not None if sampled is None else sampled
+        self.check_prompt(prompt)
         # What a mode learns of the machine is common to all texts.
-        self._latest = self._decoder.new_mode(self._latest, sampled=verifier is not None)
+        self._latest = self._decoder.new_mode(self._latest, sampled=sampled)
         text = SharedText(
             [*prompt],
             self._latest,
@@ -116,6 +120,10 @@ class Schedule:
         text.mode.begin(text.tokens)
         self.texts.append(text)
         return text
+
+    def check_prompt(self, prompt: Sequence[int]) -> None:
+        """Raise PromptError for a prompt without tokens, or with more than a text may have; safe in any thread."""
+        self._decoder.check_prompt(prompt, self._cells)
 
     def end(self, text: SharedText, finish: Finish = "interrupt") -> None:
         """End a text, whose cells are free for others at once; nothing happens to one that has ended."""

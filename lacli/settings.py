@@ -181,10 +181,18 @@ class DecodeSettings:
         """The settings of each of `count` texts that share a context.
 
         In mode auto they share its sequence ids, and have no windows, whose rows each of them would have in every step.
+        Raises UsageError where the texts need more sequence ids than there are.
         """
-        if count == 1 or self.mode != "auto":
+        if count == 1:
             return self
-        return replace(self, window=0, leaves=max(min(self.leaves, MAX_SEQUENCES // count - 1), 1))
+        if self.mode == "auto":
+            # One id a text is left for what has ended.
+            return replace(self, window=0, leaves=max(min(self.leaves, MAX_SEQUENCES // count - 2), 1))
+        if (needed := count * self.sequences) > MAX_SEQUENCES:
+            what = f"{count} texts at a time with {self.sequences} sequences each are {needed}"
+            hint = f"--parallel {MAX_SEQUENCES // self.sequences} fits, and so does mode auto"
+            raise UsageError(f"{what}, and llama.cpp has {MAX_SEQUENCES}", hint)
+        return self
 
     @property
     def deepest(self) -> int:

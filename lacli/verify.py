@@ -117,6 +117,40 @@ class Rejection:
         return int(self._random.choice(tokens, p=left))
 
 
+class TokenLogprob(NamedTuple):
+    """The log probability of a token that was chosen, and the most probable tokens in its place with theirs."""
+
+    token: int
+    logprob: float
+    best: tuple[tuple[int, float], ...]
+
+
+class Recorder:
+    """Chooses as another verifier, or the most probable token, and keeps what the model thought of each choice.
+
+    `found`: one entry a token, by the model's own logits before any sampler.
+    """
+
+    def __init__(self, verifier: Verifier | None, count: int) -> None:
+        """`count`: most probable tokens to keep in each place."""
+        self._verifier, self._count = verifier, count
+        self.found: list[TokenLogprob] = []
+
+    def begin(self, text: Sequence[int]) -> None:
+        self.found.clear()
+        if self._verifier:
+            self._verifier.begin(text)
+
+    def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
+        token = self._verifier.choose(logits, guesses) if self._verifier else int(logits.argmax())
+        highest = logits.max()
+        total = float(highest) + float(np.log(np.exp(logits - highest).sum()))
+        best = np.argsort(-logits, kind="stable")[: self._count].tolist() if self._count else []
+        scores = tuple((each, float(logits[each]) - total) for each in best)
+        self.found.append(TokenLogprob(token, float(logits[token]) - total, scores))
+        return token
+
+
 class VerifySettings(Protocol):
     """The part of the sampling settings that says how tokens are verified."""
 

@@ -345,10 +345,12 @@ def check_answers(threads: int) -> Finding:
 
 def demo_answer(mode: ModeName, threads: int) -> Answer:
     """The bundled model's answer to a question, in this mode; `threads`: 0 for one a physical core."""
-    from lacli import load
+    from lacli.hub.names import demo_model
+    from lacli.llamacpp.sampling import SamplingSettings
+    from lacli.session.session import Session
 
     settings = ModelSettings(context=512, threads=threads)
-    with load(model_settings=settings, decode_settings=DecodeSettings(mode=mode)) as session:
+    with Session(demo_model(), settings, DecodeSettings(mode=mode), SamplingSettings()) as session:
         generation = session.generate(session.prompt("Show me the source code of `json.dumps`."), 48)
         for _ in generation:
             pass

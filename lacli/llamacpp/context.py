@@ -42,6 +42,9 @@ with 3B, 1.09 with the bundled model, 0.99 with -fa on, 1.04 with --no-repack. A
 expert of a mixture.
 """
 
+PIECE_ROWS = 64
+"""Rows without logits from which a step that has others too can be interrupted: they are a piece of a prompt."""
+
 CANDIDATES = 8
 """Tokens of a row that a GPU selects for mode auto and copies to the host in place of the whole vocabulary."""
 
@@ -147,7 +150,8 @@ class LlamaEngine(Closing):
             self._batch, self._struct = batch, _struct_over(batch)
         self._struct.n_tokens = rows
         self.calls += 1
-        with self._interruptible() if not batch.wanted else nullcontext():
+        reads = not batch.wanted or rows - batch.wanted >= PIECE_ROWS
+        with self._interruptible() if reads else nullcontext():
             status = lib.llama_decode(self._handle, self._struct)
         if status == 0:
             # A state is kept after each row, none from before the first one, and each for one way back.

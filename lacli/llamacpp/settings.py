@@ -9,7 +9,7 @@ from typing import Literal
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.settings import DecodeSettings, ModeName, Switch, check_words
+from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModeName, Switch, check_words
 from lacli.text.format import counted, did_you_mean
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
@@ -212,7 +212,7 @@ def check_rows(decode_settings: DecodeSettings, model_settings: ModelSettings) -
 
 @dataclass(frozen=True)
 class Capacity:
-    """The size of a context in which several settings decode one after another."""
+    """The size of a context in which several settings decode one after another, or several texts at a time."""
 
     sequences: int
     max_outputs: int
@@ -230,6 +230,15 @@ class Capacity:
             max_rollback=max(each.max_rollback for each in settings),
             recycles=any(each.recycles for each in settings),
         )
+
+    @classmethod
+    def for_texts(cls, settings: DecodeSettings, texts: int, batch: int) -> Capacity:
+        """Enough for `texts` texts that decode in common steps of at most `batch` rows, and as many that have ended."""
+        one = cls.of([settings])
+        # A step of mode auto has a row of each text and shares the others.
+        outputs = max(one.max_outputs, texts) if settings.mode == "auto" else texts * one.max_outputs
+        sequences = min(texts * (one.sequences + 1), MAX_SEQUENCES)
+        return replace(one, sequences=sequences, max_outputs=min(outputs, batch))
 
 
 EXACT_CELLS = ("q8_0", "bf16")

@@ -178,20 +178,23 @@ class Copies(Closing):
         lost = [isinstance(context, RemoteEngine) and context.lost for context in contexts]
         return all(lost) if lost else self._gone
 
-    def open(self, decode_settings: DecodeSettings, *, backend_greedy: bool | None) -> Context:
+    def open(self, decode_settings: DecodeSettings, *, backend_greedy: bool | None, texts: int = 1) -> Context:
         """Open a context of each copy in place of the open ones, and return the first.
 
-        Without branches only one is opened. A copy that fails to open is left out; if all do, raises the first one's
-        LacliError.
+        `texts`: those that decode in it at a time. Without branches only one is opened. A copy that fails to open is
+        left out; if all do, raises the first one's LacliError.
         """
         self._gone = self.gone
         self._close_contexts()
         failed: dict[str, LacliError] = {}
+        size: DecodeSettings | Capacity = decode_settings
+        if texts > 1:
+            size = Capacity.for_texts(decode_settings, texts, self._whole.batch)
         for copy in self._copies:
             if not self.contexts or decode_settings.sequences > 1:
                 try:
                     self._check_servers(copy)
-                    self.contexts[copy.name] = self._context(copy, decode_settings, backend_greedy)
+                    self.contexts[copy.name] = self._context(copy, size, backend_greedy)
                 except LacliError as error:
                     failed[copy.name] = error
         if not self.contexts:

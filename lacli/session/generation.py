@@ -6,14 +6,16 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter, process_time
+from typing import Protocol
 from weakref import WeakSet
 
-from lacli.decode import Decoder
 from lacli.errors import LacliError
-from lacli.pool import PoolStatistics
+from lacli.pool import NgramPool, PoolStatistics
+from lacli.settings import DecodeSettings
 from lacli.stats import Finish, RunStatistics, Step
 from lacli.text.files import Closing
 from lacli.text.stream import Piece, TextStream
+from lacli.verify import TokenLogprob
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Answer:
 
     `tokens`: the generated ids that the text was made of, with an end token but without those of a stop string, which
     count as predicted all the same. `finish_reason`: stop (a stop string), eog (an end token), length (`max_tokens`, or
-    a full context) or interrupt (it was left early).
+    a full context) or interrupt (it was left early). `logprobs`: one for each of `tokens` where they were asked for.
     """
 
     text: str
@@ -30,11 +32,42 @@ class Answer:
     finish_reason: Finish
     statistics: RunStatistics
     pool: PoolStatistics
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def tokens_per_step(self) -> float:
         """S, the step compression."""
         return self.statistics.tokens_per_step
+
+
+class Decoding(Protocol):
+    """What an answer needs of what decodes it: a decoder for itself, or a place among other texts.
+
+    `reused`: tokens of the prompt that were decoded already. `prompt_s`: seconds that the others took.
+    """
+
+    reused: int
+    prompt_s: float
+
+    @property
+    def settings(self) -> DecodeSettings:
+        """How its steps are decoded."""
+
+    @property
+    def pool(self) -> NgramPool:
+        """Where its n-grams come from."""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The prompt's and the accepted tokens."""
+
+    def generate(
+        self, prompt: Sequence[int], max_tokens: int = -1, *, reuse: bool = False, n_keep: int | None = None
+    ) -> Generator[Step]:
+        """Yield the steps behind a prompt, as `Decoder.generate` does."""
+
+    def truncate(self, length: int) -> None:
+        """Forget the text after its first `length` tokens."""
 
 
 def as_stops(stops: str | Sequence[str]) -> tuple[str, ...]:
@@ -51,7 +84,7 @@ class Generation(Closing):
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: Decoding,
         bytes_of: Callable[[int], bytes],
         prompt: Sequence[int],
         max_tokens: int = -1,
@@ -62,13 +95,15 @@ class Generation(Closing):
         n_keep: int | None = None,
         watch: Callable[[Step, str], None] | None = None,
         threads: int = 0,
-        alone: Callable[[], AbstractContextManager[Decoder | None]] = nullcontext,
+        logprobs: Sequence[TokenLogprob] = (),
+        alone: Callable[[], AbstractContextManager[Decoding | None]] = nullcontext,
     ) -> None:
         """`max_tokens`: of the answer, -1 for no limit. `controls`: as `TextStream` takes them.
 
         `reuse`, `n_keep`: `reuse` and `keep` of `Decoder.generate`. `watch`: gets every step with the text of its
-        tokens. `threads`: as `RunStatistics` has them. `alone`: entered while the decoder is in use; gives the decoder
-        that has taken its place, or None, and raises LacliError where something else uses it.
+        tokens. `threads`: as `RunStatistics` has them. `logprobs`: where those of the tokens are found. `alone`:
+        entered while the decoder is in use; gives the decoder that has taken its place, or None, and raises LacliError
+        where something else uses it.
         """
         self._decoder, self._alone = decoder, alone
         self._begun = False
@@ -76,7 +111,7 @@ class Generation(Closing):
         self._iterations: WeakSet[Generator[Piece]] = WeakSet()
         self._reuse, self._n_keep = reuse, n_keep
         self._prompt = prompt
-        self._bytes_of, self._watch = bytes_of, watch
+        self._bytes_of, self._watch, self._logprobs = bytes_of, watch, logprobs
         self._max_tokens = max_tokens
         self._stream = TextStream(bytes_of, stops, controls)
         self._text: list[str] = []
@@ -110,6 +145,7 @@ class Generation(Closing):
             finish_reason=self._finish,
             statistics=self.statistics,
             pool=self._decoder.pool.statistics(),
+            logprobs=tuple(self._logprobs[: len(self._tokens)]),
         )
 
     def _decode(self) -> Generator[Piece]:
@@ -118,33 +154,46 @@ class Generation(Closing):
                 return
             self._begun = True
             self._decoder = decoder or self._decoder
-            begin = perf_counter()
+            self.begin()
             steps = self._decoder.generate(self._prompt, self._max_tokens, reuse=self._reuse, n_keep=self._n_keep)
             core_s = process_time()
             try:
                 for step in steps:
-                    if not self.statistics.steps:
-                        self.statistics.reused_tokens = self._decoder.reused
-                        self.statistics.prompt_s = self._decoder.prompt_s
-                        self.statistics.first_token_s = perf_counter() - begin
                     if self.statistics.threads:
-                        prompt_s = 0.0 if self.statistics.steps else self.statistics.prompt_s
+                        prompt_s = 0.0 if self.statistics.steps else self._decoder.prompt_s
                         self.statistics.add_core_time(step, process_time() - core_s, prompt_s)
-                    yield from self._take(step)
-                    if self._stream.stopped:
+                    yield from self.take(step)
+                    if self.stopped:
                         return
                     core_s = process_time()
-                if self._finish == "interrupt":
-                    # No step said why: the limit is 0, or not one more row finds a cell.
-                    self._finish = "length"
-                yield from self._note(self._stream.finish())
+                yield from self.end()
             finally:
                 steps.close()
-                if self._stream.stopped:
+                if self.stopped:
                     self._decoder.truncate(len(self._decoder.tokens) - self._behind_stop)
 
-    def _take(self, step: Step) -> list[Piece]:
+    @property
+    def stopped(self) -> bool:
+        """True once a stop string has come."""
+        return self._stream.stopped
+
+    def begin(self) -> None:
+        """Count time from now on."""
+        self._begin = perf_counter()
+
+    def end(self) -> list[Piece]:
+        """Give the rest of the text: no step comes any more."""
+        if self._finish == "interrupt":
+            # No step said why: the limit is 0, or not one more row finds a cell.
+            self._finish = "length"
+        return self._note(self._stream.finish())
+
+    def take(self, step: Step) -> list[Piece]:
         """Count a step, and give the text that it makes certain."""
+        if not self.statistics.steps:
+            self.statistics.reused_tokens = self._decoder.reused
+            self.statistics.prompt_s = self._decoder.prompt_s
+            self.statistics.first_token_s = perf_counter() - self._begin
         if self._watch:
             self._watch(step, b"".join(map(self._bytes_of, step.tokens)).decode("utf-8", "replace"))
         stream, before = self._stream, self._stream.read

@@ -62,6 +62,7 @@ class Session(Closing):
         cost: Cost | None = None,
         past_texts: Sequence[Ints] = (),
         replicas: ReplicaSettings | None = None,
+        texts: int = 1,
         verbose: bool = False,
         loading: Callable[[float], None] | None = None,
         reading: Callable[..., AbstractContextManager[Read]] = unseen,
@@ -69,13 +70,15 @@ class Session(Closing):
         """`template_variables`: what the template gets beside a conversation, such as `enable_thinking`.
 
         `cost`: what steps cost here, where it was measured before. `past_texts`: the token ids of texts of earlier
-        runs. `replicas`: how many copies of the model answer together, and where; None for one. `loading`: as
-        LlamaModel takes it. `reading`: as Decoder takes it, and gets the `threads` of this process that read.
+        runs. `replicas`: how many copies of the model answer together, and where; None for one. `texts`: answers that a
+        Model decodes at a time in this session's context. `loading`: as LlamaModel takes it. `reading`: as Decoder
+        takes it, and gets the `threads` of this process that read.
         """
         model_settings, fault = proven(model_settings)
         self.notes = [fault] if fault else []
         self.warnings: list[str] = []
         self._reading = reading
+        self.texts = texts
         self._cost = cost
         self._records: ModelRecords | None = None
         self._past_texts = PastTexts(past_texts) if past_texts else None
@@ -86,6 +89,9 @@ class Session(Closing):
         if decode_settings.strict:
             if replicas and replicas.rpc:
                 raise UsageError("--strict is about this machine's processor, and --rpc computes on others", "drop one")
+            if texts > 1:
+                what = "--strict decodes one text at a time: among others its cells lie in another order"
+                raise UsageError(what, "--parallel 1")
             check_draws(sampling)
             model_settings, decode_settings = strict_settings(
                 model_settings, decode_settings, weight_types(path), on_gpu=offloads(model_settings)
@@ -104,7 +110,8 @@ class Session(Closing):
             stack.callback(self._close_sampler)
             self.engine = self._open_contexts(decode_settings)
             stack.pop_all()
-        self.notes += context_notes(self.model_settings.context, self.engine.cells, self.model)
+        if texts == 1:
+            self.notes += context_notes(self.model_settings.context, self.engine.cells, self.model)
         self.decoder = self.decoder_in(self.copies.contexts, decode_settings)
 
     @property
@@ -151,7 +158,7 @@ class Session(Closing):
         shift a full context, but not its first `n_keep` tokens. `watch`: gets every step with its text.
         """
         stops = as_stops(stops)
-        with self._alone():
+        with self.alone():
             if self.copies.gone:
                 # What has ended may be back; the notes about it are said with the answer.
                 self.engine = self.copies.open(self.settings, backend_greedy=False if self.sampler else None)
@@ -167,7 +174,7 @@ class Session(Closing):
             n_keep=n_keep,
             watch=watch,
             threads=self._threads,
-            alone=self._alone,
+            alone=self.alone,
         )
         self._generations.add(generation)
         return generation
@@ -183,7 +190,7 @@ class Session(Closing):
 
         Empty before the first answer, and where the model cannot take a step back.
         """
-        with self._alone():
+        with self.alone():
             return self.decoder.time_plain_steps()
 
     def use_cost(self, cost: Cost) -> None:
@@ -191,7 +198,7 @@ class Session(Closing):
         if self.copies.elsewhere:
             # A server's name says nothing about what it computes with.
             return
-        with self._alone():
+        with self.alone():
             self._cost = cost.among(len(self.copies.names))
             self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
 
@@ -201,7 +208,7 @@ class Session(Closing):
         `learns`: with what earlier answers taught it too, and `keep_learned` adds to that. What is decoded is decoded
         anew.
         """
-        with self._alone():
+        with self.alone():
             self._records = ModelRecords(
                 state,
                 self.model.path,
@@ -235,7 +242,7 @@ class Session(Closing):
         What --strict has decided about the model stays. Raises UsageError for settings that cannot be, ModelLoadError
         when the context does not fit into memory; then all is as before, but nothing is decoded.
         """
-        with self._alone():
+        with self.alone():
             now = self.settings
             chosen = replace(decode_settings, strict=now.strict, ordered=now.ordered, min_outputs=now.min_outputs)
             chosen = self._restricted(chosen)
@@ -261,7 +268,7 @@ class Session(Closing):
             return
         for generation in list(self._generations):
             generation.close()
-        with self._alone():
+        with self.alone():
             self._close_sampler()
             self.copies.close()
 
@@ -272,7 +279,7 @@ class Session(Closing):
         return self.model_settings.threads if alone and not offloads(self.model_settings) else 0
 
     @contextmanager
-    def _alone(self) -> Iterator[Decoder]:
+    def alone(self) -> Iterator[Decoder]:
         """Keep the decoder for one answer, or for one change. Raises LacliError where it is taken or closed."""
         self.model.check_open()
         if not self._busy.acquire(blocking=False):
@@ -298,9 +305,14 @@ class Session(Closing):
         """The settings with what this model and -b leave possible. Raises UsageError for steps larger than -b."""
         if self.model.chain_only:
             self.copies.keep_first(self.model.chain_only)
+        if self.texts > 1:
+            self.copies.keep_first("several texts share its steps")
+            if self.model.chain_only and settings.mode != "plain":
+                self.notes.append("decoding plainly: the recurrent states of several texts do not go back together")
+                settings = replace(settings, mode="plain")
         settings, notes = restrict_to_chain(settings, self.model.chain_only, lambda: self.max_rollback)
         self.notes += notes
-        settings = fitted(settings, self.model_settings)
+        settings = fitted(settings, self.model_settings).for_texts(self.texts)
         check_rows(settings, self.model_settings)
         return settings
 
@@ -327,10 +339,20 @@ class Session(Closing):
     def _verifier(self) -> Verifier | None:
         return verifier(self.sampler, self.sampling) if self.sampler else None
 
+    def text_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
+        """What draws the tokens of one text among others as `sampling` says, and its sampler, which is to be closed.
+
+        None for both where the most probable tokens are taken. Raises UsageError for a form that cannot be.
+        """
+        sampling = self._completed(sampling)
+        sampler = self._new_sampler(sampling)
+        return (verifier(sampler, sampling) if sampler else None), sampler
+
     def _open_contexts(self, settings: DecodeSettings) -> Context:
-        # A sampler reads raw logits, which are not there where the backend chooses.
+        # A sampler reads raw logits, which are not there where the backend chooses; any of several texts may have one.
         try:
-            return self.copies.open(settings, backend_greedy=False if self.sampler else None)
+            raw = self.sampler is not None or self.texts > 1
+            return self.copies.open(settings, backend_greedy=False if raw else None, texts=self.texts)
         finally:
             self.model_settings = self.copies.model_settings
             self.notes += self.copies.take_notes()

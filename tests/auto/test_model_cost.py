@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from lacli import load
 from lacli.auto.cost_model import KeptSteps
 from lacli.auto.experience import Experience
 from lacli.auto.measure import MeasurePlan
@@ -35,6 +34,7 @@ from lacli.llamacpp.settings import ModelSettings, Placement
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.text.records import HASHED, NAME, Records
+from tests.loading import load
 
 COST = Cost(
     (

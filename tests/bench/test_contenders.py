@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli import load
 from lacli.auto.mode import AutoModes
 from lacli.batch import Batch
 from lacli.bench.contenders import (
@@ -56,6 +55,7 @@ from tests.fakes.bench_field import (
 )
 from tests.fakes.clock import FakeClock
 from tests.fakes.engine import FakeEngine, RuleBroken
+from tests.loading import load
 
 LOADING = ModelSettings(context=512, threads=1, threads_batch=1, gpu_layers=0, flash_attention="off")
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."

@@ -27,7 +27,6 @@ from benchmarks.rivals.found import RIVALS, find_rivals
 from benchmarks.rivals.programs import Program
 from benchmarks.rivals.runs import Patience, RivalRun
 from benchmarks.rivals.server import Server
-from lacli import load
 from lacli.bench.rounds import Trial
 from lacli.errors import LacliError, UsageError
 from lacli.hub.names import demo_model
@@ -35,6 +34,7 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from tests.fakes import fake_rivals
 from tests.fakes.fake_rivals import Fake
+from tests.loading import load
 from tests.program import MACHINE
 
 LOADING = ModelSettings(context=512, threads=2, threads_batch=3, flash_attention="on", cache_type_k="q8_0")

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from lacli import load
 from lacli.chat.commands import Commands
 from lacli.chat.conversation import Chat, Conversation, Message
 from lacli.chat.repl import ChatPlan, Repl, status_line
@@ -37,6 +36,7 @@ from lacli.settings import DecodeSettings
 from lacli.stats import Finish
 from lacli.terminal.screen import Screen
 from tests.fakes.fake_chat import FakeChat, an_answer
+from tests.loading import load
 from tests.program import (
     PROGRAM,
     SECONDS,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lacli import __version__, generate, load
+from lacli import __version__
 from lacli.batch import Batch
 from lacli.hub.names import DEMO, demo_model
 from lacli.llamacpp.context import LlamaEngine
@@ -27,6 +27,7 @@ from tests.fakes.tiny_models import (
     write_llama_split,
     write_mamba,
 )
+from tests.loading import generate, load
 from tests.program import (
     Done,
     call,

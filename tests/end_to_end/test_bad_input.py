@@ -14,13 +14,7 @@ import gguf
 import numpy as np
 import pytest
 
-from lacli import (
-    DecodeSettings,
-    LacliError,
-    ModelSettings,
-    generate,
-    load,
-)
+from lacli import DecodeSettings, LacliError, ModelSettings
 from lacli.batch import from_tokens, from_tree
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.model import LlamaModel
@@ -34,6 +28,7 @@ from tests.fakes.tiny_models import (
     write_t5,
     write_unknown_architecture,
 )
+from tests.loading import generate, load
 from tests.program import (
     PROGRAM,
     Done,

@@ -10,7 +10,7 @@ import llama_cpp as lib
 import numpy as np
 import pytest
 
-from lacli import batch, generate, load
+from lacli import batch
 from lacli.batch import Batch, Ints
 from lacli.check.compare import Comparison, Run
 from lacli.check.judge import first_difference
@@ -35,6 +35,7 @@ from tests.fakes.margins import (
     compare,
     logits_of_last,
 )
+from tests.loading import generate, load
 
 LIMIT = 48
 
@@ -486,7 +487,7 @@ def test_special_tokens_inside_an_answer_are_not_shown(monkeypatch: pytest.Monke
 
 def test_several_prompts_are_answered_with_one_pool() -> None:
     with session_of(DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=4)) as session:
-        first, second, again = generate(session, [QUESTIONS[3], QUESTIONS[4], QUESTIONS[3]], max_tokens=LIMIT)
+        first, second, again = (generate(session, QUESTIONS[place], max_tokens=LIMIT) for place in (3, 4, 3))
     assert first.pool.lookups < second.pool.lookups < again.pool.lookups
     assert first.pool.ngrams < second.pool.ngrams
     assert again.statistics.steps < first.statistics.steps

@@ -9,11 +9,11 @@ import json
 import sys
 from pathlib import Path
 
-from lacli import generate
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
+from tests.loading import generate
 
 LONG = "\n\n".join(f"def step_{n}(self, value):\n    self.total += {n}\n    return value * {n}" for n in range(22))
 QUESTIONS = (
@@ -40,7 +40,7 @@ def main() -> None:
     found = []
     for decode_settings in modes:
         with Session(Path(sys.argv[1]), model_settings, decode_settings, SamplingSettings(seed=7, temp=1.0)) as session:
-            found.append([answer.tokens for answer in generate(session, questions, max_tokens=limit)])
+            found.append([generate(session, each, max_tokens=limit).tokens for each in questions])
     json.dump(found, sys.stdout)
 
 

@@ -12,7 +12,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from lacli import generate, load
 from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
 from lacli.check.replay import Recorder
@@ -29,6 +28,7 @@ from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models
 from tests.fakes.decoding import auto_decoder
 from tests.fakes.margins import PLAIN, bugs, compare
+from tests.loading import generate, load
 from tests.test_hybrid import CHAINS, Prophet
 
 LIMIT = 60

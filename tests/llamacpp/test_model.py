@@ -8,7 +8,6 @@ from pathlib import Path
 import llama_cpp as lib
 import pytest
 
-from lacli import load
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
@@ -17,6 +16,7 @@ from lacli.text.template import (
 )
 from tests.fakes import tiny_models
 from tests.fakes.margins import PLAIN
+from tests.loading import load
 
 SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
 

@@ -14,7 +14,6 @@ from typing import Any
 import llama_cpp as lib
 import pytest
 
-from lacli import generate
 from lacli.check.invariance import PROBE, probe
 from lacli.errors import LacliError, UsageError
 from lacli.hub.names import demo_model
@@ -35,6 +34,7 @@ from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from tests import program
 from tests.fakes import strict_answers, tiny_models
+from tests.loading import generate
 
 
 def test_nothing_said_needs_no_flag() -> None:

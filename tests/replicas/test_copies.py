@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from lacli import generate, load
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.errors import ModelLoadError, UsageError
 from lacli.hub.names import demo_model
@@ -22,6 +21,7 @@ from lacli.replicas.copies import Copies, ReplicaPlan, planned
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from tests.fakes.tiny_models import write_lfm2
+from tests.loading import generate, load
 from tests.program import call
 
 LOADING = ModelSettings(context=512, gpu_layers=0, threads=2)

@@ -13,7 +13,6 @@ from pathlib import Path
 import llama_cpp as lib
 import pytest
 
-from lacli import generate, load
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import from_tokens
 from lacli.errors import LacliError, ModelLoadError, PromptError
@@ -31,6 +30,7 @@ from lacli.text.template import (
 )
 from tests.fakes import tiny_models
 from tests.fakes.margins import PLAIN
+from tests.loading import generate, load
 from tests.program import Done, run
 
 SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
@@ -47,7 +47,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 LOADED = """
 import sys, threading, lacli
 settings = lacli.ModelSettings(context=256, gpu_layers=0, threads=1)
-session = lacli.load(sys.argv[1], model_settings=settings)
+model = lacli.load(sys.argv[1], model_settings=settings)
 """
 """The beginning of a program that has opened the model of its argument."""
 
@@ -277,7 +277,7 @@ def test_what_aborts_the_library_is_said_without_a_debuggers_words() -> None:
 
 
 def test_a_model_that_is_left_to_the_end_of_the_program_ends_with_it(path: Path) -> None:
-    program = LOADED + "print(lacli.generate(session, 'the thing', max_tokens=3).finish_reason)\n"
+    program = LOADED + "print(model.generate('the thing', max_tokens=3).finish_reason)\n"
     assert run(str(path), program=(sys.executable, "-c", program)) == Done(0, "length\n", "")
 
 
@@ -286,7 +286,7 @@ def test_a_program_may_end_while_a_thread_of_its_own_is_answering(path: Path) ->
         "begun = threading.Event()\n"
         "def answer():\n"
         "    while True:\n"
-        "        for piece in session.generate(session.prompt('the thing', raw=True), 200):\n"
+        "        for piece in model.stream('the thing', raw=True, max_tokens=200):\n"
         "            begun.set()\n"
         "threading.Thread(target=answer, daemon=True).start()\n"
         "begun.wait()\n"

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from lacli import generate
 from lacli.check.compare import Comparison
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
@@ -21,6 +20,7 @@ from lacli.settings import DecodeSettings
 from lacli.text.json_schema import grammar_of
 from lacli.text.template import as_messages, choose_template
 from tests.fakes.margins import bugs
+from tests.loading import generate
 
 QUESTIONS = ("Show me the source code of `queue.Queue.put`.", "Explain the function os.path.commonprefix.")
 LIMIT = 40
@@ -61,12 +61,12 @@ def model() -> Iterator[LlamaModel]:
 def test_strict_texts_are_the_same_in_every_mode(name: str) -> None:
     plain, *others = (replace(mode, strict=True) for mode in (DecodeSettings(mode="plain"), *MODES))
     with Session(demo_model(), ON_ONE_THREAD, plain, SAMPLINGS[name]) as session:
-        texts = [answer.tokens for answer in generate(session, QUESTIONS, max_tokens=LIMIT)]
+        texts = [generate(session, question, max_tokens=LIMIT).tokens for question in QUESTIONS]
     assert all(texts)
     with Session(demo_model(), ON_ONE_THREAD, others[-1], SAMPLINGS[name]) as session:
         for mode in others:
             session.adapt(mode, SAMPLINGS[name])
-            assert [answer.tokens for answer in generate(session, QUESTIONS, max_tokens=LIMIT)] == texts
+            assert [generate(session, question, max_tokens=LIMIT).tokens for question in QUESTIONS] == texts
 
 
 @pytest.mark.parametrize("name", ["temperature 0.8", "penalties", "XTC", "mirostat 2", "a JSON schema"])

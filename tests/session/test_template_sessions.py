@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lacli import generate, load
 from lacli.chat.conversation import PromptTokens
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.llamacpp.settings import ModelSettings
@@ -26,6 +25,7 @@ from lacli.text.template import (
     choose_template,
 )
 from tests.fakes import tiny_models
+from tests.loading import generate, load
 from tests.program import call
 
 SETTINGS = ModelSettings(context=512, gpu_layers=0, threads=1)

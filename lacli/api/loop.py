@@ -1,0 +1,239 @@
+"""The thread that takes the common steps of all texts of a model, and the ways of texts to it and of steps back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from queue import SimpleQueue
+from threading import Condition, Thread
+from time import perf_counter
+from typing import NamedTuple
+
+from lacli.decode import Decoder
+from lacli.errors import LacliError
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.sampler import LlamaSampler
+from lacli.pool import NgramPool
+from lacli.schedule import News, Schedule, SharedText
+from lacli.settings import DecodeSettings
+from lacli.stats import Step
+from lacli.text.files import Closing
+from lacli.verify import Verifier
+
+CLOSED = "the model is closed"
+
+AGAIN_S = 0.05
+"""Seconds after which a closing loop is interrupted once more."""
+
+
+class Arrival(NamedTuple):
+    """What came of a text. `step`: its next step; None, without an `error`, where it ended without one."""
+
+    step: Step | None = None
+    error: Exception | None = None
+
+
+class Request:
+    """A text that a loop decodes among others, from any thread; as a generation reads it.
+
+    `deliver`: gets each arrival, in the loop's thread. `verifier`, `sampler`: draw its tokens, None for the most
+    probable ones; the sampler is closed when the text ends. `reused`, `prompt_s`: tokens of the prompt that were
+    decoded already, and seconds from its place among the texts to its first step. `begun`, `placed`: when it was asked
+    for and when it got its place.
+    """
+
+    def __init__(
+        self,
+        loop: SharedLoop,
+        prompt: Sequence[int],
+        max_tokens: int = -1,
+        *,
+        n_keep: int | None = None,
+        verifier: Verifier | None = None,
+        sampler: LlamaSampler | None = None,
+    ) -> None:
+        """`max_tokens`, `n_keep`: as `Decoder.generate` takes them."""
+        self._loop = loop
+        self.prompt, self.max_tokens, self.n_keep = prompt, max_tokens, n_keep
+        self.verifier, self.sampler = verifier, sampler
+        self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
+        self.deliver: Callable[[Arrival], None] = self._arrivals.put
+        self.text: SharedText | None = None
+        self.reused, self.prompt_s = 0, 0.0
+        self.begun: float | None = None
+        self.placed = 0.0
+
+    @property
+    def settings(self) -> DecodeSettings:
+        """How its steps are decoded."""
+        return self._loop.decoder.settings
+
+    @property
+    def pool(self) -> NgramPool:
+        """The n-grams of all texts of the loop."""
+        return self._loop.decoder.pool
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The prompt's and the accepted tokens."""
+        return self.text.tokens if self.text else self.prompt
+
+    def truncate(self, length: int) -> None:
+        """Nothing: the text has ended, and its cells serve prompts that begin like it."""
+
+    def begin(self) -> None:
+        """Ask for what follows the prompt, once. Raises PromptError for one that no context holds."""
+        if self.begun is None:
+            self.begun = perf_counter()
+            self._loop.add(self)
+
+    def generate(
+        self, prompt: Sequence[int], max_tokens: int = -1, *, reuse: bool = True, n_keep: int | None = None
+    ) -> Generator[Step]:
+        """Yield the text's steps as they come; closing the iterator early ends the text. Raises what ended the loop.
+
+        All is as the request was made: what other texts hold of the prompt is not decoded again.
+        """
+        self.begin()
+        try:
+            while True:
+                step, error = self._arrivals.get()
+                if error is not None:
+                    raise error
+                if step is None:
+                    return
+                yield step
+                if step.finish:
+                    return
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End the text where it has not ended: it frees its place before the next step."""
+        self._loop.remove(self)
+
+
+class SharedLoop(Closing):
+    """Decodes texts together, in a thread of its own; requests come from any thread, and begin in their order.
+
+    What ends a step with an error ends all texts with it, and the loop; each is told.
+    """
+
+    def __init__(self, decoder: AbstractContextManager[Decoder], places: int) -> None:
+        """`decoder`: kept until the loop is closed. `places`: texts at a time; further ones wait for a place."""
+        with ExitStack() as stack:
+            self.decoder = stack.enter_context(decoder)
+            self._kept = stack.pop_all()
+        self._schedule = Schedule(self.decoder, places)
+        self._changed = Condition()
+        self._waiting: deque[Request] = deque()
+        self._running: dict[SharedText, Request] = {}
+        self._gone: list[Request] = []
+        self._error: Exception | None = None
+        self._closed = False
+        self._thread = Thread(target=self._run, name="lacli loop", daemon=True)
+        self._thread.start()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """The numbers of texts that decode and that wait for a place."""
+        with self._changed:
+            return len(self._running), len(self._waiting)
+
+    def add(self, request: Request) -> None:
+        """Take in a request. Raises PromptError for a prompt that no context holds, LacliError in a closed loop."""
+        self._schedule.check_prompt(request.prompt)
+        with self._changed:
+            if self._error or self._closed:
+                raise self._error or LacliError(CLOSED, "load it again")
+            self._waiting.append(request)
+            self._changed.notify()
+
+    def remove(self, request: Request) -> None:
+        """End a request that has not ended."""
+        with self._changed:
+            self._gone.append(request)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End all texts at their last step; their readers get a LacliError."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        engine = self.decoder.group.engine
+        while self._thread.is_alive():
+            # A piece of a prompt may take seconds, and one may begin just now.
+            if isinstance(engine, LlamaEngine):
+                engine.interrupt()
+            self._thread.join(AGAIN_S)
+        self._kept.close()
+
+    def _run(self) -> None:
+        try:
+            while self._change_texts():
+                for news in self._schedule.step():
+                    self._tell(news)
+        except KeyboardInterrupt:
+            # `close` has interrupted a piece of a prompt.
+            assert self._closed, "Ctrl-C is the main thread's"
+        except Exception as error:
+            with self._changed:
+                self._error = error
+        self._end_all()
+
+    def _change_texts(self) -> bool:
+        """Take out and take in what was asked for since the last step; wait where there is no text. False to end."""
+        with self._changed:
+            while not (self._closed or self._waiting or self._running):
+                self._gone.clear()
+                self._changed.wait()
+            for request in self._gone:
+                if request in self._waiting:
+                    self._waiting.remove(request)
+                elif request.text in self._running:
+                    self._schedule.end(request.text)
+                    self._forget(request.text)
+            self._gone.clear()
+            coming: list[Request] = []
+            while self._waiting and len(self._running) + len(coming) < self._schedule.places:
+                coming.append(self._waiting.popleft())
+        for request in coming:
+            self._take_in(request)
+        return not self._closed
+
+    def _take_in(self, request: Request) -> None:
+        request.placed = perf_counter()
+        request.text = self._schedule.add(
+            request.prompt,
+            request.max_tokens,
+            verifier=request.verifier,
+            sampled=request.sampler is not None,
+            n_keep=request.n_keep,
+        )
+        self._running[request.text] = request
+
+    def _tell(self, news: News) -> None:
+        request = self._running[news.text]
+        if news.step and not request.prompt_s:
+            request.reused = news.text.reused or 0
+            request.prompt_s = perf_counter() - request.placed - news.step.decode_s
+        if news.text.finish:
+            self._forget(news.text)
+        request.deliver(Arrival(news.step, news.error))
+
+    def _forget(self, text: SharedText) -> None:
+        request = self._running.pop(text)
+        if request.sampler:
+            request.sampler.close()
+
+    def _end_all(self) -> None:
+        with self._changed:
+            error = self._error or LacliError(CLOSED, "load it again")
+            self._closed = True
+            left = [*self._running.values(), *self._waiting]
+            self._waiting.clear()
+        for request in left:
+            if request.text in self._running:
+                self._forget(request.text)
+            request.deliver(Arrival(error=error))
