@@ -95,6 +95,10 @@ class Engine(Protocol):
         """Take positions start .. end-1 from a sequence; False, with nothing changed, where the model cannot."""
 
     @property
+    def can_lend(self) -> bool:
+        """Whether `copy` can give a sequence the beginning of another, which a recurrent state does not keep."""
+
+    @property
     def can_shift(self) -> bool:
         """Whether cached tokens can be given other positions."""
 

@@ -74,9 +74,9 @@ class Schedule:
         ranges = (range(place * size, (place + 1) * size) for place in range(places))
         self._cells = cells
         self._free = [SingleEngine(engine, ids, step, cells) for ids in ranges][::-1]
-        # A recurrent state is that of the whole text, and freed cells between others are not in the text's order.
-        shares = decoder.settings.max_rollback < 0 and not decoder.settings.ordered
-        rest = range(places * size, engine.sequences if shares else 0)
+        # Freed cells between those of others are not in the order of a text.
+        self._lends = engine.can_lend and not decoder.settings.ordered
+        rest = range(places * size, engine.sequences if self._lends else 0)
         self._rests = [SingleEngine(engine, range(each, each + 1), step) for each in rest]
         self.texts: list[SharedText] = []
         self.ended: list[SharedText] = []
@@ -276,7 +276,7 @@ class Schedule:
         return lender, shared, coming
 
     def _shares(self, text: SharedText) -> bool:
-        return text.n_keep is None and self._decoder.settings.max_rollback < 0
+        return text.n_keep is None and self._lends
 
     def _take_cells(self, text: SharedText) -> None:
         """Take a text's cells away; those that it shares stay with the others."""

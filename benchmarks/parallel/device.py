@@ -39,6 +39,7 @@ class Device:
     batch_rows = prefill_rows = trained_context = BATCH_ROWS
     sequences = SEQUENCES
     vocabulary = 1
+    can_lend = True
     can_shift = False
 
     def __init__(self, clock: Clock, stairs: Callable[[int], float], travel: Travel | None) -> None:

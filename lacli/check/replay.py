@@ -109,6 +109,10 @@ class Recorder:
         return self.engine.remove(sequence, start, end)
 
     @property
+    def can_lend(self) -> bool:
+        return self.engine.can_lend
+
+    @property
     def can_shift(self) -> bool:
         return self.engine.can_shift
 

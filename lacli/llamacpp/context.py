@@ -123,6 +123,7 @@ class LlamaEngine(Closing):
         few = not model.offloaded and not model.has_experts
         self.trained_context = model.context
         self.prefill_rows = PREFILL_ROWS_ON_CPU if few else PREFILL_ROWS
+        self.can_lend = not model.chain_only
         self.max_rollback = int(lib.llama_n_rs_seq(self._handle)) if model.chain_only else -1
         self._memory = lib.llama_get_memory(self._handle)
         if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:

@@ -178,17 +178,19 @@ class Copies(Closing):
         lost = [isinstance(context, RemoteEngine) and context.lost for context in contexts]
         return all(lost) if lost else self._gone
 
-    def open(self, decode_settings: DecodeSettings, *, backend_greedy: bool | None, texts: int = 1) -> Context:
+    def open(
+        self, decode_settings: DecodeSettings, *, backend_greedy: bool | None, texts: int | None = None
+    ) -> Context:
         """Open a context of each copy in place of the open ones, and return the first.
 
-        `texts`: those that decode in it at a time. Without branches only one is opened. A copy that fails to open is
-        left out; if all do, raises the first one's LacliError.
+        `texts`: those that share it, with room for as many that have ended; None for one alone. Without branches only
+        one is opened. A copy that fails to open is left out; if all do, raises the first one's LacliError.
         """
         self._gone = self.gone
         self._close_contexts()
         failed: dict[str, LacliError] = {}
         size: DecodeSettings | Capacity = decode_settings
-        if texts > 1:
+        if texts:
             size = Capacity.for_texts(decode_settings, texts, self._whole.batch)
         for copy in self._copies:
             if not self.contexts or decode_settings.sequences > 1:

@@ -268,7 +268,7 @@ SERVER_GONE = "Remote RPC server crashed"
 
 ATTRIBUTES = (
     *("cells", "batch_rows", "prefill_rows", "trained_context", "sequences", "vocabulary"),
-    *("can_shift", "memory", "max_rollback"),
+    *("can_lend", "can_shift", "memory", "max_rollback"),
 )
 """Attributes of Engine and LlamaEngine that the child sends once, when its context is open."""
 
@@ -288,6 +288,7 @@ class RemoteEngine(Closing):
     trained_context: int
     sequences: int
     vocabulary: int
+    can_lend: bool
     can_shift: bool
     memory: float
     max_rollback: int

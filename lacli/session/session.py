@@ -62,7 +62,7 @@ class Session(Closing):
         cost: Cost | None = None,
         past_texts: Sequence[Ints] = (),
         replicas: ReplicaSettings | None = None,
-        texts: int = 1,
+        texts: int | None = None,
         verbose: bool = False,
         loading: Callable[[float], None] | None = None,
         reading: Callable[..., AbstractContextManager[Read]] = unseen,
@@ -71,14 +71,14 @@ class Session(Closing):
 
         `cost`: what steps cost here, where it was measured before. `past_texts`: the token ids of texts of earlier
         runs. `replicas`: how many copies of the model answer together, and where; None for one. `texts`: answers that a
-        Model decodes at a time in this session's context. `loading`: as LlamaModel takes it. `reading`: as Decoder
-        takes it, and gets the `threads` of this process that read.
+        Model decodes at a time in this session's context; None where it decodes its own. `loading`: as LlamaModel takes
+        it. `reading`: as Decoder takes it, and gets the `threads` of this process that read.
         """
         model_settings, fault = proven(model_settings)
         self.notes = [fault] if fault else []
         self.warnings: list[str] = []
         self._reading = reading
-        self.texts = texts
+        self.texts, self._is_shared = texts or 1, texts is not None
         self._cost = cost
         self._records: ModelRecords | None = None
         self._past_texts = PastTexts(past_texts) if past_texts else None
@@ -89,7 +89,7 @@ class Session(Closing):
         if decode_settings.strict:
             if replicas and replicas.rpc:
                 raise UsageError("--strict is about this machine's processor, and --rpc computes on others", "drop one")
-            if texts > 1:
+            if self.texts > 1:
                 what = "--strict decodes one text at a time: among others its cells lie in another order"
                 raise UsageError(what, "--parallel 1")
             check_draws(sampling)
@@ -110,7 +110,7 @@ class Session(Closing):
             stack.callback(self._close_sampler)
             self.engine = self._open_contexts(decode_settings)
             stack.pop_all()
-        if texts == 1:
+        if self.texts == 1:
             self.notes += context_notes(self.model_settings.context, self.engine.cells, self.model)
         self.decoder = self.decoder_in(self.copies.contexts, decode_settings)
 
@@ -305,11 +305,11 @@ class Session(Closing):
         """The settings with what this model and -b leave possible. Raises UsageError for steps larger than -b."""
         if self.model.chain_only:
             self.copies.keep_first(self.model.chain_only)
-        if self.texts > 1:
-            self.copies.keep_first("several texts share its steps")
-            if self.model.chain_only and settings.mode != "plain":
-                self.notes.append("decoding plainly: the recurrent states of several texts do not go back together")
-                settings = replace(settings, mode="plain")
+        if self._is_shared:
+            self.copies.keep_first("texts that share steps share a context")
+        if self.texts > 1 and self.model.chain_only and settings.mode != "plain":
+            self.notes.append("decoding plainly: the recurrent states of several texts do not go back together")
+            settings = replace(settings, mode="plain")
         settings, notes = restrict_to_chain(settings, self.model.chain_only, lambda: self.max_rollback)
         self.notes += notes
         settings = fitted(settings, self.model_settings).for_texts(self.texts)
@@ -349,10 +349,11 @@ class Session(Closing):
         return (verifier(sampler, sampling) if sampler else None), sampler
 
     def _open_contexts(self, settings: DecodeSettings) -> Context:
-        # A sampler reads raw logits, which are not there where the backend chooses; any of several texts may have one.
+        # A sampler reads raw logits, which are not there where the backend chooses; any text of a Model may have one.
         try:
-            raw = self.sampler is not None or self.texts > 1
-            return self.copies.open(settings, backend_greedy=False if raw else None, texts=self.texts)
+            raw = self.sampler is not None or self._is_shared
+            texts = self.texts if self._is_shared else None
+            return self.copies.open(settings, backend_greedy=False if raw else None, texts=texts)
         finally:
             self.model_settings = self.copies.model_settings
             self.notes += self.copies.take_notes()

@@ -129,6 +129,10 @@ class FakeEngine:
         return True
 
     @property
+    def can_lend(self) -> bool:
+        return self.max_rollback is None
+
+    @property
     def can_shift(self) -> bool:
         return True
 
