@@ -125,6 +125,22 @@ def test_the_environment_names_the_model_of_a_command_that_names_none(variable: 
         assert "x.gguf" not in call(command, env=env).err
 
 
+def test_beside_a_model_of_the_environment_an_argument_that_names_none_is_the_prompt() -> None:
+    env = {"LACLI_MODEL": "x.gguf"}
+    assert asked("A queue.", env=env) == ("x.gguf", "A queue.") and asked("Explain", env=env) == ("x.gguf", "Explain")
+    assert asked("Explain", env=env, stdin=b"So.") == ("x.gguf", "So.\n\nExplain")
+    assert asked("-", env=env, stdin=b"So.") == asked("-p", "-", env=env, stdin=b"So.") == ("x.gguf", "So.")
+    for name in ("demo", "y.gguf", "owner/repo"):
+        assert asked(name, env=env, stdin=b"So.") == (name, "So.")
+    assert "no such model: nosuch" in call("run", "nosuch", "-p", "hi", env=env).err
+
+
+@pytest.mark.parametrize(("word", "code"), [("Explain", 1), ("Explain this", 2)])
+def test_a_prompt_in_the_place_of_a_model_is_told_where_it_goes(word: str, code: int) -> None:
+    done = call("run", word, stdin=b"def f(): pass")
+    assert done.code == code and word in done.err and "-p" in done.err
+
+
 @pytest.mark.parametrize("flags", [["-m", "x.gguf", "Why?"], ["Why?", "--model", "x.gguf"]], ids=str)
 def test_beside_a_models_flag_the_argument_is_the_prompt(flags: list[str]) -> None:
     assert asked(*flags) == ("x.gguf", "Why?")
