@@ -71,7 +71,7 @@ most = FULL.max_step_tokens
         ),
         (cost(CPU, LONG), "only where it expects more tokens a step than: 1.5 for 2 rows, 2.5 for 4 rows, 5.0 for 8"),
         (cost(CPU, LONG), "Rows are dear here"),
-        (cost(CPU, LONG), "2.7 times as fast at most, with 8 rows a step, the best of the sizes measured."),
+        (cost(CPU, LONG), "2.7 times as fast at most, with 8 rows, the best of the sizes measured"),
         (cost(GPU), "Steps of up to 64 rows cost hardly more than one of a single row."),
         (cost(GPU), "W=15 N=5 G=15 may pay here: it needs 1.1 tokens a step to break even and can bring 18 at most"),
         (cost(GPU), "Rows are cheap here"),
