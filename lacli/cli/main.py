@@ -210,6 +210,8 @@ def _instead_of(option: str, context: Any) -> str:
     if others := _commands_with(option):
         return f"lacli {_listed(others)} {'have' if others[1:] else 'has'} it"
     own = [name for each in context.command.get_params(context) for name in (*each.opts, *each.secondary_opts)]
+    if (meant := habits.FLAGS.get(option.replace("_", "-"))) in own:
+        return offered([meant])
     longer = [name for name in own if name.startswith(option)]
     texts = [name for each in context.command.get_params(context) if _takes_text(each) for name in each.opts]
     with_a_space = [f"{option[:2]} {option[2:]}"] if option[:2] in texts else []

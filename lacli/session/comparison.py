@@ -89,8 +89,6 @@ def compare(run: RunStatistics, timed: Callable[[], Sequence[float]] = tuple) ->
     times = run.times
     if run.steps < MIN_STEPS:
         return NotCompared("too short to compare", "", f"{counted(run.steps, 'step')}, {MIN_STEPS} are needed")
-    if found := busy(run):
-        return found
     is_own = len(times.plain) >= MIN_STEPS and not _uneven(times.plain, times.plain)
     plain = times.plain if is_own else timed() or times.plain
     if len(plain) < MIN_STEPS:
@@ -110,8 +108,9 @@ def assess(
     run: RunStatistics, mode: str, timed: Callable[[], Sequence[float]] = tuple
 ) -> Comparison | NotCompared | None:
     """What there is to say of an answer in `mode`: the comparison, or of plain decoding only that others held it up."""
-    if mode == "plain":
-        return busy(run)
+    found = busy(run)
+    if found or mode == "plain":
+        return found
     if run.tokens < MIN_TOKENS:
         return NotCompared("too short to compare", "", f"{counted(run.tokens, 'token')}, {MIN_TOKENS} are needed")
     return compare(run, timed)

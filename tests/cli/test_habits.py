@@ -80,6 +80,26 @@ def test_letters_behind_a_flag_are_offered_as_its_value_where_it_takes_any_text(
     assert done.code == 2 and f"no such option: {word} (" in done.err and hint in done.err
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("--num_ctx", "--ctx-size"),
+        ("--num-ctx=4096", "--ctx-size"),
+        ("--context", "--ctx-size"),
+        ("--n_ctx", "--ctx-size"),
+        ("--num-gpu", "--gpu-layers"),
+        ("--num-predict", "--n-predict or --predict"),
+        ("--max-new-tokens", "--max-tokens"),
+        ("--ctx", "--ctx-size"),
+        ("--gpu", "--gpu-layers"),
+        ("--ngl", "-ngl"),
+    ],
+)
+def test_flags_of_other_tools_are_answered_with_what_they_are_called_here(word: str, meant: str) -> None:
+    done = call("run", "-p", "hi", word, "3")
+    assert done.code == 2 and done.err.endswith(f"(did you mean {meant}?)\n")
+
+
 def test_a_commands_own_flag_is_not_that_of_llama_cpp() -> None:
     assert call("run", "-p", "hi", "-r", "3").err.startswith("lacli: -r: an answer ends before --stop")
     assert "-r is '0'" in call("bench", "-r", "0").err
