@@ -100,6 +100,11 @@ def test_flags_of_other_tools_are_answered_with_what_they_are_called_here(word: 
     assert done.code == 2 and done.err.endswith(f"(did you mean {meant}?)\n")
 
 
+def test_a_slip_in_a_value_that_may_be_left_out_is_not_taken_for_a_part_of_the_prompt() -> None:
+    assert call("run", "demo", "--stats", "ful", "hi").err.endswith("(did you mean --stats full?)\n")
+    assert call("run", "demo", "--stats", "say", "hi").err.endswith("(put the prompt into quotes)\n")
+
+
 def test_a_commands_own_flag_is_not_that_of_llama_cpp() -> None:
     assert call("run", "-p", "hi", "-r", "3").err.startswith("lacli: -r: an answer ends before --stop")
     assert "-r is '0'" in call("bench", "-r", "0").err
