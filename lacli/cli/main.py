@@ -53,6 +53,9 @@ FUNCTIONS = {"list": "list_models", "rm": "remove", "rpc-server": "rpc_server"}
 NEAR = 0.81
 """Likeness above which a flag is offered in the place of an unknown one; 1 is the same."""
 
+NO_READER = 141
+"""Exit code where standard output's reader has gone away, without a word: 128 and SIGPIPE, as a shell has it of git."""
+
 WITH_SETTINGS = ("run", "chat", "check", "bench", "cost", "pull", "show")
 """Commands whose help says how the environment sets their defaults."""
 
@@ -128,6 +131,9 @@ def main() -> None:
                 sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(Interrupted.exit_code)
+    except SystemExit as end:
+        # Typer makes 1 of it.
+        sys.exit(NO_READER if isinstance(end.__context__, BrokenPipeError) else end.code)
     except (LacliError, TYPER_USAGE_ERROR) as error:
         if os.environ.get(DEBUG) == "1":
             raise
@@ -144,8 +150,9 @@ def main() -> None:
 
         if isinstance(found, OutputError):
             abandon_stdout()
-        if not isinstance(error, BrokenPipeError):
-            Screen().error(found)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(NO_READER)
+        Screen().error(found)
         sys.exit(found.exit_code)
 
 

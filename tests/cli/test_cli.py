@@ -486,8 +486,7 @@ def test_a_reader_that_goes_away_ends_the_run_quietly() -> None:
         assert process.stdout.read(5)
         process.stdout.close()
         err = process.stderr.read()
-    assert process.returncode == 1
-    assert err == b""
+    assert (process.returncode, err) == (141, b"")
 
 
 def test_help_names_the_commands_and_version_is_the_packages() -> None:
