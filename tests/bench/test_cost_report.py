@@ -84,6 +84,7 @@ most = FULL.max_step_tokens
         (of_rows(1, most + 0.5, rows=(1, 32)), "Do not use W=15 N=5 G=15 here: its full steps have 120 rows"),
         (of_rows(1, 2.5), "2.5 plain ones, 1.5 times a plain step for each further row"),
         (of_rows(1, 2.5), "even guesses that all come true would not pay"),
+        (of_rows(1, 1.97), "even guesses that all come true would not pay"),
         (of_rows(1, 2.5), "Mode auto, the default, will decode plainly here"),
         (cost(DIPS), "Steps of 4 rows cost less than the next smaller ones measured"),
         (cost(ROUGH), "too rough to say"),
