@@ -248,7 +248,10 @@ def as_lines(
     ]  # fmt: skip
     if run.steps:
         size = f"S = {run.tokens_per_step:.2f} tokens and {run.rows_mean:.1f} rows a step"
-        lines += [("steps", f"{run.steps:,} for {counted(run.tokens, 'token')}: {size}"), ("a step", _step(run, full) + _in_plain_steps(run, compared))]
+        lines += [
+            ("steps", f"{run.steps:,} for {counted(run.tokens, 'token')}: {size}"),
+            ("a step", _step(run, full) + _in_plain_steps(run, compared)),
+        ]
     if full and len(session.decoder.group.work) > 1:
         lines += _shared(session.decoder.group)
     if run.drafted:
