@@ -85,12 +85,13 @@ def advice(setup: Setup, result: Result) -> str:
 def _on_sizes(result: Result) -> str:
     tried = result.advice
     if all(probe.exact for probe in result.probes):
-        sentence = f"Decoding {_sizes(result.probes)} tokens at once gave the same numbers ({PROBED} tokens were tried)"
+        sizes = _sizes(result.probes)
+        sentence = f"Decoding {sizes} tokens at once gave {PROBED} of them the same numbers to the last bit"
         of_trees = sum(mode.counts.rounding for mode in result.modes if _grows_trees(mode.settings))
         if result.counts.rounding == of_trees > 0:
             return f"{sentence}; texts changed where rejected guesses leave tokens in another order in the cache."
         return f"{sentence}."
-    depends = "Numbers are rounded here by how many tokens are decoded at once"
+    depends = "How numbers are rounded depends here on how many tokens are decoded at once"
     if all(len(probe.groups) == 2 and probe.groups[0] == [1] for probe in result.probes if not probe.exact):
         depends = f"One token alone is rounded differently here than {_sizes(result.probes, 2)} at once, which agree"
     depends += ": a text may change where two tokens are nearly as likely"
@@ -102,7 +103,7 @@ def _on_sizes(result: Result) -> str:
         agreed = f"{_sizes(tried.probes)} at once gave the same numbers"
         return f"{depends}. With {tried.flags}, {agreed}; only the order of tokens in the cache could still change one."
     largest = max(probe.largest for probe in tried.probes)
-    return f"{depends}. With {tried.flags}, it is so too, by up to {_number(largest)}."
+    return f"{depends}. With {tried.flags}, it still does, by up to {_number(largest)}."
 
 
 def _grows_trees(settings: DecodeSettings) -> bool:
