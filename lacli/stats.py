@@ -99,18 +99,14 @@ class StepTimes:
     """What an answer's own plain steps took, and its other steps, which are to be compared with them.
 
     `plain`: seconds of each plain step, less the mode's own; `mode_s` is the sum of those. A plain step directly behind
-    a larger one takes longer for that, and counts as one of the others. `others`, `others_s`: their number and seconds.
-    `saved`: tokens that they brought beyond one each. `slowest`: their largest time by rows, one more counted, and the
-    `slowest_rows` that took it.
+    a larger one takes longer for that, and counts as one of the others. `others`: rows and seconds of each of these.
+    `saved`: tokens that they brought beyond one each.
     """
 
     plain: list[float] = field(default_factory=list)
     mode_s: float = 0.0
-    others: int = 0
-    others_s: float = 0.0
+    others: list[tuple[int, float]] = field(default_factory=list)
     saved: int = 0
-    slowest: float = 0.0
-    slowest_rows: int = 0
     _is_behind_larger: bool = False
 
     def add(self, step: Step, tokens: int, *, is_plain: bool) -> None:
@@ -120,12 +116,13 @@ class StepTimes:
             self.mode_s += step.mode_s
             return
         self._is_behind_larger = not is_plain
-        self.others += 1
-        self.others_s += step.seconds
+        self.others.append((step.rows, step.seconds))
         self.saved += max(tokens - 1, 0)
-        by_rows = step.seconds / (step.rows + 1)
-        if by_rows > self.slowest:
-            self.slowest, self.slowest_rows = by_rows, step.rows
+
+    @property
+    def others_s(self) -> float:
+        """Seconds of the other steps."""
+        return sum(seconds for _, seconds in self.others)
 
 
 @dataclass

@@ -190,10 +190,10 @@ def _on_auto(step_cost: StepCost) -> str:
 
 def _on_ceiling(wide: Sequence[StepCost]) -> str:
     rows, speedup = max((each.ceiling for each in wide), key=lambda ceiling: ceiling[1])
-    if rows == 1:
+    if round(speedup, 1) <= 1:
         return "At the sizes measured, even guesses that all come true would not pay."
-    gain = f"Guesses that all come true would be {speedup:.1f} times as fast at most"
-    return f"{gain}, with {rows} rows a step, the best of the sizes measured."
+    gain = f"Steps whose guesses all come true would be {speedup:.1f} times as fast at most"
+    return f"{gain}, with {rows} rows, the best of the sizes measured; lacli bench tells it of whole answers."
 
 
 def _learned_json(experience: Experience, at: float) -> dict[str, Any]:

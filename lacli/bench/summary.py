@@ -114,7 +114,7 @@ def recommendation(compared: Sequence[Result], model: str) -> Advice:
             luck = f"{best.by.label} is the best of {len(ours)} settings, which is partly luck; measure it alone"
             return Advice(f"{measure}{flags.replace('--mode ', '--modes ')}", luck)
         return Advice(f"{run}{flags}", f"{best.by.label} is {_times(best)} as fast as plain decoding here, so type")
-    if auto and not verdict(auto.speedup).endswith("slower"):
+    if auto and auto.speedup.value >= 1:
         return Advice(run, "Nothing is surely faster than plain decoding here; mode auto, the default, guesses only "
                       "where that pays, so nothing need be set")  # fmt: skip
     if by_class := _sure_classes(compared):
@@ -178,7 +178,7 @@ def _ceiling(whole: Sequence[Result], ceilings: Ceilings) -> str:
         share = ceiling.share(result.speedup.value) if ceiling else None
         if ceiling and share is not None:
             gain = f"{result.by.label} has {share:.0%} of that gain" if share else f"{result.by.label} gains none of it"
-            return f"Guesses that all come true would reach {ceiling.ratio.value:.2f}x here; {gain}."
+            return f"Guesses that all come true would reach {ceiling.ratio.value:.2f}x in these answers; {gain}."
     return ""
 
 

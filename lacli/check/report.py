@@ -79,38 +79,40 @@ def advice(setup: Setup, result: Result) -> str:
     exact = all(probe.exact for probe in result.probes)
     if setup.decode_settings.strict or setup.on_gpu or (exact and not result.counts.rounding):
         return sentence
-    return f"{sentence} --strict is made for exact texts on the CPU: lacli check --strict shows whether they are here."
+    return f"{sentence} --strict is for the same text in every mode on the CPU: lacli check --strict tries it here."
 
 
 def _on_sizes(result: Result) -> str:
     tried = result.advice
     if all(probe.exact for probe in result.probes):
-        sentence = f"{_sizes(result.probes)} gave the {PROBED} tokens probed the same logits bit for bit"
+        sizes = _sizes(result.probes)
+        sentence = f"Decoding {sizes} tokens at once gave {PROBED} of them the same numbers to the last bit"
         of_trees = sum(mode.counts.rounding for mode in result.modes if _grows_trees(mode.settings))
         if result.counts.rounding == of_trees > 0:
-            return f"{sentence}; what is left is the order of the cells, which trees change."
+            return f"{sentence}; texts changed where rejected guesses leave tokens in another order in the cache."
         return f"{sentence}."
-    depends = "Logits depend on the size of the batch here"
+    depends = "How numbers are rounded depends here on how many tokens are decoded at once"
     if all(len(probe.groups) == 2 and probe.groups[0] == [1] for probe in result.probes if not probe.exact):
-        depends = f"One row gives other logits here than {_sizes(result.probes, 'b', 2)}, which agree"
+        depends = f"One token alone is rounded differently here than {_sizes(result.probes, 2)} at once, which agree"
+    depends += ": a text may change where two tokens are nearly as likely"
     if not tried:
         return f"{depends}."
     if tried.failure:
-        return f"{depends}; {tried.flags} could not be tried: {tried.failure}."
+        return f"{depends}. {tried.flags} could not be tried: {tried.failure}."
     if tried.exact:
-        agreed = f"{_sizes(tried.probes, 'b')} gave the same bits"
-        return f"{depends}; with {tried.flags} {agreed} (the order of cells remains)."
+        agreed = f"{_sizes(tried.probes)} at once gave the same numbers"
+        return f"{depends}. With {tried.flags}, {agreed}; only the order of tokens in the cache could still change one."
     largest = max(probe.largest for probe in tried.probes)
-    return f"{depends}; with {tried.flags} they still depend on it (by up to {_number(largest)})."
+    return f"{depends}. With {tried.flags}, it still does, by up to {_number(largest)}."
 
 
 def _grows_trees(settings: DecodeSettings) -> bool:
     return settings.mode in TREES and settings.max_rollback < 0
 
 
-def _sizes(probes: Sequence[Probe], first: str = "B", least: int = 0) -> str:
+def _sizes(probes: Sequence[Probe], least: int = 0) -> str:
     sizes = [size for probe in probes for group in probe.groups for size in group]
-    return f"{first}atches of {least or min(sizes, default=1)} to {max(sizes, default=1)} rows"
+    return f"{least or min(sizes, default=1)} to {max(sizes, default=1)}"
 
 
 def _verdict(result: Result) -> str:

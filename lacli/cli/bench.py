@@ -95,7 +95,8 @@ Predict = Annotated[
 Seconds = Annotated[
     float,
     typer.Option("--seconds", min=6, rich_help_panel=BENCH,
-                 help="About how long all of it takes; decides what --each, -r and -n leave open."),
+                 help="About how long all of it takes, at least a short answer of each mode. It decides what --each, "
+                 "-r and -n leave open."),
 ]  # fmt: skip
 Minutes = Annotated[float | None, typer.Option("--minutes", hidden=True)]
 """An older name of --seconds, in minutes."""

@@ -51,8 +51,8 @@ Rows = Annotated[
 ]  # fmt: skip
 Seconds = Annotated[
     float,
-    typer.Option("--seconds", min=0.1, help="About how long to measure; slow models get fewer sizes.",
-                 rich_help_panel=COST),
+    typer.Option("--seconds", min=0.1, rich_help_panel=COST,
+                 help="About how long to measure once the model is loaded. Slow models get fewer sizes, at least two."),
 ]  # fmt: skip
 Chart = Annotated[
     bool | None,

@@ -303,7 +303,7 @@ def check_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> Fin
     given = {name: environ[name] for name in sorted(environ) if name.startswith((OURS, THEIRS)) and environ[name]}
     read = [name for name in given if name in known]
     unknown = unknown_variables(environ, known)
-    theirs = [name for name in given if name.startswith(THEIRS) and name not in known]
+    theirs = [name for name in given if name.startswith(THEIRS) and name not in (*known, *unknown)]
     parts = [f"unknown: {', '.join(unknown)}"] if unknown else []
     for name in read:
         winner = next(each for each in known if each in given and known[each] == known[name])

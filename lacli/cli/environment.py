@@ -191,14 +191,26 @@ def known_variables(commands: Mapping[str, Any]) -> dict[str, str]:
 
 
 def unknown_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """Map each variable that looks like lacli's and is not among the `known` ones to a question for what was meant."""
-    # Their common beginning would make any two alike.
-    ours = [each.removeprefix(OURS) for each in known if each.startswith(OURS)]
-    unknown = [name for name in sorted(environ) if name.startswith(OURS) and environ[name] and name not in known]
-    return {
-        name: offered([OURS + each for each in suggest(name.removeprefix(OURS), ours, most=1, least=NEAR)])
-        for name in unknown
-    }
+    """Map each variable that looks like lacli's and is not among the `known` ones to a question for what was meant.
+
+    Of llama.cpp's, most of which lacli does not read, only those that look like a slip in one that it reads.
+    """
+    found = {}
+    for name in sorted(environ):
+        prefix = next((each for each in (OURS, THEIRS) if name.startswith(each)), "")
+        if prefix and environ[name] and name not in known:
+            # Their common beginning would make any two alike.
+            names = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
+            near = suggest(name.removeprefix(prefix), names, most=1, least=NEAR)
+            if prefix == OURS or (near and _is_slip(name.removeprefix(prefix), near[0])):
+                found[name] = offered([prefix + each for each in near])
+    return found
+
+
+def _is_slip(name: str, near: str) -> bool:
+    """False for a name of llama.cpp's own, which resemble others by a word more or less, or as UBATCH does BATCH."""
+    words, others = set(name.split("_")), set(near.split("_"))
+    return name != "UBATCH" and not (words <= others or others <= words)
 
 
 def _names(parameter: Parameter) -> list[str]:

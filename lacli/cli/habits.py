@@ -12,6 +12,12 @@ from lacli.errors import UsageError
 COMMANDS = {"ls": "list", "models": "list", "remove": "rm", "download": "pull", "version": "--version"}
 """Commands of ollama and others, by what they are called here."""
 
+FLAGS = {
+    **dict.fromkeys(("--context", "--context-length", "--num-ctx", "--n-ctx"), "--ctx-size"),
+    "--num-gpu": "--gpu-layers",
+}
+"""Flags of ollama and of llama.cpp's Python interface that look like none here, by what they are called here."""
+
 MISSING = {
     "ps": ("no model stays loaded between commands", "lacli list shows the models on this disk"),
     "serve": ("there is no server yet", "lacli run answers one prompt, lacli chat talks"),

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterable
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ import typer
 from lacli import __version__
 from lacli.cli import habits, help
 from lacli.cli.environment import (
+    BARE,
     DEBUG,
     EPILOG,
     variable_of,
@@ -50,6 +52,9 @@ FUNCTIONS = {"list": "list_models", "rm": "remove", "rpc-server": "rpc_server"}
 
 NEAR = 0.81
 """Likeness above which a flag is offered in the place of an unknown one; 1 is the same."""
+
+NO_READER = 141
+"""Exit code where standard output's reader has gone away, without a word: 128 and SIGPIPE, as a shell has it of git."""
 
 WITH_SETTINGS = ("run", "chat", "check", "bench", "cost", "pull", "show")
 """Commands whose help says how the environment sets their defaults."""
@@ -126,6 +131,9 @@ def main() -> None:
                 sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(Interrupted.exit_code)
+    except SystemExit as end:
+        # Typer makes 1 of it.
+        sys.exit(NO_READER if isinstance(end.__context__, BrokenPipeError) else end.code)
     except (LacliError, TYPER_USAGE_ERROR) as error:
         if os.environ.get(DEBUG) == "1":
             raise
@@ -142,8 +150,9 @@ def main() -> None:
 
         if isinstance(found, OutputError):
             abandon_stdout()
-        if not isinstance(error, BrokenPipeError):
-            Screen().error(found)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(NO_READER)
+        Screen().error(found)
         sys.exit(found.exit_code)
 
 
@@ -196,8 +205,19 @@ def _in_one_line(error: Any) -> UsageError:
     elif unknown := re.fullmatch(r"No such command '(.*)'", what):
         hint = _command_like(unknown[1])
     elif "unexpected extra" in what and context and context.info_name in ("run", "chat"):
-        hint = "put the prompt into quotes"
+        hint = _value_meant() or "put the prompt into quotes"
     return UsageError(what[:1].lower() + what[1:], hint)
+
+
+def _value_meant() -> str:
+    """The question for a word behind a flag whose value may be left out, where it is nearly one of the values."""
+    near = [
+        f"{flag} {each}"
+        for flag, word in pairwise(sys.argv)
+        if flag in BARE
+        for each in suggest(word, sorted(BARE[flag].words), most=1, least=NEAR)
+    ]
+    return offered(near)
 
 
 def _all_flags(context: typer.Context | None) -> str:
@@ -210,6 +230,8 @@ def _instead_of(option: str, context: Any) -> str:
     if others := _commands_with(option):
         return f"lacli {_listed(others)} {'have' if others[1:] else 'has'} it"
     own = [name for each in context.command.get_params(context) for name in (*each.opts, *each.secondary_opts)]
+    if (meant := habits.FLAGS.get(option.replace("_", "-"), "")) in own:
+        return offered([meant])
     longer = [name for name in own if name.startswith(option)]
     texts = [name for each in context.command.get_params(context) if _takes_text(each) for name in each.opts]
     with_a_space = [f"{option[:2]} {option[2:]}"] if option[:2] in texts else []

@@ -33,7 +33,7 @@ from lacli.cli.placement_options import (
     TensorSplit,
     placement_of,
 )
-from lacli.errors import UsageError
+from lacli.errors import LacliError, ModelLoadError, UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import spellings
 
@@ -100,9 +100,34 @@ class PromptOptions:
 
 
 def _unless_named(context: typer.Context, parameter: typer.CallbackParam, model: str | None) -> str | None:
-    """The model of -m; one of the environment makes room for one that is typed, and is neither fetched nor removed."""
-    typed = any(context.params.get(name) for name in ("argument", "hf_repo", "models"))
-    return None if variable_of(context, parameter) and (typed or context.info_name in ("pull", "rm")) else model
+    """The model of -m; one of the environment makes room for one that is typed, and is neither fetched nor removed.
+
+    A single argument that names no model and stands where a prompt may, without another one, is that prompt.
+    """
+    if not variable_of(context, parameter):
+        return model
+    params = context.params
+    named, alone = params.get("argument"), not any(params.get(name) for name in ("words", "prompt", "first"))
+    if named == "-" or (named and alone and "words" in params and no_model(named)):
+        named = None
+    typed = named or params.get("hf_repo") or params.get("models")
+    return None if typed or context.info_name in ("pull", "rm") else model
+
+
+def no_model(text: str) -> LacliError | None:
+    """What to say where a text that stands in MODEL's place names no model; None where it may name one."""
+    from lacli.cli.folders import own_aliases
+    from lacli.hub.names import read_aliases, read_name, shortened
+
+    if text.endswith(".gguf") or os.path.exists(os.path.expanduser(text)):
+        return None
+    if any(map(str.isspace, text)):
+        return UsageError(f"{shortened(text)!r} stands where MODEL does", "put -p in front of it, or a model, as demo")
+    try:
+        read_name(text, read_aliases(own_aliases()))
+    except ModelLoadError as error:
+        return ModelLoadError(error.what, f"{error.hint}; a prompt goes behind -p")
+    return None
 
 
 def _unless_in_the_way(context: typer.Context, parameter: typer.CallbackParam, text: str) -> str:
@@ -171,17 +196,16 @@ def asked(
 ) -> Asked:
     """The arguments of `lacli run`, where '-' may stand in the place of MODEL or of PROMPT.
 
-    Beside -m or -hf a single argument is the prompt, unless it names the same model or a file of one.
+    Beside -m or -hf a single argument is the prompt, unless it names the same model or a file of one. Raises what
+    `no_model` says of one that is neither.
     """
     stdin = "-" in (argument, words)
     name, prompt = (None if each == "-" else each for each in (argument, words))
     flagged = model_file or hf_repo
     if flagged and name and prompt is None and name != flagged and not name.endswith(".gguf"):
         name, prompt = None, name
-    elif name and prompt is None and any(map(str.isspace, name)) and not os.path.exists(os.path.expanduser(name)):
-        from lacli.hub.names import shortened
-
-        raise UsageError(f"{shortened(name)!r} stands where MODEL does", "put a model in front of it, as demo")
+    elif name and prompt is None and (error := no_model(name)):
+        raise error
     return Asked(model_name(name, model_file, hf_repo), prompt, stdin)
 
 

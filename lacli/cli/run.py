@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 LAST_TOKENS = 16
 """Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
 
-SLOW_S = 10.0
-"""Seconds of an answer from which a busy machine is named: attention wanders after ten (Nielsen, 1993)."""
-
 History = Annotated[bool, setting("--history/--no-history", hidden=True)]
 """Of the chat that a run without a prompt is."""
 
@@ -293,10 +290,13 @@ def _tell_cost(
 
     from lacli.session.comparison import busy, verdict
     from lacli.session.report import as_json, as_lines
+    from lacli.terminal.screen import BUSY_AFTER_S
 
     if output.json:
         screen.line(dumps(as_json(session, answer), ensure_ascii=False))
     if output.stats:
         screen.say(as_lines(session, answer, timed, detail=output.stats, width=screen.width))
-    elif answer.statistics.prompt_s + answer.statistics.predicted_s > SLOW_S and (found := busy(answer.statistics)):
+    elif answer.statistics.prompt_s + answer.statistics.predicted_s > BUSY_AFTER_S and (
+        found := busy(answer.statistics)
+    ):
         screen.note(verdict(found, session.settings.mode))

@@ -30,6 +30,7 @@ from lacli.hub.names import (
     read_aliases,
 )
 from lacli.hub.sizes import running_memory
+from lacli.llamacpp.devices import total_memory
 from lacli.terminal.screen import wrapped
 from lacli.text.format import (
     age_in_words,
@@ -51,13 +52,14 @@ NARROW = 70
 
 @dataclass(frozen=True)
 class Inventory:
-    """What is listed; `own` is the path of the user's list of aliases."""
+    """What is listed. `own`: the path of the user's list of aliases. `memory`: bytes of this machine's, 0: unknown."""
 
     models: Sequence[LocalModel]
     unfinished: Sequence[UnfinishedDownload]
     aliases: Mapping[str, Alias]
     cache: Path
     own: Path
+    memory: int = 0
 
     def here(self, alias: Alias) -> list[LocalModel]:
         """The models on this disk that the alias means, in any quant if it names none."""
@@ -75,6 +77,10 @@ class Inventory:
         if len(here) == 1 and (header := here[0].header):
             return here[0].size, running_memory(header)
         return alias.size, alias.size + alias.cache
+
+    def is_too_large(self, alias: Alias) -> bool:
+        """True if it takes more memory to run than this machine has without a GPU's."""
+        return 0 < self.memory < self.sizes(alias)[1]
 
     def containing(self, words: Sequence[str]) -> Inventory:
         """What has all `words` in its name, its repository or its description, and what such an alias means."""
@@ -101,7 +107,7 @@ def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inven
             path = alias_model(alias)
             if isinstance(path, Path) and path.is_file():
                 models.append(local_file(alias.name, path))
-    return Inventory(models, unfinished_downloads(), aliases, cache, own)
+    return Inventory(models, unfinished_downloads(), aliases, cache, own, total_memory())
 
 
 def inventory_json(found: Inventory) -> dict[str, Any]:
@@ -170,7 +176,8 @@ def _alias_table(found: Inventory, width: int) -> str:
     """One row an alias, without the model if the terminal has no room for it."""
     rows = []
     for alias in found.aliases.values():
-        signs = ("*" if found.here(alias) else "") + ("+" if alias.own else "")
+        wanted = {"*": found.here(alias), "+": alias.own, "!": found.is_too_large(alias)}
+        signs = "".join(sign for sign, is_so in wanted.items() if is_so)
         size, memory = (size_in_words(each) if each else "-" for each in found.sizes(alias))
         rows.append((alias.name, signs, size, memory, alias.words or alias.target, alias.target))
     lines = columns(ALIAS_HEADER, rows, right=SIZES)
@@ -186,6 +193,8 @@ def _alias_table(found: Inventory, width: int) -> str:
 
 def _legend(found: Inventory, width: int) -> str:
     lines = ["MEMORY: weights and cache at the default context (-c)", "* on this disk"]
+    if any(map(found.is_too_large, found.aliases.values())):
+        lines.append(f"! takes more than this machine's {size_in_words(found.memory)}, without a GPU's")
     if any(alias.own for alias in found.aliases.values()):
         lines.append(f"+ of your own, from {found.own}")
     else:

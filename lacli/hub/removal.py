@@ -192,7 +192,7 @@ def _not_in_the_cache(path: Path) -> UsageError:
         for model in cached_models(cache_folder(), headers=False):
             if path.resolve() == model.path.resolve():
                 return UsageError(f"{path} is a path; lacli rm takes a name", f"lacli rm {model.name}")
-    what = f"lacli rm removes models from the hub's cache, and {path} is a path outside it"
+    what = f"rm removes models from the hub's cache, and {path} is a path outside it"
     return UsageError(what, "remove such files yourself")
 
 

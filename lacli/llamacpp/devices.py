@@ -241,6 +241,17 @@ def peak_memory() -> float:
     return most / (KIB * KIB if sys.platform == "darwin" else KIB)
 
 
+def total_memory() -> int:
+    """Bytes of the processor's memory, or of a container's share of it; 0 on systems that do not say."""
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+    with suppress(OSError, ValueError):
+        total = min(total, int((CGROUP / "memory.max").read_text()))
+    return max(total, 0)
+
+
 def free_memory() -> int:
     """Bytes that Linux can give out without killing a process, with swap."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())

@@ -8,7 +8,7 @@ from typing import Any
 
 from lacli.engine import EngineGroup
 from lacli.llamacpp.sampling import DEFAULT, SamplingSettings, flag
-from lacli.session.comparison import Comparison, account, assess, verdict
+from lacli.session.comparison import Comparison, NotCompared, account, assess, verdict
 from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import SOURCES, DecodeSettings, Detail
@@ -237,6 +237,7 @@ def as_lines(
     `detail`: full adds what lies behind the numbers of the short one. `width`: columns of the terminal, for charts.
     """
     run, mode, full = answer.statistics, session.settings.mode, detail == "full"
+    compared = assess(run, mode, timed)
     lines = [
         ("model", f"{session.model.description}, context of {session.engine.cells:,} tokens, "
                   f"{session.model_settings.thread_words}, {_devices(session)}"),
@@ -247,14 +248,17 @@ def as_lines(
     ]  # fmt: skip
     if run.steps:
         size = f"S = {run.tokens_per_step:.2f} tokens and {run.rows_mean:.1f} rows a step"
-        lines += [("steps", f"{run.steps:,} for {counted(run.tokens, 'token')}: {size}"), ("a step", _step(run, full))]
+        lines += [
+            ("steps", f"{run.steps:,} for {counted(run.tokens, 'token')}: {size}"),
+            ("a step", _step(run, full) + _in_plain_steps(run, compared)),
+        ]
     if full and len(session.decoder.group.work) > 1:
         lines += _shared(session.decoder.group)
     if run.drafted:
         lines.append(("guesses", f"{run.accepted:,} of {run.drafted:,} came true{'' if full else _origins(run)}"))
     if full:
         lines += _details(session, answer, width)
-    if compared := assess(run, mode, timed):
+    if compared:
         lines += [*(account(compared, mode) if full else []), ("verdict", verdict(compared, mode))]
     return "\n".join(f"{name:9} {text}" for name, text in lines)
 
@@ -283,6 +287,13 @@ def _step(run: RunStatistics, full: bool) -> str:
         f"decode {run.decode_s * a_step:.2f} ms, choose {run.choose_s * a_step:.2f}, "
         f"cache {run.cache_s * a_step:.2f}, Python {run.python_s * a_step:.2f}"
     )
+
+
+def _in_plain_steps(run: RunStatistics, compared: Comparison | NotCompared | None) -> str:
+    """What a step costs beside a plain one, where guesses made it larger: S over it is the verdict."""
+    if not (run.drafted and isinstance(compared, Comparison)):
+        return ""
+    return f", as long as {run.tokens_per_step / compared.ratio:.1f} plain steps"
 
 
 def _origins(run: RunStatistics) -> str:

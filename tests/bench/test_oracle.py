@@ -187,7 +187,7 @@ def test_tables_and_rows_say_the_ceiling_and_the_share(clock: FakeClock) -> None
         assert (row["ceiling"], row["ceiling_rows"]) == (round(ceiling, 4), 10)
         assert row["ceiling_share"] == pytest.approx(share, abs=1e-4)
     said = summary(shown, {}, MACHINE, ceilings, model="", width=200)
-    assert f"would reach {ceiling:.2f}x here; lookup gains none of it." in said
+    assert f"would reach {ceiling:.2f}x in these answers; lookup gains none of it." in said
     assert "would reach" not in summary(shown, {}, MACHINE, model="", width=200)
 
 

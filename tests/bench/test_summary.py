@@ -106,7 +106,11 @@ def test_where_nothing_is_sure_auto_stays_and_without_it_more_time_is_advised(cl
     found = results(played(Rounds(ones, TASKS[:2], 2, asker())))
     assert "probably faster on" in told(found) and "not certain" in told(found) and "--seconds" in told(found)
     assert advised(found).command == "lacli bench toy --seconds 900"
-    assert advised(as_auto(found, found[-1].by.label)).command == "lacli run toy"
+    auto = as_auto(found, found[-1].by.label)
+    assert advised(auto).command == "lacli run toy" and "guesses only where that pays" in advised(auto).reason
+    slow = [lasting(each, 1.5, 0.9) for each in beside_plain(auto) if len(each.answered) == 2]
+    assert (verdict(slow[-1].speedup), round(slow[-1].speedup.value, 2)) == ("undecided", 0.86)
+    assert recommendation(slow, "toy") == advised(found), "what was measured does not show that auto pays"
 
 
 def test_a_setting_that_pays_on_one_class_alone_is_named_for_it(clock: FakeClock) -> None:

@@ -59,14 +59,14 @@ def tried(kind: type[FakeEngine] | None) -> Any:
 
 
 def test_the_advice_says_which_flags_make_batch_sizes_agree() -> None:
-    assert "with -fa on batches of 1 to 64 rows gave the same bits" in tried(FakeEngine)
-    assert "One row gives other logits here than batches of 2 to 64 rows" not in tried(FakeEngine)
-    assert "with -fa on they still depend on it (by up to 0.0" in tried(Rounding)
+    assert "With -fa on, 1 to 64 at once gave the same numbers" in tried(FakeEngine)
+    assert "One token alone is rounded differently here than 2 to 64 at once" not in tried(FakeEngine)
+    assert "With -fa on, it still does, by up to 0.0" in tried(Rounding)
     assert "-fa on could not be tried: the backend knows no such cache" in tried(None)
     apart = advice(SETUP, run_check(OneRowApart, modes=[]))
-    assert "One row gives other logits here than batches of 2 to 64 rows" in apart
+    assert "One token alone is rounded differently here than 2 to 64 at once" in apart
     exact = advice(SETUP, run_check(FakeEngine, modes=[]))
-    assert exact == "Batches of 1 to 64 rows gave the 64 tokens probed the same logits bit for bit."
+    assert exact == "Decoding 1 to 64 tokens at once gave 64 of them the same numbers to the last bit."
 
 
 def test_strict_is_advised_where_it_could_help() -> None:

@@ -108,11 +108,12 @@ def test_a_stderr_that_takes_nothing_changes_neither_the_answer_nor_the_exit_cod
         assert (process.returncode, out.decode()) == (heard.code, heard.out)
 
 
-def test_a_reader_of_the_help_that_goes_away_leaves_no_words() -> None:
-    with start("run", "-h") as process:
+@pytest.mark.parametrize("arguments", ["run -h", "list"])
+def test_a_reader_that_goes_away_ends_a_command_as_the_signal_of_its_pipe_would(arguments: str) -> None:
+    with start(*arguments.split()) as process:
         assert process.stdout and process.stderr
         process.stdout.close()
-        assert (process.stderr.read(), process.wait()) == (b"", 1)
+        assert (process.stderr.read(), process.wait()) == (b"", 141)
 
 
 def test_a_home_that_cannot_be_written_is_one_line() -> None:

@@ -14,6 +14,7 @@ import pytest
 from lacli.cli.environment import (
     LLAMA_CPP,
     known_variables,
+    unknown_variables,
     variables,
 )
 from lacli.cli.main import commands
@@ -204,6 +205,21 @@ def test_every_long_spelling_makes_a_variable_which_means_the_same_option_in_eve
             assert found.setdefault(variable, long_name(parameter)) == long_name(parameter)
     known = known_variables(COMMANDS)
     assert {*found} | {"LACLI_DEBUG"} == {*known} and known["LACLI_WINDOW"] == "-W" and known["LACLI_DEBUG"] == ""
+
+
+LLAMA_CPPS_OWN = (
+    *("UBATCH", "REPACK", "NO_CONTEXT_SHIFT", "NO_OFFLINE", "N_GPU_LAYERS_DRAFT", "CTX_SIZE_DRAFT", "THREADS_HTTP"),
+    *("CACHE_TYPE_K_DRAFT", "CHAT_TEMPLATE_FILE", "MODEL_URL", "MODEL_DRAFT", "MODELS_DIR", "N_PARALLEL", "FIT_CTX"),
+    *("SPEC_DRAFT_CACHE_TYPE_V", "HF_REPO", "CACHE_RAM", "CACHE_REUSE", "N_CPU_MOE", "CPU_MOE", "TOOLS", "PORT"),
+)
+"""Variables that llama.cpp reads and lacli does not, those that resemble one that it reads among them."""
+
+
+def test_of_llama_cpps_variables_only_slips_in_those_that_lacli_reads_are_unknown() -> None:
+    slips = {"MODLE": "MODEL", "CTX_SIZ": "CTX_SIZE", "THREAD": "THREADS", "N_GPU_LAYER": "N_GPU_LAYERS"}
+    environ = {f"LLAMA_ARG_{name}": "1" for name in (*slips, *LLAMA_CPPS_OWN)}
+    meant = {f"LLAMA_ARG_{slip}": f"did you mean LLAMA_ARG_{name}?" for slip, name in slips.items()}
+    assert unknown_variables(environ, known_variables(COMMANDS)) == meant
 
 
 def test_names_are_made_from_the_long_name_or_taken_from_llama_cpp() -> None:

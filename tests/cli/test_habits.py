@@ -80,6 +80,31 @@ def test_letters_behind_a_flag_are_offered_as_its_value_where_it_takes_any_text(
     assert done.code == 2 and f"no such option: {word} (" in done.err and hint in done.err
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("--num_ctx", "--ctx-size"),
+        ("--num-ctx=4096", "--ctx-size"),
+        ("--context", "--ctx-size"),
+        ("--n_ctx", "--ctx-size"),
+        ("--num-gpu", "--gpu-layers"),
+        ("--num-predict", "--n-predict or --predict"),
+        ("--max-new-tokens", "--max-tokens"),
+        ("--ctx", "--ctx-size"),
+        ("--gpu", "--gpu-layers"),
+        ("--ngl", "-ngl"),
+    ],
+)
+def test_flags_of_other_tools_are_answered_with_what_they_are_called_here(word: str, meant: str) -> None:
+    done = call("run", "-p", "hi", word, "3")
+    assert done.code == 2 and done.err.endswith(f"(did you mean {meant}?)\n")
+
+
+def test_a_slip_in_a_value_that_may_be_left_out_is_not_taken_for_a_part_of_the_prompt() -> None:
+    assert call("run", "demo", "--stats", "ful", "hi").err.endswith("(did you mean --stats full?)\n")
+    assert call("run", "demo", "--stats", "say", "hi").err.endswith("(put the prompt into quotes)\n")
+
+
 def test_a_commands_own_flag_is_not_that_of_llama_cpp() -> None:
     assert call("run", "-p", "hi", "-r", "3").err.startswith("lacli: -r: an answer ends before --stop")
     assert "-r is '0'" in call("bench", "-r", "0").err
@@ -123,6 +148,22 @@ def test_the_environment_names_the_model_of_a_command_that_names_none(variable: 
     for command in ("rm", "pull"):
         assert call(command, "nosuch", env=env).err == call(command, "nosuch").err
         assert "x.gguf" not in call(command, env=env).err
+
+
+def test_beside_a_model_of_the_environment_an_argument_that_names_none_is_the_prompt() -> None:
+    env = {"LACLI_MODEL": "x.gguf"}
+    assert asked("A queue.", env=env) == ("x.gguf", "A queue.") and asked("Explain", env=env) == ("x.gguf", "Explain")
+    assert asked("Explain", env=env, stdin=b"So.") == ("x.gguf", "So.\n\nExplain")
+    assert asked("-", env=env, stdin=b"So.") == asked("-p", "-", env=env, stdin=b"So.") == ("x.gguf", "So.")
+    for name in ("demo", "y.gguf", "owner/repo"):
+        assert asked(name, env=env, stdin=b"So.") == (name, "So.")
+    assert "no such model: nosuch" in call("run", "nosuch", "-p", "hi", env=env).err
+
+
+@pytest.mark.parametrize(("word", "code"), [("Explain", 1), ("Explain this", 2)])
+def test_a_prompt_in_the_place_of_a_model_is_told_where_it_goes(word: str, code: int) -> None:
+    done = call("run", word, stdin=b"def f(): pass")
+    assert done.code == code and word in done.err and "-p" in done.err
 
 
 @pytest.mark.parametrize("flags", [["-m", "x.gguf", "Why?"], ["Why?", "--model", "x.gguf"]], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,12 @@ def test_signs_tell_which_aliases_are_on_disk_and_whose_they_are() -> None:
     shown = text(own=True)
     assert line_of("coder", shown).split()[1] == "*+" and line_of("phi-4", shown).split()[1] == "9.1"
     assert "+ of your own" in shown and "+ of your own" not in text()
+
+
+def test_what_takes_more_memory_than_the_machine_has_is_marked_where_that_is_known() -> None:
+    small = inventory_text(replace(inventory(), memory=16 * 10**9), 80, NOW)
+    assert line_of("llama-3.3-70b", small).split()[1] == "!" and line_of("phi-4", small).split()[1] == "9.1"
+    assert "! takes more than this machine's 16.0 GB" in small and "!" not in text()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -22,6 +22,7 @@ from lacli.llamacpp.devices import (
     placements,
     settled,
     shared_threads,
+    total_memory,
     with_threads,
 )
 from lacli.llamacpp.library import FUNCTIONS, SPLIT_MODES, apply_placement, declared, devices, found_devices
@@ -381,3 +382,18 @@ def test_the_threads_of_batches_are_shared_by_themselves() -> None:
 def test_what_is_not_said_is_the_cores_of_the_machine() -> None:
     assert shared_threads(ModelSettings(), 1) == with_threads(ModelSettings())
     assert shared_threads(ModelSettings(), physical_cores()).threads == 1
+
+
+def test_the_machines_memory_is_that_of_its_container_and_may_be_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.llamacpp.devices.CGROUP", tmp_path)
+    pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr("os.sysconf", pages.__getitem__)
+    assert total_memory() == 4_096_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert total_memory() == 4_096_000
+    (tmp_path / "memory.max").write_text("2000000\n")
+    assert total_memory() == 2_000_000
+    monkeypatch.delattr("os.sysconf")  # Windows has none
+    assert total_memory() == 0

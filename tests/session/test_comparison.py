@@ -73,6 +73,7 @@ def test_a_short_answer_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(*[step(1)] * 9)
     monkeypatch.setattr("lacli.session.comparison.MIN_TOKENS", 10)
     assert verdict(assess(run, "auto") or pytest.fail("nothing is said"), "auto") == "too short to compare"
+    assert assess(held_up(0.1, 4), "auto") == busy(held_up(0.1, 4)), "that is known of short answers too"
     monkeypatch.setattr("lacli.session.comparison.MIN_TOKENS", 9)
     assert assess(run, "auto") == compare(run)
 
@@ -158,6 +159,37 @@ def test_times_that_contradict_each_other_are_told_and_not_compared(steps: list[
     assert verdict(found, "auto") == f"{why}: {found.todo}" and verdict(found, "auto", in_short=True) == why
 
 
+RECORDED_PLAIN_MS = (0.45, 0.54, 0.73, 0.85)
+RECORDED = """
+3/3/1.0 7/6/2.0 1/1/0.9 5/3/1.3 1/1/0.8 4/3/1.1 1/1/0.9 5/5/1.6 17/17/4.2 11/1/3.6 1/1/1.2 4/3/1.1 1/1/0.8 4/1/1.3
+4/2/1.0 1/1/0.6 4/2/1.3 1/1/0.7 4/4/1.3 1/1/0.8 4/3/1.2 1/1/0.6 4/2/6.8 1/1/1.2 6/1/2.2 1/1/1.2 5/4/2.4 1/1/1.1
+6/6/3.4 4/4/3.1 5/5/3.4 10/10/4.8 16/16/7.1 33/33/14.0 52/36/20.9 1/1/2.0 8/2/3.4 7/1/4.0 1/1/1.7 8/8/4.3 1/1/1.9
+8/4/4.1 1/1/1.5 8/8/4.0 8/2/4.0 8/8/3.9 8/6/4.2 8/1/4.1 1/1/1.6 8/4/3.4 8/2/3.1 1/1/1.3 8/2/3.4 8/2/3.5 1/1/1.3
+8/8/3.4 8/8/3.4 8/2/3.4 1/1/1.3 8/1/3.2 1/1/1.1 8/1/3.2 8/2/3.3 8/2/3.3 1/1/1.3 8/2/3.4 1/1/1.2 5/1/2.8 1/1/1.3
+"""
+"""A mode auto answer of 1,900 tokens of the demo model, -t 1, beside four programs that computed for 40 of 640 ms each.
+
+The medians of the quarters of its 1,629 plain steps, and rows/tokens/ms of those that are compared with them.
+"""
+
+
+def recorded() -> list[Step]:
+    plain = [step(1, seconds=ms / 1e3) for ms in RECORDED_PLAIN_MS for _ in range(1629 // 4)]
+    others = [each.split("/") for each in RECORDED.split()]
+    return [*plain, *(step(int(rows), int(tokens) - 1, float(ms) / 1e3) for rows, tokens, ms in others)]
+
+
+def test_a_long_answer_is_compared_though_one_step_was_held_up_and_not_where_many_were() -> None:
+    steps = recorded()
+    late = next(each for each in steps if (each.rows, each.seconds) == (4, 0.0068))
+    in_time = [step(4, 1, seconds=0.0013) if each is late else each for each in steps]
+    assert compared(*steps).ratio == pytest.approx(compared(*in_time).ratio, abs=0.01)
+    # Of a fortieth of the answer that step alone is more than a tenth.
+    assert why_not(*steps[::40], late).why == HELD_UP
+    busy = why_not(*steps, *[late] * 20)
+    assert (busy.why, busy.numbers) == (HELD_UP, "a step of 4 rows took as long as 11 plain ones")
+
+
 def test_more_plain_steps_may_differ_more() -> None:
     uneven = [step(1, seconds=each / 1e3) for each in (10, 13, 16)]
     assert why_not(*uneven).why == UNEVEN
@@ -203,8 +235,8 @@ def test_threads_that_waited_for_a_core_are_more_than_the_machine_had_room_for(
     run = held_up(share, threads)
     found = busy(run)
     assert (found.todo if found else "") == todo
-    assert isinstance(compare(run), Comparison) == (not todo)
-    assert assess(run, "plain") == found and assess(run, "auto") == compare(run)
+    assert isinstance(assess(run, "auto"), Comparison) == (not todo)
+    assert assess(run, "plain") == found and assess(run, "auto") == (found or compare(run))
     assert busy(held_up(share, threads, seconds=0.01)) is None, "ticks of the clock are too few"
 
 
