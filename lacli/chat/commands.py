@@ -33,6 +33,7 @@ from lacli.chat.settings import (
 from lacli.chat.transcript import (
     SavedChat,
     Transcript,
+    absolute,
     read_chat,
     write_chat,
 )
@@ -79,6 +80,7 @@ class Commands:
     `model`: as the user typed it; `template`: its name, empty for the model's own. `show_status`: whether the line of
     numbers is wanted. `report`: what the last answer cost, as it was then. `files`: names and texts that /read has put
     before the next message; `sent`: messages that were sent with files, what waited before them and what was typed.
+    `may_replace`: files that /save has written or refused, or that were loaded, by their absolute paths.
     """
 
     chat: Chat
@@ -90,6 +92,7 @@ class Commands:
     report: str = ""
     files: list[tuple[str, str]] = field(default_factory=list)
     sent: dict[str, tuple[list[tuple[str, str]], str]] = field(default_factory=dict)
+    may_replace: set[str] = field(default_factory=set)
 
     def run(self, command: Command) -> Reply:
         """Carry out a command. Raises LacliError, in one line, where it cannot be; then nothing has changed."""
@@ -221,27 +224,34 @@ class Commands:
         quotes = "a name with spaces needs quotes around it" if question else "check the file's name"
         with _near_names(name, quotes):
             text = _file_text(name)
-        tokens = len(self.chat.session.model.tokenize(text, add_special=False, special=False))
+        tokens = self._tokens(text)
         size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
         if tokens >= self.chat.cells:
             longest = self.chat.session.model.context
             hint = "start again with a larger -c" if tokens < longest else f"the model takes {longest:,} at most"
             raise LacliError(f"{size}, and the context has {self.chat.cells:,}", hint)
         room = max(self.chat.cells - self.chat.used, 0)
-        note = "" if tokens < room else f"that is more than the context has left: {counted(room, 'token')}"
         waiting = self.files.copy()
         self.files.append((name, text))
+        together = tokens + sum(self._tokens(each) for _, each in waiting)
+        files = "that is" if len(self.files) == 1 else f"{len(self.files)} files have {together:,} tokens,"
+        note = "" if together < room else f"{files} more than the context has left: {counted(room, 'token')}"
         if question.strip():
             message = self.message(question)
             self.sent[message] = waiting, f"/read {argument}"
             return Reply(_lines(size, note), ask=message)
         return Reply(_lines(f"{size}; {self.files_wait}", note))
 
+    def _tokens(self, text: str) -> int:
+        return len(self.chat.session.model.tokenize(text, add_special=False, special=False))
+
     def _save(self, argument: str) -> Reply:
         name, saved = file_name(argument), self.as_saved()
         path = os.path.expanduser(name)
         existed = os.path.isfile(path) and os.path.getsize(path) > 0
-        write_chat(name, saved)
+        known = absolute(name) in self.may_replace
+        self.may_replace.add(absolute(name))
+        write_chat(name, saved, replaces=known)
         instead = ", in place of the chat that was there" if existed else ""
         what = counted(len(saved.messages), "message") if saved.messages else "the settings, for nothing was asked yet,"
         return Reply(f"saved {what} to {name}{instead}")
@@ -256,6 +266,7 @@ class Commands:
         with without_ctrl_c():
             new_context = self.chat.change(settings, saved.seed)
             self.chat.resume(Conversation(saved.system, saved.messages))
+            self.may_replace.add(saved.path)
             dropped = self._drop_files()
             self.transcript.begin(self.as_saved())
         loaded = f"loaded {counted(len(saved.messages), 'message')} and the settings from {name}{dropped}"

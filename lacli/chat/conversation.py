@@ -366,7 +366,7 @@ class Chat:
         if shifted > 0:
             self.notes.append(f"the context was full: {shifted} tokens behind the system prompt are forgotten")
         if answer.finish_reason == "length" and answer.statistics.tokens != self._wanted.max_tokens:
-            choice = self._choice(self.conversation.questions)
+            choice = self._choice(self.conversation.messages, Message("user", "?"))
             self.notes.append(f"the context of {self.cells} tokens is full and the answer ends here: {choice}")
         if not answer.text and answer.finish_reason != "interrupt":
             self.notes.append(f"the answer is empty: it ended at once, by {ENDED_BY[answer.finish_reason]}")
@@ -390,31 +390,48 @@ class Chat:
 
     def _too_long(self, tokens: int) -> PromptError:
         """The error about an open question that makes `tokens` of the prompt; it is taken back."""
-        message = as_messages(self.conversation.messages[-1].content, self.conversation.system)
-        alone = len(self.session.prompts.conversation(message))
+        *earlier, message = self.conversation.messages
+        system = self.conversation.system
+        alone = self._tokens([message])
         if alone < self.cells:
             what = f"with this message the conversation has {tokens} tokens, and the context {self.cells}"
-            return PromptError(what, self._choice(self.conversation.questions - 1))
-        with_system = " with /system" if self.takes_commands else ""
-        system = f", shorten the system prompt{with_system}" if self.conversation.system else ""
-        larger = self._larger(alone)
-        hint = f"send a shorter one{system}" + (f", or start again with {larger}" if larger else "")
-        return PromptError(f"the message needs {alone} tokens and the context has {self.cells}", hint)
+            return PromptError(what, self._choice(earlier, message))
+        larger, with_system = self._larger(alone), " with /system" if self.takes_commands else ""
+        ways = [
+            "send a shorter one" if not system or self._tokens([Message("user", "?")]) < self.cells else "",
+            f"shorten the system prompt{with_system}" if system else "",
+            f"start again with {larger}" if larger else "",
+        ]
+        needs = "with the system prompt the message needs" if system else "the message needs"
+        return PromptError(f"{needs} {alone} tokens and the context has {self.cells}", _either(ways))
 
-    def _choice(self, questions: int) -> str:
-        """What a user can do about a context that `questions` questions with their answers fill."""
+    def _choice(self, earlier: list[Message], question: Message) -> str:
+        """What a user can do about a context that the `earlier` messages fill, so that the `question` has room."""
         short = self.cells // SHORT_ANSWERS
-        long_answers = not 0 <= self._wanted.max_tokens <= short
         flags = [self._larger(self.cells), "" if self._why_not_shifted() else "--context-shift"]
         if not self.takes_commands:
-            flags.insert(0, f"-n {short}" if long_answers else "")
+            flags.insert(0, f"-n {short}" if not 0 <= self._wanted.max_tokens <= short else "")
         again = " or ".join(flag for flag in flags if flag)
         if not self.takes_commands:
             return f"start again with {again}" if again else "start again"
-        several = "/compact drops the oldest questions, /undo the last one"
-        ways = several if questions > 1 else "/undo takes the last question back"
-        cap = f", /set n {short} keeps answers short" if long_answers else ""
-        return f"{ways}, /clear forgets all{cap}" + (f", or start again with {again}" if again else "")
+        room = self.cells - short
+        shortened = self._tokens([*earlier, question]) - len(earlier[-1].tokens) + short
+        ways = [
+            "/compact drops the oldest questions" if self._tokens([*earlier[-2:], question]) <= room else "",
+            "/undo takes the last question back" if self._tokens([*earlier[:-2], question]) <= room else "",
+            f"/set n {short} and then /regen make the last answer shorter" if shortened <= room else "",
+            "/clear forgets all",
+            f"start again with {again}" if again else "",
+        ]
+        return _either(ways if len(earlier) > 2 else ways[1:])
+
+    def _tokens(self, messages: list[Message]) -> int:
+        """The tokens of a prompt of these messages; as many as the context has where the template fails."""
+        conversation = Conversation(self.conversation.system, messages)
+        try:
+            return len(self.session.prompts.conversation(conversation.as_messages()))
+        except PromptError:
+            return self.cells
 
     def _larger(self, tokens: int) -> str:
         """The flag for a context with room for more than `tokens`, empty where the model cannot have one."""
@@ -446,3 +463,9 @@ class Chat:
             return self.session.adapt(
                 decode_settings, replace(sampling, seed=self._seed) if sampling.seed < 0 else sampling
             )
+
+
+def _either(ways: list[str]) -> str:
+    """The `ways` that there are, with "or" before the last."""
+    *others, last = filter(None, ways)
+    return f"{', '.join(others)}, or {last}" if others else last

@@ -94,15 +94,32 @@ BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
 LAST_WORDS = 'Several lines: """ before and after. A space before a command makes it text.'
 
 OTHER_WORDS = {
-    **dict.fromkeys(("/model", "/models"), "leave and start lacli chat MODEL; lacli list shows those that are here"),
-    "/edit": "/undo brings the last question back, to change it",
+    **dict.fromkeys(
+        ("/model", "/models", "/list", "/ls", "/ps", "/switch"),
+        "leave and start lacli chat MODEL; lacli list shows those that are here",
+    ),
+    **dict.fromkeys(("/add", "/glob", "/file", "/open"), "/read FILE puts a file before the next question"),
+    **dict.fromkeys(("/image", "/audio", "/video"), "lacli reads text alone"),
+    "/drop": "/undo takes back a file that waits for the next question",
+    **dict.fromkeys(("/edit", "/delete", "/rewind"), "/undo brings the last question back, to change it"),
+    **dict.fromkeys(("/paste", "/multiline"), "paste as it is; Alt-Enter begins another line"),
+    "/editor": "Ctrl-X Ctrl-E opens an editor",
     "/history": "Up brings earlier lines back, and /save FILE writes the chat",
-    "/info": "write /show",
-    **dict.fromkeys(("/reset", "/new"), "/clear forgets all questions and answers"),
-    **dict.fromkeys(("/retry", "/regenerate"), "/regen answers the last question anew"),
+    **dict.fromkeys(("/export", "/write"), "/save FILE writes the chat"),
+    "/import": "/load FILE goes on with a saved chat",
+    **dict.fromkeys(("/info", "/tokens", "/context"), "write /show"),
+    **dict.fromkeys(("/settings", "/config", "/parameters"), "write /set"),
+    **dict.fromkeys(("/verbose", "/usage", "/timings"), "/stats shows what the answers cost"),
+    "/prompt": "/system TEXT sets the system prompt",
+    "/quiet": "/status off hides the line of numbers",
+    "/continue": 'send "go on"',
+    **dict.fromkeys(("/reset", "/new", "/cls", "/forget"), "/clear forgets all questions and answers"),
+    **dict.fromkeys(("/retry", "/regenerate", "/redo"), "/regen answers the last question anew"),
+    "/h": "write /help",
     "/show info": "write /show",
     "/show system": "write /system",
     "/show parameters": "write /set",
+    **dict.fromkeys(("/show license", "/show modelfile", "/show template"), "lacli show MODEL in a shell tells more"),
 }
 """Commands of other programs, and what does the same here."""
 

@@ -133,6 +133,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         talk.store = store
         talk.takes_commands = plan.commands or is_terminal(sys.stdin)
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
+        commands.may_replace.add(saved.path)
         repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
         lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color))
         others = commands.differences(saved) if plan.saved else []
@@ -306,7 +307,7 @@ class Repl:
         if self.stopped:
             if not self.interactive:
                 raise KeyboardInterrupt
-            kept = "the old answer stays" if again else "/regen gives it"
+            kept = "/regen gives it" if self.chat.conversation.is_open else "the old answer stays"
             self.screen.note("stopped" if answered else f"stopped before the answer began; {kept}")
         for note in self.chat.notes:
             # They are about the answer, and so said also where notes are not wanted.

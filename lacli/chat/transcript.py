@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
@@ -47,7 +47,7 @@ class SavedChat:
     """A conversation with what it takes to go on.
 
     `model`: as the user typed it; `template`: empty for the model's own; `seed`: the one in use where the user has set
-    none. `left_out`: the numbers of damaged lines.
+    none. `left_out`: the numbers of damaged lines. `path`: the file that it was read from, as `absolute` gives it.
     """
 
     model: str = ""
@@ -57,6 +57,7 @@ class SavedChat:
     settings: ChatSettings = ChatSettings()
     seed: int = -1
     left_out: tuple[int, ...] = ()
+    path: str = field(default="", compare=False)
 
     def lines(self, event: str, now: datetime) -> bytes:
         """The chat in a file's lines; `event` begins them."""
@@ -65,14 +66,22 @@ class SavedChat:
         return first + b"".join(_message_line(message, now) for message in self.messages)
 
 
-def write_chat(path: str | Path, chat: SavedChat) -> None:
-    """Write a chat in one go: a file of that name is whole before and after. Only a saved chat is replaced.
+def absolute(path: str | Path) -> str:
+    """The absolute path that a file's name stands for."""
+    return os.path.abspath(os.path.expanduser(path))
 
-    A new file is for its owner alone.
+
+def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> None:
+    """Write a chat in one go: a file of that name is whole before and after.
+
+    Raises LacliError for a file that is no saved chat, and for one that is unless it `replaces` it. A new file is for
+    its owner alone.
     """
     target = Path(os.path.expanduser(path))
     try:
         _refuse_others(target, str(path))
+        if not replaces and target.exists() and target.stat().st_size:
+            raise LacliError(f"{path} holds another chat", "the same again replaces it; another name keeps both")
         beside = target.parent / f".lacli-{token_hex(8)}"
         try:
             with open(beside, "xb", opener=for_owner) as file:
@@ -117,7 +126,7 @@ def read_chat(path: str | Path) -> SavedChat:
         elif number == 1:
             raise LacliError(f"{path} is no saved chat: it begins with {found['event']!r}", "/save writes one")
     said = [chat for chat in chats if chat.messages]
-    return replace((said or chats)[-1], left_out=tuple(left_out))
+    return replace((said or chats)[-1], left_out=tuple(left_out), path=absolute(path))
 
 
 class Transcript(Closing):

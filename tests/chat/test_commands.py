@@ -63,8 +63,9 @@ def two_turns() -> FakeChat:
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.names[0])
 def test_every_command_does_something_even_in_an_empty_chat(entry: Entry, tmp_path: Path) -> None:
-    write_chat(tmp_path / "chat", SavedChat("demo"))
     argument = {"file": str(tmp_path / "chat"), "switch": "on"}.get(entry.argument, "") if entry.needed else ""
+    if entry.names[0] != "/save":
+        write_chat(tmp_path / "chat", SavedChat("demo"))
     reply = run(FakeChat(cells=10_000), f"{entry.names[0]} {argument}".strip())
     assert (reply != Reply()) == (entry.argument != "switch")
 
@@ -243,7 +244,31 @@ def test_a_saved_chat_goes_on_where_it_was(tmp_path: Path) -> None:
     assert text == f"loaded 4 messages and the settings from {file}\nthe context was made anew"
     assert other.conversation.as_messages() == chat.conversation.as_messages()
     assert other.settings == chat.settings
-    assert "in place of the chat" in run(other, f"/save {file}").text
+
+
+def test_save_replaces_a_chat_of_this_session_and_another_one_only_when_told_again(tmp_path: Path) -> None:
+    file = tmp_path / "chat"
+    commands, instead = commands_of(two_turns()), "in place of the chat"
+    assert instead not in run_in(commands, f"/save {file}").text
+    assert instead in run_in(commands, f"/save {file}").text
+    assert instead in run(FakeChat(), f"/load {file}", f"/save {file}").text
+    write_chat(file, SavedChat("demo", messages=(Message("user", "kept"),)))
+    commands = commands_of(two_turns())
+    with pytest.raises(LacliError, match="holds another chat .the same again replaces it"):
+        run_in(commands, f"/save {file}")
+    assert read_chat(file).messages[0].content == "kept"
+    assert instead in run_in(commands, f"/save {file}").text
+    other = tmp_path / "text"
+    other.write_text("no chat")
+    for _ in range(2):
+        with pytest.raises(LacliError, match="exists and is no saved chat"):
+            run_in(commands, f"/save {other}")
+
+
+def test_files_that_wait_are_counted_together(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("word " * 50)
+    reply = run(FakeChat(), f"/read {tmp_path}/a", f"/read {tmp_path}/a")
+    assert "2 files have 100 tokens, more than the context has left: 90 tokens" in reply.text
 
 
 def test_a_loaded_chat_that_was_otherwise_is_called_so(tmp_path: Path) -> None:

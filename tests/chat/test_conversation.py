@@ -573,22 +573,37 @@ def test_turns_on_other_kinds_of_models_are_fresh_runs(write: Callable[[Path], N
 
 def test_a_full_context_says_what_can_be_done() -> None:
     with opened(PLAIN, context=256) as session:
-        chat = chat_on(session, 300)
-        said(chat.ask(QUESTION))
+        chat = chat_on(session, 2)
+        said(chat.ask("Hello?"))
+        adjust(chat, max_tokens=300)
         chat.session.adapt(PLAIN, SamplingSettings(ignore_eos=True))
         said(chat.ask(NEXT))
-        ways = ("/compact", "/undo", "/clear", "/set n 32", "-c 512", "--context-shift")
-        assert all(word in chat.notes[0] for word in ways)
+        ways = (
+            "/undo takes the last question back, /set n 32 and then /regen make the last answer shorter, "
+            "/clear forgets all, or start again with -c 512 or --context-shift"
+        )
+        assert chat.notes[0].endswith(f": {ways}"), "/compact would leave the long answer"
         with pytest.raises(PromptError, match="the context 256") as found:
             said(chat.ask("And os.path?"))
-        assert all(word in found.value.hint for word in ways)
+        assert found.value.hint == ways
         assert chat.conversation.questions == 2, "the question that had no room is taken back"
-        assert chat.compact() == 1
-        assert chat.conversation.questions == 1
         adjust(chat, max_tokens=32)
-        assert "/undo takes the last question back, /clear" in chat._choice(1) and "/set n" not in chat._choice(1)
+        said(chat.again())
+        assert said(chat.ask("And os.path?"))
+        earlier, question = chat.conversation.messages, Message("user", "word " * 175)
+        assert chat._choice(earlier, question).startswith("/compact drops the oldest questions, /clear")
         chat.takes_commands = False
-        assert chat._choice(1) == "start again with -c 512 or --context-shift"
+        assert chat._choice(earlier, question) == "start again with -c 512 or --context-shift"
+
+
+def test_a_system_prompt_that_fills_the_context_leaves_no_message_short_enough() -> None:
+    with opened(PLAIN, context=256) as session:
+        for system, shorter in (("word " * 300, False), ("word " * 100, True)):
+            chat = Chat(session, ChatSettings(PLAIN), Conversation(system))
+            with pytest.raises(PromptError, match="with the system prompt the message needs") as found:
+                said(chat.ask("word " * 200))
+            assert ("send a shorter one" in found.value.hint) == shorter
+            assert "shorten the system prompt with /system" in found.value.hint
 
 
 def test_a_compacted_chat_leaves_half_of_the_context_free() -> None:

@@ -255,6 +255,12 @@ def test_ctrl_c_in_an_answer_keeps_what_came_and_the_log_says_so(
     assert [event["finish_reason"] for event in logged[1:]] == ["interrupt"] * (len(kept) - 1)
 
 
+def test_regen_that_is_stopped_says_that_an_answer_stays_only_where_there_is_one(streams: Streams) -> None:
+    say(FakeChat(pieces=[KeyboardInterrupt]), "one", "/regen")
+    assert streams.words.count("stopped before the answer began; /regen gives it") == 2
+    assert "stays" not in streams.words
+
+
 def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(name: str, *, ordinary: bool) -> str:
         signal.raise_signal(signal.SIGINT)
@@ -487,6 +493,7 @@ def test_a_message_of_the_command_line_comes_first_and_is_no_command(tmp_path: P
     done = chat(*QUICK, "-p", QUESTION, lines=[NEXT, f"/save {file}"])
     assert (done.code, done.out) == (0, chat(*QUICK, lines=[QUESTION, NEXT]).out)
     assert questions(file) == [QUESTION, NEXT]
+    file.unlink()
     chat("-n", "1", "--prompt", "/mode", lines=[f"/save {file}"])
     assert read_chat(file).messages[0].content == "/mode"
 
@@ -711,8 +718,8 @@ def test_a_full_context_ends_an_answer_with_a_sentence_and_compact_makes_room(tm
     full, refused, dropped = (
         line for line in done.err.splitlines() if line.startswith(("lacli: the context", "lacli: with", "dropped"))
     )
-    drops = "/compact drops the oldest questions, /undo the last one, /clear forgets all"
-    choice = f"{drops}, /set n 32 keeps answers short, or start again with -c 512 or --context-shift"
+    drops = "/compact drops the oldest questions, /undo takes the last question back, /clear forgets all"
+    choice = f"{drops}, or start again with -c 512 or --context-shift"
     assert full == f"lacli: the context of 256 tokens is full and the answer ends here: {choice}"
     assert re.fullmatch(r"lacli: with this message the conversation has \d+ tokens, and the context 256 (.*)", refused)
     assert choice in refused
