@@ -110,10 +110,13 @@ class Decoder:
     def change(self, settings: DecodeSettings, verifier: Verifier | None) -> None:
         """Go on in another mode or with another way of sampling; what is decoded stays."""
         assert settings.sequences <= self.group.engine.sequences, "the context was made for fewer sequences"
-        self._text.verifier = verifier
+        was_sampled, self._text.verifier = self._text.verifier is not None, verifier
         if settings != self.settings:
             self.settings = settings
             self._learn_anew()
+        elif was_sampled != (verifier is not None):
+            # Drawn tokens say nothing about how often guesses of the others come true.
+            self._text.mode = self._new_mode(self._text.mode)
 
     def generate(
         self, prompt: Sequence[int], max_tokens: int = -1, *, reuse: bool = False, n_keep: int | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from typing import Any, Protocol
 
-from lacli.auto import past_texts, pool_source, rewriting, suffix
+from lacli.auto import past_texts, pool_source, recycling, rewriting, suffix
 from lacli.auto.acceptance import AcceptanceEstimate, LossBudget, SourceAccount, WindowWidth
 from lacli.auto.cost_model import StepCostModel
 from lacli.auto.past_texts import PastTexts
@@ -38,7 +39,8 @@ class Part(Protocol):
 class Experience:
     """What mode auto has learned of a model and a machine; it outlives the texts and goes on in the next answer.
 
-    Of acceptance it knows the mean of all texts; each text makes an estimate of its own from that.
+    Of acceptance it knows the mean of all texts of its kind, whose tokens are `sampled` or not; each text makes an
+    estimate of its own from that. `kinds`: what is known of each kind; they have all but acceptance in common.
     """
 
     def __init__(
@@ -50,19 +52,32 @@ class Experience:
         sampled: bool = False,
     ) -> None:
         """Begin with a measured `cost` and texts of earlier runs, if any; `sampled`: tokens are drawn, not argmax."""
-        self.sampled = sampled
+        self.kinds: dict[bool, Experience] = {}
         self.cost_model = StepCostModel(settings.max_rows, cost)
         self.budget = LossBudget()
         columns = settings.window if "window" in settings.sources else 0
         self.width = WindowWidth(columns, settings.ngram, settings.auto_rows)
         self.recycling = RecyclingSource()
+        self.past_texts = texts
+        self.accounts: dict[str, SourceAccount] = {name: SourceAccount() for name in SOURCES}
+        self._begin_kind(sampled=sampled)
+
+    def other_kind(self) -> Experience:
+        """Begin to learn of texts of the other kind, beside this one."""
+        other = copy(self)
+        other.recycling = copy(self.recycling)
+        other._begin_kind(sampled=not self.sampled)
+        return other
+
+    def _begin_kind(self, *, sampled: bool) -> None:
+        self.sampled = sampled
+        self.kinds[sampled] = self
         self.suffix_acceptance = AcceptanceEstimate(suffix.EXPECTED_SAMPLED if sampled else suffix.EXPECTED)
         self.rewriting_acceptance = AcceptanceEstimate(rewriting.EXPECTED_SAMPLED if sampled else rewriting.EXPECTED)
+        self.recycling.acceptance = AcceptanceEstimate(recycling.EXPECTED)
         self.text_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
         self.window_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
-        self.past_texts = texts
         self.past_text_acceptance = AcceptanceEstimate(past_texts.EXPECTED)
-        self.accounts: dict[str, SourceAccount] = {name: SourceAccount() for name in SOURCES}
 
     @property
     def acceptances(self) -> Mapping[str, AcceptanceEstimate]:
@@ -105,6 +120,8 @@ class Experience:
     def begin_from(self, kept: Any, age_s: float) -> None:
         """Begin from numbers that are `age_s` seconds old; parts without any that can be read begin anew."""
         weight = 0.5 ** (max(age_s, 0.0) / HALF_LIFE_S)
-        for name, part in self._parts.items():
+        # A second kind finds what is common under way.
+        parts = self._parts if len(self.kinds) == 1 else self.acceptances
+        for name, part in parts.items():
             with suppress(*UNREADABLE):
                 part.begin_from(kept[name], weight)

@@ -112,12 +112,14 @@ class AutoModes:
     ) -> Mode:
         if settings.mode != "auto":
             return new_mode(settings, pool, engine)
-        experience = before.experience if isinstance(before, Auto) else self._new_experience(settings, sampled=sampled)
+        known = before.experience if isinstance(before, Auto) else None
+        experience = known.kinds.get(sampled) if known else None
+        if experience is None:
+            experience = known.other_kind() if known else self._new_experience(settings, sampled=sampled)
+            if self.records:
+                self.records.go_on(experience)
         return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
 
     def _new_experience(self, settings: DecodeSettings, *, sampled: bool) -> Experience:
         cost = self.cost or (self.records.cost() if self.records else None)
-        experience = Experience(settings, cost, self.past_texts, sampled=sampled)
-        if self.records:
-            self.records.go_on(experience)
-        return experience
+        return Experience(settings, cost, self.past_texts, sampled=sampled)

@@ -136,7 +136,7 @@ class ModelRecords:
         return cost and cost.among(len(self._replicas))
 
     def go_on(self, experience: Experience) -> float:
-        """Let `experience` begin from what earlier runs have learned; `keep` keeps it from now on.
+        """Let `experience` begin from what earlier runs have learned; `keep` keeps it, and its other kind, from now on.
 
         Return when the last of them ended, in seconds since 1970, 0 if none is known.
         """
@@ -147,13 +147,9 @@ class ModelRecords:
             experience.begin_from(self._without_costs(kept), time() - saved_at)
         return saved_at
 
-    def keep(self, *, sampled: bool) -> None:
-        """Keep what was learned by now, if that was in answers that were `sampled`, or not, as the last one.
-
-        Where that is impossible nothing is said: the next run learns it anew.
-        """
-        experience = self._experience
-        if self._learns and experience and experience.sampled == sampled:
+    def keep(self) -> None:
+        """Keep what was learned by now of each kind of texts; where that is impossible the next run learns it anew."""
+        for experience in self._experience.kinds.values() if self._learns and self._experience else ():
             numbers = {SAVED_AT: time(), **self._without_costs(experience.numbers())}
             Records(self._state).save(LEARNED, self._key(experience), numbers)
 

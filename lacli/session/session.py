@@ -222,7 +222,7 @@ class Session(Closing):
     def keep_learned(self) -> None:
         """Keep what mode auto has learned of the model and the machine by now, in the file that `use_known` named."""
         if self._records and self.settings.mode == "auto":
-            self._records.keep(sampled=self.sampler is not None)
+            self._records.keep()
 
     def decoder_in(
         self, engine: Engine | Mapping[str, Engine], settings: DecodeSettings, kind: type[Decoder] = Decoder

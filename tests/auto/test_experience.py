@@ -6,9 +6,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
+from lacli.auto import suffix
 from lacli.auto.experience import HALF_LIFE_S, Experience
+from lacli.engine import Successors
 from lacli.settings import SOURCES, DecodeSettings
 
 AUTO = DecodeSettings(mode="auto")
@@ -60,6 +63,24 @@ def test_what_was_learned_counts_half_after_a_half_life_and_nothing_after_years(
     assert not old.cost_model.seen.sizes
     # A clock that was set back makes nothing younger than new.
     assert begun(kept, -5 * HALF_LIFE_S).numbers() == begun(kept).numbers()
+
+
+def test_texts_of_the_other_kind_have_an_acceptance_of_their_own_and_all_else_in_common() -> None:
+    greedy, kept = experienced(), experienced().numbers()
+    drawn = greedy.other_kind()
+    assert greedy.kinds == drawn.kinds == {False: greedy, True: drawn}
+    assert drawn.suffix_acceptance.probability == list(suffix.EXPECTED_SAMPLED)
+    for acceptance in drawn.acceptances.values():
+        acceptance.record(0, False)
+    drawn.cost_model.record(8, 0.05)
+    drawn.budget.record(2.0, 1.0)
+    drawn.recycling.learn([1], [2], Successors(np.array([[3, 4]]), np.array([[1.0, 0.0]])))
+    now = greedy.numbers()
+    assert {name for name in now if now[name] != kept[name]} == {"steps", "budget"}
+    assert [guess.token for guess in greedy.recycling.anywhere(1, 2)] == [3, 4]
+    # What is common goes on, whatever was kept of it with the other kind's acceptance.
+    drawn.begin_from(begun({}).numbers() | {"suffix": kept["suffix"]}, 0.0)
+    assert greedy.numbers() == now and drawn.hit_rates["suffix"] == pytest.approx(greedy.hit_rates["suffix"], rel=1e-3)
 
 
 def test_runs_that_learn_nothing_hand_on_what_they_began_with_but_for_sizes_of_steps_that_none_took() -> None:

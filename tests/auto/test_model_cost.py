@@ -271,7 +271,7 @@ def keep(records: ModelRecords, *, sampled: bool = False) -> None:
         experience.suffix_acceptance.record(0, True)
     for rows, seconds in ((1, 0.1), (1, 0.1), (2, 0.15)):
         experience.cost_model.record(rows, seconds)
-    records.keep(sampled=sampled)
+    records.keep()
 
 
 def begun(records: ModelRecords, *, sampled: bool = False) -> tuple[Experience, float]:
@@ -299,18 +299,27 @@ def test_a_run_begins_with_what_the_last_one_of_its_kind_has_learned(state: Path
     assert begun(records, sampled=True)[1] == 0.0
 
 
-def test_nothing_is_kept_where_nothing_is_to_be_learned_nor_under_the_other_way_of_choosing(
-    state: Path, model: Path
-) -> None:
+def test_nothing_is_kept_where_nothing_is_to_be_learned_or_was(state: Path, model: Path) -> None:
     keep(ModelRecords(state, model, SETTINGS, learns=False))
-    ModelRecords(state, model, SETTINGS).keep(sampled=False)
-    records = ModelRecords(state, model, SETTINGS)
-    records.go_on(Experience(DecodeSettings(), sampled=True))
-    records.keep(sampled=False)
+    ModelRecords(state, model, SETTINGS).keep()
     assert not state.exists()
     # A file in the folder's place is no error either.
     state.parent.write_text("in the way")
-    keep(records)
+    keep(ModelRecords(state, model, SETTINGS))
+
+
+def test_what_sampled_and_greedy_texts_taught_together_is_kept_apart(state: Path, model: Path) -> None:
+    greedy, _ = begun(records := ModelRecords(state, model, SETTINGS))
+    records.go_on(drawn := greedy.other_kind())
+    for acceptance, hit in ((greedy.suffix_acceptance, True), (drawn.suffix_acceptance, False)):
+        acceptance.record(0, hit)
+    for rows, seconds in ((1, 0.1), (1, 0.1), (2, 0.15)):
+        greedy.cost_model.record(rows, seconds)
+    records.keep()
+    for sampled, rate in ((False, 1.0), (True, 0.0)):
+        again, saved_at = begun(ModelRecords(state, model, SETTINGS), sampled=sampled)
+        assert saved_at and again.hit_rates["suffix"] == (rate, 1.0)
+        assert again.cost_model.seen.sizes[0][:2] == (2, 1.5)
 
 
 def test_where_another_machine_computes_too_guesses_are_learned_and_costs_are_not(state: Path, model: Path) -> None:

@@ -17,6 +17,7 @@ from lacli.auto.planner import MAX_OVERDRAFT
 from lacli.auto.step_cost import Cost
 from lacli.batch import Batch
 from lacli.decode import Decoder
+from lacli.engine import Floats
 from lacli.modes import Growing
 from lacli.pool import NgramPool
 from lacli.schedule import Schedule
@@ -42,6 +43,10 @@ class ManyWriters(ScriptedEngine):
     rows: list[int] = field(default_factory=list)
     mixed: list[int] = field(default_factory=list)
     took: float = 0.0
+
+    def row_logits(self, row: int) -> Floats:
+        logits: Floats = np.eye(self.vocabulary)[self._choices[row]]
+        return logits
 
     def decode(self, batch: Batch) -> bool:
         count = len(batch)
@@ -177,3 +182,29 @@ def test_texts_share_what_is_known_of_the_machine_and_the_losses() -> None:
     with schedule_of([Writer(seed) for seed in range(2)], STAIRS["gpu"], None) as (schedule, _):
         first, second = (text.mode.experience for text in schedule.texts)  # type: ignore[attr-defined]
     assert isinstance(first, Experience) and first is second
+
+
+class Drawn:
+    """A verifier that draws the most probable token."""
+
+    def begin(self, text: object) -> None:
+        """Nothing is remembered."""
+
+    def choose(self, logits: Floats, guesses: object) -> int:
+        return int(logits.argmax())
+
+
+def test_a_sampled_text_changes_nothing_of_what_greedy_ones_are_expected_to_bring() -> None:
+    with schedule_of([Writer(1, departs=0), Writer(2)], STAIRS["gpu"], None, begun=0) as (schedule, engine):
+        drawn, greedy = (
+            schedule.add(list(writer.text), 100, verifier=verifier)
+            for writer, verifier in zip(engine.writers, (Drawn(), None), strict=True)
+        )
+        while schedule.texts:
+            schedule.step()
+        after = schedule.add(list(engine.writers[1].text), 100)
+        later = schedule.add(list(engine.writers[0].text), 100, verifier=Drawn())
+    kinds = [text.mode.experience for text in (drawn, greedy, after, later)]  # type: ignore[attr-defined]
+    assert kinds[0] is kinds[3] and kinds[1] is kinds[2] and kinds[0].cost_model is kinds[1].cost_model
+    # The drawn text departs from what it repeats, the greedy one never does.
+    assert kinds[0].hit_rates["suffix"][0] < 0.2 and kinds[1].hit_rates["suffix"][0] > 0.9

@@ -104,9 +104,8 @@ def test_every_turn_of_a_chat_in_mode_auto_is_learned_from(learns: dict[str, str
         lines = f"{QUESTION}\n/mode plain\n{QUESTION}\n/mode auto\n{QUESTION}\n/set temp 1\n{QUESTION}\n"
         done(learns, "chat", "-q", "-n", "12", "--commands", stdin=lines.encode())
     # Plain decoding teaches nothing, and drawn tokens nothing about those that are not.
-    assert len(seen) == 2 and seen[0] < seen[1]
-    ((key, value),) = kept(learns)
-    assert tries(value) == seen[1] and key["sampled"] is False
+    assert seen[0] < seen[1] == seen[2] and seen[3]
+    assert [(key["sampled"], tries(value)) for key, value in kept(learns)] == [(False, seen[1]), (True, seen[3])]
 
 
 def test_an_answer_that_is_stopped_has_been_learned_from_too(

@@ -15,6 +15,8 @@ import llama_cpp as lib
 import pytest
 
 from lacli.check.invariance import PROBE, probe
+from lacli.decode import Decoder
+from lacli.engine import Floats
 from lacli.errors import LacliError, UsageError
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
@@ -30,6 +32,7 @@ from lacli.llamacpp.settings import (
     ReplicaSettings,
     strict_settings,
 )
+from lacli.schedule import Schedule
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from tests import program
@@ -136,6 +139,46 @@ def test_a_seed_gives_the_same_texts_in_every_mode(model_path: Path) -> None:
 def test_a_seed_gives_the_same_texts_on_two_threads() -> None:
     plain, *others = strict_answers_of(demo_model(), 2)
     assert len(plain[0]) > 5 and others == [plain] * (len(strict_answers.SHORT) - 1)
+
+
+class Recorder:
+    """A verifier that takes the most probable tokens and keeps the `rows` of logits that it has seen."""
+
+    def __init__(self) -> None:
+        self.rows: list[bytes] = []
+
+    def begin(self, text: object) -> None:
+        """Nothing is remembered."""
+
+    def choose(self, logits: Floats, guesses: object) -> int:
+        self.rows.append(logits.tobytes())
+        return int(logits.argmax())
+
+
+def test_texts_that_take_turns_in_one_context_have_the_logits_of_plain_decoding_alone() -> None:
+    model_settings, guessing = strict_settings(
+        ModelSettings(context=1024, gpu_layers=0, threads=1),
+        DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=5, strict=True),
+        frozenset({"q8_0"}),
+        on_gpu=False,
+    )
+    plain = replace(guessing, mode="plain")
+    together, alone = [], []
+    with LlamaModel(demo_model(), model_settings) as model:
+        texts = [f"<|im_start|>user\n{each}<|im_end|>\n<|im_start|>assistant\n" for each in strict_answers.QUESTIONS]
+        prompts = [model.tokenize(text) for text in texts]
+        with LlamaEngine(model, model_settings, guessing) as engine:
+            schedule = Schedule(Decoder(engine, guessing), places=1)
+            for prompt in prompts:
+                together.append(Recorder())
+                schedule.add(prompt, 40, verifier=together[-1])
+                while schedule.texts:
+                    schedule.step()
+        for prompt in prompts:
+            alone.append(Recorder())
+            with LlamaEngine(model, model_settings, plain) as engine:
+                assert [*Decoder(engine, plain, alone[-1]).generate(prompt, 40)]
+    assert [each.rows for each in together] == [each.rows for each in alone]
 
 
 @pytest.mark.parametrize(("cells", "agree"), [*((cells, True) for cells in EXACT_CELLS), ("f16", False)])
