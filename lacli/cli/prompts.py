@@ -22,7 +22,7 @@ from lacli.errors import Interrupted, LacliError, OutputError, PromptError, Samp
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.session.report import describe
 from lacli.stats import RunStatistics
-from lacli.terminal.interrupts import second_ctrl_c_ends, without_ctrl_c
+from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
 from lacli.text.files import Closing, is_terminal, replace_file
 from lacli.text.format import MINUTE, counted
 from lacli.text.question import STDIN
@@ -89,9 +89,7 @@ def ask_all(
                     screen.note(batch.words)
         lines.finish()
     if failed := len(tasks) - len(lines.answered):
-        raise LacliError(
-            f"{failed:,} of {counted(len(tasks), 'prompt')} have no answer", '"error" in their lines says why'
-        )
+        raise LacliError(f"no answer to {failed:,} of {counted(len(tasks), 'prompt')}", '"error" in its line says why')
 
 
 class Lines(Closing):
@@ -135,7 +133,7 @@ class LinesFile(Lines):
 
     def __init__(self, name: str, screen: Screen, tasks: Sequence[Task]) -> None:
         super().__init__(screen)
-        self.place, self.way_on = f"in {name}", "the same command goes on behind them"
+        self.place, self.way_on = f"in {name}", "the same command goes on"
         self._name, self._tasks = name, tasks
         self._path = Path(os.path.realpath(os.path.expanduser(name)))
         try:
@@ -224,7 +222,7 @@ class Batch:
         self._store, self._storing, self._trouble = store, Lock(), ""
         self._coming = iter(left)
         self._running: dict[int, RunStatistics] = {}
-        self._arrivals: SimpleQueue[Row | Exception] = SimpleQueue()
+        self._arrivals: SimpleQueue[Row | BaseException] = SimpleQueue()
 
     def run(self, screen: Screen, *, shown: bool) -> None:
         """Answer them all. `shown`: a line on the terminal tells how far that is.
@@ -234,7 +232,7 @@ class Batch:
         self._begin = perf_counter()
         # One more than there are places: its prompt is cut into tokens before a place is free.
         workers = [Thread(target=self._work, daemon=True) for _ in range(self._model.session.texts + 1)]
-        with second_ctrl_c_ends():
+        with second_ctrl_c_ends(), ctrl_c_calls(lambda: self._arrivals.put(KeyboardInterrupt())):
             try:
                 with screen.waiting(shown=shown) as say:
                     for worker in workers:
@@ -242,13 +240,12 @@ class Batch:
                     for _ in self._left:
                         self._take(self._next(say))
             except KeyboardInterrupt:
-                with without_ctrl_c():
-                    self._model.close()
-                    for worker in filter(Thread.is_alive, workers):
-                        worker.join()
-                    while not self._arrivals.empty():
-                        if isinstance(row := self._arrivals.get(), dict):
-                            self._take(row)
+                self._model.close()
+                for worker in workers:
+                    worker.join()
+                while not self._arrivals.empty():
+                    if isinstance(row := self._arrivals.get(), dict):
+                        self._take(row)
                 what = f"stopped: {len(self._lines.answered):,} of {counted(len(self._tasks), 'answer')} are"
                 raise Interrupted(f"{what} {self._lines.place}", self._lines.way_on) from None
         self._seconds = perf_counter() - self._begin
@@ -259,8 +256,8 @@ class Batch:
     def words(self) -> str:
         """What the answers were, and how fast."""
         answers, tokens = len(self._left) - self._failed, self._sums["predicted_n"]
-        rate = f"{tokens / self._seconds:,.1f} tokens/s" if self._seconds else ""
-        return f"{counted(answers, 'answer')}, {counted(tokens, 'token')} in {_duration(self._seconds)}: {rate}"
+        rate = f"{tokens / self._seconds:,.1f} tokens/s together" if self._seconds else ""
+        return f"{counted(answers, 'answer')}, {counted(tokens, 'token')} in {_duration(self._seconds, 2)}: {rate}"
 
     def report(self) -> list[tuple[str, str]]:
         """The same in rows, with what they were decoded with."""
@@ -321,12 +318,12 @@ class Batch:
         }
 
     def _next(self, say: Say) -> Row:
-        """Wait for what becomes of a prompt. Raises what ended the model."""
+        """Wait for what becomes of a prompt. Raises KeyboardInterrupt at Ctrl-C, and what ended the model."""
         while True:
             self._tell(say)
             with suppress(Empty):
                 arrival = self._arrivals.get(timeout=REFRESH_S)
-                if isinstance(arrival, Exception):
+                if isinstance(arrival, BaseException):
                     raise arrival
                 return arrival
 
@@ -342,7 +339,7 @@ class Batch:
         tokens = self._sums["predicted_n"] + sum(run.tokens for run in [*self._running.values()])
         there = len(self._tasks) - len(self._left)
         count = f"{there + self._done:,}/{len(self._tasks):,}"
-        words = f"{count} answers, {tokens / seconds:,.1f} tokens/s together"
+        words = f"{count} answers, {f'{tokens / seconds:,.1f} tokens/s together' if tokens else 'reading the prompts'}"
         left = f", {_duration(seconds / self._done * (len(self._left) - self._done))} left" if self._done else ""
         say(*dict.fromkeys((words + left, words, f"{count} answers", count)))
 
@@ -370,6 +367,6 @@ def _numbers(run: RunStatistics) -> dict[str, float]:
     }
 
 
-def _duration(seconds: float) -> str:
-    """Seconds in words: 0.52 s, 42 s, 5 min."""
-    return f"{seconds:.{2 * (seconds < 10)}f} s" if seconds < 2 * MINUTE else f"{seconds / MINUTE:,.0f} min"
+def _duration(seconds: float, digits: int = 0) -> str:
+    """Seconds in words, with `digits` of a second: 0.52 s, 42 s, 5 min."""
+    return f"{seconds:.{digits}f} s" if seconds < 2 * MINUTE else f"{seconds / MINUTE:,.0f} min"
