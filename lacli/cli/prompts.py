@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING
 
 from lacli import PARALLEL
 from lacli.api.model import Model, Prompt
 from lacli.bench.tasks import Task, read_tasks
-from lacli.errors import Interrupted, LacliError, OutputError, PromptError, SamplingError, reason_of
+from lacli.cli.answer_lines import Lines, LinesFile, Row, prompt_of
+from lacli.errors import Interrupted, LacliError, PromptError, SamplingError
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.session.report import describe
 from lacli.stats import RunStatistics
 from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
-from lacli.text.files import Closing, is_terminal, replace_file
+from lacli.text.files import is_terminal
 from lacli.text.format import MINUTE, counted
 from lacli.text.question import STDIN
 from lacli.text.template import as_messages
@@ -37,13 +35,8 @@ if TYPE_CHECKING:
 REFRESH_S = 0.25
 """Seconds after which the line about the progress is written anew: nobody reads faster changes."""
 
-BEGINNING = b'{"index": '
-"""The beginning of an answer's line."""
-
 COUNTED = ("predicted_n", "draft_n", "draft_n_accepted")
 """Numbers of the answers that are added up."""
-
-Row = dict[str, Any]
 
 
 def ask_all(
@@ -60,16 +53,9 @@ def ask_all(
     `parallel`: answers at a time, None for what suits. `question`: how rows are asked that say nothing else. Raises
     Interrupted after Ctrl-C, and LacliError behind the last answer where a prompt has none.
     """
-    tasks = [
-        replace(
-            task,
-            system=task.system or question.system,
-            max_tokens=task.max_tokens or question.max_tokens,
-            raw=task.raw or question.raw,
-        )
-        for task in read_tasks(prompts)
-    ]
-    with Lines(screen) if answers in (None, STDIN) else LinesFile(answers, screen, tasks) as lines:
+    tasks = [_completed(task, question) for task in read_tasks(prompts)]
+    name = None if answers == STDIN else answers
+    with LinesFile(name, screen, tasks) if name is not None else Lines(screen) as lines:
         left = [index for index in range(len(tasks)) if index not in lines.answered]
         if lines.answered:
             screen.note(f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already")
@@ -80,124 +66,19 @@ def ask_all(
                 loading.opened(question, output, screen, min(most, len(left))) as (session, store),
                 Model(session) as model,
             ):
-                batch = Batch(model, tasks, left, lines, loading.sampling, question.stops, store)
+                asked = PromptList(model, tasks, left, lines, loading.sampling, question.stops, store)
                 # Lines on the same terminal show how far it is.
-                batch.run(screen, shown=not output.verbose and (answers is not None or not is_terminal(sys.stdout)))
+                asked.run(screen, shown=not output.verbose and (name is not None or not is_terminal(sys.stdout)))
                 if output.stats:
-                    screen.say("\n".join(f"{name:9} {text}" for name, text in batch.report()))
+                    screen.say("\n".join(f"{subject:9} {text}" for subject, text in asked.report()))
                 elif output.verbose or is_terminal(sys.stderr):
-                    screen.note(batch.words)
+                    screen.note(asked.words)
         lines.finish()
     if failed := len(tasks) - len(lines.answered):
         raise LacliError(f"no answer to {failed:,} of {counted(len(tasks), 'prompt')}", '"error" in its line says why')
 
 
-class Lines(Closing):
-    """Answers as JSON lines on standard output, each as soon as all before it are out.
-
-    `answered`: the indices of the prompts that have an answer.
-    """
-
-    place, way_on = "out", ""
-
-    def __init__(self, screen: Screen) -> None:
-        self.answered: set[int] = set()
-        self._screen = screen
-        self._next = 0
-        self._waiting: dict[int, Row] = {}
-
-    def add(self, row: Row) -> None:
-        """Take in what became of a prompt. Raises OutputError where it cannot be written."""
-        self._waiting[row["index"]] = row
-        while row := self._waiting.pop(self._next, {}):
-            self._screen.line(_line(row))
-            self._next += 1
-            self._count(row)
-
-    def finish(self) -> None:
-        """Put the lines into the order of the prompts."""
-
-    def close(self) -> None:
-        """Write nothing more."""
-
-    def _count(self, row: Row) -> None:
-        if "error" not in row:
-            self.answered.add(row["index"])
-
-
-class LinesFile(Lines):
-    """The same in a file, where a line is written when its answer is there, and all are put into order at the end.
-
-    Answers that it has already count. Raises LacliError for a file of anything else, which stays as it is.
-    """
-
-    def __init__(self, name: str, screen: Screen, tasks: Sequence[Task]) -> None:
-        super().__init__(screen)
-        self.place, self.way_on = f"in {name}", "the same command goes on"
-        self._name, self._tasks = name, tasks
-        self._path = Path(os.path.realpath(os.path.expanduser(name)))
-        try:
-            if self._path.exists() and not self._path.is_file():
-                raise LacliError(f"{name} is no ordinary file", "give another name to -o, or - for standard output")
-            lines = [*self._read()]
-            self._file: BinaryIO = self._path.open("ab")
-            # What is behind them is a line that was cut off.
-            self._file.truncate(sum(len(line) for line, _ in lines))
-        except OSError as error:
-            raise LacliError(f"cannot write {name}: {reason_of(error)}", "give another name to -o") from error
-        for _, row in lines:
-            self._count(row)
-
-    def add(self, row: Row) -> None:
-        try:
-            self._file.write(f"{_line(row)}\n".encode())
-            self._file.flush()
-        except OSError as error:
-            hint = "the same command goes on behind the answers that are there"
-            raise OutputError(f"cannot write {self._name}: {reason_of(error)}", hint) from error
-        self._count(row)
-
-    def finish(self) -> None:
-        try:
-            lines = [*self._read()]
-            if [row["index"] for _, row in lines] != [*range(len(self._tasks))]:
-                # Of two lines the later one is the answer behind an error.
-                by_index = {row["index"]: line for line, row in lines}
-                replace_file(self._path, [by_index[index] for index in sorted(by_index)])
-        except OSError as error:
-            hint = "all answers are there, in the order in which they came"
-            raise OutputError(f"cannot put {self._name} into order: {reason_of(error)}", hint) from error
-
-    def close(self) -> None:
-        # What a full disk did not take has been told.
-        with suppress(OSError):
-            self._file.close()
-
-    def _read(self) -> Iterator[tuple[bytes, Row]]:
-        """The whole lines of the file, and what they say."""
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                is_whole = line.endswith(b"\n")
-                row = self._parsed(line) if is_whole else {}
-                if row:
-                    yield line, row
-                elif is_whole or not BEGINNING.startswith(line[: len(BEGINNING)]):
-                    what = f"line {number} of {self._name} is no answer to these prompts"
-                    raise LacliError(what, "give another name to -o, or move that file away")
-
-    def _parsed(self, line: bytes) -> Row:
-        """What the line of an answer says; empty where it answers none of these prompts."""
-        with suppress(ValueError, LookupError, TypeError, RecursionError):
-            row: Row = json.loads(line)
-            index = row["index"]
-            if type(index) is int and index >= 0 and row["prompt"] == _prompt_of(self._tasks[index]):
-                return row
-        return {}
-
-
-class Batch:
+class PromptList:
     """The prompts of a list that have no answer yet, on their way through a model."""
 
     def __init__(
@@ -274,7 +155,7 @@ class Batch:
         """Answer one prompt after another, in a thread beside others."""
         for index in self._coming:
             task = self._tasks[index]
-            row: Row = {"index": index, **({"id": task.name} if task.name else {}), "prompt": _prompt_of(task)}
+            row: Row = {"index": index, **({"id": task.name} if task.name else {}), "prompt": prompt_of(task)}
             try:
                 self._arrivals.put(row | self._answered(index, task))
             except (PromptError, SamplingError) as error:
@@ -344,13 +225,11 @@ class Batch:
         say(*dict.fromkeys((words + left, words, f"{count} answers", count)))
 
 
-def _prompt_of(task: Task) -> str | list[str]:
-    """A prompt as answers repeat it: a text, or a list of several turns."""
-    return [*task.turns] if task.turns[1:] else task.turns[0]
-
-
-def _line(row: Row) -> str:
-    return json.dumps(row, ensure_ascii=False)
+def _completed(task: Task, question: Question) -> Task:
+    """A task with what the command line says where its row says nothing."""
+    raw = task.raw or question.raw
+    system = task.system or ("" if raw else question.system)
+    return replace(task, system=system, max_tokens=task.max_tokens or question.max_tokens, raw=raw)
 
 
 def _numbers(run: RunStatistics) -> dict[str, float]:

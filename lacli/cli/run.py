@@ -60,7 +60,6 @@ Parallel = Annotated[
 CLASHES = {
     "prompt": "-p",
     "file": "-f",
-    "no_stdin": "--no-stdin",
     "conversation": "-cnv",
     "show_accepted": "--show-accepted",
     "explain": "--explain",

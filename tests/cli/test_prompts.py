@@ -18,7 +18,7 @@ from lacli.auto.model_cost import LEARNED
 from lacli.auto.past_texts import TextStore, text_key
 from lacli.batch import Batch
 from lacli.bench.tasks import Task
-from lacli.cli.prompts import Lines, LinesFile
+from lacli.cli.answer_lines import Lines, LinesFile
 from lacli.errors import LacliError, OutputError
 from lacli.hub.download import find_model
 from lacli.llamacpp.context import LlamaEngine
@@ -88,6 +88,16 @@ def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None
     assert [row["finish_reason"] for row in single] == [each.finish_reason for each in alone]
     assert [row["prompt_n"] for row in single] == [each.statistics.prompt_tokens for each in alone]
     assert [row["predicted_n"] for row in single] == [each.statistics.tokens for each in alone]
+
+
+def test_the_system_prompt_of_the_command_line_is_for_rows_without_their_own_that_have_a_template(
+    tmp_path: Path,
+) -> None:
+    rows = [{"prompt": "one", "raw": True}, {"prompt": "one", "system": "two"}, {"prompt": "one"}]
+    sizes = [
+        [row["prompt_n"] for row in rows_of(run(tmp_path, *given, rows=rows).out)] for given in ((), ("-sys", "a"))
+    ]
+    assert [more - few for few, more in zip(*sizes, strict=True)] == [0, 0, max(sizes[1][2] - sizes[0][2], 1)]
 
 
 def test_draws_are_the_same_beside_others_and_each_row_has_a_seed_that_repeats_it(tmp_path: Path) -> None:
@@ -199,7 +209,7 @@ def test_a_full_disk_ends_the_run_and_the_answers_before_it_stay(
         lines.add(ANSWERS[2])
         lines.add(ANSWERS[0])
         with monkeypatch.context() as patch:
-            patch.setattr("lacli.cli.prompts.replace_file", full)
+            patch.setattr("lacli.cli.answer_lines.replace_file", full)
             with pytest.raises(OutputError, match="all answers are there"):
                 lines.finish()
             patch.setattr(lines, "_file", type("Full", (), {"write": full})())
