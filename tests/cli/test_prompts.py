@@ -93,7 +93,7 @@ def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None
 def test_the_system_prompt_of_the_command_line_is_for_rows_without_their_own_that_have_a_template(
     tmp_path: Path,
 ) -> None:
-    rows = [{"prompt": "one", "raw": True}, {"prompt": "one", "system": "two"}, {"prompt": "one"}]
+    rows: list[Row] = [{"prompt": "one", "raw": True}, {"prompt": "one", "system": "two"}, {"prompt": "one"}]
     sizes = [
         [row["prompt_n"] for row in rows_of(run(tmp_path, *given, rows=rows).out)] for given in ((), ("-sys", "a"))
     ]
