@@ -17,6 +17,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.session.generation import Answer, Generation, as_stops
 from lacli.session.prompt import Messages
 from lacli.session.session import Session
+from lacli.stats import RunStatistics
 from lacli.text.files import Closing
 from lacli.text.format import did_you_mean
 from lacli.verify import Recorder
@@ -115,7 +116,9 @@ class Model(Closing):
     def close(self) -> None:
         """End all answers at their last step, and give the memory back."""
         self._loop.close()
-        self.session.close()
+        # A prompt may be cut into tokens just now.
+        with self._making:
+            self.session.close()
 
     def _asked(self, prompt: Prompt, options: AnswerOptions) -> tuple[Generation, Request]:
         if unknown := options.keys() - AnswerOptions.__annotations__.keys():
@@ -182,6 +185,16 @@ class Stream(Closing):
     def __iter__(self) -> Iterator[str]:
         for piece in self._generation:
             yield piece.text
+
+    @property
+    def prompt(self) -> Sequence[int]:
+        """The prompt's tokens."""
+        return self._request.prompt
+
+    @property
+    def statistics(self) -> RunStatistics:
+        """What the answer has cost by now."""
+        return self._generation.statistics
 
     def begin(self) -> None:
         """Let it be decoded from now on; otherwise that begins with the first piece that is asked for."""

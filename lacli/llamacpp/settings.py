@@ -212,13 +212,14 @@ def check_rows(decode_settings: DecodeSettings, model_settings: ModelSettings) -
 
 @dataclass(frozen=True)
 class Capacity:
-    """The size of a context in which several settings decode one after another, or several texts at a time."""
+    """The size of a context in which several settings decode one after another, or `texts` texts at a time."""
 
     sequences: int
     max_outputs: int
     ordered: bool
     max_rollback: int = -1
     recycles: bool = False
+    texts: int = 1
 
     @classmethod
     def of(cls, settings: Sequence[DecodeSettings]) -> Capacity:
@@ -242,7 +243,7 @@ class Capacity:
         # A step of mode auto has a row of each text and shares the others.
         outputs = max(one.max_outputs, texts) if settings.mode == "auto" else texts * one.max_outputs
         sequences = min(texts * one.sequences + ended, MAX_SEQUENCES)
-        return replace(one, sequences=sequences, max_outputs=min(outputs, batch))
+        return replace(one, sequences=sequences, max_outputs=min(outputs, batch), texts=texts)
 
 
 EXACT_CELLS = ("q8_0", "bf16")
