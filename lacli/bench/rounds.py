@@ -104,7 +104,7 @@ class Contender:
     """A point of the sweep, or another program, that answers prompts.
 
     `point`: None for another program. `baseline`: the number of the plain decoding it is compared with. `answer`:
-    decodes and times one answer. `memory`: MiB of its context, 0 for another program.
+    decodes and times one answer. `memory`: MiB of its context, 0 for another program. `texts`: decoded at a time.
     """
 
     label: str
@@ -112,6 +112,7 @@ class Contender:
     baseline: int
     answer: Callable[[Exchange], Trial]
     memory: float = 0.0
+    texts: int = 1
 
     @property
     def mode(self) -> str:
