@@ -55,11 +55,12 @@ class BlockTrial(Trial):
 class Blocks:
     """Prompts of a class in blocks of `size`, which each number of texts divides.
 
-    `prompts`: of each block by its task's name; WARM_UP has the beginnings of the first block's. `tasks`: one for each
-    block. `room`: tokens of a text, its prompt among them. `context`: cells for all texts. `wish`: how much is asked.
+    `texts`: the prompts of each block by its task's name; WARM_UP has the beginnings of the first block's. `tasks`: one
+    for each block. `room`: tokens of a text, its prompt among them. `context`: cells for all texts. `wish`: how much is
+    asked.
     """
 
-    prompts: Mapping[str, Texts]
+    texts: Mapping[str, Texts]
     tasks: tuple[Task, ...]
     size: int
     room: int
@@ -69,13 +70,14 @@ class Blocks:
     @property
     def asker(self) -> Asker:
         """Gives a benchmark all prompts of a block as one."""
-        return Asker(lambda task, answers: [*chain(*self.prompts[task.name])], self.size * self.room)
+        return Asker(lambda task, answers: [*chain(*self.texts[task.name])], self.size * self.room)
 
     @property
-    def asking(self) -> BenchPrompts:
+    def prompts(self) -> BenchPrompts:
         """What a benchmark plans with."""
-        shown = tuple(chain(*self.prompts[WARM_UP]))
-        shortest = Exchange(Task((WARM_UP,), name=WARM_UP), 0, shown, self.wish.max_tokens or MAX_TOKENS)
+        first = Task((WARM_UP,), name=WARM_UP, max_tokens=self.wish.max_tokens or MAX_TOKENS)
+        shortest = self.asker.exchange(first, ())
+        assert shortest, "the beginnings of prompts fit"
         return BenchPrompts({task: len(self.asker.prompt(task, ())) for task in self.tasks}, shortest, self.size)
 
 
@@ -173,7 +175,7 @@ def _answering(
     session: Session, engine: Engine, settings: DecodeSettings, blocks: Blocks, texts: int
 ) -> Callable[[Exchange], Trial]:
     def answer(exchange: Exchange) -> Trial:
-        prompts = blocks.prompts[exchange.task.name]
+        prompts = blocks.texts[exchange.task.name]
         groups = []
         for first in range(0, len(prompts), texts):
             group = prompts[first : first + texts]

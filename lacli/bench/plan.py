@@ -114,7 +114,8 @@ def planned(
     def plan_for(kept: Sequence[int]) -> BenchPlan:
         timed = [speeds[number] for number in kept]
         # The oracle beside mode auto takes hardly longer than another plain decoding would.
-        oracle = [speeds[competing[number].baseline] for number in kept if competing[number].mode == "auto"]
+        reaching = [number for number in kept if competing[number].mode == "auto" and prompts.per_task == 1]
+        oracle = [speeds[competing[number].baseline] for number in reaching]
         return choose(tasks, wish, [*timed, *oracle], prompts.sizes, cells)
 
     kept = list(range(len(competing)))
