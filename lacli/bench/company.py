@@ -29,6 +29,7 @@ from lacli.settings import MAX_SEQUENCES, DecodeSettings
 from lacli.stats import RunStatistics, Step
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
 from lacli.terminal.screen import Screen
+from lacli.text.format import counted
 
 MAX_TOKENS = 64
 """Tokens of an answer without -n: prompts are read for every number of texts, so answers have less of the time."""
@@ -92,7 +93,7 @@ class ReadFirst(Schedule):
 def blocks_of(session: Session, request: Request, screen: Screen) -> Blocks:
     """The prompts of each class in blocks, as far as they fit. Raises LacliError where there is not a whole block."""
     size, most, wish = lcm(*request.parallel), max(request.parallel), request.wish
-    limit, asked = wish.max_tokens or MAX_TOKENS, session.model_settings.context
+    limit, asked = wish.max_tokens or MAX_TOKENS, session.engine.cells if session.model_settings.context else 0
     tokens = {task: session.prompt(task.turns[0], task.system, raw=task.raw) for task in request.tasks}
     longest = max(map(len, tokens.values())) + limit + HEADROOM
     room = asked // most if asked else min(longest, session.model.default_context)
@@ -106,9 +107,9 @@ def blocks_of(session: Session, request: Request, screen: Screen) -> Blocks:
         if len(fitting) < size:
             screen.note(f"left out: {kind}: {len(fitting)} of its prompts can be taken, and {size} answer together")
     if not tasks:
-        numbers = ",".join(map(str, request.parallel))
+        numbers, longest_prompt = ",".join(map(str, request.parallel)), counted(max(room - HEADROOM, 0), "token")
         raise LacliError(
-            f"--parallel {numbers} takes {size} prompts of a class, of at most {room - HEADROOM} tokens each",
+            f"--parallel {numbers} takes {size} prompts of a class, of at most {longest_prompt} each",
             "name other numbers, or more prompts with --prompts and --each, or a larger -c",
         )
     prompts[WARM_UP] = tuple(prompt[:WARM_UP_TOKENS] for prompt in prompts[tasks[0].name])
@@ -188,23 +189,24 @@ def _answering(
 
 
 class Group(NamedTuple):
-    """Texts that were decoded at once. `calls`: of llama_decode after the prompts. `prompt_s`: seconds of the prompts.
+    """Texts that were decoded at once. `answers`, `paces`: as a BlockTrial has them. `steps`: each text's.
 
-    `seconds`: of the steps; `answers`, `paces`: as a BlockTrial has them.
+    `rows`: of each step that they shared. `prompt_s`, `seconds`: those of the prompts, and of the steps.
     """
 
     answers: Texts
     paces: list[float]
     steps: list[Step]
-    calls: int
+    rows: list[int]
     prompt_s: float
     seconds: float
 
 
 def _group(session: Session, schedule: Schedule, prompts: Texts, limits: Sequence[int]) -> Group:
     """Decode texts together to their ends. `limits`: tokens of each answer."""
-    begin, first, calls = perf_counter(), 0.0, 0
+    begin, first = perf_counter(), 0.0
     steps: list[Step] = []
+    rows: list[int] = []
     with ExitStack() as samplers:
         texts = []
         for prompt, limit in zip(prompts, limits, strict=True):
@@ -218,13 +220,14 @@ def _group(session: Session, schedule: Schedule, prompts: Texts, limits: Sequenc
             before = perf_counter()
             found = [(news.text, news.step) for news in schedule.step() if news.step]
             if found:
-                first, calls = first or before, calls + 1
+                first = first or before
+                rows.append(found[0][1].rows)
             for text, step in found:
                 ends[text] = perf_counter()
                 steps.append(step)
     answers = tuple(tuple(text.tokens[len(prompt) :]) for text, prompt in zip(texts, prompts, strict=True))
     paces = [(ends[text] - first) / len(answer) for text, answer in zip(texts, answers, strict=True)]
-    return Group(answers, paces, steps, calls, first - begin, max(ends.values()) - first)
+    return Group(answers, paces, steps, rows, first - begin, max(ends.values()) - first)
 
 
 def _block(groups: Sequence[Group]) -> BlockTrial:
@@ -238,8 +241,8 @@ def _block(groups: Sequence[Group]) -> BlockTrial:
         ids=tuple(chain(*answers)),
         text=None,
         tokens=sum(map(len, answers)),
-        step_count=sum(group.calls for group in groups),
-        rows=statistics.rows,
+        step_count=sum(len(group.rows) for group in groups),
+        rows=sum(sum(group.rows) for group in groups),
         drafted=statistics.drafted,
         accepted=statistics.accepted,
         seconds=sum(group.seconds for group in groups),

@@ -188,6 +188,14 @@ class Rounds:
             for number in range(len(self.exchanges)):
                 yield from self._answer(number, rotation=repetition + number)
 
+    def within(self, seconds: float | None) -> Iterator[None]:
+        """Go on until all have answered an exchange, `seconds` after the beginning; None: to the end."""
+        begin = perf_counter()
+        for count, _ in enumerate(self, start=1):
+            yield
+            if seconds is not None and count % len(self.contenders) == 0 and perf_counter() - begin > seconds:
+                return
+
     @property
     def most(self) -> int:
         """Answers that there will be, where no prompt is left out."""

@@ -206,7 +206,7 @@ def measured(
 ) -> BenchOutcome:
     """Let all contenders answer as much as fits into the time; Ctrl-C keeps what was finished.
 
-    `asking`: the prompts of the request's tasks, where they are not those of a text each.
+    `asking`: the prompts of the request's tasks, where they are not those of a text each; they end with the time.
     """
     asker = asking[0] if asking else asker_of(session)
     prompts = asking[1] if asking else prompts_of(asker, request.tasks, request.wish)
@@ -218,13 +218,16 @@ def measured(
     except KeyboardInterrupt:
         raise Interrupted("stopped before anything was compared") from None
     rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
+    words, seconds = (f"times {prompts.per_task} answers", request.wish.seconds) if asking else ("answers", None)
     interrupted = False
     try:
-        _go_through(rounds, screen, "answers" if prompts.per_task == 1 else f"times {prompts.per_task} answers")
+        _go_through(rounds, screen, words, seconds)
     except KeyboardInterrupt:
-        done, most = (prompts.per_task * count for count in (sum(map(len, rounds.trials.values())), rounds.most))
-        screen.note(f"stopped after {done} of {most} answers; what follows is about these")
         interrupted = True
+    done, most = (prompts.per_task * count for count in (sum(map(len, rounds.trials.values())), rounds.most))
+    if interrupted or (asking and done < most):
+        why = "stopped" if interrupted else "the time was up"
+        screen.note(f"{why} after {done} of {most} answers; what follows is about these")
     for task in rounds.left_out:
         screen.note(f"left out: {task.kind} prompt of more tokens than the context of {asker.cells} holds")
     for number, error in rounds.failures.items():
@@ -322,9 +325,9 @@ def _learned_cost(session: Session, request: Request, screen: Screen) -> Cost | 
     return cost
 
 
-def _go_through(rounds: Rounds, screen: Screen, words: str = "answers") -> None:
+def _go_through(rounds: Rounds, screen: Screen, words: str = "answers", seconds: float | None = None) -> None:
     with screen.progress(rounds.most, words) as advance:
-        for _ in rounds:
+        for _ in rounds.within(seconds):
             advance()
 
 

@@ -268,7 +268,7 @@ def _slower(others: Sequence[Together]) -> str:
     modes = dict.fromkeys(mode for mode, _ in sorted(times, key=lambda key: key[0] != "plain"))
     parts = [f"{mode} {', '.join(times.get((mode, number), '-') for number in numbers)}" for mode in modes]
     among = ", ".join(map(str, numbers))
-    return f"Among {among} a text takes, times as long as alone: {'; '.join(parts)}."
+    return f"How many times as long as alone one text among {among} takes: {'; '.join(parts)}."
 
 
 def _texts(others: Sequence[Together], judged: Judged) -> str:
