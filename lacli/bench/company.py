@@ -25,7 +25,7 @@ from lacli.llamacpp.context import Context, LlamaEngine
 from lacli.llamacpp.settings import Capacity
 from lacli.schedule import HEADROOM, Schedule, SharedText
 from lacli.session.session import Session
-from lacli.settings import MAX_SEQUENCES, DecodeSettings
+from lacli.settings import DecodeSettings
 from lacli.stats import RunStatistics, Step
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
 from lacli.terminal.screen import Screen
@@ -134,15 +134,11 @@ def companies(
     found: list[tuple[Point, DecodeSettings, int]] = []
     for point, texts in product(points, request.parallel):
         try:
-            settings = point.settings.for_texts(texts)
-            if texts * settings.sequences > MAX_SEQUENCES:
-                raise UsageError(f"{texts} texts need more than llama.cpp's {MAX_SEQUENCES} sequences", "fewer texts")
+            found.append((point, point.settings.for_texts(texts), texts))
         except UsageError as error:
             if point.settings.mode == "plain":
                 raise
             screen.note(f"left out: {point.label}: {error.what}")
-        else:
-            found.append((point, settings, texts))
     # What other modes and numbers need costs plain decoding nothing: 256 sequence ids take 0.03 ms of each step.
     kinds = [(point.settings.mode == "plain", texts == 1) for point, _, texts in found]
     engines: dict[tuple[bool, bool], Context] = {(True, True): session.engine}

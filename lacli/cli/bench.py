@@ -285,8 +285,7 @@ def _numbers(parallel: str, refused: Sequence[str]) -> tuple[int, ...]:
     if not all(numbers):
         raise UsageError("--parallel is 0", "--parallel must be at least 1")
     if refused:
-        raise UsageError(f"--parallel compares greedy answers in the tables and words of its own, without {refused[0]}",
-                         "leave one of them out")  # fmt: skip
+        raise UsageError(f"--parallel does not go with {refused[0]}", "leave one of them out")
     return tuple(sorted({1, *numbers}))
 
 

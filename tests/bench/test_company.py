@@ -53,6 +53,7 @@ def test_each_mode_answers_the_same_prompts_in_groups_of_each_number(prompts: st
     assert alone["steps"] == alone["tokens"] > 3 * (three["steps"] - 12) and alone["tokens_per_step"] == 1
     assert alone["rows_per_step"] == 1 and 2 < three["rows_per_step"] <= 3
     assert (alone["total_speedup"], alone["text_slowdown"]) == (1.0, 1.0)
+    assert {row["speedup"] for row in found if row["mode"] == "plain"} == {1.0}
     assert {row["setting"] for row in whole} == {"plain", "lookup", "auto"}
     for row in whole:
         assert row["identical_n"] == row["prompts"] or row["verdict"] == "rounding"

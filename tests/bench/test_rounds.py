@@ -69,9 +69,9 @@ def test_contenders_take_turns_and_none_always_begins(clock: FakeClock) -> None:
 
 
 def test_the_time_ends_the_rounds_once_all_have_answered_an_exchange(clock: FakeClock) -> None:
-    """Two contenders take 20 s and more for an answer each, so 30 s are over after the second one's."""
+    """Two contenders take 20 s and more for an answer each, so 10 s are over before the second one's."""
     ones = [contender(settings, clock)[0] for settings in (PLAIN, LOOKUP)]
-    for seconds, turns in ((30, 2), (None, 12)):
+    for seconds, turns in ((10, 2), (None, 12)):
         rounds = Rounds(ones, TASKS, 3, asker())
         assert len([*rounds.within(seconds)]) == turns
         assert sum(map(len, rounds.trials.values())) == turns
