@@ -99,19 +99,21 @@ def blocks_of(session: Session, request: Request, screen: Screen) -> Blocks:
     room = asked // most if asked else min(longest, session.model.default_context)
     prompts: dict[str, Texts] = {}
     tasks: list[Task] = []
+    few: list[str] = []
     for kind, members in by_class(request.tasks).items():
         fitting = [tuple(tokens[task]) for task in members if len(tokens[task]) + HEADROOM <= room][: wish.each]
         for first in range(0, len(fitting) - size + 1, size):
             tasks.append(Task((kind,), kind, f"{kind}/{first // size}"))
             prompts[tasks[-1].name] = tuple(fitting[first : first + size])
         if len(fitting) < size:
-            screen.note(f"left out: {kind}: {len(fitting)} of its prompts can be taken, and {size} answer together")
+            few.append(f"left out: {kind}: {len(fitting)} of its prompts can be taken, and a block has {size}")
     if not tasks:
         numbers, longest_prompt = ",".join(map(str, request.parallel)), counted(max(room - HEADROOM, 0), "token")
         raise LacliError(
             f"--parallel {numbers} takes {size} prompts of a class, of at most {longest_prompt} each",
             "name other numbers, or more prompts with --prompts and --each, or a larger -c",
         )
+    screen.notes(few, ())
     prompts[WARM_UP] = tuple(prompt[:WARM_UP_TOKENS] for prompt in prompts[tasks[0].name])
     wish = replace(wish, each=wish.each and len(tasks), max_tokens=limit)
     return Blocks(prompts, tuple(tasks), size, room, asked or most * room, wish)
@@ -139,33 +141,30 @@ def companies(
             if point.settings.mode == "plain":
                 raise
             screen.note(f"left out: {point.label}: {error.what}")
-    # What other modes and numbers need costs plain decoding nothing: 256 sequence ids take 0.03 ms of each step.
-    kinds = [(point.settings.mode == "plain", texts == 1) for point, _, texts in found]
+    # By plain or not and one text or several: 256 sequence ids take 0.03 ms of each step that needs one.
+    keys = [(point.settings.mode == "plain", texts == 1) for point, _, texts in found]
     engines: dict[tuple[bool, bool], Context] = {(True, True): session.engine}
-    loading, batch = session.model_settings, session.model_settings.batch
+    loading = session.model_settings
     with ExitStack() as stack:
         with ctrl_c_ends_at_once():
-            for kind in dict.fromkeys(kinds):
-                if kind not in engines:
-                    own = [each for each, its_kind in zip(found, kinds, strict=True) if its_kind == kind]
-                    capacity = Capacity.of([Capacity.for_texts(settings, texts, batch) for _, settings, texts in own])
-                    sized = loading if kind[1] else replace(loading, context=blocks.context)
-                    engine = LlamaEngine(session.model, sized, capacity, backend_greedy=False)
-                    engines[kind] = stack.enter_context(engine)
-        yield (
-            [*engines.values()][-1],
-            [
-                Contender(
-                    label=f"{point.label}, {texts} at a time",
-                    point=point,
-                    baseline=request.parallel.index(texts),
-                    answer=_answering(session, engines[kind], settings, blocks, texts),
-                    memory=engines[kind].memory,
-                    texts=texts,
-                )
-                for kind, (point, settings, texts) in zip(kinds, found, strict=True)
-            ],
-        )
+            for key in dict.fromkeys(keys[1:]):
+                own = [each for each, its_key in zip(found, keys, strict=True) if its_key == key]
+                sizes = [Capacity.for_texts(settings, texts, loading.batch) for _, settings, texts in own]
+                sized = loading if key[1] else replace(loading, context=blocks.context)
+                engine = LlamaEngine(session.model, sized, Capacity.of(sizes), backend_greedy=False)
+                engines[key] = stack.enter_context(engine)
+        competing = [
+            Contender(
+                label=f"{point.label}, {texts} at a time",
+                point=point,
+                baseline=request.parallel.index(texts),
+                answer=_answering(session, engines[key], settings, blocks, texts),
+                memory=engines[key].memory,
+                texts=texts,
+            )
+            for key, (point, settings, texts) in zip(keys, found, strict=True)
+        ]
+        yield [*engines.values()][-1], competing
 
 
 def _answering(
