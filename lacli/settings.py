@@ -185,14 +185,16 @@ class DecodeSettings:
         """
         if count == 1:
             return self
+        chosen, others = self, ", and so does mode auto"
         if self.mode == "auto":
             # One id a text is left for what has ended.
-            return replace(self, window=0, leaves=max(min(self.leaves, MAX_SEQUENCES // count - 2), 1))
-        if (needed := count * self.sequences) > MAX_SEQUENCES:
-            what = f"{count} texts at a time with {self.sequences} sequences each are {needed}"
-            hint = f"--parallel {MAX_SEQUENCES // self.sequences} fits, and so does mode auto"
+            leaves = max(min(self.leaves, MAX_SEQUENCES // count - 2), 1)
+            chosen, others = replace(self, window=0, leaves=leaves), ""
+        if (needed := count * chosen.sequences) > MAX_SEQUENCES:
+            what = f"{count} texts at a time with {chosen.sequences} sequences each are {needed}"
+            hint = f"--parallel {MAX_SEQUENCES // chosen.sequences} fits{others}"
             raise UsageError(f"{what}, and llama.cpp has {MAX_SEQUENCES}", hint)
-        return self
+        return chosen
 
     @property
     def deepest(self) -> int:

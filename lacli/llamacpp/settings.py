@@ -222,7 +222,7 @@ class Capacity:
     texts: int = 1
 
     @classmethod
-    def of(cls, settings: Sequence[DecodeSettings]) -> Capacity:
+    def of(cls, settings: Sequence[DecodeSettings | Capacity]) -> Capacity:
         """Enough for each of `settings`; they agree on `ordered`, which the model decides."""
         return cls(
             sequences=max(each.sequences for each in settings),
