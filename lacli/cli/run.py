@@ -75,7 +75,7 @@ def run(
     conversation: options.Conversation = False,
     prompts: Prompts = None,
     answers: Answers = None,
-    parallel: Parallel = None,
+    at_a_time: Parallel = None,
     *,
     prompt_options: PromptOptions,
     decode_settings: DecodeSettings,
@@ -167,7 +167,7 @@ def run(
     else:
         from lacli.cli.prompts import ask_all
 
-        ask_all(prompts, answers, parallel, question, loading, output, screen)
+        ask_all(prompts, answers, at_a_time, question, loading, output, screen)
 
 
 def ask(question: Question, loading: Loading, output: Output, screen: Screen) -> None:
