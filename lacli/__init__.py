@@ -106,8 +106,8 @@ def load(
     loading = {name: value for name, value in placing.items() if value is not None}
     if parallel is None:
         parallel = 1 if decoding.strict or replicas else PARALLEL
-    if parallel < 1:
-        raise UsageError(f"parallel is {parallel}", "parallel must be at least 1")
+    if type(parallel) is not int or parallel < 1:
+        raise UsageError(f"parallel is {parallel!r}", "parallel must be a whole number, at least 1")
     session = Session(
         find_model(model),
         replace(model_settings or ModelSettings(), **loading),  # type: ignore[arg-type]  # names of integers
