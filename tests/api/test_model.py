@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 import lacli
-from lacli import LacliError, Model, ModelSettings, SamplingSettings
+from lacli import LacliError, Model, ModelSettings, ReplicaSettings, SamplingSettings
 from lacli.check.judge import PLAIN, plain_logits
 from lacli.errors import PromptError, SamplingError, UsageError
 from lacli.llamacpp.context import LlamaEngine
@@ -194,6 +194,12 @@ def test_answers_of_all_kinds_share_steps_and_are_as_alone(model: Model) -> None
     assert texts[2] in ("yes", "no") and texts[3].lstrip("-").isdigit() and len({*texts}) > 5
 
 
+def test_without_a_seed_each_answer_draws_its_own_text(model: Model) -> None:
+    assert len({answer.text for answer in model.generate(["Once"] * 6, temperature=1.5, max_tokens=TOKENS)}) > 1
+    seeded = model.generate(["Once"] * 3, temperature=1.5, seed=4, max_tokens=4)
+    assert len({answer.text for answer in seeded}) == 1
+
+
 def plain_logprobs(model: Model, tokens: tuple[int, ...]) -> Iterator[npt.NDArray[np.float64]]:
     """Log probabilities behind a prompt, and behind each of these tokens, as plain decoding computes them."""
     prompt = model.session.prompt(QUESTIONS[0], raw=True)
@@ -293,6 +299,7 @@ LOAD: Any = lacli.load
         (lambda model: LOAD(parallel="2"), UsageError, "parallel is '2'"),
         (lambda model: LOAD(parallel=1000), UsageError, "--parallel 128 fits"),
         (lambda model: LOAD(strict=True, parallel=2), UsageError, "--strict decodes one text at a time"),
+        (lambda model: LOAD(replicas=ReplicaSettings(count=2)), UsageError, "several copies decode one answer"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_sentence(
