@@ -45,9 +45,7 @@ def test_the_readme_begins_with_exactly_two_commands() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
-def test_the_python_of_the_docs_runs(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_python_of_the_docs_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model.gguf").symlink_to(demo_model())
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)

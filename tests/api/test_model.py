@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ import pytest
 
 import lacli
 from lacli import LacliError, Model, ModelSettings, ReplicaSettings, SamplingSettings
+from lacli.api.loop import ENDED, Arrival
+from lacli.api.model import AsyncStream, Stream
 from lacli.check.judge import PLAIN, plain_logits
 from lacli.errors import PromptError, SamplingError, UsageError
 from lacli.llamacpp.context import LlamaEngine
@@ -34,6 +36,17 @@ SIDE_BY_SIDE: list[dict[str, Any]] = [
     {"temperature": 1.5, "top_k": 5, "top_p": 0.8, "min_p": 0.1, "seed": 1},
     {"stop": "a", "raw": True},
 ]
+
+
+ENDLESS = SamplingSettings(ignore_eos=True)
+"""Of answers that only a full context would end."""
+
+
+def ends_of(model: Model, streams: Sequence[Stream | AsyncStream]) -> set[str | None]:
+    """How the texts of streams have ended, once nothing is decoded any more; None for one that had no place."""
+    while any(model._loop.load):
+        model.generate("A stack?", max_tokens=1)
+    return {text.finish if (text := stream._request.text) else None for stream in streams}
 
 
 @pytest.fixture(scope="module")
@@ -79,27 +92,26 @@ def test_stops_end_an_answer_across_pieces_alone_and_in_lists(model: Model) -> N
 def test_a_stop_ends_an_answer_of_a_list_before_the_others_are_read(model: Model) -> None:
     first, second = model.generate(["def", "class"], max_tokens=60, stop=[" ", "\n"], raw=True)
     assert first.statistics.steps < 60 and second.statistics.steps < 60
-    assert model._loop.load == (0, 0) or model.generate("A.", max_tokens=1)
 
 
 def test_an_answer_that_is_left_early_is_what_was_read(model: Model) -> None:
-    whole = model.generate(QUESTIONS[0], max_tokens=TOKENS).text
-    stream = model.stream(QUESTIONS[0], max_tokens=TOKENS)
+    stream = model.stream(QUESTIONS[0], sampling=ENDLESS)
     piece = next(iter(stream))
-    assert 0 < len(stream.answer().text) < len(whole) and whole.startswith(stream.answer().text)
-    assert stream.answer().text.startswith(piece) and stream.answer().finish_reason == "interrupt"
+    assert stream.answer().text == piece and stream.answer().finish_reason == "interrupt"
+    assert ends_of(model, [stream]) == {"interrupt"}
     assert [*stream] == []
 
 
 def test_a_closed_stream_ends_its_reader_in_another_thread(model: Model) -> None:
-    stream = model.stream(QUESTIONS[0])
+    stream = model.stream(QUESTIONS[0], sampling=ENDLESS)
     with ThreadPoolExecutor(1) as threads:
         pieces = iter(stream)
         next(pieces)
         rest = threads.submit(list, pieces)
         stream.close()
         rest.result()
-    assert stream.answer().finish_reason == "interrupt"
+    assert stream._take(ENDED) == [], "it may have come before the reader looked"
+    assert stream.answer().finish_reason == "interrupt" and ends_of(model, [stream]) == {"interrupt"}
     unread = model.stream(QUESTIONS[0])
     unread.close()
     assert [*unread] == []
@@ -134,44 +146,62 @@ def test_tasks_share_a_model(model: Model) -> None:
     asyncio.run(ask())
 
 
-def test_a_cancelled_task_frees_its_place(model: Model) -> None:
+def test_tasks_that_are_cancelled_or_leave_free_their_places(model: Model) -> None:
     async def ask() -> None:
-        tasks = [asyncio.create_task(model.agenerate(question)) for question in QUESTIONS * 2]
-        stream = model.astream("A queue?")
-        async for _ in stream:
+        streams = [model.astream(question, sampling=ENDLESS) for question in QUESTIONS * 2]
+        tasks = [asyncio.create_task(stream.answer()) for stream in streams[1:]]
+        async for _ in streams[0]:
             break
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
         assert all(task.cancelled() for task in tasks)
+        assert ends_of(model, streams) <= {"interrupt", None}
 
     asyncio.run(ask())
-    model.generate("A stack?", max_tokens=1)
-    assert model._loop.load == (0, 0)
 
 
-def test_a_list_that_fails_asynchronously_ends_all_its_answers(model: Model) -> None:
+@pytest.mark.parametrize("kind", [Stream, AsyncStream])
+def test_an_error_in_a_list_ends_its_other_answers(
+    kind: type[Stream | AsyncStream], model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams: list[Stream | AsyncStream] = []
+    take = kind._take
+
+    def failing(stream: Stream | AsyncStream, arrival: Arrival) -> list[str]:
+        streams.append(stream)
+        if len({*streams}) == len(QUESTIONS):
+            raise SamplingError("nothing is left")
+        return take(stream, arrival)
+
+    monkeypatch.setattr(kind, "_take", failing)
+    with pytest.raises(SamplingError, match="nothing is left"):
+        if kind is Stream:
+            model.generate(QUESTIONS, sampling=ENDLESS)
+        else:
+            asyncio.run(model.agenerate(QUESTIONS, sampling=ENDLESS))
+    monkeypatch.undo()
+    assert ends_of(model, streams) == {"interrupt"}
+
+
+def test_a_grammar_that_leaves_no_token_is_an_error_of_its_answer(model: Model) -> None:
     sampling = SamplingSettings(grammar='root ::= "x"', ignore_eos=True)
-
-    async def ask() -> None:
-        with pytest.raises(SamplingError):
-            await model.agenerate(QUESTIONS, sampling=sampling)
-
-    asyncio.run(ask())
-    with pytest.raises(SamplingError):
+    other = model.stream(QUESTIONS[0], max_tokens=TOKENS)
+    other.begin()
+    with pytest.raises(SamplingError, match="the grammar allows no token here"):
         model.generate(QUESTIONS, sampling=sampling)
-    model.generate("A stack?", max_tokens=1)
-    assert model._loop.load == (0, 0)
+    assert len(other.answer().tokens) == TOKENS
 
 
 def test_an_event_loop_that_is_closed_in_the_middle_ends_its_texts_alone(model: Model) -> None:
     loop = asyncio.new_event_loop()
-    pieces = aiter(model.astream(QUESTIONS[0]))
+    stream = model.astream(QUESTIONS[0], sampling=ENDLESS)
+    pieces = aiter(stream)
     loop.run_until_complete(anext(pieces))
     loop.close()
     assert model.generate(QUESTIONS[1], max_tokens=TOKENS).tokens
-    while model._loop.load[0]:
-        model.generate("A stack?", max_tokens=1)
+    assert ends_of(model, [stream]) == {"interrupt"}
 
 
 def test_a_chat_keeps_its_cache(model: Model) -> None:
