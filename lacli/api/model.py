@@ -58,7 +58,6 @@ AnyStream = TypeVar("AnyStream", bound="Answering")
 SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed"}
 """Options of an answer that are numbers of SamplingSettings, with its names of them."""
 
-
 LEAST = {"max_tokens": -1, "logprobs": 0, "n_keep": 0}
 """The least values of the whole numbers among an answer's own options."""
 
@@ -115,7 +114,7 @@ class Model(Closing):
         return self.stream(checked_messages(messages), **options).answer()
 
     def stream(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> Stream:
-        """Begin an answer to a prompt or a conversation; iterate it for the text as it is accepted."""
+        """Ask for an answer to a prompt or a conversation: iterate it for its text as it is accepted."""
         return self._asked(Stream, prompt, options)
 
     @overload
