@@ -9,7 +9,7 @@ from typing import Literal
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModeName, Switch, check_words
+from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModeName, Switch, check_types
 from lacli.text.format import counted, did_you_mean
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
@@ -32,7 +32,7 @@ class Placement:
     main_gpu: int = 0
 
     def __post_init__(self) -> None:
-        check_words(self)
+        check_types(self)
         if self.main_gpu < 0:
             raise UsageError(f"-mg is {self.main_gpu}", "-mg must be at least 0; --device none leaves every GPU out")
         shares = self.tensor_split
@@ -129,7 +129,7 @@ class ModelSettings:
     placement: Placement = Placement()
 
     def __post_init__(self) -> None:
-        check_words(self)
+        check_types(self)
         too_many = f"llama.cpp runs at most {MOST_THREADS} threads"
         ranges = (
             ("-c", self.context, 0, MOST_CELLS, f"-c can be at most {MOST_CELLS}"),
