@@ -188,6 +188,24 @@ MUTANTS = (
     ),
     Mutant("lacli/cache.py", "choices[place : place + text.outputs]", "choices[: text.outputs]", MANY),
     Mutant("lacli/cache.py", "found.tokens[self.first_output : end]", "found.tokens[: end - self.first_output]", MANY),
+    Mutant(
+        "lacli/cache.py",
+        "        if self._owns_all:\n            self._engine.clear()",
+        "        if True:\n            self._engine.clear()",
+        MANY,
+    ),
+    Mutant(
+        "lacli/auto/experience.py",
+        "        self.kinds[sampled] = self\n",
+        "        self.kinds[sampled] = self.kinds[not sampled] = self\n",
+        ("tests/auto/test_experience.py", "tests/auto/test_shared_step.py"),
+    ),
+    Mutant(
+        "lacli/auto/shared_step.py",
+        "        if self._unseen:\n            return\n",
+        "",
+        ("tests/auto/test_shared_step.py",),
+    ),
     Mutant("lacli/schedule.py", "min(text.borrowed, heir.borrowed)", "heir.borrowed", MANY),
     Mutant("lacli/schedule.py", "                each.lender = heir\n", "                pass\n", MANY),
     Mutant(

@@ -256,7 +256,7 @@ def test_more_texts_than_a_batch_has_rows_take_turns() -> None:
         DecodeSettings(mode="lookup"),
         DecodeSettings(mode="jacobi", window=6),
         # Without candidates, which the texts' n-grams together are.
-        DecodeSettings(mode="lookahead", window=15, ngram=5, guesses=0, window_init="prompt"),
+        DecodeSettings(mode="lookahead", window=8, ngram=4, guesses=0, window_init="prompt"),
     ],
     ids=lambda chosen: chosen.mode,
 )
