@@ -215,12 +215,6 @@ MUTANTS = (
         MANY,
     ),
     Mutant("lacli/schedule.py", "            headroom += HEADROOM\n", "", MANY),
-    Mutant(
-        "lacli/schedule.py",
-        "        if self.ended and not self._rests:\n            self._forget(self.ended[0])\n        self.texts.remove(text)\n",
-        "        self.texts.remove(text)\n        if self.ended and not self._rests:\n            self._forget(self.ended[0])\n",
-        MANY,
-    ),
     Mutant("lacli/schedule.py", "max([shared, *(each.borrowed for", "max([shared, *(0 for", MANY),
     Mutant("lacli/schedule.py", "text.n_keep is None and self._lends", "self._lends", MANY),
     Mutant("lacli/schedule.py", "            place.clear()\n", "", MANY),
