@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import raises
 
+from lacli.auto import fixed_clock
 from lacli.auto.fixed_clock import fixed_clock_modes
+from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.errors import PromptError, SamplingError
@@ -123,6 +125,24 @@ def test_every_text_gets_what_it_gets_alone(
             assert visit.tokens == expected[: len(visit.tokens)]
     assert len(schedule.ended) <= rests
     assert len(engine._cells) == schedule._used_cells(), "all other cells are free again"
+
+
+def fours(rows: int) -> float:
+    """Seconds of a step where rows go by four, and each one left over takes as long as a text alone."""
+    return 1e-2 * (1 + 0.1 * (rows // 4) + rows % 4)
+
+
+@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256), st.integers(0, 3))
+@settings(max_examples=100, deadline=None)
+def test_a_row_that_fills_a_step_up_changes_no_text(
+    chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int, rests: int
+) -> None:
+    chosen = DecodeSettings(**{**vars(chosen), "mode": "auto", "auto_rows": max(chosen.auto_rows, 4)})
+    points = tuple(Point(size, fours(size), fours(size)) for size in range(1, 65))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fixed_clock, "step_seconds", fours)
+        patch.setattr(fixed_clock, "COST", Cost((StepCost(0, points),)))
+        test_every_text_gets_what_it_gets_alone.hypothesis.inner_test(chosen, coming, ends, cells, rows, rests)  # type: ignore[attr-defined]
 
 
 PLAIN = DecodeSettings(mode="plain")

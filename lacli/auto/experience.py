@@ -53,7 +53,8 @@ class Experience:
     ) -> None:
         """Begin with a measured `cost` and texts of earlier runs, if any; `sampled`: tokens are drawn, not argmax."""
         self.kinds: dict[bool, Experience] = {}
-        self.cost_model = StepCostModel(settings.max_rows, cost)
+        # A row that nobody needs cannot be taken back where few rows can.
+        self.cost_model = StepCostModel(settings.max_rows, cost, fills=settings.max_rollback < 0)
         self.budget = LossBudget()
         columns = settings.window if "window" in settings.sources else 0
         self.width = WindowWidth(columns, settings.ngram, settings.auto_rows)

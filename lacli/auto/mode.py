@@ -53,7 +53,21 @@ class Auto(Mode):
         woken = [mode._wakes(tokens, most) for mode, (_, tokens, most) in zip(modes, texts, strict=True)]
         if awake := [mode._guesses for mode, wakes in zip(modes, woken, strict=True) if wakes]:
             self._plan_step(modes, awake, room, beside)
-        return [mode._guesses.tree for mode in modes]
+        trees = [mode._guesses.tree for mode in modes]
+        if not beside:
+            self._fill_up(trees, [most for _, _, most in texts], room)
+        return trees
+
+    def _fill_up(self, trees: Sequence[Tree], rooms: Sequence[int], room: int) -> None:
+        """Add rows that nobody needs where a step of more rows takes less time, as far as the texts have cells."""
+        filled, rows = self.experience.cost_model.filled, sum(map(len, trees))
+        if rows >= len(filled) or filled[rows] > room:
+            return
+        more = filled[rows] - rows
+        tree, most = max(zip(trees, rooms, strict=True), key=lambda each: each[1] - len(each[0]))
+        if len(tree) + more <= most:
+            for _ in range(more):
+                tree.pad()
 
     def _wakes(self, text: Sequence[int], room: int) -> bool:
         """Begin a step of the text; True if it looks for guesses."""

@@ -43,7 +43,8 @@ class SharedStep:
         self._planned = 0.0
         # Texts whose outcome is not known, and what the others got.
         self._unseen, self._tokens = len(texts), 0
-        self._cost.set_texts(len(texts))
+        self._plain_rows = self._cost.filled[len(texts)]
+        self._cost.set_texts(self._plain_rows)
         self._cost.set_context(sum([len(text.text) for text in texts]))
         if not awake[0].longest:
             # A text begins with all that is known.
@@ -70,11 +71,14 @@ class SharedStep:
         if self._planned:
             # Beside a piece of prompt a step costs more than others of its size.
             cost = self._planned if self._beside else self._cost.record(rows, seconds)
+            if rows == self._plain_rows and not self._beside:
+                # Guesses took the rows that fill a plain step up, and what was told is its excess.
+                cost += 1
             self._budget.record(self._tokens / self._texts, cost)
             return
         self._budget.record_plain(steps)
-        is_plain = rows <= max(self._texts, self._settings.min_outputs) and not self._beside
-        if is_plain and (excess := self._cost.record(self._texts, seconds)):
+        is_plain = self._plain_rows <= rows <= max(self._plain_rows, self._settings.min_outputs) and not self._beside
+        if is_plain and (excess := self._cost.record(self._plain_rows, seconds)):
             self._budget.record(0, excess)
 
     @property
@@ -183,7 +187,8 @@ class SharedStep:
     def _pays(self, tokens: float, limits: Limits, guesses: int, least: float) -> bool:
         """Plan a step with `guesses` if it promises `tokens`, at least `least` times what plain steps would bring."""
         cost = limits.relative[self._texts + limits.beside + guesses] / limits.relative[self._texts]
-        if tokens / self._texts < least * cost:
+        # Rows that would be filled up anyway have nothing to lose.
+        if tokens / self._texts < (least if cost > 1 else 1.0) * cost:
             return False
         self._planned = cost
         return True

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from lacli.auto import cost_model
 from lacli.auto.cost_model import (
+    FILL_ROWS,
+    FILL_SAVING,
     JUMP,
     MAX_WEIGHT,
     MEASURED_WEIGHT,
@@ -358,7 +360,7 @@ STEEP = {1: 1.0, 2: 1.2, 4: 1.5, 8: 3.0, 16: 4.0}
 def test_steps_of_several_texts_are_compared_with_those_of_a_row_for_each(
     numbers: list[int], cost: Cost | None
 ) -> None:
-    model = Model(MOST, cost)
+    model = Model(MOST, cost, fills=False)
     for texts in numbers:
         model.set_texts(texts)
         assert model.needs_plain_step or model.plain_s
@@ -395,4 +397,49 @@ def test_a_prefill_says_what_rows_cost_to_several_texts_too() -> None:
     model.record_prefill(100, 100 * 0.1 * PLAIN_S)
     see(model, 4, 1 + 0.1 * SMALL_BATCH * 3, 2)
     assert model.relative[8] == pytest.approx(1 + 0.1 * SMALL_BATCH * 7)
+    assert model.plain_s == pytest.approx(PLAIN_S)
+
+
+@given(any_cost, seen, st.integers(1, MOST))
+def test_steps_of_several_texts_are_filled_up_to_the_cheapest_timed_size_where_that_saves_enough(
+    cost: Cost | None, steps: list[tuple[int, float]], texts: int
+) -> None:
+    models = [Model(MOST, cost, fills=fills) for fills in (True, False)]
+    for model in models:
+        # Behind plain steps of one text, what further ones cost is known apart from the fill.
+        see(model, 1, 1.0, 2)
+        for rows, relative in steps:
+            see(model, rows, relative, 1)
+        model.set_texts(texts)
+    model, raw = models
+    timed = {rows for rows, _ in steps} | (set(range(2, MOST + 1)) if cost else set())
+    for rows in range(1, MOST + 1):
+        targets = [size for size in range(rows + 1, rows + FILL_ROWS + 1) if size in timed and texts > 1 and rows > 1]
+        best = min(targets, key=lambda size: raw._without_return[size], default=rows)
+        # One that lacks a row of a full pass is to be timed with it.
+        trial = rows + 1 if texts > 1 and rows in raw._observed and rows % 4 == 3 and rows + 1 not in timed else rows
+        costs = raw._without_return
+        if best == rows or costs[best] >= min((1 - FILL_SAVING) * costs[rows], costs[trial]):
+            best = trial
+        assert raw.filled[rows] == rows and model.filled[rows] == best
+        assert model._without_return[rows] == raw._without_return[rows], "a size keeps the time it has itself"
+        assert model.relative[rows] <= raw.relative[rows] or best > texts >= rows or best == trial
+
+
+def test_a_size_that_looks_cheap_between_its_neighbours_is_no_size_to_fill_up_to() -> None:
+    model = Model(MOST, Cost((step_cost({1: 1.0, 3: 2.7, 5: 1.2, 16: 6.0}),)))
+    model.set_texts(3)
+    assert model.relative[4] < 0.9 * 2.7 and model.filled[3] == 5
+    model = Model(MOST, Cost((step_cost({1: 1.0, 3: 2.7, 7: 1.2, 16: 6.0}),)))
+    model.set_texts(3)
+    assert model._without_return[6] < 0.9 * 2.7 and model.filled[3] == 3
+
+
+def test_the_steps_that_three_texts_share_with_a_fourth_row_are_their_plain_ones() -> None:
+    model = Model(MOST, MEASURED)
+    model.set_texts(3)
+    model.set_texts(model.filled[3])
+    see(model, 4, 1.9, 3)
+    assert not model.needs_plain_step and model.filled[3] == 4
+    assert model.relative[3] == model.relative[4] == pytest.approx(1.9)
     assert model.plain_s == pytest.approx(PLAIN_S)

@@ -208,3 +208,43 @@ def test_a_sampled_text_changes_nothing_of_what_greedy_ones_are_expected_to_brin
     assert kinds[0] is kinds[3] and kinds[1] is kinds[2] and kinds[0].cost_model is kinds[1].cost_model
     # The drawn text departs from what it repeats, the greedy one never does.
     assert kinds[0].hit_rates["suffix"][0] < 0.2 and kinds[1].hit_rates["suffix"][0] > 0.9
+
+
+FOURS = Stairs(((1, 1.0), (2, 1.2), (3, 2.7), (4, 1.8), (5, 2.7), (6, 3.5), (7, 4.3), (8, 3.4), (9, 4.2), (64, 40.0)))
+"""Kernels that take rows by four: three rows are dearer than four, and seven than eight."""
+
+
+@pytest.mark.parametrize(("count", "filled"), [(1, 1), (2, 2), (3, 4), (4, 4), (7, 8)])
+def test_a_step_without_guesses_is_filled_up_where_more_rows_take_less_time(count: int, filled: int) -> None:
+    writers = [Writer(seed, departs=0) for seed in range(count)]
+    auto = run(writers, FOURS, FOURS.measured)
+    plain = run([Writer(seed, departs=0) for seed in range(count)], FOURS, mode="plain")
+    assert auto.rows.count(filled) > 0.9 * len(auto.rows)
+    assert auto.took < plain.took * (0.8 if filled > count else 1.03)
+
+
+@pytest.mark.parametrize("count", [3, 7])
+def test_where_nothing_is_known_a_full_pass_is_timed_once_and_taken_where_it_is_cheaper(count: int) -> None:
+    slower = Stairs(((1, 1.0), (64, 13.6)))
+    for stairs, least, most in ((FOURS, 0.9, 1.0), (slower, 0.0, 0.05)):
+        engine = run([Writer(seed, departs=0) for seed in range(count)], stairs)
+        assert least <= engine.rows.count(count + 1) / len(engine.rows) <= most
+
+
+@pytest.mark.parametrize(
+    ("most", "room", "beside", "back", "rows"),
+    [(64, 64, 0, -1, 4), (64, 3, 0, -1, 3), (3, 64, 0, -1, 3), (64, 64, 2, -1, 3), (64, 64, 0, 8, 3)],
+    ids=["free", "room", "auto-rows", "prompt", "hybrid"],
+)
+def test_no_row_is_filled_in_that_has_no_place(most: int, room: int, beside: int, back: int, rows: int) -> None:
+    chosen = DecodeSettings(mode="auto", auto_rows=most, max_rollback=back)
+    first = AutoModes(FOURS.measured)(chosen, NgramPool(3, 3), FakeEngine())
+    modes = [first, *(AutoModes()(chosen, NgramPool(3, 3), FakeEngine(), before=first) for _ in range(2))]
+    texts = [Growing(mode, list(range(10 * place, 10 * place + 9)), 2) for place, mode in enumerate(modes)]
+    for mode, text, _ in texts:
+        mode.begin(text)
+    for _ in range(2):
+        trees = first.grow_all(texts, room, beside)
+    assert sum(map(len, trees)) == rows and not any(tree.reachable() for tree in trees)
+    crowded = first.grow_all([text._replace(room=1) for text in texts], room, beside)
+    assert sum(map(len, crowded)) == 3
