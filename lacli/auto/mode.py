@@ -64,10 +64,10 @@ class Auto(Mode):
         if rows >= len(filled) or filled[rows] > room:
             return
         more = filled[rows] - rows
-        tree, most = max(zip(trees, rooms, strict=True), key=lambda each: each[1] - len(each[0]))
-        if len(tree) + more <= most:
-            for _ in range(more):
-                tree.pad()
+        # They lie in the text's own sequence: guesses in it would see them, and a branch that is accepted leaves them.
+        most, place = max([(most, place) for place, most in enumerate(rooms) if len(trees[place]) == 1], default=(0, 0))
+        for _ in range(more if more < most else 0):
+            trees[place].pad()
 
     def _wakes(self, text: Sequence[int], room: int) -> bool:
         """Begin a step of the text; True if it looks for guesses."""
