@@ -60,7 +60,8 @@ class Schedule:
     """The texts of one engine in the order of their arrival, at most one for each of its `places`.
 
     A place is a range of sequence ids; further ids of the engine hold a text each that has ended. No call names other
-    ids, so that no text can touch another's cells. `ended`: texts whose cells may serve others, oldest first.
+    ids, so that no text can touch another's cells. `ended`: texts whose cells may serve others, oldest first. `cells`:
+    tokens that a text may have.
     """
 
     def __init__(self, decoder: Decoder, places: int) -> None:
@@ -72,7 +73,7 @@ class Schedule:
         # Alone a text may go on behind what the model was trained for, if -c says so; among others -c is for all.
         cells = engine.cells if places == 1 else min(engine.cells, engine.trained_context)
         ranges = (range(place * size, (place + 1) * size) for place in range(places))
-        self._cells = cells
+        self.cells = cells
         self._free = [SingleEngine(engine, ids, step, cells) for ids in ranges][::-1]
         # Freed cells between those of others are not in the order of a text.
         self._lends = engine.can_lend and not decoder.settings.ordered
@@ -123,7 +124,7 @@ class Schedule:
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise PromptError for a prompt without tokens, or with more than a text may have; safe in any thread."""
-        self._decoder.check_prompt(prompt, self._cells)
+        self._decoder.check_prompt(prompt, self.cells)
 
     def end(self, text: SharedText, finish: Finish = "interrupt") -> None:
         """End a text, whose cells are free for others at once; nothing happens to one that has ended."""

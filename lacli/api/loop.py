@@ -136,6 +136,11 @@ class SharedLoop(Closing):
         self._thread.start()
 
     @property
+    def context(self) -> int:
+        """Tokens that a text may have."""
+        return self._schedule.cells
+
+    @property
     def load(self) -> tuple[int, int]:
         """The numbers of texts that decode and that wait for a place."""
         with self._changed:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from json import dumps
 from threading import Lock
-from typing import TypedDict, Unpack, overload
+from typing import TypedDict, Unpack, cast, overload
 
 from lacli.api.loop import Arrival, Request, SharedLoop
 from lacli.errors import PromptError, UsageError
@@ -17,12 +17,14 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.session.generation import Answer, Generation, as_stops
 from lacli.session.prompt import Messages
 from lacli.session.session import Session
+from lacli.stats import Step
 from lacli.text.files import Closing
 from lacli.text.format import did_you_mean
+from lacli.text.stream import Piece
 from lacli.verify import Recorder
 
-Prompt = str | Messages
-"""A question, or a conversation: its messages, each with `role` and `content`."""
+Prompt = str | Messages | Sequence[int]
+"""A question, or a conversation: its messages, each with `role` and `content`; or the tokens of a prompt."""
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -112,6 +114,16 @@ class Model(Closing):
         """The same as `stream`, for `async for`."""
         return AsyncStream(*self._asked(prompt, options))
 
+    @property
+    def context(self) -> int:
+        """Tokens that a prompt and its answer may have."""
+        return self._loop.context
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """The numbers of answers that are decoded and that wait for a place."""
+        return self._loop.load
+
     def close(self) -> None:
         """End all answers at their last step, and give the memory back."""
         self._loop.close()
@@ -128,8 +140,10 @@ class Model(Closing):
             self.session.model.check_open()
             if isinstance(prompt, str):
                 tokens = prompts.question(prompt, options.get("system", ""), (), raw=raw)
+            elif prompt and isinstance(prompt[0], int):
+                tokens = [*cast("Sequence[int]", prompt)]
             else:
-                tokens = prompts.conversation(checked_messages(prompt, options))
+                tokens = prompts.conversation(checked_messages(cast("Messages", prompt), options))
             drawn, sampler = self.session.text_verifier(self._sampling_of(options))
             ends = () if raw else prompts.turn_ends
             stops = (*as_stops(options.get("stop", ())), *ends)
@@ -207,9 +221,15 @@ class AsyncStream:
         self._begun = False
 
     def __aiter__(self) -> AsyncIterator[str]:
-        return self._pieces()
+        return self._texts()
 
-    async def _pieces(self) -> AsyncGenerator[str]:
+    async def _texts(self) -> AsyncGenerator[str]:
+        async for _, pieces in self.steps():
+            for piece in pieces:
+                yield piece.text
+
+    async def steps(self) -> AsyncGenerator[tuple[Step | None, list[Piece]]]:
+        """Yield each step with the text that it makes certain, and at the end None with the rest of the text."""
         if self._begun:
             return
         self._begun = True
@@ -225,13 +245,11 @@ class AsyncStream:
                     raise error
                 if step is None:
                     break
-                for piece in self._generation.take(step):
-                    yield piece.text
+                yield step, self._generation.take(step)
                 if self._generation.stopped:
                     return
                 finished = step.finish is not None
-            for piece in self._generation.end():
-                yield piece.text
+            yield None, self._generation.end()
         finally:
             self._request.end()
 

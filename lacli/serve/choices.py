@@ -1,0 +1,94 @@
+"""One answer of a request on its way: its deltas of text, reasoning and log probabilities."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import NamedTuple
+
+from lacli.api.model import AnswerOptions, AsyncStream, Model
+from lacli.session.generation import Answer
+from lacli.stats import Finish
+from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
+from lacli.text.stream import Piece
+from lacli.verify import TokenLogprob
+
+LAST_TOKENS = 16
+"""Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
+
+
+class Delta(NamedTuple):
+    """What a step added to an answer. `tokens`: those of the step, also where their text is held back."""
+
+    text: str
+    reasoning: str
+    tokens: Sequence[int]
+    logprobs: Sequence[TokenLogprob]
+
+
+class Choice:
+    """One of the answers of a request. Raises what `Model.astream` raises, before anything is decoded."""
+
+    def __init__(self, model: Model, tokens: Sequence[int], place: int, options: AnswerOptions) -> None:
+        """`tokens`: the prompt's. `place`: the answer's among those of the request."""
+        self.place, self.prompt = place, tokens
+        self.stream: AsyncStream = model.astream(tokens, **options)
+        end = model.session.text(tokens[-LAST_TOKENS:], special=True)
+        self._splitter = None if options.get("raw") else ReasoningSplitter(begun_reasoning(end))
+        self._seen = 0
+
+    @property
+    def answer(self) -> Answer:
+        """What there is of it by now."""
+        return self.stream.answer()
+
+    @property
+    def finish(self) -> Finish:
+        """Why it ended."""
+        return self.answer.finish_reason
+
+    async def deltas(self) -> AsyncGenerator[Delta]:
+        """Yield what each step adds."""
+        async for step, pieces in self.stream.steps():
+            yield self._delta(pieces, step.tokens if step else ())
+        if self._splitter:
+            rest = self._splitter.finish()
+            if rest:
+                yield _joined(rest, (), ())
+
+    def _delta(self, pieces: Sequence[Piece], tokens: Sequence[int]) -> Delta:
+        logprobs = self.answer.logprobs[self._seen :]
+        self._seen += len(logprobs)
+        return _joined(self._splitter.feed(pieces) if self._splitter else pieces, tokens, logprobs)
+
+
+def _joined(pieces: Sequence[Piece], tokens: Sequence[int], logprobs: Sequence[TokenLogprob]) -> Delta:
+    texts = ["".join(piece.text for piece in pieces if piece.reasoning is reasoning) for reasoning in (False, True)]
+    return Delta(texts[0], texts[1], tokens, logprobs)
+
+
+async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta | None]]:
+    """Yield the deltas of answers as they come, and None behind each one's last. Ends all where it is left early."""
+    news: asyncio.Queue[tuple[Choice, Delta | None | BaseException]] = asyncio.Queue()
+
+    async def read(choice: Choice) -> None:
+        try:
+            async for delta in choice.deltas():
+                news.put_nowait((choice, delta))
+            news.put_nowait((choice, None))
+        except Exception as error:
+            news.put_nowait((choice, error))
+
+    readers = [asyncio.create_task(read(choice)) for choice in choices]
+    try:
+        left = len(choices)
+        while left:
+            choice, found = await news.get()
+            if isinstance(found, BaseException):
+                raise found
+            left -= found is None
+            yield choice, found
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
