@@ -38,6 +38,19 @@ Drain = Annotated[
 Alias = Annotated[
     str, setting("-a", "--alias", show_default="the file's", rich_help_panel=SERVER, help="Name that clients see.")
 ]
+ApiKey = Annotated[
+    list[str] | None,
+    setting("--api-key", metavar="KEY", rich_help_panel=SERVER, show_default=False,
+            help="Ask for this key. Repeatable: each key is an owner of its own."),
+]  # fmt: skip
+ApiKeyFile = Annotated[
+    str | None,
+    setting("--api-key-file", metavar="FILE", rich_help_panel=SERVER, show_default=False, help="Keys, one a line."),
+]
+NoAuth = Annotated[bool, setting("--no-auth", rich_help_panel=SERVER, help="Let everybody in who reaches the address.")]
+MaxBody = Annotated[
+    int, setting("--max-body", min=1, metavar="MIB", rich_help_panel=SERVER, help="MiB of a request at most.")
+]
 
 
 @with_groups(asked=options.model_name, **ANSWERING)
@@ -49,6 +62,10 @@ def serve(
     queue: Queue = 32,
     drain: Drain = 10,
     alias: Alias = "",
+    api_key: ApiKey = None,
+    api_key_file: ApiKeyFile = None,
+    no_auth: NoAuth = False,
+    max_body: MaxBody = 8,
     *,
     prompt_options: PromptOptions,
     decode_settings: DecodeSettings,
@@ -66,7 +83,7 @@ def serve(
     Requests that say how tokens are drawn win over these flags.
     """
     try:
-        from lacli.serve import app, run
+        from lacli.serve import app, guard, run
     except ImportError as error:
         raise UsageError(f"lacli serve needs {error.name}", "pip install 'lacli[serve]'") from error
     from lacli import PARALLEL
@@ -76,6 +93,8 @@ def serve(
     from lacli.text.records import state_file
 
     screen = Screen(color=color, quiet=quiet)
+    keys = [*(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
+    guarded = guard.guard_settings(host, keys, no_auth=no_auth, body=max_body * 2**20)
     listening = run.open_socket(host, port)
     path = options.model_path(asked, screen, offline)
     with listening:
@@ -102,6 +121,6 @@ def serve(
             place = host if host.startswith("unix:") else f"http://{host}:{where[1]}"
             screen.say(f"lacli: {path.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
             try:
-                run.serve(app.Server(model, settings).app(), listening, drain_s=drain, said=partial(screen.note))
+                run.serve(app.Server(model, settings).app(guarded), listening, drain_s=drain, said=partial(screen.note))
             finally:
                 session.keep_learned()

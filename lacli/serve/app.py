@@ -10,15 +10,18 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from lacli import __version__
 from lacli.api.model import AnswerOptions, Model
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.choices import Choice, Delta, merged
+from lacli.serve.guard import Guard, GuardSettings
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, in_words
 from lacli.serve.replies import REASONS, Reply, error_body, timings, token_logprob, usage
 
@@ -61,8 +64,8 @@ class Server:
     def __init__(self, model: Model, settings: ServeSettings) -> None:
         self._model, self._settings = model, settings
 
-    def app(self) -> Starlette:
-        """The application for an ASGI server."""
+    def app(self, guard: GuardSettings) -> ASGIApp:
+        """The application for an ASGI server. `guard`: who may ask."""
         posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/chat/completions": self.chat,
             "/v1/chat/completions": self.chat,
@@ -81,7 +84,8 @@ class Server:
         routes = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, call, methods=["GET"]) for path, call in gets.items()]
         routes += [Route(path, self.not_offered, methods=["POST"]) for path in NOT_OFFERED]
-        return Starlette(routes=routes, exception_handlers={Refused: refuse, LacliError: refuse_ours})
+        refusals = {Refused: refuse, LacliError: refuse_ours, HTTPException: refuse_http}
+        return Guard(Starlette(routes=routes, exception_handlers=refusals), guard)
 
     async def health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -343,6 +347,12 @@ async def refuse_ours(request: Request, error: Exception) -> Response:
     return JSONResponse(
         error_body(400 if asked else 500, INVALID if asked else FAILED, str(error)), 400 if asked else 500
     )
+
+
+async def refuse_http(request: Request, error: Exception) -> Response:
+    """Say in OpenAI's shape what the library refuses: an unknown path, a method, a body that is too large."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse(error_body(error.status_code, INVALID, error.detail.lower()), error.status_code, error.headers)
 
 
 async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from lacli.errors import Interrupted, LacliError, reason_of
 
@@ -38,7 +38,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def serve(app: Starlette, listening: socket.socket, *, drain_s: float, said: Callable[[str], None]) -> None:
+def serve(app: ASGIApp, listening: socket.socket, *, drain_s: float, said: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C, then let running answers end within `drain_s` seconds; a second one ends at once.
 
     Raises Interrupted after Ctrl-C.
