@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,9 +21,11 @@ from lacli.api.model import AnswerOptions, Model
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.choices import Choice, Delta, merged
+from lacli.serve.forms import ChatForm, Form, PlainForm, TextForm
 from lacli.serve.guard import Guard, GuardSettings
+from lacli.serve.meter import Meter
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, in_words
-from lacli.serve.replies import REASONS, Reply, error_body, timings, token_logprob, usage
+from lacli.serve.replies import error_body
 
 INVALID, TOO_LONG, BUSY, FAILED = (
     "invalid_request_error",
@@ -63,6 +65,7 @@ class Server:
 
     def __init__(self, model: Model, settings: ServeSettings) -> None:
         self._model, self._settings = model, settings
+        self._meter = Meter()
 
     def app(self, guard: GuardSettings) -> ASGIApp:
         """The application for an ASGI server. `guard`: who may ask."""
@@ -70,6 +73,8 @@ class Server:
             "/chat/completions": self.chat,
             "/v1/chat/completions": self.chat,
             "/v1/completions": self.complete,
+            "/completion": self.complete_plainly,
+            "/completions": self.complete_plainly,
             "/tokenize": self.tokenize,
             "/detokenize": self.detokenize,
             "/apply-template": self.apply_template,
@@ -80,6 +85,8 @@ class Server:
             "/v1/models": self.models,
             "/models": self.models,
             "/props": self.props,
+            "/slots": self.slots,
+            "/metrics": self.metrics,
         }
         routes = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, call, methods=["GET"]) for path, call in gets.items()]
@@ -157,6 +164,35 @@ class Server:
         form = TextForm(self._settings.name, self._model.session.prompts.piece)
         return await self._answered(request, asked, choices, form)
 
+    async def complete_plainly(self, request: Request) -> Response:
+        asked = parsed(CompletionRequest, await body_of(request))
+        prompts = [self._tokens(prompt) for prompt in asked.prompts]
+        choices = self._choices(asked, prompts, asked.n_probs or None, raw=True)
+        limit = self._settings.max_tokens if asked.limit is None else asked.limit
+        told = {"n_predict": limit, **self._told(asked.sampling(self._settings.sampling))}
+        form = PlainForm(self._settings.name, self._model.session.prompts.piece, asked, told)
+        return await self._answered(request, asked, choices, form)
+
+    def _told(self, sampling: SamplingSettings) -> dict[str, Any]:
+        """How tokens are drawn, in llama.cpp's words."""
+        ends = self._model.session.model.ends() if sampling.ignore_eos else ()
+        biases = [(token, None) for token in ends] + [*sampling.logit_bias]
+        return {
+            "seed": sampling.seed,
+            "temperature": sampling.temp,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "logit_bias": [{"token": token, "bias": bias} for token, bias in biases],
+        }
+
+    async def slots(self, request: Request) -> Response:
+        return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context))
+
+    async def metrics(self, request: Request) -> Response:
+        text = self._meter.text(*self._model.load)
+        return Response(text, media_type="text/plain; version=0.0.4", headers=self._meter.headers)
+
     def _choices(
         self,
         asked: AnswerRequest,
@@ -187,7 +223,7 @@ class Server:
         }
         if logprobs is not None:
             options["logprobs"] = logprobs
-        return [Choice(self._model, tokens, place, options) for place, tokens in enumerate(prompts)]
+        return [Choice(self._model, tokens, place, options, self._meter) for place, tokens in enumerate(prompts)]
 
     async def _answered(
         self, request: Request, asked: AnswerRequest, choices: Sequence[Choice], form: Form
@@ -215,105 +251,6 @@ class Server:
         vocabulary = self._model.session.model.vocabulary
         if wrong := [token for token in tokens if not 0 <= token < vocabulary]:
             raise Refused(400, INVALID, f"there is no token {wrong[0]}: the vocabulary has {vocabulary:,}")
-
-
-class Form:
-    """The shape of an endpoint's answers. `piece`: the bytes of a token's text."""
-
-    kind = ""
-
-    def __init__(self, model: str, piece: Callable[[int], bytes]) -> None:
-        self._reply, self._piece = Reply(self.kind, model), piece
-
-    def whole(self, deltas: Mapping[Choice, Sequence[Delta]]) -> dict[str, Any]:
-        """The body of answers that have ended."""
-        choices = [self._choice(choice, parts) for choice, parts in deltas.items()]
-        runs = [choice.answer.statistics for choice in deltas]
-        return self._reply.body(choices, usage=usage(runs), timings=timings(runs[0]))
-
-    async def events(self, choices: Sequence[Choice], *, counted: bool) -> AsyncGenerator[dict[str, Any]]:
-        """The events of answers as they come; `counted`: the last one counts their tokens."""
-        for choice in choices:
-            for event in self._first(choice):
-                yield self._event(event)
-        async for choice, delta in merged(choices):
-            if delta is None:
-                yield self._event(self._last(choice), timings=timings(choice.answer.statistics))
-            elif delta.text or delta.reasoning or delta.logprobs:
-                yield self._event(self._next(choice, delta))
-        if counted:
-            runs = [choice.answer.statistics for choice in choices]
-            yield self._reply.body([], chunk=True, usage=usage(runs), timings=timings(runs[0]))
-
-    def _event(self, choice: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return self._reply.body([choice], chunk=True, **more)
-
-    def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
-        return ()
-
-    def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def _last(self, choice: Choice) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def _logprobs(self, deltas: Sequence[Delta]) -> dict[str, Any] | None:
-        found = [token_logprob(each, self._piece) for delta in deltas for each in delta.logprobs]
-        return {"content": found} if found else None
-
-
-class ChatForm(Form):
-    """POST /v1/chat/completions."""
-
-    kind = "chat.completion"
-
-    def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
-        message = {"role": "assistant", "content": "".join(delta.text for delta in deltas)}
-        if reasoning := "".join(delta.reasoning for delta in deltas):
-            message["reasoning_content"] = reasoning
-        reason = REASONS[choice.finish]
-        return {"index": choice.place, "message": message, "finish_reason": reason, "logprobs": self._logprobs(deltas)}
-
-    def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
-        return [{"index": choice.place, "delta": {"role": "assistant", "content": None}, "finish_reason": None}]
-
-    def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        parts = {"reasoning_content": delta.reasoning, "content": delta.text}
-        event = {
-            "index": choice.place,
-            "delta": {name: text for name, text in parts.items() if text},
-            "finish_reason": None,
-        }
-        logprobs = self._logprobs([delta])
-        return {**event, "logprobs": logprobs} if logprobs else event
-
-    def _last(self, choice: Choice) -> dict[str, Any]:
-        return {"index": choice.place, "delta": {}, "finish_reason": REASONS[choice.finish]}
-
-
-class TextForm(Form):
-    """POST /v1/completions."""
-
-    kind = "text_completion"
-
-    def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
-        text = "".join(delta.text for delta in deltas)
-        reason = REASONS[choice.finish]
-        return {"index": choice.place, "text": text, "finish_reason": reason, "logprobs": self._logprobs(deltas)}
-
-    def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        return {
-            "index": choice.place,
-            "text": delta.text,
-            "finish_reason": None,
-            "logprobs": self._logprobs([delta]),
-        }
-
-    def _last(self, choice: Choice) -> dict[str, Any]:
-        return {"index": choice.place, "text": "", "finish_reason": REASONS[choice.finish], "logprobs": None}
 
 
 async def body_of(request: Request) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 from lacli.api.model import AnswerOptions, AsyncStream, Model
+from lacli.serve.meter import Meter
 from lacli.session.generation import Answer
 from lacli.stats import Finish
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
@@ -29,9 +30,10 @@ class Delta(NamedTuple):
 class Choice:
     """One of the answers of a request. Raises what `Model.astream` raises, before anything is decoded."""
 
-    def __init__(self, model: Model, tokens: Sequence[int], place: int, options: AnswerOptions) -> None:
-        """`tokens`: the prompt's. `place`: the answer's among those of the request."""
-        self.place, self.prompt = place, tokens
+    def __init__(self, model: Model, tokens: Sequence[int], place: int, options: AnswerOptions, meter: Meter) -> None:
+        """`tokens`: the prompt's. `place`: the answer's among those of the request. `meter`: counts it."""
+        self.place, self.prompt, self._meter = place, tokens, meter
+        self._text_of = model.session.text
         self.stream: AsyncStream = model.astream(tokens, **options)
         end = model.session.text(tokens[-LAST_TOKENS:], special=True)
         self._splitter = None if options.get("raw") else ReasoningSplitter(begun_reasoning(end))
@@ -43,18 +45,22 @@ class Choice:
         return self.stream.answer()
 
     @property
+    def prompt_text(self) -> str:
+        """The prompt as a text, with its control tokens."""
+        return self._text_of(self.prompt, special=True)
+
+    @property
     def finish(self) -> Finish:
         """Why it ended."""
         return self.answer.finish_reason
 
     async def deltas(self) -> AsyncGenerator[Delta]:
         """Yield what each step adds."""
-        async for step, pieces in self.stream.steps():
-            yield self._delta(pieces, step.tokens if step else ())
-        if self._splitter:
-            rest = self._splitter.finish()
-            if rest:
-                yield _joined(rest, (), ())
+        with self._meter.counting(self.stream, self.prompt):
+            async for step, pieces in self.stream.steps():
+                yield self._delta(pieces, step.tokens if step else ())
+        if self._splitter and (rest := self._splitter.finish()):
+            yield _joined(rest, (), ())
 
     def _delta(self, pieces: Sequence[Piece], tokens: Sequence[int]) -> Delta:
         logprobs = self.answer.logprobs[self._seen :]

@@ -167,6 +167,7 @@ class CompletionRequest(AnswerRequest):
     logprobs: int | None = Field(None, ge=0, le=20)
     n_probs: int = Field(0, ge=0, le=100)
     return_tokens: bool = False
+    response_fields: list[str] = []
 
     @property
     def prompts(self) -> list[str | list[int]]:
