@@ -79,10 +79,11 @@ def load(
     """Load a model: a GGUF file, or a name as `lacli run` takes it; None for the bundled demo model.
 
     A model of the hub is fetched where the cache lacks it. `mode`, `window`, `ngram`, `guesses`, `strict`: how it
-    decodes; W, N or G without a mode means lookahead. `context`: tokens of all texts together. `threads`, `gpu_layers`:
-    0 threads are one a core, -1 layers are all. They win over the same fields of `decode_settings` and
-    `model_settings`, which have the others.
-    `parallel`: answers decoded at a time, four by default; one with `strict`, or with `replicas`.
+    decodes; W, N or G without a mode means lookahead. `context`: tokens of all texts together; by default as many for
+    each as one alone has, where memory has room. `threads`, `gpu_layers`: 0 threads are one a core, -1 layers are all.
+    They win over the same fields of `decode_settings` and `model_settings`, which have the others.
+    `parallel`: answers decoded at a time, four by default; one with `strict`, or with `replicas`, which may say in
+    which process or with which other machines one copy of the model computes.
     `sampling`: how tokens are drawn where an answer says nothing else.
     `template`: a bundled chat template's name, a file or a Jinja text; empty: the model's own; None: none at all.
     `template_variables`: what the template gets beside a conversation, {"enable_thinking": False} for example.
@@ -104,15 +105,20 @@ def load(
     decoding = replace(decode_settings, **chosen) if decode_settings else settings_of(**chosen)  # type: ignore[arg-type]
     placing = {"context": context, "threads": threads, "gpu_layers": gpu_layers}
     loading = {name: value for name, value in placing.items() if value is not None}
+    if replicas and max(replicas.count, len(replicas.groups)) > 1:
+        raise UsageError(
+            "several copies decode one answer, in lacli run; here one copy decodes several", "leave them out"
+        )
     if parallel is None:
         parallel = 1 if decoding.strict or replicas else PARALLEL
-    if parallel < 1:
-        raise UsageError(f"parallel is {parallel}", "parallel must be at least 1")
+    if type(parallel) is not int or parallel < 1:
+        raise UsageError(f"parallel is {parallel!r}", "parallel must be a whole number, at least 1")
+    sampling = sampling or SamplingSettings()
     session = Session(
         find_model(model),
         replace(model_settings or ModelSettings(), **loading),  # type: ignore[arg-type]  # names of integers
         decoding,
-        sampling or SamplingSettings(),
+        sampling,
         template=template,
         template_variables=template_variables,
         cost=cost,

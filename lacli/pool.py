@@ -114,7 +114,8 @@ class NgramPool:
 
     def statistics(self) -> PoolStatistics:
         """Sizes, fan-out and hit rate as they are now."""
-        fan_outs = [len(bucket) for bucket in self._by_key.values()]
+        # In one call, during which no other thread changes the pool.
+        fan_outs = list(map(len, self._by_key.values()))
         ngrams = sum(fan_outs)
         return PoolStatistics(
             keys=len(fan_outs),

@@ -72,18 +72,29 @@ def spellings(name: str) -> tuple[str, ...]:
     return ("--" + name.replace("_", "-"),)
 
 
-def check_words(settings: object) -> None:
-    """Raise UsageError where a field of `settings` that is annotated with a Literal holds none of its words."""
-    for field, words in _words(type(settings)).items():  # type: ignore[arg-type]  # mypy doubts that classes have hashes
+KINDS: dict[object, tuple[str, tuple[type[object], ...]]] = {
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+    str: ("a text", (str,)),
+    bool: ("True or False", (bool,)),
+}
+"""The types of fields that are checked, in words, and the types that they take."""
+
+
+def check_types(settings: object) -> None:
+    """Raise UsageError where a field of `settings` has another type than it says, or none of a Literal's words."""
+    for field, hint in _hints(type(settings)).items():  # type: ignore[arg-type]  # mypy doubts that classes have hashes
         value = getattr(settings, field)
-        if value not in words:
-            raise UsageError(f"{spellings(field)[0]} cannot be {value!r}", f"one of {', '.join(words)}")
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            raise UsageError(f"{spellings(field)[0]} cannot be {value!r}", f"one of {', '.join(get_args(hint))}")
+        words, kinds = KINDS.get(hint, ("", (object,)))
+        if not isinstance(value, kinds):
+            raise UsageError(f"{spellings(field)[0]} is {value!r}", f"it must be {words}")
 
 
 @cache
-def _words(settings: type[object]) -> Mapping[str, tuple[str, ...]]:
-    hints = get_type_hints(settings)
-    return {field: get_args(hint) for field, hint in hints.items() if get_origin(hint) is Literal}
+def _hints(settings: type[object]) -> Mapping[str, object]:
+    return get_type_hints(settings)
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -153,7 +164,7 @@ class DecodeSettings:
     min_outputs: int = 1
 
     def __post_init__(self) -> None:
-        check_words(self)
+        check_types(self)
         for name, least in LEAST.items():
             if getattr(self, name) < least:
                 label = spellings(name)[0]
@@ -185,14 +196,16 @@ class DecodeSettings:
         """
         if count == 1:
             return self
+        chosen, others = self, ", and so does mode auto"
         if self.mode == "auto":
             # One id a text is left for what has ended.
-            return replace(self, window=0, leaves=max(min(self.leaves, MAX_SEQUENCES // count - 2), 1))
-        if (needed := count * self.sequences) > MAX_SEQUENCES:
-            what = f"{count} texts at a time with {self.sequences} sequences each are {needed}"
-            hint = f"--parallel {MAX_SEQUENCES // self.sequences} fits, and so does mode auto"
+            leaves = max(min(self.leaves, MAX_SEQUENCES // count - 2), 1)
+            chosen, others = replace(self, window=0, leaves=leaves), ""
+        if (needed := count * chosen.sequences) > MAX_SEQUENCES:
+            what = f"{count} texts at a time with {chosen.sequences} sequences each are {needed}"
+            hint = f"--parallel {MAX_SEQUENCES // chosen.sequences} fits{others}"
             raise UsageError(f"{what}, and llama.cpp has {MAX_SEQUENCES}", hint)
-        return self
+        return chosen
 
     @property
     def deepest(self) -> int:

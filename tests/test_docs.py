@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs.generate import PAGES
-from lacli.hub.names import FIGURES, read_aliases
+from lacli.hub.names import FIGURES, demo_model, read_aliases
 from lacli.hub.sizes import expected_size
 
 ROOT = Path(__file__).parent.parent
@@ -42,3 +42,16 @@ def test_the_readme_begins_with_exactly_two_commands() -> None:
     run, test = block.splitlines()
     assert "pip install" in run and "lacli run" in run
     assert "[test]" in test and test.endswith("-m pytest -n 2")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_python_of_the_docs_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.gguf").symlink_to(demo_model())
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    names: dict[str, object] = {}
+    for block in blocks:
+        # The README's answers are Python too.
+        if page != "README.md" or "lacli" in block:
+            exec(compile(block, page, "exec"), names)
+    assert "lacli" in names

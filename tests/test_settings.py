@@ -147,3 +147,10 @@ def test_texts_of_one_context_share_its_sequence_ids(count: int, mode: ModeName)
     settings = DecodeSettings(mode=mode).for_texts(count)
     assert count * settings.sequences <= MAX_SEQUENCES
     assert settings.leaves >= 1 and (settings == DecodeSettings(mode=mode) or mode == "auto")
+
+
+@pytest.mark.parametrize(("mode", "most", "hint"), [("auto", 128, ""), ("lookahead", 8, ", and so does mode auto")])
+def test_more_texts_than_there_are_sequence_ids_for_are_refused(mode: ModeName, most: int, hint: str) -> None:
+    DecodeSettings(mode=mode).for_texts(most)
+    with pytest.raises(UsageError, match=rf"llama.cpp has 256 \(--parallel {most} fits{hint}\)$"):
+        DecodeSettings(mode=mode).for_texts(most + 1)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from queue import SimpleQueue
 from threading import Condition, Thread
 from time import perf_counter
 from typing import NamedTuple
@@ -34,13 +33,16 @@ class Arrival(NamedTuple):
     error: Exception | None = None
 
 
-class Request:
-    """A text that a loop decodes among others, from any thread; as a generation reads it.
+ENDED = Arrival()
+"""Of a text that its reader has ended."""
 
-    `deliver`: gets each arrival, in the loop's thread. `verifier`, `sampler`: draw its tokens, None for the most
-    probable ones; the sampler is closed when the text ends. `reused`, `prompt_s`: tokens of the prompt that were
-    decoded already, and seconds from its place among the texts to its first step. `begun`, `placed`: when it was asked
-    for and when it got its place.
+
+class Request:
+    """A text that a loop decodes among others, asked for from any thread.
+
+    `verifier`, `sampler`: draw its tokens, None for the most probable ones; the sampler is closed when the text ends.
+    `reused`, `prompt_s`: tokens of the prompt that were decoded already, and seconds from its place among the texts to
+    its first step. `placed`: when it got its place.
     """
 
     def __init__(
@@ -53,15 +55,14 @@ class Request:
         verifier: Verifier | None = None,
         sampler: LlamaSampler | None = None,
     ) -> None:
-        """`max_tokens`, `n_keep`: as `Decoder.generate` takes them."""
+        """`max_tokens`, `n_keep`: as `Decoder.generate` takes them. Raises PromptError for too long a prompt."""
+        loop.check_prompt(prompt)
         self._loop = loop
         self.prompt, self.max_tokens, self.n_keep = prompt, max_tokens, n_keep
         self.verifier, self.sampler = verifier, sampler
-        self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
-        self.deliver: Callable[[Arrival], None] = self._arrivals.put
+        self.deliver: Callable[[Arrival], None]
         self.text: SharedText | None = None
         self.reused, self.prompt_s = 0, 0.0
-        self.begun: float | None = None
         self.placed = 0.0
 
     @property
@@ -74,43 +75,13 @@ class Request:
         """The n-grams of all texts of the loop."""
         return self._loop.decoder.pool
 
-    @property
-    def tokens(self) -> Sequence[int]:
-        """The prompt's and the accepted tokens."""
-        return self.text.tokens if self.text else self.prompt
-
-    def truncate(self, length: int) -> None:
-        """Nothing: the text has ended, and its cells serve prompts that begin like it."""
-
-    def begin(self) -> None:
-        """Ask for what follows the prompt, once. Raises PromptError for one that no context holds."""
-        if self.begun is None:
-            self.begun = perf_counter()
-            self._loop.add(self)
-
-    def generate(
-        self, prompt: Sequence[int], max_tokens: int = -1, *, reuse: bool = True, n_keep: int | None = None
-    ) -> Generator[Step]:
-        """Yield the text's steps as they come; closing the iterator early ends the text. Raises what ended the loop.
-
-        All is as the request was made: what other texts hold of the prompt is not decoded again.
-        """
-        self.begin()
-        try:
-            while True:
-                step, error = self._arrivals.get()
-                if error is not None:
-                    raise error
-                if step is None:
-                    return
-                yield step
-                if step.finish:
-                    return
-        finally:
-            self.end()
+    def begin(self, deliver: Callable[[Arrival], None]) -> None:
+        """Ask for what follows the prompt, once; `deliver` gets each arrival, in the loop's thread."""
+        self.deliver = deliver
+        self._loop.add(self)
 
     def end(self) -> None:
-        """End the text where it has not ended: it frees its place before the next step."""
+        """End the text where it has not ended: it frees its place before the next step, and a last arrival says so."""
         self._loop.remove(self)
 
 
@@ -146,9 +117,12 @@ class SharedLoop(Closing):
         with self._changed:
             return len(self._running), len(self._waiting)
 
+    def check_prompt(self, prompt: Sequence[int]) -> None:
+        """Raise PromptError for a prompt without tokens, or with more than a text may have."""
+        self._schedule.check_prompt(prompt)
+
     def add(self, request: Request) -> None:
-        """Take in a request. Raises PromptError for a prompt that no context holds, LacliError in a closed loop."""
-        self._schedule.check_prompt(request.prompt)
+        """Take in a request. Raises LacliError in a closed loop, and what has ended the loop."""
         with self._changed:
             if self._error or self._closed:
                 raise self._error or LacliError(CLOSED, "load it again")
@@ -161,11 +135,15 @@ class SharedLoop(Closing):
             self._gone.append(request)
             self._changed.notify()
 
-    def close(self) -> None:
-        """End all texts at their last step; their readers get a LacliError."""
+    def stop(self) -> None:
+        """End all texts after the current step, without waiting for it; their readers get a LacliError."""
         with self._changed:
             self._closed = True
             self._changed.notify()
+
+    def close(self) -> None:
+        """End all texts at their last step; their readers get a LacliError."""
+        self.stop()
         engine = self.decoder.group.engine
         while self._thread.is_alive():
             # A piece of a prompt may take seconds, and one may begin just now.
@@ -193,18 +171,19 @@ class SharedLoop(Closing):
             while not (self._closed or self._waiting or self._running):
                 self._gone.clear()
                 self._changed.wait()
-            for request in self._gone:
-                if request in self._waiting:
+            gone, self._gone = self._gone, []
+            for request in gone:
+                if request.text is None and request in self._waiting:
                     self._waiting.remove(request)
-                elif request.text in self._running:
-                    self._schedule.end(request.text)
-                    self._forget(request.text)
-            self._gone.clear()
-            coming: list[Request] = []
-            while self._waiting and len(self._running) + len(coming) < self._schedule.places:
-                coming.append(self._waiting.popleft())
-        for request in coming:
-            self._take_in(request)
+                    self._end(request)
+        for request in gone:
+            if request.text in self._running:
+                self._schedule.end(request.text)
+                self._end(request)
+        while self._waiting and not self._schedule.is_full:
+            # It waits until it is taken in: an error on the way there ends all that wait.
+            self._take_in(self._waiting[0])
+            self._waiting.popleft()
         return not self._closed
 
     def _take_in(self, request: Request) -> None:
@@ -223,14 +202,19 @@ class SharedLoop(Closing):
         if news.step and not request.prompt_s:
             request.reused = news.text.reused or 0
             request.prompt_s = perf_counter() - request.placed - news.step.decode_s
+        arrival = Arrival(news.step, news.error)
         if news.text.finish:
-            self._forget(news.text)
-        request.deliver(Arrival(news.step, news.error))
+            self._end(request, arrival)
+        else:
+            request.deliver(arrival)
 
-    def _forget(self, text: SharedText) -> None:
-        request = self._running.pop(text)
+    def _end(self, request: Request, last: Arrival = ENDED) -> None:
+        """Forget a request, and give its reader the last arrival."""
+        if request.text:
+            self._running.pop(request.text, None)
         if request.sampler:
             request.sampler.close()
+        request.deliver(last)
 
     def _end_all(self) -> None:
         with self._changed:
@@ -239,6 +223,4 @@ class SharedLoop(Closing):
             left = [*self._running.values(), *self._waiting]
             self._waiting.clear()
         for request in left:
-            if request.text in self._running:
-                self._forget(request.text)
-            request.deliver(Arrival(error=error))
+            self._end(request, Arrival(error=error))

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from json import dumps
+from queue import SimpleQueue
 from threading import Lock
-from typing import TypedDict, Unpack, cast, overload
+from typing import TypedDict, TypeVar, Unpack, cast, overload
+from weakref import finalize
 
 from lacli.api.loop import Arrival, Request, SharedLoop
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.session.generation import Answer, Generation, as_stops
+from lacli.session.generation import Answer, PartialAnswer, as_stops
 from lacli.session.prompt import Messages
 from lacli.session.session import Session
-from lacli.stats import Step
+from lacli.stats import RunStatistics, Step
 from lacli.text.files import Closing
 from lacli.text.format import did_you_mean
 from lacli.text.stream import Piece
@@ -54,8 +55,13 @@ class AnswerOptions(TypedDict, total=False):
     n_keep: int
 
 
+AnyStream = TypeVar("AnyStream", bound="Answering")
+
 SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed"}
 """Options of an answer that are numbers of SamplingSettings, with its names of them."""
+
+LEAST = {"max_tokens": -1, "logprobs": 0, "n_keep": 0}
+"""The least values of the whole numbers among an answer's own options."""
 
 
 class Model(Closing):
@@ -63,16 +69,19 @@ class Model(Closing):
 
     Safe to use from several threads and tasks: what they ask is decoded together, as many answers at a time as `load`
     made places for, and further ones wait in their order. An answer is the same alone and among others, up to rounding.
-    `session`: the loaded model with its settings, notes and prompts.
+    `session`: the loaded model with its settings and prompts; `session.notes` has sentences about what was chosen for
+    the user, such as a shorter context.
     """
 
     def __init__(self, session: Session, sampling: SamplingSettings | None = None) -> None:
         """`sampling`: for answers that say nothing else; by default the session's."""
         self.session = session
         self._sampling = sampling or session.sampling
-        # A grammar is made of a schema once, and llama.cpp's vocabulary is asked by one thread at a time.
-        self._making = Lock()
+        # A grammar is made of a schema once, and llama.cpp's vocabulary is not freed while it is asked.
+        self._asking = Lock()
         self._loop = SharedLoop(session.alone(), session.texts)
+        # The loop's thread keeps all but this object, and lets go of it once it has ended.
+        finalize(self, self._loop.stop).atexit = False
 
     @overload
     def generate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer: ...  # type: ignore[overload-overlap]
@@ -86,33 +95,52 @@ class Model(Closing):
         """
         if isinstance(prompt, str):
             return self.stream(prompt, **options).answer()
-        streams = [self.stream(each, **options) for each in prompt]
+        streams = [self.stream(each, **options) for each in checked_prompts(prompt)]
+        arrivals: SimpleQueue[tuple[Stream, Arrival]] = SimpleQueue()
+        going = set(streams)
         try:
             for stream in streams:
-                stream.begin()
-            return [stream.answer() for stream in streams]
+                stream._begin(lambda arrival, stream=stream: arrivals.put((stream, arrival)))  # type: ignore[misc]
+            while going:
+                stream, arrival = arrivals.get()
+                stream._take(arrival)
+                if stream._ended:
+                    going.discard(stream)
+        finally:
+            for stream in going:
+                stream.close()
+        return [stream.answer() for stream in streams]
+
+    def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
+        """Answer a conversation. What was decoded of it before, in an earlier turn, is not decoded again."""
+        return self.stream(checked_messages(messages), **options).answer()
+
+    def stream(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> Stream:
+        """Ask for an answer to a prompt or a conversation: iterate it for its text as it is accepted."""
+        return self._asked(Stream, prompt, options)
+
+    @overload
+    async def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer: ...  # type: ignore[overload-overlap]
+    @overload
+    async def agenerate(self, prompt: Sequence[str], **options: Unpack[AnswerOptions]) -> list[Answer]: ...
+    async def agenerate(self, prompt: str | Sequence[str], **options: Unpack[AnswerOptions]) -> Answer | list[Answer]:
+        """The same as `generate`, for a task among others."""
+        if isinstance(prompt, str):
+            return await self.astream(prompt, **options).answer()
+        streams = [self.astream(each, **options) for each in checked_prompts(prompt)]
+        try:
+            return await asyncio.gather(*(stream.answer() for stream in streams))
         finally:
             for stream in streams:
                 stream.close()
 
-    def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
-        """Answer a conversation. What was decoded of it before, in an earlier turn, is not decoded again."""
-        return self.stream(messages, **options).answer()
-
-    def stream(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> Stream:
-        """Begin an answer to a prompt or a conversation; iterate it for the text as it is accepted."""
-        return Stream(*self._asked(prompt, options))
-
-    async def agenerate(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> Answer:
-        """The same as `generate` of one prompt or `chat`, for a task among others."""
-        stream = self.astream(prompt, **options)
-        async for _ in stream:
-            pass
-        return stream.answer()
+    async def achat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
+        """The same as `chat`, for a task among others."""
+        return await self.astream(checked_messages(messages), **options).answer()
 
     def astream(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> AsyncStream:
         """The same as `stream`, for `async for`."""
-        return AsyncStream(*self._asked(prompt, options))
+        return self._asked(AsyncStream, prompt, options)
 
     @property
     def context(self) -> int:
@@ -127,138 +155,213 @@ class Model(Closing):
     def close(self) -> None:
         """End all answers at their last step, and give the memory back."""
         self._loop.close()
-        self.session.close()
+        # A prompt may be cut into tokens just now.
+        with self._asking:
+            self.session.close()
 
-    def _asked(self, prompt: Prompt, options: AnswerOptions) -> tuple[Generation, Request]:
-        if unknown := options.keys() - AnswerOptions.__annotations__.keys():
-            name = min(unknown)
-            known = [*AnswerOptions.__annotations__]
-            raise UsageError(f"an answer has no option {name!r}", did_you_mean(name, known, ", ".join(known)))
-        prompts = self.session.prompts
-        raw = options.get("raw", False)
-        with self._making:
+    def _asked(self, kind: type[AnyStream], prompt: Prompt, options: AnswerOptions) -> AnyStream:
+        check_options(options)
+        prompts, raw = self.session.prompts, options.get("raw", False)
+        with self._asking:
             self.session.model.check_open()
             if isinstance(prompt, str):
                 tokens = prompts.question(prompt, options.get("system", ""), (), raw=raw)
-            elif prompt and isinstance(prompt[0], int):
-                tokens = [*cast("Sequence[int]", prompt)]
+            elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], int):
+                tokens = checked_tokens(cast("Sequence[int]", prompt), self.session.model.vocabulary)
+            elif raw or options.get("system"):
+                what = "raw and system are for a prompt that is a text"
+                raise UsageError(what, "write a system message in front")
             else:
-                tokens = prompts.conversation(checked_messages(cast("Messages", prompt), options))
+                tokens = prompts.conversation(checked_messages(cast("Messages", prompt)))
             drawn, sampler = self.session.text_verifier(self._sampling_of(options))
-            ends = () if raw else prompts.turn_ends
-            stops = (*as_stops(options.get("stop", ())), *ends)
+            stops = (*as_stops(options.get("stop", ())), *(() if raw else prompts.turn_ends))
             controls = prompts.control_tokens(stops)
         recorder = Recorder(drawn, options["logprobs"]) if "logprobs" in options else None
         limit, n_keep = options.get("max_tokens", -1), options.get("n_keep")
         request = Request(self._loop, tokens, limit, n_keep=n_keep, verifier=recorder or drawn, sampler=sampler)
-        generation = Generation(
-            request,
-            prompts.piece,
-            tokens,
-            limit,
-            stops,
-            controls=controls,
-            n_keep=n_keep,
-            logprobs=recorder.found if recorder else (),
+        found = recorder.found if recorder else ()
+        return kind(
+            self, PartialAnswer(request, prompts.piece, tokens, stops, controls=controls, logprobs=found), request
         )
-        return generation, request
 
     def _sampling_of(self, options: AnswerOptions) -> SamplingSettings:
         chosen = {SAMPLED[name]: value for name, value in options.items() if name in SAMPLED}
         schema = options.get("json_schema", "")
-        form = {
-            "grammar": options.get("grammar", ""),
-            "json_schema": schema if isinstance(schema, str) else dumps(schema),
-        }
+        try:
+            schema = dumps(schema) if isinstance(schema, Mapping) else schema
+        except TypeError as error:
+            raise UsageError(
+                f"json_schema is no JSON: {error}", "give a mapping of texts, numbers and lists"
+            ) from error
+        form = {"grammar": options.get("grammar", ""), "json_schema": schema}
         if any(form.values()):
             chosen |= form
         return replace(options.get("sampling", self._sampling), **chosen)  # type: ignore[arg-type]  # names of its fields
 
 
-def checked_messages(messages: Messages, options: AnswerOptions) -> Messages:
-    """Messages of a conversation. Raises PromptError for none or one without role or content, UsageError for `raw`."""
-    if options.get("raw") or options.get("system"):
-        raise UsageError("raw and system are for a prompt that is a text", "write a system message in front")
+def check_options(options: AnswerOptions) -> None:
+    """Raise UsageError for options of an answer that do not exist or cannot be; SamplingSettings checks its own."""
+    known = AnswerOptions.__annotations__
+    if unknown := options.keys() - known.keys():
+        name = min(unknown)
+        raise UsageError(f"an answer has no option {name!r}", did_you_mean(name, known, ", ".join(known)))
+    for name, least in LEAST.items():
+        value = options.get(name, least)
+        if type(value) is not int or value < least:
+            raise UsageError(f"{name} is {value!r:.60}", f"give a whole number, {least} or more, or leave it out")
+    stops = options.get("stop", ())
+    if stops == "" or not isinstance(stops, Sequence) or not all(stop and isinstance(stop, str) for stop in stops):
+        raise UsageError(f"stop is {stops!r:.60}", "give a text, or several in a list")
+    if not isinstance(options.get("system", ""), str):
+        raise UsageError(f"system is {options['system']!r:.60}", "give a text")
+    if not isinstance(options.get("raw", False), bool):
+        raise UsageError(f"raw is {options['raw']!r:.60}", "give True or False")
+    if not isinstance(options.get("sampling", SamplingSettings()), SamplingSettings):
+        raise UsageError(f"sampling is {options['sampling']!r:.60}", "give SamplingSettings")
+
+
+def checked_prompts(prompts: Sequence[str]) -> Sequence[str]:
+    """Several prompts. Raises UsageError for what is no list of texts."""
+    if not isinstance(prompts, Sequence) or not all(isinstance(each, str) for each in prompts):
+        raise UsageError(f"the prompt is {prompts!r:.60}", "give a text or a list of texts; chat takes messages")
+    return prompts
+
+
+def checked_messages(messages: Messages) -> Messages:
+    """The messages of a conversation. Raises PromptError for none, and for one without a role or a content."""
+    form = 'give messages, [{"role": "user", "content": "..."}]'
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        raise PromptError(f"the conversation is {messages!r:.60}", form)
     if not messages:
-        raise PromptError("the conversation is empty", 'give messages, [{"role": "user", "content": "..."}]')
+        raise PromptError("the conversation is empty", form)
     for message in messages:
-        if not all(isinstance(message.get(key), str) for key in ("role", "content")):
+        if not isinstance(message, Mapping) or not all(
+            isinstance(message.get(key), str) for key in ("role", "content")
+        ):
             raise PromptError(f"a message needs a role and a content: {message!r:.80}", "both are texts")
     return messages
 
 
-class Stream(Closing):
+def checked_tokens(tokens: Sequence[int], vocabulary: int) -> list[int]:
+    """The tokens of a prompt. Raises PromptError for one that does not exist."""
+    for token in tokens:
+        if type(token) is not int or not 0 <= token < vocabulary:
+            raise PromptError(f"there is no token {token!r:.20}", f"ids go from 0 to {vocabulary - 1:,}")
+    return [*tokens]
+
+
+class Answering(Closing):
+    """An answer on its way to one reader."""
+
+    def __init__(self, model: Model, partial: PartialAnswer, request: Request) -> None:
+        """`model`: kept as long as this is."""
+        self._model, self._partial, self._request = model, partial, request
+        self._begun = self._iterated = self._ended = False
+
+    @property
+    def prompt(self) -> Sequence[int]:
+        """The prompt's tokens."""
+        return self._request.prompt
+
+    @property
+    def statistics(self) -> RunStatistics:
+        """What the answer has cost by now."""
+        return self._partial.statistics
+
+    def partial_answer(self) -> Answer:
+        """What there is of the answer by now."""
+        return self._partial.answer()
+
+    def close(self) -> None:
+        """End it at the last step that was read; another thread or task that iterates it comes to its end."""
+        self._ended = True
+        self._request.end()
+
+    def _begin(self, deliver: Callable[[Arrival], None]) -> None:
+        if not (self._begun or self._ended):
+            self._begun = True
+            self._partial.begin()
+            self._request.begin(deliver)
+
+    def _take(self, arrival: Arrival) -> list[Piece]:
+        """The text that an arrival makes certain. Raises what ended the answer."""
+        if self._ended:
+            return []
+        if arrival.error is not None:
+            self._ended = True
+            raise arrival.error
+        step, partial = arrival.step, self._partial
+        with self._model._asking:
+            pieces = partial.take(step) if step else []
+            if partial.stopped:
+                self.close()
+            elif step is None or step.finish:
+                self._ended = True
+                pieces += partial.end()
+        return pieces
+
+
+class Stream(Answering):
     """An answer on its way: iterate it, once, for its text as it is accepted; then, or at any time, read `answer()`."""
 
-    def __init__(self, generation: Generation, request: Request) -> None:
-        self._generation, self._request = generation, request
+    def __init__(self, model: Model, partial: PartialAnswer, request: Request) -> None:
+        super().__init__(model, partial, request)
+        self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
 
     def __iter__(self) -> Iterator[str]:
-        for piece in self._generation:
-            yield piece.text
+        if self._iterated:
+            return
+        self._iterated = True
+        self.begin()
+        try:
+            while not self._ended:
+                for piece in self._take(self._arrivals.get()):
+                    yield piece.text
+        finally:
+            self.close()
 
     def begin(self) -> None:
         """Let it be decoded from now on; otherwise that begins with the first piece that is asked for."""
-        self._request.begin()
+        self._begin(self._arrivals.put)
 
     def answer(self) -> Answer:
         """The whole answer; where its iteration was left early, what there is of it."""
-        for _ in self._generation:
+        for _ in self:
             pass
-        return self._generation.answer()
-
-    def close(self) -> None:
-        """End it at the last step that was taken."""
-        self._generation.close()
-        self._request.end()
+        return self.partial_answer()
 
 
-class AsyncStream:
+class AsyncStream(Answering):
     """The same for `async for`; other tasks go on in the meantime."""
 
-    def __init__(self, generation: Generation, request: Request) -> None:
-        self._generation, self._request = generation, request
-        self._begun = False
-
-    def __aiter__(self) -> AsyncIterator[str]:
-        return self._texts()
-
-    async def _texts(self) -> AsyncGenerator[str]:
+    async def __aiter__(self) -> AsyncIterator[str]:
         async for _, pieces in self.steps():
             for piece in pieces:
                 yield piece.text
 
     async def steps(self) -> AsyncGenerator[tuple[Step | None, list[Piece]]]:
-        """Yield each step with the text that it makes certain, and at the end None with the rest of the text."""
-        if self._begun:
+        """Yield each step with the text that it makes certain; None for an end without a step."""
+        if self._iterated:
             return
-        self._begun = True
+        self._iterated = True
         arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
-        self._request.deliver = partial(_into, asyncio.get_running_loop(), arrivals)
-        self._generation.begin()
-        self._request.begin()
+        self._begin(partial(self._deliver, asyncio.get_running_loop(), arrivals))
         try:
-            finished = False
-            while not finished:
-                step, error = await arrivals.get()
-                if error is not None:
-                    raise error
-                if step is None:
-                    break
-                yield step, self._generation.take(step)
-                if self._generation.stopped:
-                    return
-                finished = step.finish is not None
-            yield None, self._generation.end()
+            while not self._ended:
+                arrival = await arrivals.get()
+                yield arrival.step, self._take(arrival)
         finally:
+            self.close()
+
+    async def answer(self) -> Answer:
+        """The whole answer; where its iteration was left early, what there is of it."""
+        async for _ in self:
+            pass
+        return self.partial_answer()
+
+    def _deliver(self, loop: asyncio.AbstractEventLoop, arrivals: asyncio.Queue[Arrival], arrival: Arrival) -> None:
+        try:
+            loop.call_soon_threadsafe(arrivals.put_nowait, arrival)
+        except RuntimeError:
+            # A loop that is closed has nobody who waits.
             self._request.end()
-
-    def answer(self) -> Answer:
-        """What there is of the answer by now; all of it behind the iteration."""
-        return self._generation.answer()
-
-
-def _into(loop: asyncio.AbstractEventLoop, arrivals: asyncio.Queue[Arrival], arrival: Arrival) -> None:
-    # A loop that is closed has nobody who waits.
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(arrivals.put_nowait, arrival)

@@ -79,10 +79,14 @@ class BenchPlan:
 
 @dataclass(frozen=True)
 class BenchPrompts:
-    """The tasks in tokens. `sizes`: tokens of each task's first prompt. `shortest`: the exchange that warms up."""
+    """The tasks in tokens. `sizes`: tokens of each task's first prompt. `shortest`: the exchange that warms up.
+
+    `per_task`: prompts that a task stands for, each of which is answered.
+    """
 
     sizes: Mapping[Task, int]
     shortest: Exchange
+    per_task: int = 1
 
 
 def prompts_of(asker: Asker, tasks: Sequence[Task], wish: Wish) -> BenchPrompts:
@@ -105,11 +109,13 @@ def planned(
     """
     screen.note("warming up")
     competing, speeds = _warm(competing, prompts.shortest, screen)
+    speeds = [replace(speed, token_s=prompts.per_task * speed.token_s) for speed in speeds]
 
     def plan_for(kept: Sequence[int]) -> BenchPlan:
         timed = [speeds[number] for number in kept]
         # The oracle beside mode auto takes hardly longer than another plain decoding would.
-        oracle = [speeds[competing[number].baseline] for number in kept if competing[number].mode == "auto"]
+        reaching = [number for number in kept if competing[number].mode == "auto" and prompts.per_task == 1]
+        oracle = [speeds[competing[number].baseline] for number in reaching]
         return choose(tasks, wish, [*timed, *oracle], prompts.sizes, cells)
 
     kept = list(range(len(competing)))
@@ -121,7 +127,7 @@ def planned(
         screen.note(f"left out: {competing[number].label}: a step costs {dearer:.0f} times plain's and cannot pay")
         kept.remove(number)
         plan = plan_for(kept)
-    screen.note(_described(plan, len(tasks), wish))
+    screen.note(_described(plan, len(tasks), wish, prompts.per_task))
     return [competing[number] for number in kept], plan
 
 
@@ -230,9 +236,9 @@ def _timed(contender: Contender, exchange: Exchange) -> Speed:
     )
 
 
-def _described(plan: BenchPlan, every: int, wish: Wish) -> str:
-    """What will be done of `every` prompts, and what the time leaves out."""
-    count = len(plan.tasks)
+def _described(plan: BenchPlan, every: int, wish: Wish, per_task: int) -> str:
+    """What will be done of `every` tasks of `per_task` prompts, and what the time leaves out."""
+    count, every = per_task * len(plan.tasks), per_task * every
     prompts = f"{count} of {every} prompts" if count < every else "1 prompt" if every == 1 else f"{every} prompts"
     kinds = len(by_class(plan.tasks))
     classes = f" in {kinds} classes" if kinds > 1 else ""

@@ -104,7 +104,7 @@ class Contender:
     """A point of the sweep, or another program, that answers prompts.
 
     `point`: None for another program. `baseline`: the number of the plain decoding it is compared with. `answer`:
-    decodes and times one answer. `memory`: MiB of its context, 0 for another program.
+    decodes and times one answer. `memory`: MiB of its context, 0 for another program. `texts`: decoded at a time.
     """
 
     label: str
@@ -112,6 +112,7 @@ class Contender:
     baseline: int
     answer: Callable[[Exchange], Trial]
     memory: float = 0.0
+    texts: int = 1
 
     @property
     def mode(self) -> str:
@@ -186,6 +187,14 @@ class Rounds:
         for repetition in range(1, self.repetitions):
             for number in range(len(self.exchanges)):
                 yield from self._answer(number, rotation=repetition + number)
+
+    def within(self, seconds: float | None) -> Iterator[None]:
+        """Go on until all have answered an exchange, `seconds` after the beginning; None: to the end."""
+        begin = perf_counter()
+        for count, _ in enumerate(self, start=1):
+            yield
+            if seconds is not None and count % len(self.contenders) == 0 and perf_counter() - begin > seconds:
+                return
 
     @property
     def most(self) -> int:

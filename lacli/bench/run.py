@@ -26,7 +26,7 @@ from lacli.bench.oracle import (
     of_results,
     oracles,
 )
-from lacli.bench.plan import Wish, planned, prompts_of
+from lacli.bench.plan import BenchPrompts, Wish, planned, prompts_of
 from lacli.bench.report import as_lines, lined_up
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Asker, Contender, Rounds
@@ -65,8 +65,8 @@ class Request:
 
     `state`: the file of measured step costs. `model`: its name as it was typed. `details`: whole tables too.
     `check`: judge every text that is not plain's. `plot`: a picture's file. `chart`: the same in the terminal.
-    `replicas`: copies of the model that decode one answer together. `template_variables`: what the model's chat
-    template gets beside a prompt.
+    `replicas`: copies of the model that decode one answer together. `parallel`: numbers of texts to decode at a time,
+    of `lacli bench --parallel`. `template_variables`: what the model's chat template gets beside a prompt.
     """
 
     tasks: tuple[Task, ...]
@@ -80,6 +80,7 @@ class Request:
     plot: Path | None = None
     chart: bool = False
     replicas: ReplicaSettings | None = None
+    parallel: tuple[int, ...] = ()
     template_variables: Mapping[str, object] = field(default_factory=dict)
     verbose: bool = False
 
@@ -196,10 +197,19 @@ def compared(
     return outcome
 
 
-def measured(session: Session, competing: list[Contender], request: Request, screen: Screen) -> BenchOutcome:
-    """Let all contenders answer as much as fits into the time; Ctrl-C keeps what was finished."""
-    asker = asker_of(session)
-    prompts = prompts_of(asker, request.tasks, request.wish)
+def measured(
+    session: Session,
+    competing: list[Contender],
+    request: Request,
+    screen: Screen,
+    asking: tuple[Asker, BenchPrompts] | None = None,
+) -> BenchOutcome:
+    """Let all contenders answer as much as fits into the time; Ctrl-C keeps what was finished.
+
+    `asking`: the prompts of the request's tasks, where they are not those of a text each; they end with the time.
+    """
+    asker = asking[0] if asking else asker_of(session)
+    prompts = asking[1] if asking else prompts_of(asker, request.tasks, request.wish)
     cost = None
     try:
         if any(each.mode == "auto" for each in competing):
@@ -208,13 +218,16 @@ def measured(session: Session, competing: list[Contender], request: Request, scr
     except KeyboardInterrupt:
         raise Interrupted("stopped before anything was compared") from None
     rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
+    words, seconds = (f"times {prompts.per_task} answers", request.wish.seconds) if asking else ("answers", None)
     interrupted = False
     try:
-        _go_through(rounds, screen)
+        _go_through(rounds, screen, words, seconds)
     except KeyboardInterrupt:
-        done = sum(map(len, rounds.trials.values()))
-        screen.note(f"stopped after {done} of {rounds.most} answers; what follows is about these")
         interrupted = True
+    done, most = (prompts.per_task * count for count in (sum(map(len, rounds.trials.values())), rounds.most))
+    if interrupted or (asking and done < most):
+        why = "stopped" if interrupted else "the time was up"
+        screen.note(f"{why} after {done} of {most} answers; what follows is about these")
     for task in rounds.left_out:
         screen.note(f"left out: {task.kind} prompt of more tokens than the context of {asker.cells} holds")
     for number, error in rounds.failures.items():
@@ -312,9 +325,9 @@ def _learned_cost(session: Session, request: Request, screen: Screen) -> Cost | 
     return cost
 
 
-def _go_through(rounds: Rounds, screen: Screen) -> None:
-    with screen.progress(rounds.most, "answers") as advance:
-        for _ in rounds:
+def _go_through(rounds: Rounds, screen: Screen, words: str = "answers", seconds: float | None = None) -> None:
+    with screen.progress(rounds.most, words) as advance:
+        for _ in rounds.within(seconds):
             advance()
 
 

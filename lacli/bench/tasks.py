@@ -186,6 +186,7 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
         kind=optional_text(row, "class") or optional_text(row, "category") or kind,
         name=name_of(row),
         system=optional_text(row, "system"),
+        raw=row.get("raw") is True,
         max_tokens=_max_tokens(row),
         reference=_reference(row),
     )

@@ -10,13 +10,10 @@ import codecs
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, NoReturn
 
 from lacli.chat.conversation import Conversation, Message
@@ -24,7 +21,7 @@ from lacli.chat.settings import ChatSettings, settings_from_json
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.sampling import MOST_SEED
 from lacli.session.generation import Answer
-from lacli.text.files import Closing, for_owner
+from lacli.text.files import Closing, for_owner, replace_file
 from lacli.text.question import read_raw
 
 FORMAT, VERSION = "lacli chat", 2
@@ -82,18 +79,7 @@ def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> N
         _refuse_others(target, str(path))
         if not replaces and target.exists() and target.stat().st_size:
             raise LacliError(f"{path} holds another chat", "the same again replaces it; another name keeps both")
-        beside = target.parent / f".lacli-{token_hex(8)}"
-        try:
-            with open(beside, "xb", opener=for_owner) as file:
-                file.write(chat.lines(SAVED, local_time()))
-                file.flush()
-                os.fsync(file.fileno())
-            if target.exists():
-                shutil.copymode(target, beside)
-            os.replace(beside, target)
-        finally:
-            with suppress(OSError):
-                beside.unlink()
+        replace_file(target, [chat.lines(SAVED, local_time())], for_owner)
     except (OSError, ValueError) as error:
         what = f"cannot write {str(path)!r}: {reason_of(error)}"
         raise LacliError(what, "give another name, in a folder that is there") from error

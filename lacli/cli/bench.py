@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -36,6 +37,9 @@ PEOPLE = ("text", "md")
 """Formats of -o that are not for programs."""
 
 EVERY_MODE = ",".join(MODES)
+IN_COMPANY = "lookup,auto"
+"""Modes of --parallel where none are named: fixed windows have their rows for each text."""
+
 ANSWERS = 0.85
 """Share of the time that the answers may take; the rest is for loading, warming up and judging texts."""
 
@@ -108,6 +112,12 @@ Check = Annotated[
     typer.Option("--check", help="Judge every text that is not plain decoding's; exit with 3 for a bug.",
                  rich_help_panel=BENCH),
 ]  # fmt: skip
+Parallel = Annotated[
+    str | None,
+    typer.Option("--parallel", "-np", metavar="N,..", show_default=False, rich_help_panel=BENCH,
+                 help="Decode that many texts at a time, 1,2,4,8 for example, and say what it brings. Modes are auto "
+                 "and lookup unless --modes names them."),
+]  # fmt: skip
 Plot = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", show_default=False, rich_help_panel=OUTPUT,
@@ -158,11 +168,12 @@ class Amount:
 )
 def bench(
     model: str | None,
-    mode: Modes = EVERY_MODE,
+    mode: Modes = "",
     classes: Classes = None,
     prompts: Prompts = None,
     *,
     amount: Amount,
+    parallel: Parallel = None,
     check: Check = False,
     chat_template_kwargs: options.ChatTemplateKwargs = "",
     window: Window = None,
@@ -190,6 +201,7 @@ def bench(
     """
     from lacli.bench.run import Request, benchmark
     from lacli.bench.tasks import tasks_of
+    from lacli.bench.together import benchmark_together
     from lacli.terminal.screen import Screen
     from lacli.text.records import state_file
     from lacli.text.template import read_variables
@@ -200,7 +212,7 @@ def bench(
             "lacli run --rpc --stats says what one answer took",
         )
     screen = Screen(color=color, quiet=quiet)
-    axes = _axes(mode, window, ngram, guesses, flash_attention)
+    axes = _axes(mode or (IN_COMPANY if parallel else EVERY_MODE), window, ngram, guesses, flash_attention)
     if len(axes.flash_attentions) == 1:
         model_settings, axes = (
             replace(model_settings, flash_attention=axes.flash_attentions[0]),
@@ -210,6 +222,19 @@ def bench(
     output = "json" if json else output
     if details and output not in PEOPLE:
         raise UsageError(f"--details is for people and -o {output} for programs", "leave one of them out")
+    numbers: tuple[int, ...] = ()
+    if parallel is not None:
+        several = any(values[1:] for values in (axes.windows, axes.ngrams, axes.guesses, axes.flash_attentions))
+        refused = {
+            "--check": check,
+            "--plot": plot,
+            "--chart": chart,
+            "--strict": decode_settings.strict,
+            "--replicas": copies != ReplicaSettings(limit_s=copies.limit_s),
+            "several values of -W, -N, -G or -fa": several,
+            "sampling": not sampling.greedy,
+        }
+        numbers = _numbers(parallel, [name for name, given in refused.items() if given])
     plot, chart = _pictures(plot, chart, output, screen)
     request = Request(
         tasks=tasks,
@@ -223,11 +248,13 @@ def bench(
         plot=plot,
         chart=chart,
         replicas=copies,
+        parallel=numbers,
         template_variables=read_variables(chat_template_kwargs),
         verbose=verbose,
     )
     path = options.model_path(model, screen, offline)
-    code = benchmark(path, model_settings, decode_settings, sampling, request, screen)
+    run = benchmark_together if numbers else benchmark
+    code = run(path, model_settings, decode_settings, sampling, request, screen)
     if code:
         raise typer.Exit(code)
 
@@ -249,6 +276,18 @@ def _axes(mode: str, window: str | None, ngram: str | None, guesses: str | None,
         guesses=tuple(parse_guesses(guesses)) if guesses is not None else (),
         flash_attentions=tuple(parse_switches(flash_attention)) if flash_attention is not None else (),
     )
+
+
+def _numbers(parallel: str, refused: Sequence[str]) -> tuple[int, ...]:
+    """The numbers of texts at a time, one of them 1. `refused`: what was given besides and does not go with them."""
+    from lacli.bench.sweep import parse_numbers
+
+    numbers = parse_numbers(parallel, "--parallel")
+    if not all(numbers):
+        raise UsageError("--parallel is 0", "--parallel must be at least 1")
+    if refused:
+        raise UsageError(f"--parallel does not go with {refused[0]}", "leave one of them out")
+    return tuple(sorted({1, *numbers}))
 
 
 def _pictures(plot: Path | None, chart: bool, output: str, screen: Screen) -> tuple[Path | None, bool]:

@@ -40,6 +40,7 @@ LLAMA_CPP = {
     "--model": "MODEL",
     "--no-repack": "NO_REPACK",
     "--offline": "OFFLINE",
+    "--parallel": "N_PARALLEL",
     "--predict": "N_PREDICT",
     "--presence-penalty": "PRESENCE_PENALTY",
     "--repeat-penalty": "REPEAT_PENALTY",

@@ -27,6 +27,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
         ("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breaker"), ("dry_multiplier",)
     ),
     **dict.fromkeys(("mirostat_lr", "mirostat_ent"), ("mirostat",)),
+    "at_a_time": ("prompts",),
     "replica_timeout": ("replicas", "rpc", "isolate"),
 }
 """Options that only change what one of others does."""

@@ -1,23 +1,26 @@
-"""`lacli run`: one question, one answer streamed to the screen, and what it cost if asked."""
+"""`lacli run`: one question, one answer streamed to the screen, and what it cost if asked; or a file of prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from lacli import PARALLEL
 from lacli.cli import options
 from lacli.cli.chat import ANSWERING, plan_of, start
 from lacli.cli.environment import setting
-from lacli.cli.groups import with_groups
+from lacli.cli.groups import typed, with_groups
+from lacli.cli.loading import Loading, Output, Question
 from lacli.cli.options import PromptOptions
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.settings import DecodeSettings, Detail
+from lacli.settings import DecodeSettings
 
 if TYPE_CHECKING:
     from lacli.session.generation import Answer, Generation
@@ -30,6 +33,36 @@ LAST_TOKENS = 16
 History = Annotated[bool, setting("--history/--no-history", hidden=True)]
 """Of the chat that a run without a prompt is."""
 
+MANY = "Many prompts"
+
+Prompts = Annotated[
+    str | None,
+    typer.Option("--prompts", metavar="FILE", show_default=False, rich_help_panel=MANY,
+                 help='Answer the prompts of a file, several at a time. JSON lines: {"prompt": ...} or {"turns": '
+                 '[...]}, with "system", "max_tokens", "raw" and "id" where wanted. Each answer is a line of JSON.'),
+]  # fmt: skip
+Answers = Annotated[
+    str | None,
+    typer.Option("-o", "--output", metavar="FILE", show_default="standard output", rich_help_panel=MANY,
+                 help="File of the answers to --prompts. Each is written when it is there, and kept through Ctrl-C: "
+                 "the same command goes on where it stopped."),
+]  # fmt: skip
+Parallel = Annotated[
+    int | None,
+    setting("-np", "--parallel", min=1, show_default=f"{PARALLEL}, with --strict 1", rich_help_panel=MANY,
+            help="Answers to --prompts decoded at a time. -c is for all of them together; without -c each has as "
+            "many tokens as one alone, where memory has room."),
+]  # fmt: skip
+
+CLASHES = {
+    "prompt": "-p",
+    "file": "-f",
+    "conversation": "-cnv",
+    "show_accepted": "--show-accepted",
+    "explain": "--explain",
+}
+"""Flags about a single answer, by their parameters."""
+
 
 @with_groups(asked=options.asked, **ANSWERING)
 def run(
@@ -40,6 +73,9 @@ def run(
     raw: options.Raw = False,
     history: History = True,
     conversation: options.Conversation = False,
+    prompts: Prompts = None,
+    answers: Answers = None,
+    at_a_time: Parallel = None,
     *,
     prompt_options: PromptOptions,
     decode_settings: DecodeSettings,
@@ -56,14 +92,18 @@ def run(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
+    called: typer.Context,
 ) -> None:
     """Answer one prompt; only the answer goes to standard output.
 
     The prompt is PROMPT or -p, a file (-f), or piped input; of several, first the file, then the pipe, then PROMPT.
     Without one, on a terminal, a chat begins. A note tells what a pipe adds; --no-stdin leaves it alone.
+
+    --prompts answers all prompts of a file.
     """
     from lacli.terminal.screen import Screen
     from lacli.text.question import STDIN, on_terminal, read_question
+    from lacli.text.records import state_file
 
     if asked.prompt is not None and prompt is not None:
         from lacli.hub.names import shortened
@@ -77,7 +117,14 @@ def run(
         raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
     if conversation and (raw or json or from_stdin or STDIN in (prompt, file)):
         raise UsageError("-cnv is a chat, which goes without --raw, --json and '-'", "drop one of them")
-    unasked = prompt is None and file is None and not (from_stdin or raw or json)
+    single = asked.prompt is not None or from_stdin
+    if prompts is not None:
+        clashes = [flag for name, flag in CLASHES.items() if name in typed(called)] + ["PROMPT"] * single
+        if clashes:
+            raise UsageError(f"--prompts goes without {' and '.join(clashes)}", "drop one of them")
+    elif answers is not None:
+        raise UsageError("-o is for the answers to --prompts", "> FILE keeps a single answer")
+    unasked = prompt is None and file is None and prompts is None and not (from_stdin or raw or json)
     if conversation or (unasked and on_terminal()):
         first = "" if prompt is None and file is None else read_question(prompt, file, stdin=False)
         plan = replace(
@@ -91,117 +138,47 @@ def run(
         )
         start(plan, model_settings, offline=offline, quiet=quiet, show_accepted=show_accepted)
         return
-    from lacli.text.records import state_file
-
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
-    text = read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note)
-    ask(
+    question = Question(
+        ""
+        if prompts
+        else read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note),
+        prompt_options.system,
+        raw,
+        prompt_options.max_tokens,
+        prompt_options.stops,
+        prompt_options.template,
+        prompt_options.variables,
+    )
+    loading = Loading(
         model,
-        Question(
-            text,
-            prompt_options.system,
-            raw,
-            prompt_options.max_tokens,
-            prompt_options.stops,
-            prompt_options.template,
-            prompt_options.variables,
-        ),
         model_settings,
         decode_settings,
         sampling,
-        Output(json, stats, verbose, explain),
-        screen,
-        state_file() if store else None,
-        state_file(),
         copies,
         offline,
-        learns=learn,
+        state_file() if store else None,
+        state_file(),
+        learn,
     )
+    output = Output(json, stats, verbose, explain)
+    if prompts is None:
+        ask(question, loading, output, screen)
+    else:
+        from lacli.cli.prompts import ask_all
+
+        ask_all(prompts, answers, at_a_time, question, loading, output, screen)
 
 
-@dataclass(frozen=True)
-class Question:
-    """What is asked and how the answer is to end.
-
-    `max_tokens`: of the answer, -1 for no limit. `template`: as --chat-template takes it. `variables`: as Session takes
-    them.
-    """
-
-    text: str
-    system: str = ""
-    raw: bool = False
-    max_tokens: int = -1
-    stops: tuple[str, ...] = ()
-    template: str = ""
-    variables: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Output:
-    """How the answer is shown: as it comes or as JSON, with numbers, with llama.cpp's log, with a line a step."""
-
-    json: bool = False
-    stats: Detail = ""
-    verbose: bool = False
-    explain: bool = False
-
-
-def ask(
-    model: str | None,
-    question: Question,
-    model_settings: ModelSettings,
-    decode_settings: DecodeSettings,
-    sampling: SamplingSettings,
-    output: Output,
-    screen: Screen,
-    texts: Path | None = None,
-    known: Path | None = None,
-    replicas: ReplicaSettings | None = None,
-    offline: bool = False,
-    *,
-    learns: bool = True,
-) -> None:
-    """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out.
-
-    `model`: as MODEL is; None for the demo model. `texts`, `known`: the file of kept texts and of what is known of
-    models, None for none. `replicas`: as Session takes it. `learns`: as `Session.use_known` takes it.
-    """
-    from lacli.auto.past_texts import open_texts
-    from lacli.session.session import Session
-    from lacli.terminal.interrupts import without_ctrl_c
-    from lacli.terminal.screen import loading_model
-
-    path = options.model_path(model, screen, offline)
-    with loading_model(screen, verbose=output.verbose) as loading:
-        store, notes = open_texts(path, decode_settings, texts)
-        opened = Session(
-            path,
-            model_settings,
-            decode_settings,
-            sampling,
-            template=None if question.raw else question.template,
-            template_variables=question.variables,
-            past_texts=store.texts if store else (),
-            replicas=replicas,
-            verbose=output.verbose,
-            loading=loading,
-            reading=partial(screen.reading, shown=not output.verbose),
-        )
-    with opened as session:
-        if known:
-            session.use_known(known, learns=learns)
-        session.notes[:0] = notes
-        screen.notes(session.notes, session.warnings)
+def ask(question: Question, loading: Loading, output: Output, screen: Screen) -> None:
+    """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out."""
+    with loading.opened(question, output, screen) as (session, store):
         prompt = session.prompt(question.text, question.system, raw=question.raw)
-        try:
-            generation = _answer(session, prompt, question, output, screen)
-            if store and (trouble := store.add([*prompt, *generation.answer().tokens])):
-                session.notes.append(trouble)
-                screen.note(trouble)
-            _conclude(session, generation, question, output, screen)
-        finally:
-            with without_ctrl_c():
-                session.keep_learned()
+        generation = _answer(session, prompt, question, output, screen)
+        if store and (trouble := store.add([*prompt, *generation.answer().tokens])):
+            session.notes.append(trouble)
+            screen.note(trouble)
+        _conclude(session, generation, question, output, screen)
 
 
 def _answer(session: Session, prompt: list[int], question: Question, output: Output, screen: Screen) -> Generation:

@@ -102,11 +102,17 @@ class LlamaEngine(Closing):
         self._selects_candidates = False
         if model.chooses if backend_greedy is None else backend_greedy:
             self._add_samplers(parameters, decode)
-        self._log.forget()
-        self._log.take_buffers()
-        # A GPU's driver reserves addresses beyond the memory; it refuses a context without room itself.
-        with nullcontext() if model.offloaded else bounded_by_free_memory():
-            self._handle = lib.llama_init_from_model(model.handle, parameters)
+        least = parameters.n_ctx if settings.context else _padded(model.default_context)
+        while True:
+            self._log.forget()
+            self._log.take_buffers()
+            # A GPU's driver reserves addresses beyond the memory; it refuses a context without room itself.
+            with nullcontext() if model.offloaded else bounded_by_free_memory():
+                self._handle = lib.llama_init_from_model(model.handle, parameters)
+            if self._handle or parameters.n_ctx <= least:
+                break
+            # Texts that have less room together wait for each other.
+            parameters.n_ctx = max(parameters.n_ctx // 2, least)
         # The model is an argument, so that it outlives the context when both are dropped at once.
         self._free = free_with(self, _free_context, self._handle, self._samplers, model)
         if not self._handle:
@@ -254,9 +260,9 @@ class LlamaEngine(Closing):
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
         parameters = lib.llama_context_default_params()
-        cells = settings.context or self._model.default_context
+        texts = decode.texts if isinstance(decode, Capacity) else 1
         # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
-        parameters.n_ctx = -(-cells // CONTEXT_PAD) * CONTEXT_PAD
+        parameters.n_ctx = _padded(settings.context or texts * self._model.default_context)
         parameters.n_batch = min(settings.batch, parameters.n_ctx)
         parameters.n_seq_max = decode.sequences
         parameters.n_rs_seq = max(decode.max_rollback, 0)
@@ -315,6 +321,10 @@ class LlamaEngine(Closing):
         self._sampler_configs = configs
         parameters.samplers, parameters.n_samplers = configs, decode.sequences
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
+
+
+def _padded(cells: int) -> int:
+    return -(-cells // CONTEXT_PAD) * CONTEXT_PAD
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from secrets import randbelow
 from typing import Literal
 
 from lacli.errors import UsageError
-from lacli.settings import check_words
+from lacli.settings import check_types
 
 Verify = Literal["match", "rejection"]
 
@@ -60,12 +60,12 @@ class SamplingSettings:
     verify: Verify = "match"
 
     def __post_init__(self) -> None:
-        check_words(self)
+        check_types(self)
         for name, (least, most) in RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:
                 form = "" if isinstance(DEFAULT[name], int) else "g"
-                limit = f"from {least:{form}}" + (f" to {most:{form}}" if most < HUGE else " on")
+                limit = f"from {least:{form}}" + (f" to {most:{form}}" if most < HUGE or value > most else " on")
                 raise UsageError(f"{flag(name)} is {value:{form}}", f"{flag(name)} must be {limit}")
         for token, bias in self.logit_bias:
             if bias != -math.inf and not abs(bias) <= HUGE:

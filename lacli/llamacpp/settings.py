@@ -9,7 +9,7 @@ from typing import Literal
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModeName, Switch, check_words
+from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModeName, Switch, check_types
 from lacli.text.format import counted, did_you_mean
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
@@ -32,7 +32,7 @@ class Placement:
     main_gpu: int = 0
 
     def __post_init__(self) -> None:
-        check_words(self)
+        check_types(self)
         if self.main_gpu < 0:
             raise UsageError(f"-mg is {self.main_gpu}", "-mg must be at least 0; --device none leaves every GPU out")
         shares = self.tensor_split
@@ -129,7 +129,7 @@ class ModelSettings:
     placement: Placement = Placement()
 
     def __post_init__(self) -> None:
-        check_words(self)
+        check_types(self)
         too_many = f"llama.cpp runs at most {MOST_THREADS} threads"
         ranges = (
             ("-c", self.context, 0, MOST_CELLS, f"-c can be at most {MOST_CELLS}"),
@@ -212,16 +212,17 @@ def check_rows(decode_settings: DecodeSettings, model_settings: ModelSettings) -
 
 @dataclass(frozen=True)
 class Capacity:
-    """The size of a context in which several settings decode one after another, or several texts at a time."""
+    """The size of a context in which several settings decode one after another, or `texts` texts at a time."""
 
     sequences: int
     max_outputs: int
     ordered: bool
     max_rollback: int = -1
     recycles: bool = False
+    texts: int = 1
 
     @classmethod
-    def of(cls, settings: Sequence[DecodeSettings]) -> Capacity:
+    def of(cls, settings: Sequence[DecodeSettings | Capacity]) -> Capacity:
         """Enough for each of `settings`; they agree on `ordered`, which the model decides."""
         return cls(
             sequences=max(each.sequences for each in settings),
@@ -242,7 +243,7 @@ class Capacity:
         # A step of mode auto has a row of each text and shares the others.
         outputs = max(one.max_outputs, texts) if settings.mode == "auto" else texts * one.max_outputs
         sequences = min(texts * one.sequences + ended, MAX_SEQUENCES)
-        return replace(one, sequences=sequences, max_outputs=min(outputs, batch))
+        return replace(one, sequences=sequences, max_outputs=min(outputs, batch), texts=texts)
 
 
 EXACT_CELLS = ("q8_0", "bf16")

@@ -42,7 +42,7 @@ class Choice:
     @property
     def answer(self) -> Answer:
         """What there is of it by now."""
-        return self.stream.answer()
+        return self.stream.partial_answer()
 
     @property
     def prompt_text(self) -> str:

@@ -92,13 +92,13 @@ class Meter:
             slot = running.get(number)
             entry: dict[str, Any] = {"id": number, "n_ctx": context, "is_processing": slot is not None}
             if slot:
-                run = slot.stream.answer().statistics
+                run = slot.stream.statistics
                 entry |= {"n_prompt_tokens": len(slot.prompt), "n_decoded": run.tokens, "timings": timings(run)}
             found.append(entry)
         return found
 
     def _count(self, slot: Slot) -> None:
-        run = slot.stream.answer().statistics
+        run = slot.stream.statistics
         sums = self._sums
         sums["prompt_tokens_total"] += run.prompt_tokens - run.reused_tokens
         sums["prompt_tokens_cached_total"] += run.reused_tokens

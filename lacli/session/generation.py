@@ -40,8 +40,8 @@ class Answer:
         return self.statistics.tokens_per_step
 
 
-class Decoding(Protocol):
-    """What an answer needs of what decodes it: a decoder for itself, or a place among other texts.
+class Measured(Protocol):
+    """What an answer tells of what decodes it: a decoder for itself, or a place among other texts.
 
     `reused`: tokens of the prompt that were decoded already. `prompt_s`: seconds that the others took.
     """
@@ -56,6 +56,10 @@ class Decoding(Protocol):
     @property
     def pool(self) -> NgramPool:
         """Where its n-grams come from."""
+
+
+class Decoding(Measured, Protocol):
+    """What decodes one answer at a time."""
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -75,124 +79,50 @@ def as_stops(stops: str | Sequence[str]) -> tuple[str, ...]:
     return (stops,) if isinstance(stops, str) else tuple(stops)
 
 
-class Generation(Closing):
-    """One answer on its way: iterate it for text pieces, then read `answer()`.
-
-    It can be iterated once: another iteration yields nothing and changes nothing. Leaving the iteration early is safe:
-    answer, text and cache stop at the last step that was taken. `bytes_of` gives the bytes of a token's text.
-    """
+class PartialAnswer:
+    """Makes an answer of the steps that it is given. `stopped`: True once a stop string has come."""
 
     def __init__(
         self,
-        decoder: Decoding,
+        measured: Measured,
         bytes_of: Callable[[int], bytes],
         prompt: Sequence[int],
-        max_tokens: int = -1,
         stops: Sequence[str] = (),
         *,
         controls: Mapping[int, str] | None = None,
-        reuse: bool = False,
-        n_keep: int | None = None,
         watch: Callable[[Step, str], None] | None = None,
         threads: int = 0,
         logprobs: Sequence[TokenLogprob] = (),
-        alone: Callable[[], AbstractContextManager[Decoding | None]] = nullcontext,
     ) -> None:
-        """`max_tokens`: of the answer, -1 for no limit. `controls`: as `TextStream` takes them.
+        """`bytes_of`: gives the bytes of a token's text. `controls`: as `TextStream` takes them.
 
-        `reuse`, `n_keep`: `reuse` and `keep` of `Decoder.generate`. `watch`: gets every step with the text of its
-        tokens. `threads`: as `RunStatistics` has them. `logprobs`: where those of the tokens are found. `alone`:
-        entered while the decoder is in use; gives the decoder that has taken its place, or None, and raises LacliError
-        where something else uses it.
+        `watch`: gets every step with the text of its tokens. `threads`: as `RunStatistics` has them. `logprobs`: where
+        those of the tokens are found.
         """
-        self._decoder, self._alone = decoder, alone
-        self._begun = False
-        # Strong references would keep an iteration that was left open.
-        self._iterations: WeakSet[Generator[Piece]] = WeakSet()
-        self._reuse, self._n_keep = reuse, n_keep
-        self._prompt = prompt
+        self._measured = measured
         self._bytes_of, self._watch, self._logprobs = bytes_of, watch, logprobs
-        self._max_tokens = max_tokens
         self._stream = TextStream(bytes_of, stops, controls)
         self._text: list[str] = []
         self._tokens: list[int] = []
         self._finish: Finish = "interrupt"
         self._behind_stop = 0
         self.statistics = RunStatistics(
-            prompt_tokens=len(prompt), plain_rows=decoder.settings.min_outputs, threads=threads
+            prompt_tokens=len(prompt), plain_rows=measured.settings.min_outputs, threads=threads
         )
-
-    def __iter__(self) -> Iterator[Piece]:
-        if self._begun:
-            return iter(())
-        pieces = self._decode()
-        self._iterations.add(pieces)
-        return pieces
-
-    def close(self) -> None:
-        """End it at the last step that was taken. Raises LacliError while another thread takes a step."""
-        try:
-            for pieces in list(self._iterations):
-                pieces.close()
-        except ValueError as error:
-            raise LacliError("an answer is being generated", "let its thread end it first") from error
-
-    def answer(self) -> Answer:
-        """The text and tokens so far, and what they cost."""
-        return Answer(
-            text="".join(self._text),
-            tokens=tuple(self._tokens),
-            finish_reason=self._finish,
-            statistics=self.statistics,
-            pool=self._decoder.pool.statistics(),
-            logprobs=tuple(self._logprobs[: len(self._tokens)]),
-        )
-
-    def _decode(self) -> Generator[Piece]:
-        with self._alone() as decoder:
-            if self._begun:
-                return
-            self._begun = True
-            self._decoder = decoder or self._decoder
-            self.begin()
-            steps = self._decoder.generate(self._prompt, self._max_tokens, reuse=self._reuse, n_keep=self._n_keep)
-            core_s = process_time()
-            try:
-                for step in steps:
-                    if self.statistics.threads:
-                        prompt_s = 0.0 if self.statistics.steps else self._decoder.prompt_s
-                        self.statistics.add_core_time(step, process_time() - core_s, prompt_s)
-                    yield from self.take(step)
-                    if self.stopped:
-                        return
-                    core_s = process_time()
-                yield from self.end()
-            finally:
-                steps.close()
-                if self.stopped:
-                    self._decoder.truncate(len(self._decoder.tokens) - self._behind_stop)
 
     @property
     def stopped(self) -> bool:
-        """True once a stop string has come."""
         return self._stream.stopped
 
     def begin(self) -> None:
         """Count time from now on."""
         self._begin = perf_counter()
 
-    def end(self) -> list[Piece]:
-        """Give the rest of the text: no step comes any more."""
-        if self._finish == "interrupt":
-            # No step said why: the limit is 0, or not one more row finds a cell.
-            self._finish = "length"
-        return self._note(self._stream.finish())
-
     def take(self, step: Step) -> list[Piece]:
         """Count a step, and give the text that it makes certain."""
         if not self.statistics.steps:
-            self.statistics.reused_tokens = self._decoder.reused
-            self.statistics.prompt_s = self._decoder.prompt_s
+            self.statistics.reused_tokens = self._measured.reused
+            self.statistics.prompt_s = self._measured.prompt_s
             self.statistics.first_token_s = perf_counter() - self._begin
         if self._watch:
             self._watch(step, b"".join(map(self._bytes_of, step.tokens)).decode("utf-8", "replace"))
@@ -211,6 +141,99 @@ class Generation(Closing):
             self.statistics.add(step)
         return self._note(pieces)
 
+    def end(self) -> list[Piece]:
+        """Give the rest of the text: no step comes any more."""
+        if self._finish == "interrupt":
+            # No step said why: the limit is 0, or not one more row finds a cell.
+            self._finish = "length"
+        return self._note(self._stream.finish())
+
+    def answer(self) -> Answer:
+        """The text and tokens so far, and what they cost."""
+        return Answer(
+            text="".join(self._text),
+            tokens=tuple(self._tokens),
+            finish_reason=self._finish,
+            statistics=self.statistics,
+            pool=self._measured.pool.statistics(),
+            logprobs=tuple(self._logprobs[: len(self._tokens)]),
+        )
+
     def _note(self, pieces: list[Piece]) -> list[Piece]:
         self._text += [piece.text for piece in pieces]
         return pieces
+
+
+class Generation(PartialAnswer, Closing):
+    """One answer on its way: iterate it for text pieces, then read `answer()`.
+
+    It can be iterated once: another iteration yields nothing and changes nothing. Leaving the iteration early is safe:
+    answer, text and cache stop at the last step that was taken.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoding,
+        bytes_of: Callable[[int], bytes],
+        prompt: Sequence[int],
+        max_tokens: int = -1,
+        stops: Sequence[str] = (),
+        *,
+        controls: Mapping[int, str] | None = None,
+        reuse: bool = False,
+        n_keep: int | None = None,
+        watch: Callable[[Step, str], None] | None = None,
+        threads: int = 0,
+        alone: Callable[[], AbstractContextManager[Decoding | None]] = nullcontext,
+    ) -> None:
+        """`max_tokens`: of the answer, -1 for no limit. `reuse`, `n_keep`: as `Decoder.generate` takes them.
+
+        `alone`: entered while the decoder is in use; gives the decoder that has taken its place, or None, and raises
+        LacliError where something else uses it. The others: as `PartialAnswer` takes them.
+        """
+        super().__init__(decoder, bytes_of, prompt, stops, controls=controls, watch=watch, threads=threads)
+        self._decoder, self._alone = decoder, alone
+        self._begun = False
+        # Strong references would keep an iteration that was left open.
+        self._iterations: WeakSet[Generator[Piece]] = WeakSet()
+        self._reuse, self._n_keep = reuse, n_keep
+        self._prompt, self._max_tokens = prompt, max_tokens
+
+    def __iter__(self) -> Iterator[Piece]:
+        if self._begun:
+            return iter(())
+        pieces = self._decode()
+        self._iterations.add(pieces)
+        return pieces
+
+    def close(self) -> None:
+        """End it at the last step that was taken. Raises LacliError while another thread takes a step."""
+        try:
+            for pieces in list(self._iterations):
+                pieces.close()
+        except ValueError as error:
+            raise LacliError("an answer is being generated", "let its thread end it first") from error
+
+    def _decode(self) -> Generator[Piece]:
+        with self._alone() as decoder:
+            if self._begun:
+                return
+            self._begun = True
+            self._decoder = self._measured = decoder or self._decoder
+            self.begin()
+            steps = self._decoder.generate(self._prompt, self._max_tokens, reuse=self._reuse, n_keep=self._n_keep)
+            core_s = process_time()
+            try:
+                for step in steps:
+                    if self.statistics.threads:
+                        prompt_s = 0.0 if self.statistics.steps else self._decoder.prompt_s
+                        self.statistics.add_core_time(step, process_time() - core_s, prompt_s)
+                    yield from self.take(step)
+                    if self.stopped:
+                        return
+                    core_s = process_time()
+                yield from self.end()
+            finally:
+                steps.close()
+                if self.stopped:
+                    self._decoder.truncate(len(self._decoder.tokens) - self._behind_stop)

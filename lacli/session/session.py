@@ -307,9 +307,11 @@ class Session(Closing):
             self.copies.keep_first(self.model.chain_only)
         if self._is_shared:
             self.copies.keep_first("texts that share steps share a context")
-        if self.texts > 1 and self.model.chain_only and settings.mode != "plain":
-            self.notes.append("decoding plainly: the recurrent states of several texts do not go back together")
-            settings = replace(settings, mode="plain")
+        if self.texts > 1 and self.model.chain_only:
+            if settings.mode != "plain":
+                self.notes.append("decoding plainly: the recurrent states of several texts do not go back together")
+            # Nor can a text lend the state of its beginning to another.
+            settings = replace(settings, mode="plain", max_rollback=0)
         settings, notes = restrict_to_chain(settings, self.model.chain_only, lambda: self.max_rollback)
         self.notes += notes
         settings = fitted(settings, self.model_settings).for_texts(self.texts)

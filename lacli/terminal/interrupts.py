@@ -32,7 +32,16 @@ _ended = Lock()
 def without_ctrl_c() -> Iterator[None]:
     """Ignore Ctrl-C inside: the work is short and must not be interrupted, or handles Ctrl-C itself."""
     # A handler of ours is not inherited by programs, as ignoring would be.
-    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    with ctrl_c_calls(lambda: None):
+        yield
+
+
+@contextmanager
+def ctrl_c_calls(heard: Callable[[], None]) -> Iterator[None]:
+    """Call `heard` at Ctrl-C inside, where no KeyboardInterrupt is to come in the middle of something."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, frame: heard())
     try:
         yield
     finally:

@@ -7,8 +7,10 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from shutil import get_terminal_size
 from types import TracebackType
 from typing import Self, TextIO, TypeGuard
@@ -95,6 +97,25 @@ def for_owner(name: str, flags: int) -> int:
     if NO_WAIT:
         os.set_blocking(found, True)
     return found
+
+
+def replace_file(path: Path, lines: Iterable[bytes], opener: Callable[[str, int], int] | None = None) -> None:
+    """Write a file in one go: one of that name is whole before and after, and keeps its mode. Raises OSError.
+
+    `opener`: opens a new file, as for `open`.
+    """
+    beside = path.parent / f".lacli-{token_hex(8)}"
+    try:
+        with open(beside, "xb", opener=opener) as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, beside)
+        os.replace(beside, path)
+    finally:
+        with suppress(OSError):
+            beside.unlink()
 
 
 def nearest_folder(path: Path) -> Path:

@@ -1,9 +1,18 @@
-"""A clock that moves only when a test's engine decodes."""
+"""A clock that moves only when a test's engine decodes, and what steps of the demo model are taken to cost."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
+
 import pytest
 
+from lacli.auto.measure import MeasurePlan
+from lacli.auto.model_cost import KIND, cost_key
+from lacli.hub.names import demo_model
+from lacli.llamacpp.settings import ModelSettings
+from lacli.text.records import NAME, Records
+from tests.fakes.bench_field import COST
 from tests.fakes.clock import FakeClock
 
 
@@ -12,3 +21,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     clock = FakeClock()
     clock.install(monkeypatch)
     return clock
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What steps of the demo model cost is known, so that nothing has to be measured for mode auto."""
+    cache = tmp_path_factory.mktemp("cache")
+    key = cost_key(demo_model(), ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
+    Records(cache / "lacli" / NAME).save(KIND, key, asdict(COST))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(cache))
+        yield

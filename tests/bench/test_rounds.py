@@ -68,6 +68,15 @@ def test_contenders_take_turns_and_none_always_begins(clock: FakeClock) -> None:
     assert set(pairs) == {(0, 1), (1, 0)}, "each answers once before anyone answers the next exchange"
 
 
+def test_the_time_ends_the_rounds_once_all_have_answered_an_exchange(clock: FakeClock) -> None:
+    """Two contenders take 20 s and more for an answer each, so 10 s are over before the second one's."""
+    ones = [contender(settings, clock)[0] for settings in (PLAIN, LOOKUP)]
+    for seconds, turns in ((10, 2), (None, 12)):
+        rounds = Rounds(ones, TASKS, 3, asker())
+        assert len([*rounds.within(seconds)]) == turns
+        assert sum(map(len, rounds.trials.values())) == turns
+
+
 def test_a_later_turn_comes_behind_plain_decodings_answer(clock: FakeClock) -> None:
     one, _ = contender(PLAIN, clock)
     two_turns = task("1 2 3", "7 8", max_tokens=5)

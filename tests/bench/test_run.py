@@ -7,22 +7,19 @@ import json
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lacli.auto.measure import MeasurePlan
-from lacli.auto.model_cost import KIND, cost_key
-from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.auto.model_cost import KIND
 from lacli.bench.rounds import Rounds
 from lacli.bench.tasks import CLASSES
 from lacli.errors import LacliError
-from lacli.hub.names import demo_model
-from lacli.llamacpp.settings import ModelSettings
 from lacli.text.records import NAME, Records
+from tests.fakes.bench_field import COST
 from tests.fakes.tiny_models import write_lfm2, write_mamba
 from tests.program import (
     Done,
@@ -43,15 +40,7 @@ NAMES = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True, scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What steps of the demo model cost is known, so that nothing has to be measured for mode auto."""
-    cache = tmp_path_factory.mktemp("cache")
-    key = cost_key(demo_model(), ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
-    Records(cache / "lacli" / NAME).save(KIND, key, asdict(COST))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("XDG_CACHE_HOME", str(cache))
-        yield
+pytestmark = pytest.mark.usefixtures("known")
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +55,6 @@ def rows(*arguments: str) -> list[dict[str, Any]]:
     found = json.loads(done.out)
     assert isinstance(found, list)
     return found
-
-
-COST = Cost(
-    (StepCost(64, tuple(Point(rows, rows**0.6, rows**0.6) for rows in (1, 2, 4, 8, 16, 32))),),
-    measured_at=1e9,
-    budget=1e3,
-)
 
 
 def test_json_is_a_list_of_flat_rows_with_the_promised_names(everything: list[dict[str, Any]]) -> None:

@@ -121,9 +121,9 @@ def test_prompts_can_come_through_a_pipe(tmp_path: Path) -> None:
 
 
 def test_the_form_can_change_from_row_to_row(tmp_path: Path) -> None:
-    rows = [{"prompt": "one"}, {"question_id": 1, "category": "qa", "turns": ["two", "three"]}]
+    rows = [{"prompt": "one", "raw": True}, {"question_id": 1, "category": "qa", "turns": ["two", "three"]}]
     path = write(tmp_path, "\n".join(map(json.dumps, rows)).encode())
-    assert read_tasks(path) == [Task(("one",)), Task(("two", "three"), "qa", "1")]
+    assert read_tasks(path) == [Task(("one",), raw=True), Task(("two", "three"), "qa", "1")]
 
 
 @pytest.mark.parametrize(("line", "what"), BAD_LINES)

@@ -17,8 +17,8 @@ from lacli.cli.environment import (
     unknown_variables,
     variables,
 )
+from lacli.cli.loading import Question
 from lacli.cli.main import commands
-from lacli.cli.run import Question
 from lacli.settings import DecodeSettings
 from tests.program import Done, call
 
@@ -60,8 +60,6 @@ SAMPLES = {
 CLEAN = {name: value for name, value in os.environ.items() if name not in known_variables(COMMANDS)}
 """The environment without defaults of options."""
 
-SETTINGS = ("Question", "ModelSettings", "DecodeSettings", "SamplingSettings", "Output", "ReplicaSettings")
-
 ONE_RUN = {"--prompt", "--file", "--system-prompt-file", "--raw", "--stop", "--json"}
 """What belongs to one question only."""
 
@@ -96,8 +94,8 @@ def settings_of_run(*arguments: str, **env: str) -> tuple[Any, ...]:
     """The settings that `lacli run` hands on, instead of an answer."""
     with patch("lacli.cli.run.ask") as ask:
         assert call("run", "-p", "hi", *arguments, env=env).code == 0
-    given = (each for each in ask.call_args.args if isinstance(each, Path) or type(each).__name__ in SETTINGS)
-    return *given, *ask.call_args.kwargs.items()
+    question, loading, output, _ = ask.call_args.args
+    return question, output, *vars(loading).values()
 
 
 def found(kind: type[T], settings: tuple[Any, ...]) -> T:
@@ -245,8 +243,8 @@ def test_help_shows_llama_cpps_names_and_the_rule_for_ours() -> None:
     assert "LACLI_WINDOW=10 for --window" in out
 
 
-UNSEEN = {"--offline", "--quiet", "--color", "--show-accepted", "--history"}
-"""What a run has used up before it asks, or what is for the chat that it becomes without a prompt."""
+UNSEEN = {"--quiet", "--color", "--show-accepted", "--history", "--parallel"}
+"""What a run has used up before it asks, and what is for the chat that it may become or for --prompts."""
 
 RUN = [parameter for name, parameter in EVERY if name == "run" and long_name(parameter) not in UNSEEN]
 

@@ -120,8 +120,8 @@ def asked(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = N
     """The model and the prompt that `lacli run` would answer."""
     with patch("lacli.cli.run.ask") as ask:
         assert call("run", *arguments, stdin=stdin, env=env).code == 0
-    model, question = ask.call_args.args[:2]
-    return model, question.text
+    question, loading = ask.call_args.args[:2]
+    return loading.model, question.text
 
 
 def test_a_prompt_may_stand_behind_the_model() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from lacli.auto import step_cost as step_costs
 from lacli.batch import Batch
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import (
@@ -54,6 +55,13 @@ MACHINE = Machine(
     comparable=True,
     thread_words="1 thread",
 )
+
+COST = step_costs.Cost(
+    (step_costs.StepCost(64, tuple(step_costs.Point(rows, rows**0.6, rows**0.6) for rows in (1, 2, 4, 8, 16, 32))),),
+    measured_at=1e9,
+    budget=1e3,
+)
+"""What steps of the demo model are taken to cost, so that nothing is measured for mode auto."""
 
 
 class Otherwise(FakeEngine):

@@ -20,7 +20,7 @@ from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import CONTEXT_PAD, LlamaEngine
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import MAX_SEQUENCES, DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.fakes import tiny_models
@@ -63,6 +63,29 @@ def test_cells_are_what_llama_cpp_made_of_the_context(asked: int, cells: int, mo
     with LlamaEngine(model, replace(SETTINGS, context=asked), PLAIN) as engine:
         assert engine.cells == cells == lib.llama_n_ctx(engine._handle)
         assert engine.cells % CONTEXT_PAD == 0
+
+
+def test_texts_have_the_cells_of_one_each_or_where_memory_is_short_as_many_as_there_is_room_for(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, make, asked = tiny_models.CONTEXT_LENGTH, lib.llama_init_from_model, list[int]()
+    room = one
+
+    def bounded(handle: Any, parameters: Any) -> Any:
+        asked.append(parameters.n_ctx)
+        return make(handle, parameters) if parameters.n_ctx <= room else None
+
+    monkeypatch.setattr(lib, "llama_init_from_model", bounded)
+    capacity = Capacity.for_texts(PLAIN, 3, SETTINGS.batch)
+    for cells in (one, 3 * one // 2, 3 * one):
+        room = cells
+        with LlamaEngine(model, replace(SETTINGS, context=0), capacity) as engine:
+            assert engine.cells == cells
+    room = 0
+    asked.clear()
+    with pytest.raises(ModelLoadError):
+        LlamaEngine(model, replace(SETTINGS, context=3 * one), capacity)
+    assert asked == [3 * one]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from lacli.llamacpp.sampling import (
     SamplingSettings,
     flag,
 )
+from lacli.settings import spellings
 
 DRAWING = {"temp": 0.8}
 
@@ -30,7 +31,7 @@ def test_a_setting_may_reach_both_ends_of_its_range_and_not_leave_it(name: str) 
     for outside in (least - step, most * 2 + step, math.nan):
         with pytest.raises(UsageError) as raised:
             SamplingSettings(**{**given, name: outside})
-        assert str(raised.value).startswith(f"{flag(name)} is ")
+        assert str(raised.value).startswith((f"{flag(name)} is ", f"{spellings(name)[0]} is "))
         assert "must be" in raised.value.hint and "\n" not in str(raised.value)
         assert raised.value.exit_code == 2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from lacli.chat.transcript import read_chat
 from lacli.errors import LacliError
 from lacli.hub.cache import known_files, newest_snapshot
 from lacli.hub.names import read_list
-from lacli.text.files import MAX_TEXT, for_owner, read_file
+from lacli.text.files import MAX_TEXT, for_owner, read_file, replace_file
 
 COMMIT = "c" * 40
 
@@ -102,3 +102,19 @@ def test_a_pipe_is_written_to_where_somebody_reads_it_and_not_waited_for_elsewhe
         file.write(b"a")
         assert os.read(reader, 9) == b"a"
     os.close(reader)
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_nothing_lies_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+
+    def lines() -> Iterator[bytes]:
+        yield b"half"
+        raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        replace_file(path, lines())
+    assert path.read_bytes() == b"before" and [*tmp_path.iterdir()] == [path]
+    path.chmod(0o640)
+    replace_file(path, [b"all", b" of it"])
+    assert path.read_bytes() == b"all of it" and path.stat().st_mode & 0o777 == 0o640

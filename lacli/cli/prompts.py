@@ -1,0 +1,251 @@
+"""`lacli run --prompts`: the prompts of a file through one model, several at a time, and a line for each answer."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from lacli import PARALLEL
+from lacli.api.model import Model, Prompt
+from lacli.bench.tasks import Task, read_tasks
+from lacli.cli.answer_lines import Lines, LinesFile, Row, prompt_of
+from lacli.errors import Interrupted, LacliError, PromptError, SamplingError
+from lacli.llamacpp.sampling import SamplingSettings, new_seed
+from lacli.session.report import describe
+from lacli.stats import RunStatistics
+from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
+from lacli.text.files import is_terminal
+from lacli.text.format import MINUTE, counted
+from lacli.text.question import STDIN
+from lacli.text.template import as_messages
+
+if TYPE_CHECKING:
+    from lacli.auto.past_texts import TextStore
+    from lacli.cli.loading import Loading, Output, Question
+    from lacli.terminal.screen import Screen
+    from lacli.terminal.waiting import Say
+
+REFRESH_S = 0.25
+"""Seconds after which the line about the progress is written anew: nobody reads faster changes."""
+
+COUNTED = ("predicted_n", "draft_n", "draft_n_accepted")
+"""Numbers of the answers that are added up."""
+
+
+def ask_all(
+    prompts: str,
+    answers: str | None,
+    parallel: int | None,
+    question: Question,
+    loading: Loading,
+    output: Output,
+    screen: Screen,
+) -> None:
+    """Answer the prompts of a file, with a line for each in the file `answers`, or on standard output for None.
+
+    `parallel`: answers at a time, None for what suits. `question`: how rows are asked that say nothing else. Raises
+    Interrupted after Ctrl-C, and LacliError behind the last answer where a prompt has none.
+    """
+    tasks = [_completed(task, question) for task in read_tasks(prompts)]
+    name = None if answers == STDIN else answers
+    with LinesFile(name, screen, tasks) if name is not None else Lines(screen) as lines:
+        left = [index for index in range(len(tasks)) if index not in lines.answered]
+        if lines.answered:
+            screen.note(f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already")
+        if left:
+            several = loading.replicas.groups or loading.replicas.count
+            most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)
+            with (
+                loading.opened(question, output, screen, min(most, len(left))) as (session, store),
+                Model(session) as model,
+            ):
+                asked = PromptList(model, tasks, left, lines, loading.sampling, question.stops, store)
+                # Lines on the same terminal show how far it is.
+                asked.run(screen, shown=not output.verbose and (name is not None or not is_terminal(sys.stdout)))
+                if output.stats:
+                    screen.say("\n".join(f"{subject:9} {text}" for subject, text in asked.report()))
+                elif output.verbose or is_terminal(sys.stderr):
+                    screen.note(asked.words)
+        lines.finish()
+    if failed := len(tasks) - len(lines.answered):
+        raise LacliError(f"no answer to {failed:,} of {counted(len(tasks), 'prompt')}", '"error" in its line says why')
+
+
+class PromptList:
+    """The prompts of a list that have no answer yet, on their way through a model."""
+
+    def __init__(
+        self,
+        model: Model,
+        tasks: Sequence[Task],
+        left: Sequence[int],
+        lines: Lines,
+        sampling: SamplingSettings,
+        stops: Sequence[str],
+        store: TextStore | None = None,
+    ) -> None:
+        """`tasks`: with the system prompts and limits that hold for them. `left`: the indices of those without answer.
+
+        `stops`: texts that end an answer. `store`: keeps the prompts with their answers.
+        """
+        self._done = self._failed = 0
+        self._sums = Counter[str]()
+        self._seconds = 0.0
+        self._model, self._tasks, self._left, self._lines = model, tasks, left, lines
+        self._sampling, self._stops = sampling, stops
+        self._store, self._storing, self._trouble = store, Lock(), ""
+        self._coming = iter(left)
+        self._running: dict[int, RunStatistics] = {}
+        self._arrivals: SimpleQueue[Row | BaseException] = SimpleQueue()
+
+    def run(self, screen: Screen, *, shown: bool) -> None:
+        """Answer them all. `shown`: a line on the terminal tells how far that is.
+
+        Raises Interrupted after Ctrl-C, and what ended the model or the output; what is answered by then is written.
+        """
+        self._begin = perf_counter()
+        # One more than there are places: its prompt is cut into tokens before a place is free.
+        workers = [Thread(target=self._work, daemon=True) for _ in range(self._model.session.texts + 1)]
+        with second_ctrl_c_ends(), ctrl_c_calls(lambda: self._arrivals.put(KeyboardInterrupt())):
+            try:
+                with screen.waiting(shown=shown) as say:
+                    for worker in workers:
+                        worker.start()
+                    for _ in self._left:
+                        self._take(self._next(say))
+            except KeyboardInterrupt:
+                self._model.close()
+                for worker in workers:
+                    worker.join()
+                while not self._arrivals.empty():
+                    if isinstance(row := self._arrivals.get(), dict):
+                        self._take(row)
+                what = f"stopped: {len(self._lines.answered):,} of {counted(len(self._tasks), 'answer')} are"
+                raise Interrupted(f"{what} {self._lines.place}", self._lines.way_on) from None
+        self._seconds = perf_counter() - self._begin
+        if self._trouble:
+            screen.note(self._trouble)
+
+    @property
+    def words(self) -> str:
+        """What the answers were, and how fast."""
+        answers, tokens = len(self._left) - self._failed, self._sums["predicted_n"]
+        rate = f"{tokens / self._seconds:,.1f} tokens/s together" if self._seconds else ""
+        return f"{counted(answers, 'answer')}, {counted(tokens, 'token')} in {_duration(self._seconds, 2)}: {rate}"
+
+    def report(self) -> list[tuple[str, str]]:
+        """The same in rows, with what they were decoded with."""
+        session, guessed = self._model.session, self._sums["draft_n"]
+        room = f"{counted(session.texts, 'text')} at a time in {session.engine.cells:,} tokens"
+        rows = [
+            ("model", f"{session.model.description}, {room}"),
+            ("mode", describe(session.settings)),
+            ("answers", self.words),
+        ]
+        return rows + [("guesses", f"{self._sums['draft_n_accepted']:,} of {guessed:,} came true")] * bool(guessed)
+
+    def _work(self) -> None:
+        """Answer one prompt after another, in a thread beside others."""
+        for index in self._coming:
+            task = self._tasks[index]
+            row: Row = {"index": index, **({"id": task.name} if task.name else {}), "prompt": prompt_of(task)}
+            try:
+                self._arrivals.put(row | self._answered(index, task))
+            except (PromptError, SamplingError) as error:
+                self._arrivals.put(row | {"error": str(error)})
+            except Exception as error:
+                # The main thread raises it.
+                self._arrivals.put(error)
+                return
+
+    def _answered(self, index: int, task: Task) -> Row:
+        """The answer to a prompt, or to each of its turns behind those before it."""
+        seed = self._sampling.seed if self._sampling.seed >= 0 else new_seed()
+        texts: list[str] = []
+        numbers: dict[str, float] = {}
+        for turn in task.turns:
+            history = [*zip(task.turns, texts, strict=False)]
+            raw = task.raw or self._model.session.prompts.template is None
+            if raw:
+                before = [task.system] * bool(task.system) + [part for exchange in history for part in exchange]
+                prompt: Prompt = "\n\n".join([*before, turn])
+            else:
+                prompt = as_messages(turn, task.system, history)
+            stream = self._model.stream(prompt, raw=raw, max_tokens=task.max_tokens, stop=self._stops, seed=seed)
+            self._running[index] = stream.statistics
+            try:
+                answer = stream.answer()
+            finally:
+                del self._running[index]
+            texts.append(answer.text)
+            numbers = {
+                name: round(numbers.get(name, 0) + value, 2) for name, value in _numbers(answer.statistics).items()
+            }
+            if self._store:
+                with self._storing:
+                    self._trouble = self._store.add([*stream.prompt, *answer.tokens]) or self._trouble
+        return {
+            "text": texts if task.turns[1:] else texts[0],
+            "finish_reason": answer.finish_reason,
+            **({} if self._sampling.greedy else {"seed": seed}),
+            **numbers,
+        }
+
+    def _next(self, say: Say) -> Row:
+        """Wait for what becomes of a prompt. Raises KeyboardInterrupt at Ctrl-C, and what ended the model."""
+        while True:
+            self._tell(say)
+            with suppress(Empty):
+                arrival = self._arrivals.get(timeout=REFRESH_S)
+                if isinstance(arrival, BaseException):
+                    raise arrival
+                return arrival
+
+    def _take(self, row: Row) -> None:
+        self._lines.add(row)
+        self._failed += "error" in row
+        self._done += 1
+        self._sums.update({name: value for name, value in row.items() if name in COUNTED})
+
+    def _tell(self, say: Say) -> None:
+        """Say how many answers are there, how fast all texts go on together, and how long the rest may take."""
+        seconds = perf_counter() - self._begin
+        tokens = self._sums["predicted_n"] + sum(run.tokens for run in [*self._running.values()])
+        there = len(self._tasks) - len(self._left)
+        count = f"{there + self._done:,}/{len(self._tasks):,}"
+        words = f"{count} answers, {f'{tokens / seconds:,.1f} tokens/s together' if tokens else 'reading the prompts'}"
+        left = f", {_duration(seconds / self._done * (len(self._left) - self._done))} left" if self._done else ""
+        say(*dict.fromkeys((words + left, words, f"{count} answers", count)))
+
+
+def _completed(task: Task, question: Question) -> Task:
+    """A task with what the command line says where its row says nothing."""
+    raw = task.raw or question.raw
+    system = task.system or ("" if raw else question.system)
+    return replace(task, system=system, max_tokens=task.max_tokens or question.max_tokens, raw=raw)
+
+
+def _numbers(run: RunStatistics) -> dict[str, float]:
+    """What an answer was and cost, named as in llama-server's timings; its steps had other texts in them too."""
+    return {
+        "prompt_n": run.prompt_tokens,
+        "cache_n": run.reused_tokens,
+        "prompt_ms": round(run.prompt_s * 1e3, 2),
+        "predicted_n": run.tokens,
+        "predicted_ms": round(run.predicted_s * 1e3, 2),
+        "steps": run.steps,
+        "draft_n": run.drafted,
+        "draft_n_accepted": run.accepted,
+    }
+
+
+def _duration(seconds: float, digits: int = 0) -> str:
+    """Seconds in words, with `digits` of a second: 0.52 s, 42 s, 5 min."""
+    return f"{seconds:.{digits}f} s" if seconds < 2 * MINUTE else f"{seconds / MINUTE:,.0f} min"

@@ -1,0 +1,298 @@
+"""The thread that decodes for all: each text gets what it gets alone, and none waits for what has gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from queue import SimpleQueue
+from threading import Semaphore
+from typing import cast
+
+import pytest
+
+from lacli.api.loop import Arrival, Request, SharedLoop
+from lacli.batch import Batch
+from lacli.engine import Floats
+from lacli.errors import LacliError, PromptError, SamplingError
+from lacli.llamacpp.sampler import LlamaSampler
+from lacli.settings import DecodeSettings
+from lacli.verify import Verifier
+from tests.fakes.decoding import fixed_clock_decoder
+from tests.fakes.engine import FakeEngine
+from tests.test_decode import VOCABULARY, tokens_of
+from tests.test_schedule import SharedEngine, Stuck
+
+PLAIN = DecodeSettings(mode="plain")
+LOOKAHEAD = DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=3)
+CELLS = 300
+
+
+class SteppedEngine(SharedEngine):
+    """Takes a step only where `step` lets it, until `run` lets it take them all. `fails`: raises in the next one."""
+
+    fails = False
+
+    def __init__(self, places: int) -> None:
+        super().__init__(CELLS, 256, places, VOCABULARY, prefill_rows=8)
+        self._entered, self._allowed, self._free = Semaphore(0), Semaphore(0), False
+
+    def decode(self, batch: Batch) -> bool:
+        if not self._free:
+            self._entered.release()
+            self._allowed.acquire()
+        if self.fails:
+            raise RuntimeError("the device is gone")
+        return super().decode(batch)
+
+    def wait(self) -> None:
+        """Wait until a step is about to be taken."""
+        self._entered.acquire()
+
+    def step(self) -> None:
+        """Let the step be taken that `wait` has waited for, and wait for the next one."""
+        self._allowed.release()
+        self.wait()
+
+    def run(self) -> None:
+        """Let all steps be taken from now on."""
+        self._free = True
+        self._allowed.release(2)
+
+
+class Greedy:
+    """A verifier that takes the most probable tokens."""
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Nothing is remembered."""
+
+    def choose(self, logits: Floats, guesses: object) -> int:
+        return int(logits.argmax())
+
+
+class Reader:
+    """Somebody who asks for a text, and gets its arrivals."""
+
+    def __init__(
+        self,
+        loop: SharedLoop,
+        prompt: Sequence[int],
+        limit: int = 10,
+        verifier: Verifier | None = None,
+        sampler: object = None,
+    ) -> None:
+        self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
+        drawn = cast(LlamaSampler | None, sampler)
+        self.request = Request(loop, prompt, limit, verifier=verifier, sampler=drawn)
+        self.request.begin(self._arrivals.put)
+
+    def next(self) -> list[int]:
+        """The tokens of the next step; none where the text has ended. Raises what ended it."""
+        step, error = self._arrivals.get()
+        if error:
+            raise error
+        return [*step.tokens] if step else []
+
+    def all(self, limit: int = 10) -> list[int]:
+        """The tokens of the whole text."""
+        tokens: list[int] = []
+        while len(tokens) < limit and (more := self.next()):
+            tokens += more
+        return tokens
+
+
+@contextmanager
+def stepped(places: int) -> Iterator[tuple[SharedLoop, SteppedEngine]]:
+    """A loop that decodes plainly, step by step."""
+    engine = SteppedEngine(places)
+    with SharedLoop(nullcontext(fixed_clock_decoder(engine, PLAIN)), places) as loop:
+        try:
+            yield loop, engine
+        finally:
+            engine.run()
+
+
+def alone(prompt: Sequence[int], limit: int = 10) -> list[int]:
+    """What plain decoding gives a text by itself."""
+    engine = FakeEngine(CELLS, 256, 1, VOCABULARY)
+    return tokens_of(list(fixed_clock_decoder(engine, PLAIN).generate(prompt, limit)))
+
+
+@pytest.mark.parametrize("settings", [PLAIN, LOOKAHEAD, DecodeSettings(leaves=3, window=0)])
+def test_many_threads_at_once_each_get_what_they_get_alone(settings: DecodeSettings) -> None:
+    engine = SharedEngine(CELLS, 256, 3 * settings.sequences, VOCABULARY, prefill_rows=8)
+    prompts = [[one, two, one] for one in range(6) for two in range(4)]
+    with (
+        SharedLoop(nullcontext(fixed_clock_decoder(engine, settings)), 3) as loop,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        texts = [*threads.map(lambda prompt: Reader(loop, prompt, 12).all(12), prompts)]
+        assert texts == [alone(prompt, 12) for prompt in prompts]
+        assert loop.load == (0, 0)
+
+
+def test_requests_get_a_place_in_their_order() -> None:
+    began: list[list[int]] = []
+
+    class Begun(Greedy):
+        def begin(self, text: Sequence[int]) -> None:
+            began.append([*text])
+
+    with stepped(2) as (loop, engine):
+        readers = [Reader(loop, [number], 4, Begun()) for number in range(6)]
+        engine.wait()
+        engine.step()
+        assert loop.load == (2, 4) and began == [[0], [1]]
+        engine.run()
+        assert [reader.all(4) for reader in readers] == [alone([number], 4) for number in range(6)]
+    assert began == [[number] for number in range(6)]
+
+
+def leave_while_waiting(loop: SharedLoop, engine: SteppedEngine) -> Reader:
+    first = Reader(loop, [1], 30)
+    engine.wait()
+    leaving = Reader(loop, [2], 30)
+    engine.step()
+    assert loop.load == (1, 1)
+    leaving.request.end()
+    engine.step()
+    assert leaving.next() == []
+    first.request.end()
+    return leaving
+
+
+def leave_in_the_prompt(loop: SharedLoop, engine: SteppedEngine) -> Reader:
+    leaving = Reader(loop, [2] * 60, 30)
+    engine.wait()
+    engine.step()
+    assert loop.load == (1, 0)
+    leaving.request.end()
+    return leaving
+
+
+def leave_while_decoding(loop: SharedLoop, engine: SteppedEngine) -> Reader:
+    leaving = Reader(loop, [2], 30)
+    engine.wait()
+    engine.step()
+    assert leaving.next() == alone([2], 1)
+    leaving.request.end()
+    return leaving
+
+
+@pytest.mark.parametrize("leave", [leave_while_waiting, leave_in_the_prompt, leave_while_decoding])
+def test_a_text_that_is_left_frees_its_place_before_the_next_step(
+    leave: Callable[[SharedLoop, SteppedEngine], Reader],
+) -> None:
+    with stepped(1) as (loop, engine):
+        leaving = leave(loop, engine)
+        other = Reader(loop, [3], 5)
+        engine.step()
+        assert loop.load == (1, 0) and other.request.text in loop._running
+        engine.run()
+        assert other.all(5) == alone([3], 5)
+        leaving.request.end()
+        assert Reader(loop, [4], 5).all(5) == alone([4], 5), "a text that has ended can be left once more"
+
+
+def test_a_late_text_gets_its_first_token_before_the_others_end() -> None:
+    with stepped(3) as (loop, engine):
+        others = [Reader(loop, [number], 40) for number in (1, 2)]
+        engine.wait()
+        engine.step()
+        late = Reader(loop, [3] * 20, 40)
+        for _ in range(5):
+            engine.step()
+        assert late.next() == alone([3] * 20, 1)
+        assert loop.load == (3, 0)
+        engine.run()
+        assert [other.all(40) for other in others] == [alone([1], 40), alone([2], 40)]
+
+
+def test_a_step_that_raises_ends_all_texts_and_later_ones_with_its_error() -> None:
+    with stepped(1) as (loop, engine):
+        readers = [Reader(loop, [number]) for number in range(3)]
+        engine.wait()
+        engine.fails = True
+        engine.run()
+        for reader in readers:
+            with pytest.raises(RuntimeError, match="the device is gone"):
+                reader.next()
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            Reader(loop, [1])
+        assert loop.load == (0, 0)
+
+
+class Refusing(Greedy):
+    """A verifier that cannot even begin."""
+
+    def begin(self, text: Sequence[int]) -> None:
+        raise RuntimeError("not this prompt")
+
+
+def test_an_error_on_the_way_in_reaches_all_that_wait() -> None:
+    with stepped(2) as (loop, engine):
+        running = Reader(loop, [1])
+        engine.wait()
+        readers = [running, Reader(loop, [2], verifier=Refusing()), Reader(loop, [3])]
+        engine.run()
+        running.next()
+        for reader in readers:
+            with pytest.raises(RuntimeError, match="not this prompt"):
+                reader.all()
+
+
+def test_closing_tells_all_readers_from_any_thread_and_twice_is_harmless() -> None:
+    with stepped(1) as (loop, engine), ThreadPoolExecutor(3) as threads:
+        readers = [Reader(loop, [number], 100) for number in range(3)]
+        engine.wait()
+        waiting = [threads.submit(reader.all, 100) for reader in readers]
+        loop.stop()
+        engine.run()
+        threads.submit(loop.close).result()
+        loop.close()
+        for each in waiting:
+            with pytest.raises(LacliError, match="the model is closed"):
+                each.result()
+        with pytest.raises(LacliError, match="the model is closed"):
+            Reader(loop, [1])
+
+
+def test_a_dead_end_ends_one_text_alone() -> None:
+    with stepped(2) as (loop, engine):
+        stuck, other = Reader(loop, [1, 2], verifier=Stuck(3)), Reader(loop, [3, 4])
+        engine.run()
+        assert [token for _ in range(3) for token in stuck.next()] == alone([1, 2], 3)
+        with pytest.raises(SamplingError, match="nothing is left"):
+            stuck.next()
+        assert other.all() == alone([3, 4])
+        assert Reader(loop, [5]).all() == alone([5])
+
+
+@pytest.mark.parametrize(("prompt", "words"), [([], "no tokens"), ([1] * (CELLS + 1), "301 tokens")])
+def test_a_prompt_that_cannot_be_is_refused_where_it_is_made(prompt: list[int], words: str) -> None:
+    with stepped(1) as (loop, _), pytest.raises(PromptError, match=words):
+        Request(loop, prompt)
+
+
+class Counted:
+    """A sampler that counts how often it is closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_sampler_is_closed_once_its_text_ends_in_whatever_way() -> None:
+    with stepped(1) as (loop, engine):
+        samplers = [Counted() for _ in range(4)]
+        readers = [Reader(loop, [number], 3, sampler=sampler) for number, sampler in enumerate(samplers)]
+        engine.wait()
+        readers[2].request.end()
+        engine.step()
+        assert [sampler.closed for sampler in samplers] == [0, 0, 1, 0]
+        engine.step()
+        engine.step()
+        assert [sampler.closed for sampler in samplers] == [1, 0, 1, 0]
+        loop.stop()
+    assert [sampler.closed for sampler in samplers] == [1, 1, 1, 1]

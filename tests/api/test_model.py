@@ -1,0 +1,414 @@
+"""The model that programs use, on the demo model: whole, in pieces, asynchronous, several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import lacli
+from lacli import LacliError, Model, ModelSettings, ReplicaSettings, SamplingSettings
+from lacli.api.loop import ENDED, Arrival
+from lacli.api.model import AsyncStream, Stream
+from lacli.check.judge import PLAIN, plain_logits
+from lacli.errors import PromptError, SamplingError, UsageError
+from lacli.llamacpp.context import LlamaEngine
+from lacli.text.stream import Piece
+from tests.fakes import tiny_models
+
+QUESTIONS = ["A list?", "What is a tuple?", "Write a function."]
+TOKENS = 12
+
+SIDE_BY_SIDE: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.9, "seed": 7},
+    {"grammar": 'root ::= "yes" | "no"'},
+    {"json_schema": {"type": "integer"}},
+    {"sampling": SamplingSettings(temp=0.7, seed=3, repeat_penalty=1.3)},
+    {"logprobs": 3},
+    {"temperature": 1.5, "top_k": 5, "top_p": 0.8, "min_p": 0.1, "seed": 1},
+    {"stop": "a", "raw": True},
+]
+
+
+ENDLESS = SamplingSettings(ignore_eos=True)
+"""Of answers that only a full context would end."""
+
+
+def ends_of(model: Model, streams: Sequence[Stream | AsyncStream]) -> set[str | None]:
+    """How the texts of streams have ended, once nothing is decoded any more; None for one that had no place."""
+    while any(model._loop.load):
+        model.generate("A stack?", max_tokens=1)
+    return {text.finish if (text := stream._request.text) else None for stream in streams}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    with lacli.load(threads=1, gpu_layers=0, context=1024) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    tiny_models.write_llama(path)
+    return path
+
+
+def test_a_text_gives_an_answer_and_a_list_the_same_ones_in_order(model: Model) -> None:
+    one_by_one = [model.generate(question, max_tokens=TOKENS) for question in QUESTIONS]
+    together = model.generate(QUESTIONS, max_tokens=TOKENS)
+    assert [answer.text for answer in together] == [answer.text for answer in one_by_one]
+    assert [answer.tokens for answer in together] == [answer.tokens for answer in one_by_one]
+    assert len({answer.text for answer in together}) == len(QUESTIONS)
+    assert model.generate([]) == []
+
+
+def test_pieces_joined_are_the_text_and_come_once(model: Model) -> None:
+    expected = model.generate(QUESTIONS[0], max_tokens=TOKENS)
+    stream = model.stream(QUESTIONS[0], max_tokens=TOKENS)
+    assert "".join(stream) == expected.text == stream.answer().text
+    assert [*stream] == []
+    assert stream.answer().finish_reason == "length"
+
+
+def test_stops_end_an_answer_across_pieces_alone_and_in_lists(model: Model) -> None:
+    whole = model.generate(QUESTIONS[0], max_tokens=TOKENS).text
+    stop = whole[4:9]
+    for stops in (stop, [stop], ("never in it", stop)):
+        stream = model.stream(QUESTIONS[0], max_tokens=TOKENS, stop=stops)
+        assert "".join(stream) == whole[:4] and stream.answer().finish_reason == "stop"
+    again = model.generate(QUESTIONS[:2], max_tokens=TOKENS, stop=stop)
+    assert again[0].text == whole[:4]
+
+
+def test_a_stop_ends_an_answer_of_a_list_before_the_others_are_read(model: Model) -> None:
+    first, second = model.generate(["def", "class"], max_tokens=60, stop=[" ", "\n"], raw=True)
+    assert first.statistics.steps < 60 and second.statistics.steps < 60
+
+
+def test_an_answer_that_is_left_early_ends_with_the_step_that_was_read(model: Model) -> None:
+    stream = model.stream(QUESTIONS[0], sampling=ENDLESS)
+    piece = next(iter(stream))
+    text = stream.answer().text
+    assert text.startswith(piece) and stream.answer().finish_reason == "interrupt"
+    assert ends_of(model, [stream]) == {"interrupt"} and stream.answer().text == text
+    assert [*stream] == []
+
+
+def test_a_closed_stream_ends_its_reader_in_another_thread(model: Model) -> None:
+    stream = model.stream(QUESTIONS[0], sampling=ENDLESS)
+    with ThreadPoolExecutor(1) as threads:
+        pieces = iter(stream)
+        next(pieces)
+        rest = threads.submit(list, pieces)
+        stream.close()
+        rest.result()
+    assert stream._take(ENDED) == [], "it may have come before the reader looked"
+    assert stream.answer().finish_reason == "interrupt" and ends_of(model, [stream]) == {"interrupt"}
+    unread = model.stream(QUESTIONS[0])
+    unread.close()
+    assert [*unread] == []
+
+
+def test_threads_share_a_model(model: Model) -> None:
+    expected = [model.generate(question, max_tokens=TOKENS).text for question in QUESTIONS]
+    with ThreadPoolExecutor(6) as threads:
+        answers = threads.map(lambda question: model.generate(question, max_tokens=TOKENS).text, QUESTIONS * 3)
+        assert [*answers] == expected * 3
+
+
+def test_tasks_share_a_model(model: Model) -> None:
+    expected = [answer.text for answer in model.generate(QUESTIONS, max_tokens=TOKENS)]
+
+    async def read(question: str) -> str:
+        return "".join([piece async for piece in model.astream(question, max_tokens=TOKENS)])
+
+    async def ask() -> None:
+        assert await asyncio.gather(*map(read, QUESTIONS)) == expected
+        answers = await model.agenerate(QUESTIONS, max_tokens=TOKENS)
+        assert [answer.text for answer in answers] == expected
+        assert (await model.agenerate(QUESTIONS[0], max_tokens=TOKENS)).text == expected[0]
+        messages = [{"role": "user", "content": QUESTIONS[1]}]
+        assert (await model.achat(messages, max_tokens=TOKENS)).text == expected[1]
+        stream = model.astream(QUESTIONS[0], max_tokens=TOKENS)
+        async for _ in stream:
+            break
+        assert [piece async for piece in stream] == []
+        assert expected[0].startswith((await stream.answer()).text)
+
+    asyncio.run(ask())
+
+
+def test_tasks_that_are_cancelled_or_leave_free_their_places(model: Model) -> None:
+    async def ask() -> None:
+        streams = [model.astream(question, sampling=ENDLESS) for question in QUESTIONS * 2]
+        tasks = [asyncio.create_task(stream.answer()) for stream in streams[1:]]
+        async for _ in streams[0]:
+            break
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert all(task.cancelled() for task in tasks)
+        assert ends_of(model, streams) <= {"interrupt", None}
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("kind", [Stream, AsyncStream])
+def test_an_error_in_a_list_ends_its_other_answers(
+    kind: type[Stream | AsyncStream], model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams: list[Stream | AsyncStream] = []
+    take = kind._take
+
+    def failing(stream: Stream | AsyncStream, arrival: Arrival) -> list[Piece]:
+        streams.append(stream)
+        if len({*streams}) == len(QUESTIONS):
+            raise SamplingError("nothing is left")
+        return take(stream, arrival)
+
+    monkeypatch.setattr(kind, "_take", failing)
+    with pytest.raises(SamplingError, match="nothing is left"):
+        if kind is Stream:
+            model.generate(QUESTIONS, sampling=ENDLESS)
+        else:
+            asyncio.run(model.agenerate(QUESTIONS, sampling=ENDLESS))
+    monkeypatch.undo()
+    assert ends_of(model, streams) == {"interrupt"}
+
+
+def test_a_grammar_that_leaves_no_token_is_an_error_of_its_answer(model: Model) -> None:
+    sampling = SamplingSettings(grammar='root ::= "x"', ignore_eos=True)
+    other = model.stream(QUESTIONS[0], max_tokens=TOKENS)
+    other.begin()
+    with pytest.raises(SamplingError, match="the grammar allows no token here"):
+        model.generate(QUESTIONS, sampling=sampling)
+    assert len(other.answer().tokens) == TOKENS
+
+
+def test_an_event_loop_that_is_closed_in_the_middle_ends_its_texts_alone(model: Model) -> None:
+    loop = asyncio.new_event_loop()
+    stream = model.astream(QUESTIONS[0], sampling=ENDLESS)
+    pieces = aiter(stream)
+    loop.run_until_complete(anext(pieces))
+    loop.close()
+    assert model.generate(QUESTIONS[1], max_tokens=TOKENS).tokens
+    assert ends_of(model, [stream]) == {"interrupt"}
+
+
+def test_a_chat_keeps_its_cache(model: Model) -> None:
+    messages = [{"role": "user", "content": "Write a Python function is_empty."}]
+    first = model.chat(messages, max_tokens=TOKENS)
+    messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "Shorter, please."}]
+    second = model.chat(messages, max_tokens=TOKENS)
+    assert second.statistics.reused_tokens >= first.statistics.prompt_tokens - 5
+    assert "".join(model.stream(messages, max_tokens=TOKENS)) == second.text
+
+
+def test_answers_of_all_kinds_share_steps_and_are_as_alone(model: Model) -> None:
+    # Short enough that no draw is decided by rounding.
+    alone = [model.generate("A list of", max_tokens=8, **options) for options in SIDE_BY_SIDE]
+    streams = [model.stream("A list of", max_tokens=8, **options) for options in SIDE_BY_SIDE]
+    for stream in streams:
+        stream.begin()
+    assert [stream.answer().text for stream in streams] == [answer.text for answer in alone]
+    texts = [answer.text for answer in alone]
+    assert texts[2] in ("yes", "no") and texts[3].lstrip("-").isdigit() and len({*texts}) > 5
+
+
+def test_without_a_seed_each_answer_draws_its_own_text(model: Model) -> None:
+    assert len({answer.text for answer in model.generate(["Once"] * 6, temperature=1.5, max_tokens=TOKENS)}) > 1
+    seeded = model.generate(["Once"] * 3, temperature=1.5, seed=4, max_tokens=4)
+    assert len({answer.text for answer in seeded}) == 1
+
+
+def plain_logprobs(model: Model, tokens: tuple[int, ...]) -> Iterator[npt.NDArray[np.float64]]:
+    """Log probabilities behind a prompt, and behind each of these tokens, as plain decoding computes them."""
+    prompt = model.session.prompt(QUESTIONS[0], raw=True)
+    settings = ModelSettings(threads=1, gpu_layers=0, context=256)
+    with LlamaEngine(model.session.model, settings, PLAIN, backend_greedy=False) as engine:
+        for place in range(len(tokens)):
+            logits = plain_logits(engine, prompt, tokens[:place]).astype(np.float64)
+            yield logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 1.0, "seed": 5},
+        {"sampling": SamplingSettings(repeat_penalty=1.5, presence_penalty=1.0)},
+    ],
+)
+def test_logprobs_are_those_of_the_model_whatever_draws(model: Model, options: dict[str, Any]) -> None:
+    answer = model.generate(QUESTIONS[0], max_tokens=TOKENS, raw=True, logprobs=4, **options)
+    assert len(answer.logprobs) == len(answer.tokens)
+    for found, token, expected in zip(
+        answer.logprobs, answer.tokens, plain_logprobs(model, answer.tokens), strict=True
+    ):
+        assert found.token == token and len(found.best) == 4
+        assert found.logprob == pytest.approx(expected[token], abs=0.05)
+        assert [score for _, score in found.best] == pytest.approx(np.sort(expected)[::-1][:4], abs=0.05)
+        assert sum(np.exp(score) for _, score in found.best) <= 1 + 1e-6
+    assert model.generate(QUESTIONS[0], max_tokens=2, logprobs=0).logprobs[0].best == ()
+    assert model.generate(QUESTIONS[0], max_tokens=2).logprobs == ()
+
+
+IMPOSSIBLE: list[dict[str, Any]] = [
+    {"max_tokens": -2},
+    {"max_tokens": "5"},
+    {"max_tokens": None},
+    {"temperature": -1},
+    {"temperature": "hot"},
+    {"top_k": 2.5},
+    {"top_p": 2},
+    {"seed": -5},
+    {"seed": 2**40},
+    {"logprobs": -1},
+    {"logprobs": True},
+    {"n_keep": -1},
+    {"stop": ""},
+    {"stop": 5},
+    {"stop": ["a", 5]},
+    {"raw": "yes"},
+    {"system": 5},
+    {"grammar": 5},
+    {"grammar": "root ::= nonsense"},
+    {"json_schema": "{"},
+    {"json_schema": 5},
+    {"json_schema": {"type": object}},
+    {"grammar": 'root ::= "a"', "json_schema": {"type": "integer"}},
+    {"sampling": None},
+    {"max_token": 3},
+    {"temp": 1},
+]
+
+
+@pytest.mark.parametrize("options", IMPOSSIBLE, ids=str)
+def test_an_option_that_cannot_be_is_refused_in_a_sentence_before_anything_is_decoded(
+    options: dict[str, Any], model: Model
+) -> None:
+    for ask in (model.stream, model.astream):
+        with pytest.raises(UsageError) as raised:
+            ask("A list?", **options)
+        assert raised.value.hint and "\n" not in str(raised.value)
+    with pytest.raises(UsageError):
+        model.generate(["A list?"], **options)
+
+
+LOAD: Any = lacli.load
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "words"),
+    [
+        (lambda model: model.generate(""), PromptError, "the prompt is empty"),
+        (lambda model: model.generate(["a", " "]), PromptError, "the prompt is empty"),
+        (lambda model: model.generate("x " * 3000), PromptError, "tokens and the context 1,024"),
+        (lambda model: model.generate(5), UsageError, "the prompt is 5"),
+        (lambda model: model.generate(None), UsageError, "the prompt is None"),
+        (lambda model: model.generate([{"role": "user", "content": "x"}]), UsageError, "chat takes messages"),
+        (lambda model: model.chat([]), PromptError, "the conversation is empty"),
+        (lambda model: model.chat("A list?"), PromptError, "the conversation is 'A list\\?'"),
+        (lambda model: model.chat({"role": "user", "content": "x"}), PromptError, "the conversation is {"),
+        (lambda model: model.chat([{"role": "user"}]), PromptError, "a role and a content"),
+        (lambda model: model.stream(["A list?"]), PromptError, "a role and a content"),
+        (lambda model: model.stream([{"role": "user", "content": "x"}], raw=True), UsageError, "raw and system"),
+        (lambda model: LOAD(window=-1), UsageError, "-W is -1"),
+        (lambda model: LOAD(window="5"), UsageError, "-W is '5'"),
+        (lambda model: LOAD(context=1.5), UsageError, "-c is 1.5"),
+        (lambda model: LOAD(parallel=0), UsageError, "parallel is 0"),
+        (lambda model: LOAD(parallel="2"), UsageError, "parallel is '2'"),
+        (lambda model: LOAD(parallel=1000), UsageError, "--parallel 128 fits"),
+        (lambda model: LOAD(strict=True, parallel=2), UsageError, "--strict decodes one text at a time"),
+        (lambda model: LOAD(replicas=ReplicaSettings(count=2)), UsageError, "several copies decode one answer"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_sentence(
+    ask: Callable[[Any], object], kind: type[LacliError], words: str, model: Model
+) -> None:
+    with pytest.raises(kind, match=words):
+        ask(model)
+
+
+def test_a_closed_model_raises_one_error_everywhere(tiny: Path) -> None:
+    model = lacli.load(tiny, context=256, threads=1, gpu_layers=0)
+    begun, unread, late = model.stream("the thing", raw=True), model.stream("the", raw=True), model.astream("the")
+    next(pieces := iter(begun))
+    model.close()
+    model.close()
+    messages = [{"role": "user", "content": "the"}]
+    asks: list[Callable[[], object]] = [
+        lambda: [*pieces],
+        lambda: [*unread],
+        lambda: asyncio.run(late.answer()),
+        lambda: model.generate("the"),
+        lambda: model.generate(["the"]),
+        lambda: model.chat(messages),
+        lambda: model.stream("the"),
+        lambda: model.astream("the"),
+        lambda: asyncio.run(model.agenerate("the")),
+        lambda: asyncio.run(model.achat(messages)),
+    ]
+    for ask in asks:
+        with pytest.raises(LacliError, match="closed"):
+            ask()
+
+
+def test_a_model_closes_while_threads_read(tiny: Path) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        with lacli.load(tiny, context=256, threads=1, gpu_layers=0, parallel=2) as model:
+            streams = [model.stream("the thing", raw=True) for _ in range(4)]
+            reading = [threads.submit(list, stream) for stream in streams]
+            next(iter(model.stream("and", raw=True)))
+        for each in reading:
+            assert each.exception() is None or isinstance(each.exception(), LacliError)
+
+
+def test_a_dropped_model_gives_its_memory_back_once_its_streams_are_dropped_too(tiny: Path) -> None:
+    model = lacli.load(tiny, context=256, threads=1, gpu_layers=0)
+    weights = weakref.ref(model.session.model)
+    thread = model._loop._thread
+    stream = model.stream("the thing", raw=True, max_tokens=5)
+    del model
+    assert len(stream.answer().tokens) == 5
+    del stream
+    thread.join()
+    gc.collect()
+    assert weights() is None
+
+
+def test_strict_answers_one_text_at_a_time(tiny: Path) -> None:
+    with lacli.load(tiny, strict=True, context=256, threads=1, gpu_layers=0) as model:
+        assert model.session.texts == 1
+        answers = model.generate(["the thing", "and so on", "the thing"], raw=True, max_tokens=20)
+        assert answers[0].tokens == answers[2].tokens
+
+
+@pytest.mark.parametrize("write", [tiny_models.write_mamba, tiny_models.write_hybrid])
+def test_several_texts_of_a_recurrent_model_are_decoded_plainly_with_a_note(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    write(tmp_path / "model.gguf")
+    prompts = ["the thing", "and so on", "the and", "so the thing", "the thing and"]
+    with lacli.load(tmp_path / "model.gguf", context=256, threads=1, gpu_layers=0, parallel=1) as model:
+        alone = [model.generate(prompt, raw=True, max_tokens=20).tokens for prompt in prompts]
+    with lacli.load(tmp_path / "model.gguf", context=256, threads=1, gpu_layers=0) as model:
+        assert any("several texts" in note for note in model.session.notes)
+        answers = model.generate(prompts, raw=True, max_tokens=20)
+    assert [answer.tokens for answer in answers] == alone
+    assert all(answer.statistics.steps == len(answer.tokens) for answer in answers)
+
+
+def test_every_public_name_is_found() -> None:
+    assert all(getattr(lacli, name) for name in lacli.__all__)

@@ -1,0 +1,354 @@
+"""lacli run --prompts: every prompt as alone, its line kept whatever happens, and a second run that goes on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from lacli import DecodeSettings, ModelSettings
+from lacli.auto.model_cost import LEARNED
+from lacli.auto.past_texts import TextStore, text_key
+from lacli.batch import Batch
+from lacli.bench.tasks import Task
+from lacli.cli.answer_lines import Lines, LinesFile
+from lacli.errors import LacliError, OutputError
+from lacli.hub.download import find_model
+from lacli.llamacpp.context import LlamaEngine
+from lacli.terminal.screen import Screen
+from lacli.text.records import NAME, Records
+from tests.loading import generate, load
+from tests.program import Done, call, start
+
+Row = dict[str, Any]
+
+ROWS: list[Row] = [
+    {"prompt": "What is a list?", "id": "first", "max_tokens": 9},
+    {"prompt": "def f(x):", "raw": True},
+    {"prompt": "What is a bytes object?", "system": "Answer briefly."},
+    {"turns": ["What is a set?", "And a frozenset?"]},
+    {"prompt": "What is a dict?", "max_tokens": 2},
+]
+PLAIN = ("--mode", "plain", "-n", "5")
+TASKS = [Task(("one",), name="a"), Task(("two",)), Task(("three", "four"))]
+ANSWERS = [
+    {"index": 0, "id": "a", "prompt": "one", "text": "1"},
+    {"index": 1, "prompt": "two", "text": "2"},
+    {"index": 2, "prompt": ["three", "four"], "text": ["3", "4"]},
+]
+LINES = [f"{json.dumps(answer)}\n" for answer in ANSWERS]
+
+
+def run(folder: Path, *flags: str, rows: Sequence[Row] = ROWS, env: dict[str, str] | None = None) -> Done:
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return call("run", "--prompts", str(prompts), *PLAIN, *flags, env=env)
+
+
+def rows_of(text: str) -> list[Row]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def texts_of(text: str) -> list[Any]:
+    return [row.get("text") for row in rows_of(text)]
+
+
+def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    rows = rows_of(done.out)
+    assert done.code == 0 and "answers" not in done.err
+    assert [row["index"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row.get("id") for row in rows] == ["first", *[None] * 4]
+    assert [row["prompt"] for row in rows] == [row.get("prompt") or row["turns"] for row in ROWS]
+    with load(model_settings=ModelSettings(threads=1), decode_settings=DecodeSettings(mode="plain")) as session:
+        alone = [
+            generate(
+                session,
+                row["prompt"],
+                max_tokens=row.get("max_tokens", 5),
+                raw=row.get("raw", False),
+                system=row.get("system", ""),
+            )
+            for row in ROWS
+            if "prompt" in row
+        ]
+        first, second = ROWS[3]["turns"]
+        answer = generate(session, first, max_tokens=5).text
+        behind = session.generate(session.prompt(second, history=[(first, answer)]), 5, session.prompts.turn_ends)
+        turns = [answer, "".join(piece.text for piece in behind)]
+    assert [row["text"] for row in rows] == [*(each.text for each in alone[:3]), turns, alone[3].text]
+    single = [row for row in rows if row["index"] != 3]
+    assert [row["finish_reason"] for row in single] == [each.finish_reason for each in alone]
+    assert [row["prompt_n"] for row in single] == [each.statistics.prompt_tokens for each in alone]
+    assert [row["predicted_n"] for row in single] == [each.statistics.tokens for each in alone]
+
+
+def test_the_system_prompt_of_the_command_line_is_for_rows_without_their_own_that_have_a_template(
+    tmp_path: Path,
+) -> None:
+    rows: list[Row] = [{"prompt": "one", "raw": True}, {"prompt": "one", "system": "two"}, {"prompt": "one"}]
+    sizes = [
+        [row["prompt_n"] for row in rows_of(run(tmp_path, *given, rows=rows).out)] for given in ((), ("-sys", "a"))
+    ]
+    assert [more - few for few, more in zip(*sizes, strict=True)] == [0, 0, max(sizes[1][2] - sizes[0][2], 1)]
+
+
+def test_draws_are_the_same_beside_others_and_each_row_has_a_seed_that_repeats_it(tmp_path: Path) -> None:
+    drawn = ("--temp", "2", "-s", "7")
+    assert texts_of(run(tmp_path, *drawn).out) == texts_of(run(tmp_path, *drawn, "-np", "1").out)
+    rows = rows_of(run(tmp_path, "--temp", "2", rows=[{"prompt": "What is a list?"}] * 2).out)
+    assert rows[0]["seed"] != rows[1]["seed"]
+    alone = call("run", *PLAIN, "-q", "--temp", "2", "-s", str(rows[1]["seed"]), "-p", "What is a list?")
+    assert alone.out.removesuffix("\n") == rows[1]["text"].removesuffix("\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "room"),
+    [
+        ((), "4 texts at a time in 8,192 tokens"),
+        (("-np", "2"), "2 texts at a time in 4,096 tokens"),
+        (("-np", "9", "-c", "512"), "5 texts at a time in 512 tokens"),
+        (("--strict",), "1 text at a time in 2,048 tokens"),
+    ],
+)
+def test_each_text_has_the_room_of_one_alone_unless_c_says_what_all_have(
+    tmp_path: Path, flags: tuple[str, ...], room: str
+) -> None:
+    done = run(tmp_path, *flags, "--stats", "-n", "1")
+    assert room in done.err
+    assert re.search(r"^answers   5 answers, 15 tokens in [\d.]+ s: [\d,.]+ tokens/s together$", done.err, re.M)
+
+
+def test_a_line_is_out_when_all_before_it_are(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(Screen())
+    for index, out in ((1, ""), (0, LINES[0] + LINES[1]), (2, LINES[2])):
+        lines.add(ANSWERS[index])
+        assert capsys.readouterr().out == out
+    assert lines.answered == {0, 1, 2}
+
+
+def test_a_file_has_a_line_when_it_is_there_and_the_prompts_order_in_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with LinesFile(str(path), Screen(), TASKS) as lines:
+        for place, index in enumerate(order := [2, 0, 1], start=1):
+            lines.add(ANSWERS[index])
+            assert path.read_text() == "".join(LINES[each] for each in order[:place])
+        path.chmod(0o640)
+        lines.finish()
+    assert path.read_text() == "".join(LINES) and path.stat().st_mode & 0o777 == 0o640
+    assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize("torn", ["", LINES[1][:3], LINES[1][:20], LINES[1].strip()])
+def test_what_is_there_stays_and_a_line_that_was_cut_off_is_written_anew(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text(LINES[2] + torn)
+    with LinesFile(str(path), Screen(), TASKS) as lines:
+        assert lines.answered == {2}
+        lines.add(ANSWERS[1])
+        assert path.read_text() == LINES[2] + LINES[1]
+
+
+def test_an_error_is_no_answer_and_goes_when_there_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    error = json.dumps({"index": 0, "prompt": "one", "error": "too long"})
+    path.write_text(f"{error}\n{LINES[1]}{LINES[2]}")
+    with LinesFile(str(path), Screen(), TASKS) as lines:
+        assert lines.answered == {1, 2}
+        lines.add(ANSWERS[0])
+        lines.finish()
+    assert path.read_text() == "".join(LINES)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (LINES[0] + LINES[1].replace("two", "others"), 2),
+        (LINES[0].replace("0", "7"), 1),
+        (LINES[0].replace("0", "-3"), 1),
+        ("1\n", 1),
+        ("notes\n", 1),
+        ("notes of mine", 1),
+    ],
+)
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str, number: int) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text(text)
+    with pytest.raises(LacliError, match=f"line {number} of .* is no answer to these prompts .give another name"):
+        LinesFile(str(path), Screen(), TASKS)
+    assert path.read_text() == text
+
+
+def test_a_link_stays_one_and_a_folder_or_a_device_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "out.jsonl")
+    with LinesFile(str(tmp_path / "link"), Screen(), TASKS) as lines:
+        for answer in ANSWERS[::-1]:
+            lines.add(answer)
+        lines.finish()
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "out.jsonl").read_text() == "".join(LINES)
+    for name, what in (("/dev/full", "no ordinary file"), (str(tmp_path / "no" / "x"), "cannot write .*No such file")):
+        with pytest.raises(LacliError, match=what):
+            LinesFile(name, Screen(), TASKS)
+
+
+def test_a_full_disk_ends_the_run_and_the_answers_before_it_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "out.jsonl"
+    with LinesFile(str(path), Screen(), TASKS) as lines:
+        lines.add(ANSWERS[2])
+        lines.add(ANSWERS[0])
+        with monkeypatch.context() as patch:
+            patch.setattr("lacli.cli.answer_lines.replace_file", full)
+            with pytest.raises(OutputError, match="all answers are there"):
+                lines.finish()
+            patch.setattr(lines, "_file", type("Full", (), {"write": full})())
+            with pytest.raises(OutputError, match="No space left on device .the same command goes on"):
+                lines.add(ANSWERS[1])
+    assert path.read_text() == LINES[2] + LINES[0]
+
+
+def test_a_second_run_asks_what_has_no_answer_yet(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    done = run(tmp_path, "-o", str(out))
+    assert (done.code, done.out) == (0, "")
+    whole = out.read_text().splitlines(keepends=True)
+    out.write_text(whole[3].replace('"text": [', '"text": ["kept", ') + whole[1] + whole[2][:30])
+    done = run(tmp_path, "-o", str(out))
+    assert done.code == 0 and f"2 of 5 answers are in {out} already" in done.err
+    wanted = texts_of("".join(whole))
+    wanted[3] = ["kept", *wanted[3]]
+    assert texts_of(out.read_text()) == wanted
+    before = out.read_text()
+    assert run(tmp_path, "-o", str(out), "-m", "/no/model.gguf").code == 0
+    assert out.read_text() == before
+
+
+def test_a_prompt_that_cannot_be_decoded_has_an_error_and_the_others_go_on(tmp_path: Path) -> None:
+    rows = [{"prompt": "one"}, {"prompt": "two " * 3000}, {"prompt": "three"}]
+    out = tmp_path / "out.jsonl"
+    for already in ("", "2 of 3 answers are in"):
+        done = run(tmp_path, "-o", str(out), rows=rows)
+        assert done.code == 1 and already in done.err
+        assert 'lacli: no answer to 1 of 3 prompts ("error" in its line says why)' in done.err
+        found = rows_of(out.read_text())
+        assert [row.keys() & {"text", "error"} for row in found] == [{"text"}, {"error"}, {"text"}]
+        assert "the prompt has 3," in found[1]["error"]
+
+
+def test_what_ends_the_model_ends_the_run_and_the_answers_before_it_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = LlamaEngine.decode
+
+    def failing(engine: LlamaEngine, batch: Batch) -> bool:
+        if engine.calls > 8:
+            raise LacliError("llama_decode failed (-3)")
+        return decode(engine, batch)
+
+    monkeypatch.setattr(LlamaEngine, "decode", failing)
+    out = tmp_path / "out.jsonl"
+    rows = [{"prompt": "one", "max_tokens": 2}, {"prompt": "two", "max_tokens": 90}]
+    done = run(tmp_path, "-o", str(out), "--ignore-eos", "-np", "1", rows=rows)
+    assert (done.code, done.err.splitlines()[-1]) == (1, "lacli: llama_decode failed (-3)")
+    assert [row["index"] for row in rows_of(out.read_text())] == [0]
+
+
+def test_ctrl_c_leaves_the_answers_and_what_was_learned_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = LinesFile.add
+
+    def interrupted(lines: LinesFile, row: Row) -> None:
+        add(lines, row)
+        if len(lines.answered) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    rows: list[Row] = [*({"prompt": word, "max_tokens": 3} for word in ("one", "two")), {"prompt": "three"}]
+    out, env = tmp_path / "out.jsonl", {"XDG_CACHE_HOME": str(tmp_path), "LACLI_LEARN": "1"}
+    with monkeypatch.context() as patch:
+        patch.setattr(LinesFile, "add", interrupted)
+        # The last answer takes longer than Ctrl-C.
+        endless = ("-n", "-1", "--ignore-eos", "--mode", "auto")
+        done = run(tmp_path, "-o", str(out), *endless, rows=rows, env=env)
+    last = f"lacli: stopped: 2 of 3 answers are in {out} (the same command goes on)"
+    assert (done.code, done.err.splitlines()[-1]) == (130, last)
+    assert Records(tmp_path / "lacli" / NAME).all(LEARNED)
+    assert run(tmp_path, "-o", str(out), rows=rows).code == 0
+    assert texts_of(out.read_text()) == texts_of(run(tmp_path, rows=rows).out)
+
+
+def test_a_process_ends_at_ctrl_c_with_130_and_what_is_out(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "one", "max_tokens": 2}\n' + '{"prompt": "def f(x):", "raw": true}\n' * 4)
+    with start("run", "-q", "--prompts", str(prompts), "-c", "65536", "--ignore-eos") as process:
+        assert process.stdout
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, b"", b"lacli: stopped: 1 of 5 answers are out\n")
+    assert json.loads(first)["index"] == 0
+
+
+def test_a_line_tells_how_far_it_is_at_every_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, ...]] = []
+
+    @contextmanager
+    def waiting(screen: Screen, *, shown: bool = True) -> Iterator[Any]:
+        yield (lambda *forms: said.append(forms)) if shown else lambda *forms: None
+
+    monkeypatch.setattr(Screen, "waiting", waiting)
+    run(tmp_path, "-o", str(tmp_path / "out.jsonl"), "-np", "1")
+    told = [forms for forms in said if "loading" not in forms[0]]
+    assert told[0] == ("0/5 answers, reading the prompts", "0/5 answers", "0/5")
+    last = next(forms for forms in told if forms[-1] == "4/5")
+    assert re.fullmatch(r"4/5 answers, [\d,.]+ tokens/s together, \d+ s left", last[0])
+    assert last[1:] == (last[0].rpartition(", ")[0], "4/5 answers", "4/5")
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (("--prompts", "x", "-p", "y"), "--prompts goes without -p "),
+        (("--prompts", "x", "-f", "y", "-cnv"), "--prompts goes without -f and -cnv "),
+        (("--prompts", "x", "demo", "y"), "--prompts goes without PROMPT "),
+        (("--prompts", "x", "-"), "--prompts goes without PROMPT "),
+        (("--prompts", "x", "--explain", "--show-accepted"), "--prompts goes without --show-accepted and --explain "),
+        (("-o", "x", "-p", "y"), "-o is for the answers to --prompts (> FILE keeps a single answer)"),
+        (("--prompts", "x", "--raw", "-sys", "y"), "--raw leaves no place for a system prompt"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(flags: tuple[str, ...], what: str) -> None:
+    done = call("run", *flags)
+    assert done.code == 2 and what in done.err and done.out == ""
+
+
+def test_flags_without_effect_are_named_and_variables_are_not_refused(tmp_path: Path) -> None:
+    assert "-np has no effect without --prompts" in call("run", "-np", "2", "-n", "0", "-p", "x").err
+    env = {"LACLI_EXPLAIN": "1", "LACLI_SHOW_ACCEPTED": "1", "LLAMA_ARG_N_PARALLEL": "1"}
+    done = run(tmp_path, "--stats", env=env)
+    assert done.code == 0 and "1 text at a time" in done.err
+
+
+def test_strict_several_at_a_time_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    done = run(tmp_path, "--strict", env={"LACLI_PARALLEL": "2"})
+    assert done.code == 2 and "(--parallel 1; LACLI_PARALLEL sets --parallel)" in done.err
+
+
+def test_store_keeps_each_prompt_with_its_answer(tmp_path: Path) -> None:
+    env = {"XDG_CACHE_HOME": str(tmp_path)}
+    done = run(tmp_path, "--mode", "auto", "--store", env=env)
+    count = sum(len(row.get("turns", [0])) for row in ROWS)
+    assert done.code == 0
+    store = TextStore(tmp_path / "lacli" / NAME, *text_key(find_model(None)))
+    assert len(store.texts) == count

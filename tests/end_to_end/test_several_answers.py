@@ -1,0 +1,52 @@
+"""Eight answers of the demo model at once: each is plain decoding's, but for what rounding explains."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lacli import ModelSettings, load
+from lacli.check.judge import Difference, parting, plain_logits
+from lacli.engine import Floats
+from lacli.llamacpp.context import LlamaEngine
+from lacli.session.generation import Answer
+from lacli.settings import ModeName
+from tests.end_to_end.test_demo_model import QUESTIONS
+from tests.fakes.decoding import auto_decoder
+from tests.fakes.margins import PLAIN
+
+TOGETHER, LIMIT = 8, 40
+SETTINGS = ModelSettings(context=2048, gpu_layers=0, threads=1)
+
+
+def log_probabilities(logits: Floats) -> Floats:
+    shifted = logits.astype(np.float64) - logits.max()
+    found: Floats = shifted - np.log(np.exp(shifted).sum())
+    return found
+
+
+def difference(engine: LlamaEngine, prompt: list[int], expected: list[int], answer: Answer) -> Difference | None:
+    """Where an answer parts from plain's, held against what rounding moved the probabilities of both tokens by."""
+    if (at := parting(expected, answer.tokens)) is None:
+        return None
+    plain, other = expected[at], answer.tokens[at]
+    own, theirs = log_probabilities(plain_logits(engine, prompt, expected[:at])), dict(answer.logprobs[at].best)
+    rounding = max(abs(own[token] - theirs[token]) for token in (plain, other))
+    return Difference(at, plain, other, own[plain] - own[other], rounding)
+
+
+@pytest.mark.parametrize("mode", ["auto", "lookup"])
+def test_eight_answers_at_once_are_plains_but_for_rounding(mode: ModeName) -> None:
+    questions = QUESTIONS[:TOGETHER]
+    with load(mode=mode, parallel=TOGETHER, model_settings=SETTINGS) as model:
+        answers = model.generate(questions, max_tokens=LIMIT, logprobs=5)
+        steps = [answer.statistics.steps for answer in answers]
+        assert max(steps) <= model.session.engine.calls < sum(steps) / 2, "they share steps"
+        session = model.session
+        with LlamaEngine(session.model, SETTINGS, PLAIN, backend_greedy=False) as engine:
+            for question, answer in zip(questions, answers, strict=True):
+                prompt = session.prompt(question)
+                taken = auto_decoder(engine, PLAIN).generate(prompt, LIMIT)
+                expected = [token for step in taken for token in step.tokens]
+                found = difference(engine, prompt, expected, answer)
+                assert found is None or not found.bug, found
