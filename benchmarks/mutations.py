@@ -172,8 +172,40 @@ MUTANTS = (
     ),
     Mutant("lacli/decode.py", "rooms = [max(size // 2, 1) for size in sizes]", "return None", LOOP),
     Mutant("lacli/modes.py", "min(most, room // len(texts))", "most", MANY),
+    Mutant("lacli/modes.py", "min(most, room // len(texts))", "min(most, 64 // len(texts))", MANY),
+    Mutant("lacli/decode.py", "            if left < len(texts):\n", "            if False:\n", MANY),
+    Mutant(
+        "lacli/cache.py",
+        "copy(lender.first, self.first, 0, length)",
+        "copy(lender.first, self.first, 0, length - 1)",
+        MANY,
+    ),
+    Mutant("lacli/cache.py", "gone = self._remove_from(end, [0, *others])", "gone = self._remove_from(end, [0])", MANY),
+    Mutant("lacli/cache.py", "[self.first + each for each in used]", "[*used]", MANY),
+    Mutant("lacli/cache.py", "        else:\n            self._remove_from(0)\n", "", MANY),
+    Mutant(
+        "lacli/cache.py", "            self._engine.remove(sequence, 0, ALL)\n", "            pass\n", (*MANY, *LOOP)
+    ),
     Mutant("lacli/cache.py", "choices[place : place + text.outputs]", "choices[: text.outputs]", MANY),
     Mutant("lacli/cache.py", "found.tokens[self.first_output : end]", "found.tokens[: end - self.first_output]", MANY),
+    Mutant(
+        "lacli/cache.py",
+        "        if self._owns_all:\n            self._engine.clear()",
+        "        if True:\n            self._engine.clear()",
+        MANY,
+    ),
+    Mutant(
+        "lacli/auto/experience.py",
+        "        self.kinds[sampled] = self\n",
+        "        self.kinds[sampled] = self.kinds[not sampled] = self\n",
+        ("tests/auto/test_experience.py", "tests/auto/test_shared_step.py"),
+    ),
+    Mutant(
+        "lacli/auto/shared_step.py",
+        "        if self._unseen:\n            return\n",
+        "",
+        ("tests/auto/test_shared_step.py",),
+    ),
     Mutant("lacli/schedule.py", "min(text.borrowed, heir.borrowed)", "heir.borrowed", MANY),
     Mutant("lacli/schedule.py", "                each.lender = heir\n", "                pass\n", MANY),
     Mutant(

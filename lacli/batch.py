@@ -80,14 +80,16 @@ class Batch:
         `again`: tokens before the input that the cache lacks; their rows come first. `first`: the sequence id that the
         tree's sequence 0 stands for.
         """
-        if self._single == first and len(tree.tokens) == 1 == len(tree.sequences[0]) and not again:
-            # Plain decoding repeats this shape at every step, and there nothing hides what Python costs.
-            self.tokens[0], self.positions[0] = tree.tokens[0], past
-            return self
         return self.set_parts([BatchPart(tree, past, again, first)])
 
     def set_parts(self, parts: Sequence[BatchPart]) -> Batch:
         """Write the rows of a step that several texts share, one text after another."""
+        tree, past, again, first = parts[0]
+        repeats = self._single == first and len(parts) == 1 and not again
+        if repeats and tree is not None and len(tree.tokens) == 1 == len(tree.sequences[ROOT]):
+            # Plain decoding repeats this shape at every step, and there nothing hides what Python costs.
+            self.tokens[0], self.positions[0] = tree.tokens[0], past
+            return self
         tokens: list[int] = []
         positions: list[int] = []
         sequences: list[Sequence[int]] = []

@@ -20,31 +20,30 @@ ALL = -1
 class Cache:
     """The tokens 0 .. past-1 of a text in its own sequence, and how far its other sequences share them.
 
-    `past`: tokens held; the next input goes to this position. `seconds`: time spent in sequence calls. After the
-    prefill a sequence is brought up to date when a tree next uses it, not before: idle ones cost nothing.
+    `past`: tokens held; the next input goes to this position. `cells`: tokens that the text may have. `first`: the id
+    of the text's own sequence. `seconds`: time spent in sequence calls. After the prefill a sequence is brought up to
+    date when a tree next uses it, not before: idle ones cost nothing.
     """
 
-    def __init__(self, engine: Engine, sequences: range | None = None) -> None:
+    def __init__(self, engine: Engine, sequences: range | None = None, cells: int | None = None) -> None:
         """`sequences`: the ids that belong to the text, its own first; all of the engine's by default.
 
-        Trees count them from 0, and only the calls of the engine know where they begin.
+        Trees count them from 0, and only the calls of the engine know where they begin. `cells`: tokens that the text
+        may have, by default as many as the engine has cells.
         """
         self._engine = engine
+        self.cells = engine.cells if cells is None else cells
         self._sequences = sequences or range(engine.sequences)
+        self.first = self._sequences.start
         self._owns_all = self._sequences == range(engine.sequences)
         self.past = 0
         self.seconds = 0.0
         self._shared = [0] * len(self._sequences)
 
     @property
-    def first(self) -> int:
-        """The id of the text's own sequence."""
-        return self._sequences.start
-
-    @property
     def room(self) -> int:
         """Rows that the next step may have."""
-        return min(self._engine.cells - self.past, self._engine.batch_rows)
+        return min(self.cells - self.past, self._engine.batch_rows)
 
     def prefill(self, tokens: Sequence[int], read: Read = unread) -> None:
         """Decode tokens in batches, without logits. `read`: gets the number of those decoded, after each batch."""
@@ -168,21 +167,17 @@ class EngineStep:
         Raises what the engine raises.
         """
         begin = perf_counter()
-        if len(texts) == 1 and (tree := texts[0].part.tree) is not None:
-            self.batch.set_tree(tree, *texts[0].part[1:])
-        else:
-            self.batch.set_parts([text.part for text in texts])
-        if not self.engine.decode(self.batch):
+        if not self.engine.decode(self.batch.set_parts([text.part for text in texts])):
             return False
         decoded = perf_counter()
         choices = self.engine.greedy().tolist() if self.batch.wanted else []
         place = 0
         for text in texts:
             text.first_output = place
-            text.output_choices = choices if len(texts) == 1 else choices[place : place + text.outputs]
+            # A text alone has them all.
+            text.output_choices = choices[place : place + text.outputs] if len(texts) > 1 else choices
             place += len(text.output_choices)
-        if self._successors:
-            self._successors = {}
+        self._successors = {}
         self.choose_s = perf_counter() - decoded
         self.decode_s = decoded - begin
         return True
@@ -204,12 +199,9 @@ class SingleEngine(EngineGroup):
     def __init__(
         self, engine: Engine, sequences: range | None = None, step: EngineStep | None = None, cells: int | None = None
     ) -> None:
-        """`sequences`: as `Cache` takes them. `step`: shared by the texts of one engine; one of its own by default.
-
-        `cells`: tokens that the text may have, by default as many as the engine has cells.
-        """
-        self._engine, self._cells = engine, engine.cells if cells is None else cells
-        self.cache = Cache(engine, sequences)
+        """`sequences`, `cells`: as `Cache` takes them. `step`: shared by the texts of one engine, or one of its own."""
+        self._engine = engine
+        self.cache = Cache(engine, sequences, cells)
         self.step = step or EngineStep(engine)
         self.part = BatchPart(None, 0)
         self.first_output = 0
@@ -225,7 +217,7 @@ class SingleEngine(EngineGroup):
 
     @property
     def cells(self) -> int:
-        return self._cells
+        return self.cache.cells
 
     @property
     def cache_s(self) -> float:
@@ -250,12 +242,13 @@ class SingleEngine(EngineGroup):
 
     def rows_beside(self, tokens: Sequence[int]) -> int:
         """Rows that the next batch has left beside the tokens that the cache lacks."""
-        return self.cache.room - self.behind(tokens)
+        cache = self.cache
+        return cache.room - (len(tokens) - 1 - cache.past)
 
     def room(self, tokens: Sequence[int]) -> int:
         rows = self.rows_beside(tokens)
         # What fills a batch alone is decoded before the step.
-        return min(rows if rows > 0 else self._engine.batch_rows, self._cells - (len(tokens) - 1))
+        return rows if rows > 0 else min(self._engine.batch_rows, self.cache.cells - (len(tokens) - 1))
 
     def prefill(self, tokens: Sequence[int], read: Read = unread, *, all_replicas: bool = True) -> float:
         begin = perf_counter()
@@ -268,12 +261,13 @@ class SingleEngine(EngineGroup):
             if self.rows_beside(tokens) < len(tree):
                 return False
         self.prepare(tokens, tree)
-        return self.run()
+        return self.step.run([self])
 
     def prepare(self, tokens: Sequence[int], branches: Branches) -> None:
         """Make rows of what the cache lacks of a text and of its step."""
-        self.cache.share(branches)
-        self.part = BatchPart(branches, self.cache.past, tokens[self.cache.past : -1], self.cache.first)
+        cache = self.cache
+        cache.share(branches)
+        self.part = BatchPart(branches, cache.past, tokens[cache.past : -1], cache.first)
 
     def prepare_prompt(self, tokens: Sequence[int], rows: int) -> None:
         """Make rows of the next `rows` tokens that the cache lacks, without logits."""
@@ -302,8 +296,9 @@ class SingleEngine(EngineGroup):
     def commit(self, nodes: Sequence[int], *, ordered: bool) -> None:
         if ordered:
             nodes = [row for place, row in enumerate(nodes, start=1) if row == place]
-        assert self.part.tree is not None, "a step was decoded"
-        self.cache.commit(self.part.tree, nodes, len(self.part.again))
+        tree, _, again, _ = self.part
+        assert tree is not None, "a step was decoded"
+        self.cache.commit(tree, nodes, len(again))
 
     def cut(self, length: int) -> None:
         if not self.cache.truncate(length):

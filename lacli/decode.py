@@ -6,7 +6,7 @@ Token ids in, steps out. It knows a group of engines, modes and a verifier, but 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -255,30 +255,31 @@ class Decoder:
 
     def _decode(self, texts: Sequence[TextState], prompts: Sequence[SingleEngine] = ()) -> list[Tree] | None:
         """Grow and decode a tree of each text, half as large each time the cache finds no place for them."""
-        least = self.settings.min_outputs
-        rooms, beside = [text.room(least) for text in texts], 0
-        left = rooms[0]
-        if len(texts) > 1 or prompts:
+        least, is_alone = self.settings.min_outputs, len(texts) == 1 and not prompts
+        rooms, left, beside = [text.room(least) for text in texts], 0, 0
+        if not is_alone:
             behind = sum([len(text.tokens) - 1 - text.group.past for text in texts])
             beside = sum([len(prompt.part.again) for prompt in prompts])
             left = self.group.engine.batch_rows - behind - beside
-            rooms = [min(room, left - len(texts) + 1) for room in rooms]
+            if left < len(texts):
+                return None
         while min(rooms) > 0:
-            begin = perf_counter()
-            if len(texts) == 1 and not beside:
-                trees = [texts[0].mode.grow(texts[0].tokens, rooms[0])]
+            begin, first = perf_counter(), texts[0]
+            if is_alone:
+                trees = [first.mode.grow(first.tokens, rooms[0])]
             else:
                 growing = [Growing(text.mode, text.tokens, room) for text, room in zip(texts, rooms, strict=True)]
-                trees = texts[0].mode.grow_all(growing, left, beside)
+                trees = first.mode.grow_all(growing, left, beside)
             mode_s = (perf_counter() - begin) / len(texts)
             for text in texts:
                 text.mode_s = mode_s
-            sizes = [*map(len, trees)]
-            if sum(sizes) < least:
+            if len(trees) < least and sum(map(len, trees)) < least:
                 # A second row where a step would have one, and single rows have a kernel of their own.
                 trees[0].pad()
-            if self._run(texts, trees, prompts):
+            if first.group.decode(first.tokens, trees[0]) if is_alone else self._run(texts, trees, prompts):
                 return trees
+            # A row that pads a tree stands in no room.
+            sizes = [min(len(tree), room) for tree, room in zip(trees, rooms, strict=True)]
             if max(sizes) == 1:
                 return None
             rooms = [max(size // 2, 1) for size in sizes]
@@ -286,8 +287,6 @@ class Decoder:
 
     def _run(self, texts: Sequence[TextState], trees: Sequence[Tree], prompts: Sequence[SingleEngine]) -> bool:
         """Decode the trees and the pieces of prompt in one batch; False, with nothing changed, for want of cells."""
-        if len(texts) == 1 and not prompts:
-            return texts[0].group.decode(texts[0].tokens, trees[0])
         parts = [*prompts]
         for text, tree in zip(texts, trees, strict=True):
             assert isinstance(text.group, SingleEngine), "replicas decode one text"
@@ -300,23 +299,25 @@ class Decoder:
 
         Raises ReplicaLost where nothing is known of what follows the text's input.
         """
-        clock.begin_text()
-        group = text.group
+        begin, group = perf_counter(), text.group
         choices = group.choices()
         try:
             path = self._verify(text, tree, choices)
         except SamplingError as error:
             group.cut(group.past)
             return error
-        clock.verified()
-        rows = len(text.tokens) - 1 - group.past + len(tree) if clock.texts == 1 else group.rows
+        clock.choose_s += perf_counter() - begin
+        rows = len(text.tokens) - 1 - group.past + len(tree) if len(clock.texts) == 1 else group.rows
         group.commit(path.nodes, ordered=self.settings.ordered)
         text.tokens += path.tokens
         if text.remaining is not None:
             text.remaining -= len(path.tokens)
         begin = perf_counter()
-        with suppress(ReplicaLost):
-            text.mode.observe(tree, Outcome(choices, path.nodes, rows, clock.step_s(), group.successors, perf_counter))
+        outcome = Outcome(choices, path.nodes, rows, clock.step_s(), group.successors, perf_counter)
+        try:  # noqa: SIM105  # suppress takes 3% of what Python takes in a plain step
+            text.mode.observe(tree, outcome)
+        except ReplicaLost:
+            pass
         text.mode_s += perf_counter() - begin
         finish = path.finish
         if finish is None and text.n_keep is None and text.room(self.settings.min_outputs) <= 0:
@@ -325,7 +326,7 @@ class Decoder:
         decode_s, choose_s, cache_s, python_s = clock.parts()
         return Step(
             tokens=tuple(path.tokens),
-            origins=(*(tree.origins[node] for node in path.nodes), Origin.MODEL),
+            origins=(*[tree.origins[node] for node in path.nodes], Origin.MODEL),
             rows=group.rows,
             drafted=len(guesses),
             decode_s=decode_s,
@@ -359,27 +360,19 @@ class Decoder:
 class StepClock:
     """What the parts of one step take, in seconds, counted from its making on.
 
-    `texts`: their number. Where there are several, each is told the time of the whole step up to its own end.
+    `texts`: those of the step. Where there are several, each is told the time of the whole step up to its own end.
+    `choose_s`: seconds of reading the most probable tokens and, added by each text, of choosing its own.
     """
 
     def __init__(self, texts: Sequence[TextState]) -> None:
-        self.texts = len(texts)
-        self._groups = [text.group for text in texts]
+        self.texts = texts
         self._begin, self._cache_before = perf_counter(), self._cache_s()
 
     def decoded(self) -> None:
         """The batch is decoded, and the most probable tokens are read."""
         # Sequences that catch up with a long text do so once: no step costs that again.
         self._shared_s = self._cache_s() - self._cache_before
-        self._decode_s, self._choose_s = self._groups[0].times
-
-    def begin_text(self) -> None:
-        """A text's tokens are chosen from here on."""
-        self._verify_begin = perf_counter()
-
-    def verified(self) -> None:
-        """All tokens of the text are chosen."""
-        self._choose_s += perf_counter() - self._verify_begin
+        self._decode_s, self.choose_s = self.texts[0].group.times
 
     def step_s(self) -> float:
         """The time so far, which another step like this one takes too."""
@@ -388,10 +381,11 @@ class StepClock:
     def parts(self) -> tuple[float, float, float, float]:
         """The time so far: decoding, choosing, sequence calls, and Python for all the rest."""
         cache_s = self._cache_s() - self._cache_before
-        known = self._decode_s + self._choose_s + cache_s
-        return self._decode_s, self._choose_s, cache_s, perf_counter() - self._begin - known
+        known = self._decode_s + self.choose_s + cache_s
+        return self._decode_s, self.choose_s, cache_s, perf_counter() - self._begin - known
 
     def _cache_s(self) -> float:
-        if self.texts == 1:
-            return self._groups[0].cache_s
-        return sum(group.cache_s for group in self._groups)
+        seconds = 0.0
+        for text in self.texts:
+            seconds += text.group.cache_s
+        return seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import raises
@@ -288,3 +289,34 @@ def test_the_steps_of_several_texts_are_single_calls() -> None:
         schedule.step()
         steps += 1
     assert engine.calls == steps == 11
+
+
+def test_more_texts_than_a_batch_has_rows_take_turns() -> None:
+    schedule, engine = plain_schedule(256, rows=PLACES - 1)
+    coming = [Visit([start], 10, 0, None, None) for start in range(PLACES)]
+    attend(schedule, [*coming])
+    assert [visit.tokens for visit in coming] == [alone(visit, engine.cells, frozenset()) for visit in coming]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        DecodeSettings(mode="lookup"),
+        DecodeSettings(mode="jacobi", window=6),
+        # Without candidates, which the texts' n-grams together are.
+        DecodeSettings(mode="lookahead", window=8, ngram=4, guesses=0, window_init="prompt"),
+    ],
+    ids=lambda chosen: chosen.mode,
+)
+def test_a_fixed_mode_takes_the_rows_for_each_text_that_it_takes_for_one(chosen: DecodeSettings) -> None:
+    schedule = Schedule(Decoder(engine_of(chosen, 800, rows=600), chosen), PLACES)
+    prompts = [[*SYSTEM, *SYSTEM, end] for end in range(PLACES)]
+    texts = [schedule.add(prompt, 12) for prompt in prompts]
+    rows: dict[SharedText, list[int]] = {text: [] for text in texts}
+    while schedule.texts:
+        for text, step, _ in schedule.step():
+            tree = text.group.part.tree  # type: ignore[attr-defined]
+            rows[text] += [len(tree)] if step else []
+    for text, prompt in zip(texts, prompts, strict=True):
+        steps = Decoder(FakeEngine(800, 600, chosen.sequences, VOCABULARY), chosen).generate(prompt, 12)
+        assert rows[text] == [step.rows for step in steps] and max(rows[text]) > 6
