@@ -210,10 +210,15 @@ MUTANTS = (
     Mutant("lacli/schedule.py", "                each.lender = heir\n", "                pass\n", MANY),
     Mutant(
         "lacli/schedule.py",
-        "            needed = len(text.tokens) - shared + HEADROOM\n",
-        "            needed = 0\n",
+        "self._find_cells(len(text.tokens) - shared + headroom, lender, shared)",
+        "self._find_cells(0, lender, shared)",
         MANY,
     ),
+    Mutant("lacli/schedule.py", "            headroom += HEADROOM\n", "", MANY),
+    Mutant("lacli/schedule.py", "max([shared, *(each.borrowed for", "max([shared, *(0 for", MANY),
+    Mutant("lacli/schedule.py", "text.n_keep is None and self._lends", "self._lends", MANY),
+    Mutant("lacli/schedule.py", "            place.clear()\n", "", MANY),
+    Mutant("lacli/schedule.py", "min(engine.cells, engine.trained_context)", "engine.cells", MANY),
     Mutant(
         "lacli/modes.py",
         "range(outcome.accepted, 1 + len(self._block))",

@@ -131,17 +131,17 @@ class Commands:
         sentences = []
         if saved.model and saved.model != self.model:
             own = self.model or "the model of this session"
-            sentences.append(f"it was made with {saved.model}, and goes on with {own}")
+            sentences.append(f"the chat was made with {saved.model}, and goes on with {own}")
         if saved.template != self.template:
             sentences.append(f"it had another chat template: {saved.template or OWN_TEMPLATE}")
         if saved.settings.decode_settings.strict and not self.chat.settings.decode_settings.strict:
-            sentences.append("it was made with --strict, and this session has it not")
+            sentences.append("the chat was made with --strict, and this session has it not")
         if saved.left_out:
             first, *others = saved.left_out
             where = f"line {first}" + (f" and {counted(len(others), 'other')}" if others else "")
             sentences.append(f"{where} of it {'are' if others else 'is'} damaged and left out")
         if len(saved.messages) % 2:
-            sentences.append("its last question has no answer: /regen gives one")
+            sentences.append("the chat's last question has no answer: /regen gives one")
         return sentences
 
     def _help(self, argument: str) -> Reply:

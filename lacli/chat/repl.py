@@ -50,6 +50,9 @@ SEPARATOR = " · "
 SHOWN_LINES, SHOWN_CHARACTERS = 6, 400
 """Of a loaded chat's last question and of its answer, about a quarter of a small screen each."""
 
+NERVOUS_S = 1.0
+"""Seconds in which more presses of Ctrl-C stop an answer as the first one: a slow step may be under way."""
+
 
 @dataclass(frozen=True)
 class ChatPlan:
@@ -288,7 +291,7 @@ class Repl:
         before = len(self.chat.turns)
         explanation = self._explanation()
         try:
-            with second_ctrl_c_ends(), closing(pieces):
+            with second_ctrl_c_ends(NERVOUS_S), closing(pieces):
                 self.screen.write(pieces)
         except KeyboardInterrupt:
             self.stopped = True

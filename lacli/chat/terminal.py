@@ -124,7 +124,7 @@ class TerminalLines:
             finally:
                 self._tell_trouble()
             if message.strip():
-                return check_text(message, "the line")
+                return check_text(_command_behind(default, message), "the line")
 
     def edit(self, text: str) -> None:
         """Offer this text as the beginning of the next line."""
@@ -338,6 +338,13 @@ def _beginning_with(typed: str, words: Mapping[str, str]) -> Iterable[Completion
     """The words, with what each means, that go on from `typed`; one that is complete is not offered again."""
     found = (word for word in words if word.startswith(typed) and word != typed)
     return [Completion(word, -len(typed), display_meta=words[word]) for word in found]
+
+
+def _command_behind(offered: str, message: str) -> str:
+    """The command that was typed behind a text that was offered and left as it was; else the whole message."""
+    typed = message.removeprefix(offered) if offered else message
+    is_command = typed != message and typed.partition(" ")[0].rstrip().lower() in BY_NAME
+    return typed if is_command else message
 
 
 def _goes_on(document: Document) -> bool:

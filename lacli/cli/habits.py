@@ -39,6 +39,10 @@ REFUSED = {
     **dict.fromkeys(("-ub", "--ubatch-size"), ("llama.cpp's own size is used, 512 rows", "-b bounds a call's rows")),
     **dict.fromkeys(("-np", "--parallel"), ("one text is decoded at a time", "leave it out")),
     **dict.fromkeys(("-r", "--reverse-prompt"), ("an answer ends before --stop TEXT here", "write --stop")),
+    **dict.fromkeys(
+        ("--continue", "--resume"),
+        ("nothing is kept of a chat that was not saved", "/save or --log keep it, --load FILE"),
+    ),
     "--keep": ("a chat that shifts its context keeps the system prompt", "lacli chat --context-shift"),
     "--lora": ("adapters are not loaded", "merge it into the model's file with llama-export-lora"),
     "--mlock": ("memory is not locked", "leave it out"),

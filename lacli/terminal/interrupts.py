@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from math import inf
 from select import select
 from threading import Lock, Thread
+from time import monotonic
 from typing import Any
 
 from lacli.text.files import is_terminal
@@ -64,9 +65,12 @@ def ctrl_c_ends_at_once() -> Iterator[None]:
 
 
 @contextmanager
-def second_ctrl_c_ends() -> Iterator[None]:
-    """End the process at the second Ctrl-C inside: the first one may wait for a call of llama.cpp."""
-    with _listening(endured=1):
+def second_ctrl_c_ends(nervous_s: float = 0.0) -> Iterator[None]:
+    """End the process at the second Ctrl-C inside: the first one may wait for a call of llama.cpp.
+
+    `nervous_s`: seconds after the first one in which others count as that one.
+    """
+    with _listening(endured=1, nervous_s=nervous_s):
         yield
 
 
@@ -105,17 +109,17 @@ def undone_by_signals(undo: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _listening(endured: float = inf) -> Iterator[None]:
+def _listening(endured: float = inf, nervous_s: float = 0.0) -> Iterator[None]:
     """Let a thread receive signals too, since Python runs no handler during a call of llama.cpp.
 
-    `endured`: presses of Ctrl-C that do not end the process.
+    `endured`: presses of Ctrl-C that do not end the process. `nervous_s`: as `second_ctrl_c_ends` takes it.
     """
     if sys.platform == "win32":
         yield
         return
     heard, write = os.pipe()
     os.set_blocking(write, False)
-    listener = Thread(target=_listen, args=(heard, endured), daemon=True)
+    listener = Thread(target=_listen, args=(heard, endured, nervous_s), daemon=True)
     listener.start()
     before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     try:
@@ -137,11 +141,12 @@ def wakeup_fd_kept() -> Iterator[None]:
         signal.set_wakeup_fd(before)
 
 
-def _listen(heard: int, endured: float) -> None:
+def _listen(heard: int, endured: float, nervous_s: float) -> None:
     """Read signal numbers as they arrive, until the other end is closed."""
-    pressed = 0
+    pressed, counted = 0, -inf
     while numbers := os.read(heard, 1):
-        pressed += numbers[0] == signal.SIGINT
+        if numbers[0] == signal.SIGINT and monotonic() - counted >= nervous_s:
+            pressed, counted = pressed + 1, monotonic()
         if pressed > endured or signal.getsignal(numbers[0]) is _end:
             _end(numbers[0], None)
 

@@ -91,6 +91,17 @@ def test_a_line_can_be_offered_for_editing_and_earlier_ones_come_back(keys: Pipe
         assert lines.read() == read
 
 
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [("/undo", "/undo"), ("/set temp 1", "/set temp 1"), ("/etc", "in /etc"), (" /undo", "in  /undo")],
+)
+def test_a_command_behind_an_offered_line_is_the_command(keys: PipeInput, typed: str, read: str) -> None:
+    lines = TerminalLines(Editing(pytest.fail))
+    lines.edit("in ")
+    keys.send_text(typed + ENTER)
+    assert lines.read() == read
+
+
 def test_what_is_held_stands_in_the_next_line_and_is_not_sent(keys: PipeInput) -> None:
     lines = TerminalLines(Editing(pytest.fail))
     keys.send_text(f"one{ENTER}tvo\x7f\x7fwo\nthree{ENTER}\n")

@@ -128,6 +128,16 @@ def test_the_second_ctrl_c_ends_the_process_where_the_first_one_does_not() -> No
     assert ended(terminal)[0] == 130
 
 
+def test_a_second_ctrl_c_at_once_may_count_as_the_first() -> None:
+    body = INTERRUPTED + "print('HEARD', flush=True)\n" + INTERRUPTED.replace("WAITING", "AGAIN") + "print('ALIVE')\n"
+    terminal = program(body, context="interrupts.second_ctrl_c_ends(1000)")
+    for seen in ("WAITING", "AGAIN"):
+        terminal.expect_exact(seen)
+        terminal.sendintr()
+    terminal.expect_exact("ALIVE")
+    assert ended(terminal)[0] == 0
+
+
 def test_a_process_that_ends_at_once_can_put_it_back_itself(usual: list[Any]) -> None:
     assert ended(program("interrupts.put_terminal_back()\nos._exit(3)"))[::2] == (3, usual)
 
