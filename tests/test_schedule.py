@@ -187,6 +187,41 @@ def test_a_text_among_others_ends_where_the_models_context_does() -> None:
         schedule.add([1] * 31)
 
 
+def test_a_text_that_may_be_shifted_shares_no_cells() -> None:
+    """A shift moves a cell for all that own it, and among others a text is full before the cache is."""
+    engine = engine_of(PLAIN, 200)
+    engine.trained_context = 30
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    visits = [Visit([*SYSTEM, end], 40, 0, None, n_keep) for end, n_keep in ((1, 4), (2, None), (3, 4))]
+    for visit in visits:
+        visit.text = schedule.add(visit.prompt, visit.limit, n_keep=visit.n_keep)
+        schedule.step()
+    assert [text.borrowed for text in schedule.texts] == [0, 0, 0]
+    while schedule.texts:
+        schedule.step()
+    for visit in visits:
+        assert visit.text
+        whole = alone(visit, 30, frozenset())
+        assert len(whole) == (15 if visit.n_keep is None else 40)
+        assert visit.text.tokens[-9:] == whole[-9:]
+
+
+def test_an_ended_text_that_is_cut_for_others_keeps_what_one_shares() -> None:
+    engine = engine_of(PLAIN, 115, rests=1)
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    schedule.add([*LONG, *LONG[:20], 1], 2)
+    while schedule.texts:
+        schedule.step()
+    heir = schedule.add([*LONG, 2], 40)
+    schedule.step()
+    assert heir.borrowed == len(LONG)
+    other = schedule.add([*SYSTEM, 7, *[3] * 40], 10)
+    schedule.step()
+    assert other.has_cells and other.borrowed == len(SYSTEM)
+    assert [text.group.past for text in schedule.ended] == [len(LONG)]
+    assert len(engine._cells) == schedule._used_cells()
+
+
 def test_a_text_that_lent_cells_may_end_first() -> None:
     schedule, engine = plain_schedule(4 * len(LONG))
     first = schedule.add([*LONG, 1], 30)
