@@ -251,16 +251,13 @@ class Schedule:
             idle = next((each for each in self.ended if each is not lender), None)
             if idle:
                 self._forget(idle)
-            elif lender in self.ended and lender.group.past > (kept := self._kept(lender, shared)):
-                lender.group.cut(kept)
-                lender.borrowed = min(lender.borrowed, kept)
+            elif lender in self.ended and lender.group.past > shared:
+                # A text that shares more of it would be the lender itself.
+                lender.group.cut(shared)
+                lender.borrowed = min(lender.borrowed, shared)
             else:
                 return False
         return True
-
-    def _kept(self, lender: SharedText, shared: int) -> int:
-        """Tokens at the beginning of `lender` that others share, once a text has borrowed `shared` of them."""
-        return max([shared, *(each.borrowed for each in self._holding() if each.lender is lender)])
 
     def _holding(self) -> list[SharedText]:
         """The texts that have cells, those that have ended last."""

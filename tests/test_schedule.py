@@ -206,22 +206,6 @@ def test_a_text_that_may_be_shifted_shares_no_cells() -> None:
         assert visit.text.tokens[-9:] == whole[-9:]
 
 
-def test_an_ended_text_that_is_cut_for_others_keeps_what_one_shares() -> None:
-    engine = engine_of(PLAIN, 115, rests=1)
-    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
-    schedule.add([*LONG, *LONG[:20], 1], 2)
-    while schedule.texts:
-        schedule.step()
-    heir = schedule.add([*LONG, 2], 40)
-    schedule.step()
-    assert heir.borrowed == len(LONG)
-    other = schedule.add([*SYSTEM, 7, *[3] * 40], 10)
-    schedule.step()
-    assert other.has_cells and other.borrowed == len(SYSTEM)
-    assert [text.group.past for text in schedule.ended] == [len(LONG)]
-    assert len(engine._cells) == schedule._used_cells()
-
-
 def test_a_text_that_lent_cells_may_end_first() -> None:
     schedule, engine = plain_schedule(4 * len(LONG))
     first = schedule.add([*LONG, 1], 30)
