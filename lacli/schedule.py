@@ -64,11 +64,15 @@ class Schedule:
     tokens that a text may have.
     """
 
-    def __init__(self, decoder: Decoder, places: int) -> None:
-        """`decoder`: takes the steps, and decodes nothing else in the meantime."""
+    def __init__(self, decoder: Decoder, places: int, *, reads_first: bool = False) -> None:
+        """`decoder`: takes the steps, and decodes nothing else in the meantime.
+
+        `reads_first`: let no text decode before the prompts of all are read, for measurements of steps alone.
+        """
         engine, size = decoder.group.engine, decoder.settings.sequences
         assert places * size <= engine.sequences, "the context was made for fewer sequences"
         self._decoder, self._engine, self.places = decoder, engine, places
+        self._reads_first = reads_first
         step = EngineStep(engine)
         # Alone a text may go on behind what the model was trained for, if -c says so; among others -c is for all.
         cells = engine.cells if places == 1 else min(engine.cells, engine.trained_context)
@@ -158,9 +162,9 @@ class Schedule:
             begin = perf_counter()
             taken = self._decoder.step(ready, [_cells(text) for text in pieces])
             if taken is not None:
-                if not ready:
-                    rows = sum(len(_cells(text).part.again) for text in pieces)
-                    pieces[0].mode.prefilled(rows, perf_counter() - begin)
+                if not any(text.is_prefilled for text in ready):
+                    rows = sum(len(_cells(text).part.again) for text in [*ready, *pieces])
+                    [*ready, *pieces][0].mode.prefilled(rows, perf_counter() - begin)
                 break
             if self.ended:
                 self._forget(self.ended[0])
@@ -174,6 +178,8 @@ class Schedule:
         for text in pieces:
             _cells(text).commit_prompt()
             text.is_prefilled = text.group.past == len(text.tokens) - 1
+        for text in ready:
+            text.is_prefilled = True
         return news + [self._told(text, found) for text, found in zip(ready, taken, strict=True)]
 
     def _told(self, text: SharedText, found: Step | SamplingError) -> News:
@@ -192,17 +198,27 @@ class Schedule:
         return False
 
     def _rows(self) -> tuple[list[SharedText], list[SharedText]]:
-        """The texts that take a step, and those of which pieces of prompt are prepared beside, oldest first."""
-        ready = [text for text in self.texts if text.has_cells and text.is_prefilled]
-        left = min(self._engine.prefill_rows, self._engine.batch_rows - len(ready))
-        pieces = []
+        """The texts that take a step, and those of which pieces of prompt are prepared beside, oldest first.
+
+        The last piece of a prompt and the text's first step are one batch, but where prompts are read first.
+        """
+        running = sum(text.has_cells and text.is_prefilled for text in self.texts)
+        left = min(self._engine.prefill_rows, self._engine.batch_rows - running)
+        ready, pieces = [], []
         for text in self.texts:
+            if not text.has_cells:
+                continue
             missing = len(text.tokens) - 1 - text.group.past
-            if text.has_cells and not text.is_prefilled and left > 0:
+            if text.is_prefilled:
+                ready.append(text)
+            elif missing < left and not self._reads_first:
+                left -= missing + 1
+                ready.append(text)
+            elif left > 0:
                 _cells(text).prepare_prompt(text.tokens, min(missing, left))
                 left -= min(missing, left)
                 pieces.append(text)
-        return ready, pieces
+        return [] if pieces and self._reads_first else ready, pieces
 
     def _give_cells(self) -> None:
         """Give cells to the texts that wait, in the order of their arrival, as far as there are enough."""
@@ -236,16 +252,13 @@ class Schedule:
             idle = next((each for each in self.ended if each is not lender), None)
             if idle:
                 self._forget(idle)
-            elif lender in self.ended and lender.group.past > (kept := self._kept(lender, shared)):
-                lender.group.cut(kept)
-                lender.borrowed = min(lender.borrowed, kept)
+            elif lender in self.ended and lender.group.past > shared:
+                # A text that shares more of it would be the lender itself.
+                lender.group.cut(shared)
+                lender.borrowed = min(lender.borrowed, shared)
             else:
                 return False
         return True
-
-    def _kept(self, lender: SharedText, shared: int) -> int:
-        """Tokens at the beginning of `lender` that others share, once a text has borrowed `shared` of them."""
-        return max([shared, *(each.borrowed for each in self._holding() if each.lender is lender)])
 
     def _holding(self) -> list[SharedText]:
         """The texts that have cells, those that have ended last."""

@@ -187,6 +187,25 @@ def test_a_text_among_others_ends_where_the_models_context_does() -> None:
         schedule.add([1] * 31)
 
 
+def test_a_text_that_may_be_shifted_shares_no_cells() -> None:
+    """A shift moves a cell for all that own it, and among others a text is full before the cache is."""
+    engine = engine_of(PLAIN, 200)
+    engine.trained_context = 30
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    visits = [Visit([*SYSTEM, end], 40, 0, None, n_keep) for end, n_keep in ((1, 4), (2, None), (3, 4))]
+    for visit in visits:
+        visit.text = schedule.add(visit.prompt, visit.limit, n_keep=visit.n_keep)
+        schedule.step()
+    assert [text.borrowed for text in schedule.texts] == [0, 0, 0]
+    while schedule.texts:
+        schedule.step()
+    for visit in visits:
+        assert visit.text
+        whole = alone(visit, 30, frozenset())
+        assert len(whole) == (15 if visit.n_keep is None else 40)
+        assert visit.text.tokens[-9:] == whole[-9:]
+
+
 def test_a_text_that_lent_cells_may_end_first() -> None:
     schedule, engine = plain_schedule(4 * len(LONG))
     first = schedule.add([*LONG, 1], 30)
@@ -241,7 +260,19 @@ def test_a_late_text_gets_its_first_token_before_the_others_end() -> None:
     while late.finish is None:
         schedule.step()
         steps += 1
-    assert len(schedule.texts) == 2 and steps == 6
+    assert len(schedule.texts) == 2 and steps == 5
+
+
+def test_all_prompts_can_be_read_before_any_text_decodes() -> None:
+    """So each step with tokens has one of every text, though the longest prompt takes ten pieces."""
+    engine = FakeEngine(sequences=4, prefill_rows=4)
+    schedule = Schedule(Decoder(engine, PLAIN), 3, reads_first=True)
+    for length in (2, 40, 5):
+        schedule.add([each % 7 for each in range(length)], 6)
+    brought = []
+    while schedule.texts:
+        brought.append(len(schedule.step()))
+    assert brought[-6:] == [3] * 6 and not any(brought[:-6])
 
 
 class Stuck:
@@ -288,7 +319,7 @@ def test_the_steps_of_several_texts_are_single_calls() -> None:
     while schedule.texts:
         schedule.step()
         steps += 1
-    assert engine.calls == steps == 11
+    assert engine.calls == steps == 10
 
 
 def test_more_texts_than_a_batch_has_rows_take_turns() -> None:
