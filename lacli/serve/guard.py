@@ -71,7 +71,7 @@ def read_keys(path: str) -> list[str]:
 
 
 class Guard:
-    """Lets requests through that may ask; a request's owner is the number of its key."""
+    """Lets requests through that may ask."""
 
     def __init__(self, app: ASGIApp, settings: GuardSettings) -> None:
         self._app, self._settings = app, settings
@@ -84,7 +84,6 @@ class Guard:
         if refused := self._refusal(scope["path"], headers):
             await refused(scope, receive, send)
             return
-        scope.setdefault("state", {})["owner"] = self._owner(headers)
         read = 0
 
         async def limited() -> Message:
@@ -106,17 +105,16 @@ class Guard:
         if int(headers.get("content-length") or 0) > settings.body:
             what = f"a request has {settings.body:,} bytes at most"
             return JSONResponse(error_body(413, "invalid_request_error", what), 413)
-        if settings.keys and path not in PUBLIC and self._owner(headers) is None:
+        if settings.keys and path not in PUBLIC and not self._has_key(headers):
             what = "this server asks for its API key: Authorization: Bearer KEY"
             return JSONResponse(error_body(401, "authentication_error", what), 401, {"WWW-Authenticate": "Bearer"})
         return None
 
-    def _owner(self, headers: Headers) -> int | None:
-        """The number of the request's key, None without a right one; every key is compared, in constant time."""
+    def _has_key(self, headers: Headers) -> bool:
+        """True for a right key; each is compared, in constant time."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
-        found = [number for number, key in enumerate(self._settings.keys) if hmac.compare_digest(key.encode(), given)]
-        return found[0] if found else None
+        return any([hmac.compare_digest(key.encode(), given) for key in self._settings.keys])
 
 
 def _has_port(headers: Headers) -> bool:
