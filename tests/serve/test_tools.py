@@ -26,6 +26,7 @@ from lacli.serve.tools import (
     CallSplitter,
     format_of,
 )
+from lacli.session.prompt import PromptWriter
 from lacli.text.template import STOPS
 from tests.fakes.template_texts import bundled, by_transformers, compiled
 from tests.serve.conftest import NAME, serving
@@ -300,15 +301,37 @@ def test_the_prompt_has_the_tools_unless_none_may_be_called(qwen: str) -> None:
     assert "clock" not in without and without.endswith(WRITTEN["qwen"])
 
 
-def test_control_tokens_in_results_and_functions_are_plain_text() -> None:
+@pytest.fixture(scope="module")
+def control(model: lacli.Model) -> tuple[int, str]:
+    """A control token that no template writes, and its name."""
+    prompts = model.session.prompts
+    names = {token: prompts.text([token], special=True) for token in model.session.model.ends()}
+    return next((token, name) for token, name in names.items() if name not in bundled("qwen"))
+
+
+def test_control_tokens_in_calls_results_and_functions_are_plain_text(control: tuple[int, str]) -> None:
+    token, name = control
     with lacli.load(threads=1, template="qwen") as model:
         prompts = model.session.prompts
-        names = {token: prompts.text([token], special=True) for token in model.session.model.ends()}
-        token, name = next((token, name) for token, name in names.items() if name not in prompts.turn_ends)
         tool = {"type": "function", "function": {"name": "f", "description": name}}
-        messages = [*HISTORY[:1], {"role": "tool", "content": name, "tool_call_id": name}]
-        tokens = prompts.tokenize(prompts.render(messages, [tool]))
-        assert token not in tokens and model.session.text(tokens).count(name) == 2
+        call = {"function": {"name": "f", "arguments": json.dumps({name: name})}}
+        messages = [
+            HISTORY[0],
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "content": name, "tool_call_id": "a"},
+        ]
+        tokens = prompts.tokenize(prompts.render(written(messages), [tool]))
+        assert token not in tokens and model.session.text(tokens).count(name) == 4
+
+
+def test_a_control_token_that_begins_a_call_has_a_text(
+    control: tuple[int, str], model: lacli.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, name = control
+    assert not model.session.prompts.piece(token)
+    monkeypatch.setattr("lacli.session.prompt.CALL_MARKERS", (name,))
+    prompts = PromptWriter(model.session.model, compiled("{{ tools }}" + name))
+    assert prompts.piece(token) == name.encode()
 
 
 @pytest.mark.parametrize(
@@ -339,7 +362,8 @@ def test_tools_that_cannot_be_are_refused_in_a_sentence(qwen: str, body: dict[st
 
 
 @pytest.mark.parametrize("asked", [{"messages": QUESTION, "tools": [CLOCK]}, {"messages": HISTORY}])
-def test_a_model_whose_template_knows_no_tools_refuses_them(client: OpenAI, asked: Any) -> None:
+def test_a_model_whose_template_knows_no_tools_refuses_them(client: OpenAI, address: str, asked: Any) -> None:
+    assert "knows no tools" in post(f"{address}/apply-template", asked)["error"]["message"]
     with pytest.raises(BadRequestError, match="knows no tools"):
         client.chat.completions.create(model="any", **asked)
     assert client.chat.completions.create(
