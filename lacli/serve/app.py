@@ -243,7 +243,7 @@ class Server:
         prompts = self._model.session.prompts
         if asked.offered or any(message.is_of_tools for message in asked.messages):
             format_of(prompts.template)
-        tools = [tool.model_dump(exclude_unset=True) for tool in asked.tools] if asked.offered else []
+        tools = [tool.model_dump() for tool in asked.tools] if asked.offered else []
         return prompts.render([message.for_template for message in asked.messages], tools)
 
     def _rules(self, asked: ChatRequest) -> CallRules | None:

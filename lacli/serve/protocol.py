@@ -151,7 +151,14 @@ class Function(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
-    parameters: dict[str, Any] | None = None
+    # Some templates fail where one of these is missing.
+    description: str = ""
+    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, given: object) -> object:
+        return {k: v for k, v in given.items() if v is not None} if isinstance(given, Mapping) else given
 
 
 class Tool(BaseModel):
@@ -269,7 +276,7 @@ class ChatRequest(AnswerRequest):
         functions = [tool.function for tool in self.tools]
         if isinstance(self.tool_choice, NamedTool):
             functions = [each for each in functions if each.name == self.tool_choice.function.name]
-        return {each.name: each.parameters or {} for each in functions}
+        return {each.name: each.parameters for each in functions}
 
     @property
     def is_forced(self) -> bool:

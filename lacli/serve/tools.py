@@ -56,8 +56,16 @@ LLAMA3 = CallFormat("<|python_tag|>", OBJECT.replace("arguments", "parameters"),
 MISTRAL = CallFormat("[TOOL_CALLS]", OBJECT, "}", between=", ", listed=True)
 MISTRAL_ARGS = CallFormat("[TOOL_CALLS]", "%s[ARGS]", "", between="[TOOL_CALLS]", named=True)
 
-OTHERS = ("<function=", "<arg_key>")
-"""Signs of calls between <tool_call> tags that are no JSON: Qwen3-Coder's and GLM's."""
+SIGNS = {
+    r"\[TOOL_CALLS\][\s\S]*\[ARGS\]": MISTRAL_ARGS,
+    r"\[TOOL_CALLS\]": MISTRAL,
+    r"<tool_call>[^<]{0,20}(?<!\{)\{\\?[\"']": HERMES,
+    r'\{"name": function name, "parameters"': LLAMA3,
+}
+"""Patterns in a template's source that tell the format of its model's calls.
+
+Behind <tool_call> other models write XML. A template may print the tag and the JSON by two expressions.
+"""
 
 
 @dataclass(frozen=True)
@@ -74,12 +82,9 @@ def format_of(template: ChatTemplate | None) -> CallFormat:
     source = template.source if template else ""
     if not template or not template.knows_tools:
         raise UsageError("the model's chat template knows no tools", "--chat-template qwen, llama3 and mistral do")
-    if "[TOOL_CALLS]" in source:
-        return MISTRAL_ARGS if "[ARGS]" in source else MISTRAL
-    if "<tool_call>" in source and not any(sign in source for sign in OTHERS):
-        return HERMES
-    if "ipython" in source and "parameters" in source:
-        return LLAMA3
+    for sign, form in SIGNS.items():
+        if re.search(sign, source):
+            return form
     raise UsageError("the calls of tools that the model's chat template describes are in a form that lacli cannot read")
 
 
@@ -118,9 +123,7 @@ class CallRules:
         for place, (name, schema) in enumerate(self.functions.items()):
             if schema.get("type", "object") != "object":
                 raise UsageError(f"the parameters of {name} are no object", 'give {"type": "object", ...}')
-            # A function without parameters gets none.
-            fields = _moved(schema, f"#/anyOf/{place}") or {"additionalProperties": False}
-            yield {"type": "object", **fields}
+            yield {"type": "object", **_moved(schema, f"#/anyOf/{place}")}
 
 
 def _moved(schema: Any, root: str) -> Any:

@@ -40,8 +40,9 @@ SCHEMA = {
     "$defs": {"city": {"enum": ["Bonn", "Rome"]}},
 }
 WEATHER: Any = {"type": "function", "function": {"name": "weather", "description": "Tells it.", "parameters": SCHEMA}}
-CLOCK: Any = {"type": "function", "function": {"name": "clock"}}
-FUNCTIONS = {"weather": SCHEMA, "clock": {}}
+NOTHING: Any = {"type": "object", "properties": {}}
+CLOCK: Any = {"type": "function", "function": {"name": "clock", "description": "", "parameters": NOTHING}}
+FUNCTIONS = {"weather": SCHEMA, "clock": NOTHING}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}}
 HISTORY: Any = [
     {"role": "user", "content": "Rain in Bonn?"},
@@ -128,7 +129,9 @@ def test_the_bundled_templates_of_three_families_know_tools(name: str) -> None:
     [
         ("{{ tools }}[TOOL_CALLS]", MISTRAL),
         ("{{ tools }}[TOOL_CALLS][ARGS]", MISTRAL_ARGS),
-        ("{{ tools }}<tool_call>", HERMES),
+        ("{{ tools }}<tool_call>\n{'name'", HERMES),
+        (r"{{ tools }}<tool_call>\n{\"name", HERMES),
+        ("{{ tools }}{{ '<tool_call>\n' }}\n{{- '{\"name\"' }}", HERMES),
     ],
 )
 def test_a_template_tells_how_its_model_calls(source: str, form: CallFormat) -> None:
@@ -136,7 +139,7 @@ def test_a_template_tells_how_its_model_calls(source: str, form: CallFormat) -> 
 
 
 @pytest.mark.parametrize(
-    "source", ["{{ tools }}", "{{ tools }}<tool_call><function=f>", "{{ tools }}<tool_call><arg_key>"]
+    "source", ["{{ tools }}", "{{ tools }}<tool_call><function=f>", "{{ tools }}<tool_call>{name}<arg_key>"]
 )
 def test_calls_of_another_form_are_refused(source: str) -> None:
     with pytest.raises(UsageError, match="cannot read"):
@@ -283,7 +286,7 @@ def test_only_where_several_are_allowed_a_call_may_be_followed_by_another(model:
     comma = model.session.model.tokenize(",", add_special=False)[-1]
     sampling = SamplingSettings(logit_bias=((comma, 100.0),))
     for several in (True, False):
-        grammar = CallRules(MISTRAL, {"clock": {}}, several, forced=True).grammar("")
+        grammar = CallRules(MISTRAL, {"clock": NOTHING}, several, forced=True).grammar("")
         answer = model.generate("a", sampling=replace(sampling, grammar=grammar), max_tokens=60)
         assert (answer.text.count("clock") > 1) is several
 
@@ -295,7 +298,8 @@ def test_without_a_choice_the_answer_is_as_the_model_writes_it(caller: OpenAI) -
 
 
 def test_the_prompt_has_the_tools_unless_none_may_be_called(qwen: str) -> None:
-    asked = {"messages": HISTORY, "tools": [CLOCK]}
+    # What a function need not say is written all the same.
+    asked = {"messages": HISTORY, "tools": [{"type": "function", "function": {"name": "clock", "description": None}}]}
     assert json.dumps(CLOCK) in post(f"{qwen}/apply-template", asked)["prompt"]
     without = post(f"{qwen}/apply-template", {**asked, "tool_choice": "none"})["prompt"]
     assert "clock" not in without and without.endswith(WRITTEN["qwen"])
