@@ -24,7 +24,7 @@ from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.forms import ChatForm, Form, PlainForm, TextForm
 from lacli.serve.guard import Guard, GuardSettings
 from lacli.serve.meter import Meter
-from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, NamedTool, in_words
+from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, in_words
 from lacli.serve.replies import error_body
 from lacli.serve.tools import CallRules, format_of
 
@@ -153,7 +153,9 @@ class Server:
     async def chat(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
         prompts = self._model.session.prompts
-        rendered, rules = self._rendered(asked), self._rules(asked)
+        rendered, rules = self._rendered(asked), None
+        if asked.offered:
+            rules = CallRules(format_of(prompts.template), asked.offered, asked.calls_several, asked.has_to_call)
         grammar = rules.grammar(rendered) if rules else ""
         prompt = prompts.tokenize(rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
@@ -245,14 +247,6 @@ class Server:
             format_of(prompts.template)
         tools = [tool.model_dump() for tool in asked.tools] if asked.offered else []
         return prompts.render([message.for_template for message in asked.messages], tools)
-
-    def _rules(self, asked: ChatRequest) -> CallRules | None:
-        """What an answer may call, None for nothing."""
-        if not asked.offered:
-            return None
-        several = asked.parallel_tool_calls and not isinstance(asked.tool_choice, NamedTool)
-        form = format_of(self._model.session.prompts.template)
-        return CallRules(form, asked.offered, several=several, forced=asked.is_forced)
 
     async def _answered(
         self, request: Request, asked: AnswerRequest, choices: Sequence[Choice], form: Form

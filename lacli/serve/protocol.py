@@ -279,7 +279,12 @@ class ChatRequest(AnswerRequest):
         return {each.name: each.parameters for each in functions}
 
     @property
-    def is_forced(self) -> bool:
+    def calls_several(self) -> bool:
+        """Whether the answer may have more than one call."""
+        return self.parallel_tool_calls and not isinstance(self.tool_choice, NamedTool)
+
+    @property
+    def has_to_call(self) -> bool:
         """Whether the answer has to be a call."""
         return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
 
