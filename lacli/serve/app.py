@@ -92,7 +92,12 @@ class Server:
         routes = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, call, methods=["GET"]) for path, call in gets.items()]
         routes += [Route(path, self.not_offered, methods=["POST"]) for path in NOT_OFFERED]
-        refusals = {Refused: refuse, LacliError: refuse_ours, HTTPException: refuse_http}
+        refusals = {
+            Refused: refuse,
+            LacliError: refuse_ours,
+            HTTPException: refuse_http,
+            RecursionError: refuse_depth,
+        }
         return Guard(Starlette(routes=routes, exception_handlers=refusals), guard)
 
     async def health(self, request: Request) -> Response:
@@ -307,6 +312,11 @@ async def refuse_ours(request: Request, error: Exception) -> Response:
     return JSONResponse(
         error_body(400 if asked else 500, INVALID if asked else FAILED, str(error)), 400 if asked else 500
     )
+
+
+async def refuse_depth(request: Request, error: Exception) -> Response:
+    """Refuse JSON in JSON in JSON, deeper than Python goes."""
+    return JSONResponse(error_body(400, INVALID, "the request is nested too deeply"), 400)
 
 
 async def refuse_http(request: Request, error: Exception) -> Response:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from openai import BadRequestError, OpenAI
@@ -363,6 +365,19 @@ def test_a_control_token_that_begins_a_call_has_a_text(
 def test_tools_that_cannot_be_are_refused_in_a_sentence(qwen: str, body: dict[str, Any], words: str) -> None:
     error = post(f"{qwen}/v1/chat/completions", {"messages": QUESTION, **body})["error"]
     assert error["code"] == 400 and words in error["message"]
+
+
+@pytest.mark.parametrize("depth", [500, 100_000])
+def test_a_request_that_is_nested_too_deeply_is_refused(qwen: str, depth: int) -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(500):
+        nested = {"items": nested}
+    function = {"name": "a", "parameters": {"properties": {"a": nested}}}
+    body = json.dumps({"messages": QUESTION, "tools": [{"type": "function", "function": function}]})
+    body = body.replace("{}", '{"items": ' * (depth - 500) + "{}" + "}" * (depth - 500))
+    with pytest.raises(HTTPError) as raised:
+        urlopen(Request(f"{qwen}/v1/chat/completions", body.encode()))
+    assert raised.value.code == 400 and "nested too deeply" in raised.value.read().decode()
 
 
 @pytest.mark.parametrize("asked", [{"messages": QUESTION, "tools": [CLOCK]}, {"messages": HISTORY}])
