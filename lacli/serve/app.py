@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -26,6 +26,7 @@ from lacli.serve.guard import Guard, GuardSettings
 from lacli.serve.meter import Meter
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, in_words
 from lacli.serve.replies import error_body
+from lacli.serve.tools import CallRules, format_of
 
 INVALID, TOO_LONG, BUSY, FAILED = (
     "invalid_request_error",
@@ -91,7 +92,12 @@ class Server:
         routes = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, call, methods=["GET"]) for path, call in gets.items()]
         routes += [Route(path, self.not_offered, methods=["POST"]) for path in NOT_OFFERED]
-        refusals = {Refused: refuse, LacliError: refuse_ours, HTTPException: refuse_http}
+        refusals = {
+            Refused: refuse,
+            LacliError: refuse_ours,
+            HTTPException: refuse_http,
+            RecursionError: refuse_depth,
+        }
         return Guard(Starlette(routes=routes, exception_handlers=refusals), guard)
 
     async def health(self, request: Request) -> Response:
@@ -144,7 +150,7 @@ class Server:
 
     async def apply_template(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
-        return JSONResponse({"prompt": self._model.session.prompts.render(_messages(asked))})
+        return JSONResponse({"prompt": self._rendered(asked)})
 
     async def not_offered(self, request: Request) -> Response:
         raise Refused(501, "not_supported_error", "lacli answers with text only: no embeddings, images or audio")
@@ -152,9 +158,13 @@ class Server:
     async def chat(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
         prompts = self._model.session.prompts
-        tokens = prompts.conversation(_messages(asked))
+        rendered, rules = self._rendered(asked), None
+        if asked.offered:
+            rules = CallRules(format_of(prompts.template), asked.offered, asked.calls_several, asked.has_to_call)
+        grammar = rules.grammar(rendered) if rules else ""
+        prompt = prompts.tokenize(rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
-        choices = self._choices(asked, [tokens] * asked.n, logprobs, raw=False)
+        choices = self._choices(asked, [prompt] * asked.n, logprobs, raw=False, rules=rules, grammar=grammar)
         return await self._answered(request, asked, choices, ChatForm(self._settings.name, prompts.piece))
 
     async def complete(self, request: Request) -> Response:
@@ -200,8 +210,13 @@ class Server:
         logprobs: int | None,
         *,
         raw: bool,
+        rules: CallRules | None = None,
+        grammar: str = "",
     ) -> list[Choice]:
-        """Begin the answers, without decoding yet. Raises Refused where there is no place for them."""
+        """Begin the answers, without decoding yet. Raises Refused where there is no place for them.
+
+        `rules`: what they may call. `grammar`: that of calls which they have to make.
+        """
         settings, busy = self._settings, sum(self._model.load)
         if busy + len(prompts) > self._model.session.texts + settings.queue:
             raise Refused(503, BUSY, "all places are taken, and so are those that wait: try again", retry=True)
@@ -215,15 +230,28 @@ class Server:
                 n_ctx=self._model.context,
             )
         limit = asked.limit
+        sampling = asked.sampling(settings.sampling)
+        if grammar:
+            if asked.has_form:
+                raise Refused(400, INVALID, "an answer that has to call a tool cannot have another grammar or format")
+            sampling = replace(sampling, grammar=grammar, json_schema="")
         options: AnswerOptions = {
-            "sampling": asked.sampling(settings.sampling),
+            "sampling": sampling,
             "stop": (*settings.stops, *asked.stop),
             "max_tokens": settings.max_tokens if limit is None else limit,
             "raw": raw,
         }
         if logprobs is not None:
             options["logprobs"] = logprobs
-        return [Choice(self._model, tokens, place, options, self._meter) for place, tokens in enumerate(prompts)]
+        return [Choice(self._model, tokens, place, options, self._meter, rules) for place, tokens in enumerate(prompts)]
+
+    def _rendered(self, asked: ChatRequest) -> str:
+        """The prompt of a conversation. Raises UsageError for tools where the model's template knows none."""
+        prompts = self._model.session.prompts
+        if asked.offered or any(message.is_of_tools for message in asked.messages):
+            format_of(prompts.template)
+        tools = [tool.model_dump() for tool in asked.tools] if asked.offered else []
+        return prompts.render([message.for_template for message in asked.messages], tools)
 
     async def _answered(
         self, request: Request, asked: AnswerRequest, choices: Sequence[Choice], form: Form
@@ -286,6 +314,11 @@ async def refuse_ours(request: Request, error: Exception) -> Response:
     )
 
 
+async def refuse_depth(request: Request, error: Exception) -> Response:
+    """Refuse JSON in JSON in JSON, deeper than Python goes."""
+    return JSONResponse(error_body(400, INVALID, "the request is nested too deeply"), 400)
+
+
 async def refuse_http(request: Request, error: Exception) -> Response:
     """Say in OpenAI's shape what the library refuses: an unknown path, a method, a body that is too large."""
     assert isinstance(error, HTTPException)
@@ -321,10 +354,6 @@ async def _unless_gone(request: Request, answering: Coroutine[Any, Any, None]) -
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _messages(asked: ChatRequest) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.text} for message in asked.messages]
 
 
 def _piece(text: bytes) -> str | list[int]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from lacli.api.model import AnswerOptions, AsyncStream, Model
 from lacli.serve.meter import Meter
+from lacli.serve.tools import Call, CallRules, CallSplitter
 from lacli.session.generation import Answer
 from lacli.stats import Finish
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
@@ -19,24 +20,40 @@ LAST_TOKENS = 16
 
 
 class Delta(NamedTuple):
-    """What a step added to an answer. `tokens`: those of the step, also where their text is held back."""
+    """What a step added to an answer. `tokens`: those of the step, also where their text is held back.
+
+    `calls`: of functions, each with its place among those of the answer.
+    """
 
     text: str
     reasoning: str
     tokens: Sequence[int]
     logprobs: Sequence[TokenLogprob]
+    calls: Sequence[tuple[int, Call]] = ()
 
 
 class Choice:
     """One of the answers of a request. Raises what `Model.astream` raises, before anything is decoded."""
 
-    def __init__(self, model: Model, tokens: Sequence[int], place: int, options: AnswerOptions, meter: Meter) -> None:
-        """`tokens`: the prompt's. `place`: the answer's among those of the request. `meter`: counts it."""
+    def __init__(
+        self,
+        model: Model,
+        tokens: Sequence[int],
+        place: int,
+        options: AnswerOptions,
+        meter: Meter,
+        rules: CallRules | None = None,
+    ) -> None:
+        """`tokens`: the prompt's. `place`: the answer's among those of the request. `meter`: counts it.
+
+        `rules`: what it may call.
+        """
         self.place, self.prompt, self._meter = place, tokens, meter
         self._text_of = model.session.text
         self.stream: AsyncStream = model.astream(tokens, **options)
         end = model.session.text(tokens[-LAST_TOKENS:], special=True)
         self._splitter = None if options.get("raw") else ReasoningSplitter(begun_reasoning(end))
+        self._calls = CallSplitter(rules) if rules else None
         self._seen = 0
 
     @property
@@ -54,23 +71,41 @@ class Choice:
         """Why it ended."""
         return self.answer.finish_reason
 
+    @property
+    def has_called(self) -> bool:
+        """Whether it has called a function so far."""
+        return bool(self._calls and self._calls.calls)
+
     async def deltas(self) -> AsyncGenerator[Delta]:
         """Yield what each step adds."""
         with self._meter.counting(self.stream, self.prompt):
             async for step, pieces in self.stream.steps():
                 yield self._delta(pieces, step.tokens if step else ())
-        if self._splitter and (rest := self._splitter.finish()):
-            yield _joined(rest, (), ())
+        rest = self._joined(self._splitter.finish() if self._splitter else (), (), (), final=True)
+        if rest.text or rest.reasoning or rest.calls:
+            yield rest
 
     def _delta(self, pieces: Sequence[Piece], tokens: Sequence[int]) -> Delta:
         logprobs = self.answer.logprobs[self._seen :]
         self._seen += len(logprobs)
-        return _joined(self._splitter.feed(pieces) if self._splitter else pieces, tokens, logprobs)
+        return self._joined(self._splitter.feed(pieces) if self._splitter else pieces, tokens, logprobs)
 
-
-def _joined(pieces: Sequence[Piece], tokens: Sequence[int], logprobs: Sequence[TokenLogprob]) -> Delta:
-    texts = ["".join(piece.text for piece in pieces if piece.reasoning is reasoning) for reasoning in (False, True)]
-    return Delta(texts[0], texts[1], tokens, logprobs)
+    def _joined(
+        self,
+        pieces: Sequence[Piece],
+        tokens: Sequence[int],
+        logprobs: Sequence[TokenLogprob],
+        *,
+        final: bool = False,
+    ) -> Delta:
+        text, reasoning = (
+            "".join(piece.text for piece in pieces if piece.reasoning is wanted) for wanted in (False, True)
+        )
+        if not self._calls:
+            return Delta(text, reasoning, tokens, logprobs)
+        before = len(self._calls.calls)
+        text = self._calls.feed(text) + (self._calls.finish() if final else "")
+        return Delta(text, reasoning, tokens, logprobs, [*enumerate(self._calls.calls)][before:])
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta | None]]:

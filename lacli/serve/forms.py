@@ -8,6 +8,7 @@ from typing import Any
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.protocol import CompletionRequest
 from lacli.serve.replies import REASONS, Reply, timings, token_logprob, usage
+from lacli.serve.tools import Call
 from lacli.stats import Finish
 
 STOP_TYPES: dict[Finish, str] = {"eog": "eos", "stop": "word", "length": "limit", "interrupt": "none"}
@@ -36,7 +37,7 @@ class Form:
         async for choice, delta in merged(choices):
             if delta is None:
                 yield self._event(self._last(choice), timings=timings(choice.answer.statistics))
-            elif delta.text or delta.reasoning or delta.logprobs:
+            elif delta.text or delta.reasoning or delta.logprobs or delta.calls:
                 yield self._event(self._next(choice, delta))
         if counted:
             runs = [choice.answer.statistics for choice in choices]
@@ -68,27 +69,39 @@ class ChatForm(Form):
     kind = "chat.completion"
 
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
-        message = {"role": "assistant", "content": "".join(delta.text for delta in deltas)}
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(delta.text for delta in deltas)}
+        if calls := [_called(call) for delta in deltas for _, call in delta.calls]:
+            message |= {"content": message["content"] or None, "tool_calls": calls}
         if reasoning := "".join(delta.reasoning for delta in deltas):
             message["reasoning_content"] = reasoning
-        reason = REASONS[choice.finish]
+        reason = _chat_reason(choice)
         return {"index": choice.place, "message": message, "finish_reason": reason, "logprobs": self._logprobs(deltas)}
 
     def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
         return [{"index": choice.place, "delta": {"role": "assistant", "content": None}, "finish_reason": None}]
 
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        parts = {"reasoning_content": delta.reasoning, "content": delta.text}
+        calls = [{"index": place, **_called(call)} for place, call in delta.calls]
+        parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
         event = {
             "index": choice.place,
-            "delta": {name: text for name, text in parts.items() if text},
+            "delta": {name: part for name, part in parts.items() if part},
             "finish_reason": None,
         }
         logprobs = self._logprobs([delta])
         return {**event, "logprobs": logprobs} if logprobs else event
 
     def _last(self, choice: Choice) -> dict[str, Any]:
-        return {"index": choice.place, "delta": {}, "finish_reason": REASONS[choice.finish]}
+        return {"index": choice.place, "delta": {}, "finish_reason": _chat_reason(choice)}
+
+
+def _called(call: Call) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _chat_reason(choice: Choice) -> str:
+    reason = REASONS[choice.finish]
+    return "tool_calls" if choice.has_called and reason == "stop" else reason
 
 
 class TextForm(Form):
