@@ -1,35 +1,270 @@
-"""Many texts on the machines of `step_costs.jsonl`: what all of them get together, by mode and number of texts.
+"""What several texts get that are decoded at once, all of them together, by mode and number of texts.
 
-    python -m benchmarks.many --laws "RTX 3090,Spark,EPYC" --texts 1,2,4,8
+    python -m benchmarks.many here --model 05b.gguf --json rows.jsonl    on this machine, llama-server beside
+    python -m benchmarks.many laws --laws "RTX 3090,Spark,EPYC"          on the machines of `step_costs.jsonl`
 
-Real texts and guesses of the demo model on a clock by each law (`replay.py` says how it moves). The prompts of a class
-answer in groups of so many texts at once; steps count from when all prompts of a group are decoded. "auto learns"
-begins with nothing known, "auto knows" was told the law, and both go on from group to group. No test lives here.
+Groups of so many prompts are asked at once.
+
+`here`: all contenders take turns within a round, and who begins changes. Every answer has the same number of tokens,
+and its time begins when all are asked. Mode auto has answered a round alone before, and goes on with the numbers that it
+has learned, but without any text, from group to group. What other programs disturb is measured again once they are quiet.
+llama-server has to be on PATH (docs/benchmarks.md). Rows are added to the file `--json`, and the tables are those of all
+its rows; Ctrl-C ends it early.
+
+`laws`: real texts and guesses of the demo model on a clock by each law (`replay.py` says how it moves). Steps count
+from when all prompts of a group are decoded. "auto learns" begins with nothing known, "auto knows" was told the law,
+and both go on from group to group. No test lives here.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
+from statistics import fmean, median, quantiles
+from time import perf_counter, sleep
+
+import numpy as np
+import numpy.typing as npt
 
 from benchmarks.replay import FOLDER, KNOWS, LEARNS, Law, LawEngine, laws, settings_of
-from lacli.auto.mode import AutoModes
+from benchmarks.rivals.server import NAME as SERVER
+from benchmarks.rivals.server import Server
+from lacli.auto.experience import Experience
+from lacli.auto.mode import Auto, AutoModes
+from lacli.auto.text_guesses import TextGuesses
 from lacli.bench.tasks import Task, read_tasks
 from lacli.decode import Decoder
+from lacli.engine import Engine
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.modes import Mode, new_mode
+from lacli.pool import NgramPool
 from lacli.schedule import Schedule
 from lacli.session.session import Session
-from lacli.settings import MAX_SEQUENCES, DecodeSettings
+from lacli.settings import MAX_SEQUENCES, MODES, DecodeSettings
 from lacli.text.format import markdown
 
 CONTENDERS = ("plain", "lookup", LEARNS, KNOWS)
 CELLS = 8192
+
+HERE = ("plain", "lookup", "lookahead", "auto", SERVER, f"{SERVER} ngram-simple", f"{SERVER} ngram-mod")
+CLASSES = ("edit", "source", "write")
+MIXED = "mixed"
+"""A prompt of each of CLASSES in turn."""
+
+Answers = list[list[float]]
+"""Seconds after which each token of each text came."""
+
+Contender = Callable[[Sequence[Sequence[int]]], Answers]
+
+
+CALM = 0.1
+"""Processors that other programs may use meanwhile: two threads wait for each other, so half of one costs 3 times."""
+
+PATIENCE_S = 60.0
+"""Seconds to wait for other programs before each try."""
+
+TRIES = 4
+
+
+@dataclass(frozen=True)
+class Group:
+    """Answers to prompts of a `kind` that were asked at once, in the round of the number `lap`.
+
+    `others`: processors that other programs used meanwhile.
+    """
+
+    kind: str
+    texts: int
+    contender: str
+    lap: int
+    others: float
+    answers: Answers
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second of all texts, from asking to the last token."""
+        return sum(map(len, self.answers)) / max(times[-1] for times in self.answers)
+
+    @property
+    def first_s(self) -> float:
+        """Seconds to a text's first token, the mean of all."""
+        return fmean(times[0] for times in self.answers)
+
+
+class Endless(LlamaEngine):
+    """Chooses no end token: every answer has as many tokens as are asked for."""
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        found = super().logits()
+        found[:, self._ends] = -np.inf
+        return found
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return [token for token in range(self.vocabulary) if self.is_end(token)]
+
+
+class Here:
+    """A model on this machine and what answers groups of prompts with it."""
+
+    def __init__(self, model: Path, threads: int, limit: int) -> None:
+        settings = ModelSettings(context=CELLS, threads=threads, threads_batch=threads)
+        self._session = Session(model, settings, DecodeSettings(mode="plain"), SamplingSettings(temp=0.0))
+        self._limit = limit
+        self._learned: dict[int, Experience] = {}
+
+    def prompts(self, tasks: Sequence[Task], first: int, texts: int) -> list[list[int]]:
+        """Those of `texts` tasks from number `first` on; one that comes again in a group has a number in front."""
+        group = [tasks[place % len(tasks)] for place in range(first, first + texts)]
+        numbers = ["" if place < len(tasks) else f"{place}. " for place in range(texts)]
+        return [self._session.prompt(number + task.turns[0]) for number, task in zip(numbers, group, strict=True)]
+
+    def contender(self, name: str, texts: int, stack: ExitStack) -> Contender | None:
+        """What answers `texts` prompts at once until the stack is closed; None where they need too many sequences."""
+        model, settings = self._session.model, self._session.model_settings
+        program, _, kind = name.partition(" ")
+        if program == SERVER:
+            path = Path(shutil.which(program) or program)
+            server = Server(path, model.path, settings, kind or "none", offloaded=model.offloaded, slots=texts)
+            return partial(stack.enter_context(server).answer_together, limit=self._limit)
+        decode = DecodeSettings(mode=next(mode for mode in MODES if mode == name)).for_texts(texts)
+        if texts * decode.sequences > MAX_SEQUENCES:
+            return None
+        outputs = decode.max_outputs if name == "auto" else texts * decode.max_outputs
+        capacity = Capacity(texts * decode.sequences, outputs, ordered=False)
+        return partial(self._answers, stack.enter_context(Endless(model, settings, capacity)), decode)
+
+    def measured(self, answer: Contender, prompts: Sequence[Sequence[int]]) -> tuple[float, Answers]:
+        """The calmest of a few tries: processors that others used, and the answers."""
+        tries = []
+        for _ in range(TRIES):
+            wait_until_calm()
+            learned, before, begin = deepcopy(self._learned), others_s(), perf_counter()
+            answers = answer(prompts)
+            tries.append(((others_s() - before) / (perf_counter() - begin), answers))
+            if tries[-1][0] < CALM:
+                break
+            self._learned = learned
+        return min(tries)
+
+    def _answers(self, engine: Engine, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> Answers:
+        experience = self._learned.setdefault(len(prompts), Experience(settings))
+
+        def make_mode(settings: DecodeSettings, pool: NgramPool, engine: Engine, **_: object) -> Mode:
+            if settings.mode != "auto":
+                return new_mode(settings, pool, engine)
+            return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
+
+        schedule = Schedule(Decoder(engine, settings, make_mode=make_mode), len(prompts))
+        begin = perf_counter()
+        texts = [schedule.add(prompt, self._limit) for prompt in prompts]
+        answers: Answers = [[] for _ in texts]
+        while schedule.texts:
+            for news in schedule.step():
+                if news.step:
+                    now = perf_counter() - begin
+                    answers[texts.index(news.text)] += [now] * len(news.step.tokens)
+        return answers
+
+
+def others_s() -> float:
+    """Processor seconds that other programs than this one and its children have used so far; on Linux."""
+    user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+    children = " ".join(file.read_text() for file in Path("/proc/self/task").glob("*/children")).split()
+    theirs = [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split() for child in children]
+    ticks = user + nice + system + irq + softirq - sum(int(ticks) for fields in theirs for ticks in fields[11:13])
+    return ticks / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
+
+
+def wait_until_calm() -> None:
+    end, calm = perf_counter() + PATIENCE_S, False
+    while not calm and perf_counter() < end:
+        before = others_s()
+        sleep(0.5)
+        calm = others_s() - before < CALM / 2
+
+
+def here(arguments: argparse.Namespace) -> None:
+    """Measure on this machine."""
+    with arguments.json.open("a") as file, suppress(KeyboardInterrupt):
+        for group in groups_of(arguments):
+            print(json.dumps(asdict(group)), file=file, flush=True)
+            words = f"{group.kind}, {group.texts} texts, {group.contender}: {group.speed:.1f} tokens/s"
+            print(f"{words} (others {group.others:.2f})", file=sys.stderr, flush=True)
+    rows = [Group(**json.loads(row)) for row in arguments.json.read_text().splitlines()]
+    print("\n\n".join(tables([group for group in rows if group.lap])))
+
+
+def groups_of(arguments: argparse.Namespace) -> Iterator[Group]:
+    machine = Here(arguments.model, arguments.threads, arguments.limit)
+    tasks = {kind: [each for each in read_tasks(str(arguments.prompts)) if each.kind == kind] for kind in CLASSES}
+    tasks[MIXED] = [task for group in zip(*tasks.values(), strict=True) for task in group]
+    for lap, texts in product(range(arguments.rounds + 1), map(int, arguments.texts.split(","))):
+        with ExitStack() as stack:
+            # Before the first round mode auto learns what steps cost.
+            names = arguments.contenders.split(",") if lap else ["auto"]
+            every = {name: machine.contender(name, texts, stack) for name in names}
+            contenders = [(name, answer) for name, answer in every.items() if answer]
+            begin = lap % len(contenders)
+            for kind in arguments.classes.split(","):
+                prompts = machine.prompts(tasks[kind], lap * texts, texts)
+                for name, answer in contenders[begin:] + contenders[:begin]:
+                    yield Group(kind, texts, name, lap, *machine.measured(answer, prompts))
+
+
+def tables(groups: Sequence[Group]) -> Iterator[str]:
+    """Tokens a second of all texts, what auto has of others', seconds to a first token, and what company costs one."""
+    every = dict.fromkeys((*HERE, *(group.contender for group in groups)))
+    names = [name for name in every if any(group.contender == name for group in groups)]
+    found = {(group.kind, group.texts, group.contender, group.lap): group for group in groups}
+    cells = sorted({(group.kind, group.texts) for group in groups})
+    laps = sorted({group.lap for group in groups})
+
+    def each(cell: tuple[str, int], name: str) -> list[Group]:
+        return [found[*cell, name, lap] for lap in laps if (*cell, name, lap) in found]
+
+    def ratios(cell: tuple[str, int], name: str) -> list[float]:
+        pairs = [(found.get((*cell, "auto", lap)), found.get((*cell, name, lap))) for lap in laps]
+        return [auto.speed / other.speed for auto, other in pairs if auto and other]
+
+    def table(words: Callable[[tuple[str, int], str], str], columns: Sequence[str] = names) -> str:
+        rows = [[kind, str(texts), *(words((kind, texts), name) for name in columns)] for kind, texts in cells]
+        return markdown(["prompts", "texts", *columns], rows, 2)
+
+    def company(cell: tuple[str, int], name: str) -> str:
+        alone, among = [[group.speed for group in each((cell[0], texts), name)] for texts in (1, cell[1])]
+        return f"{median(alone) * cell[1] / median(among):.2f}" if alone and among else ""
+
+    yield table(lambda cell, name: with_spread([group.speed for group in each(cell, name)]))
+    yield table(lambda cell, name: in_range(ratios(cell, name)), [name for name in names if name != "auto"])
+    yield table(lambda cell, name: f"{median([group.first_s for group in each(cell, name)] or [0]):.2f}")
+    yield table(company)
+
+
+def with_spread(values: Sequence[float]) -> str:
+    """The median, and half the distance of the quartiles."""
+    if len(values) < 2:
+        return f"{values[0]:.1f}" if values else ""
+    low, middle, high = quantiles(values, method="inclusive")
+    return f"{middle:.1f} ±{(high - low) / 2:.1f}"
+
+
+def in_range(values: Sequence[float]) -> str:
+    """The median, the lowest and the highest."""
+    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})" if values else ""
 
 
 class SharedLawEngine(LawEngine):
@@ -75,16 +310,9 @@ class Many:
         return tokens * plain_s / seconds
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=demo_model(), help="a GGUF file")
-    parser.add_argument("--prompts", type=Path, default=FOLDER / "prompts.jsonl", help="a file of prompts")
-    parser.add_argument("--laws", default="RTX 3090,Spark, 7B,EPYC", help="parts of names of laws, with commas")
-    parser.add_argument("--texts", default="1,2,4,8", help="numbers of texts at once, with commas")
-    parser.add_argument("--t1", type=float, default=15, help="milliseconds of a plain step")
-    parser.add_argument("--limit", type=int, default=128, help="tokens of an answer")
-    arguments = parser.parse_args()
-    many, tasks = Many(arguments.model, arguments.limit), read_tasks(arguments.prompts)
+def on_laws(arguments: argparse.Namespace) -> None:
+    """Measure on the machines of the laws."""
+    many, tasks = Many(arguments.model, arguments.limit), read_tasks(str(arguments.prompts))
     rows = []
     for law in laws():
         if not any(part in law.name for part in arguments.laws.split(",")):
@@ -96,6 +324,29 @@ def main() -> None:
                 rows.append([law.name, kind, str(texts), *(f"{speed:.2f}" for speed in speeds)])
                 print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     print(markdown(["machine", "prompts", "texts", *CONTENDERS], rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    measuring = commands.add_parser("here", help="on this machine, llama-server beside")
+    replaying = commands.add_parser("laws", help="on the machines of step_costs.jsonl")
+    for command, limit in ((measuring, 64), (replaying, 128)):
+        command.add_argument("--model", type=Path, default=demo_model(), help="a GGUF file")
+        command.add_argument("--prompts", type=Path, default=FOLDER / "prompts.jsonl", help="a file of prompts")
+        command.add_argument("--texts", default="1,2,4,8", help="numbers of texts at once, with commas")
+        command.add_argument("--limit", type=int, default=limit, help="tokens of an answer")
+    measuring.add_argument("--classes", default=",".join((*CLASSES, MIXED)), help="classes of prompts, with commas")
+    measuring.add_argument("--contenders", default=",".join(HERE), help="modes and llama-servers, with commas")
+    measuring.add_argument("--rounds", type=int, default=5, help="rounds")
+    measuring.add_argument("--threads", type=int, default=2)
+    measuring.add_argument("--json", type=Path, default=Path("many.jsonl"), help="a file that rows are added to")
+    measuring.set_defaults(run=here)
+    replaying.add_argument("--laws", default="RTX 3090,Spark, 7B,EPYC", help="parts of names of laws, with commas")
+    replaying.add_argument("--t1", type=float, default=15, help="milliseconds of a plain step")
+    replaying.set_defaults(run=on_laws)
+    arguments = parser.parse_args()
+    arguments.run(arguments)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ import re
 import socket
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 from benchmarks.rivals.runs import PATIENCE, Patience, RivalRun, environment, failed, last_words, shared_flags, tied
@@ -68,11 +69,13 @@ class Server(Closing):
         kind: str,
         *,
         offloaded: bool,
+        slots: int = 1,
         patience: Patience = PATIENCE,
     ) -> None:
+        """`slots`: texts that it decodes at once; they share the cells of `model_settings` evenly."""
         self._patience = patience
         self._keeps = kind in FORGETFUL
-        flags = ["-b", str(model_settings.batch), "-np", "1", "--host", HOST, "--spec-type", kind]
+        flags = ["-b", str(model_settings.batch), "-np", str(slots), "--host", HOST, "--spec-type", kind]
         self._command = tied([str(program), *shared_flags(model, model_settings, offloaded=offloaded), *flags])
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = TemporaryDirectory(prefix="lacli-")
@@ -99,9 +102,49 @@ class Server(Closing):
             self._stop()
         return run
 
+    def answer_together(self, prompts: Sequence[Sequence[int]], limit: int) -> list[list[float]]:
+        """Ask for answers of `limit` tokens at once; return the seconds after which each token of each came.
+
+        Raises LacliError as `answer` does.
+        """
+        if self._process is None:
+            self._start()
+        begin = perf_counter()
+        with ThreadPoolExecutor(len(prompts)) as askers:
+            answers = list(askers.map(lambda prompt: self._stream(prompt, limit), prompts))
+        if not self._keeps:
+            self._stop()
+        return [[time - begin for time in times] for times in answers]
+
     def close(self) -> None:
         self._stop()
         self._folder.cleanup()
+
+    def _stream(self, prompt: Sequence[int], limit: int) -> list[float]:
+        """When each of `limit` tokens came."""
+        request = {
+            "prompt": [*prompt],
+            "n_predict": limit,
+            "temperature": 0,
+            "ignore_eos": True,
+            "cache_prompt": False,
+            "stream": True,
+        }
+        times, last = [], b""
+        with closing(HTTPConnection(HOST, self._port, timeout=self._patience.answer_s)) as connection:
+            try:
+                connection.request("POST", "/completion", json.dumps(request), {"Content-Type": "application/json"})
+                for line in connection.getresponse():
+                    if line.startswith(b"data: "):
+                        times.append(perf_counter())
+                        last = line
+            except (OSError, HTTPException) as error:
+                self._raise_if_dead(self._patience.end_s)
+                raise LacliError(f"{NAME} broke the connection: {error}", "leave it out") from error
+        # The last event says how it ended and brings no token.
+        if len(times) != limit + 1 or b'"stop":true' not in last:
+            raise LacliError(f"{NAME} answers in {len(times)} events for {limit} tokens", "leave it out")
+        return times[:-1]
 
     def _start(self) -> None:
         """Start it and wait until it has loaded the model."""
