@@ -6,10 +6,10 @@
 Groups of so many prompts are asked at once.
 
 `here`: all contenders take turns within a round, and who begins changes. Every answer has the same number of tokens,
-and its time begins when all are asked. Mode auto has answered a round alone before, and goes on with the numbers that it
-has learned, but without any text, from group to group. What other programs disturb is measured again once they are quiet.
-llama-server has to be on PATH (docs/benchmarks.md). Rows are added to the file `--json`, and the tables are those of all
-its rows; Ctrl-C ends it early.
+and its time begins when all are asked. Times are those that the one thread that decodes has had a processor, so that
+other work on the machine hardly shows. Mode auto has answered a round alone before, and goes on with the numbers that
+it has learned, but without any text, from group to group. llama-server has to be on PATH (docs/benchmarks.md). Rows are
+added to the file `--json`, and the tables are those of all its rows; Ctrl-C ends it early.
 
 `laws`: real texts and guesses of the demo model on a clock by each law (`replay.py` says how it moves). Steps count
 from when all prompts of a group are decoded. "auto learns" begins with nothing known, "auto knows" was told the law,
@@ -20,28 +20,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median, quantiles
-from time import perf_counter, sleep
+from time import thread_time
 
 import numpy as np
 import numpy.typing as npt
 
 from benchmarks.replay import FOLDER, KNOWS, LEARNS, Law, LawEngine, laws, settings_of
 from benchmarks.rivals.server import NAME as SERVER
-from benchmarks.rivals.server import Server
+from benchmarks.rivals.server import WARM_UP, Server
+from benchmarks.simulated import clock_of
 from lacli.auto.experience import Experience
 from lacli.auto.mode import Auto, AutoModes
 from lacli.auto.text_guesses import TextGuesses
+from lacli.batch import from_tokens
 from lacli.bench.tasks import Task, read_tasks
 from lacli.decode import Decoder
 from lacli.engine import Engine
@@ -70,27 +70,14 @@ Answers = list[list[float]]
 Contender = Callable[[Sequence[Sequence[int]]], Answers]
 
 
-CALM = 0.1
-"""Processors that other programs may use meanwhile: two threads wait for each other, so half of one costs 3 times."""
-
-PATIENCE_S = 60.0
-"""Seconds to wait for other programs before each try."""
-
-TRIES = 4
-
-
 @dataclass(frozen=True)
 class Group:
-    """Answers to prompts of a `kind` that were asked at once, in the round of the number `lap`.
-
-    `others`: processors that other programs used meanwhile.
-    """
+    """Answers to prompts of a `kind` that were asked at once, in the round of the number `lap`."""
 
     kind: str
     texts: int
     contender: str
     lap: int
-    others: float
     answers: Answers
 
     @property
@@ -120,8 +107,8 @@ class Endless(LlamaEngine):
 class Here:
     """A model on this machine and what answers groups of prompts with it."""
 
-    def __init__(self, model: Path, threads: int, limit: int) -> None:
-        settings = ModelSettings(context=CELLS, threads=threads, threads_batch=threads)
+    def __init__(self, model: Path, limit: int) -> None:
+        settings = ModelSettings(context=CELLS, threads=1, threads_batch=1)
         self._session = Session(model, settings, DecodeSettings(mode="plain"), SamplingSettings(temp=0.0))
         self._limit = limit
         self._learned: dict[int, Experience] = {}
@@ -145,20 +132,9 @@ class Here:
             return None
         outputs = decode.max_outputs if name == "auto" else texts * decode.max_outputs
         capacity = Capacity(texts * decode.sequences, outputs, ordered=False)
-        return partial(self._answers, stack.enter_context(Endless(model, settings, capacity)), decode)
-
-    def measured(self, answer: Contender, prompts: Sequence[Sequence[int]]) -> tuple[float, Answers]:
-        """The calmest of a few tries: processors that others used, and the answers."""
-        tries = []
-        for _ in range(TRIES):
-            wait_until_calm()
-            learned, before, begin = deepcopy(self._learned), others_s(), perf_counter()
-            answers = answer(prompts)
-            tries.append(((others_s() - before) / (perf_counter() - begin), answers))
-            if tries[-1][0] < CALM:
-                break
-            self._learned = learned
-        return min(tries)
+        engine = stack.enter_context(Endless(model, settings, capacity))
+        engine.decode(from_tokens(WARM_UP, 0))
+        return partial(self._answers, engine, decode)
 
     def _answers(self, engine: Engine, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> Answers:
         experience = self._learned.setdefault(len(prompts), Experience(settings))
@@ -169,47 +145,30 @@ class Here:
             return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
 
         schedule = Schedule(Decoder(engine, settings, make_mode=make_mode), len(prompts))
-        begin = perf_counter()
+        begin = thread_time()
         texts = [schedule.add(prompt, self._limit) for prompt in prompts]
         answers: Answers = [[] for _ in texts]
         while schedule.texts:
             for news in schedule.step():
                 if news.step:
-                    now = perf_counter() - begin
+                    now = thread_time() - begin
                     answers[texts.index(news.text)] += [now] * len(news.step.tokens)
         return answers
 
 
-def others_s() -> float:
-    """Processor seconds that other programs than this one and its children have used so far; on Linux."""
-    user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
-    children = " ".join(file.read_text() for file in Path("/proc/self/task").glob("*/children")).split()
-    theirs = [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split() for child in children]
-    ticks = user + nice + system + irq + softirq - sum(int(ticks) for fields in theirs for ticks in fields[11:13])
-    return ticks / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
-
-
-def wait_until_calm() -> None:
-    end, calm = perf_counter() + PATIENCE_S, False
-    while not calm and perf_counter() < end:
-        before = others_s()
-        sleep(0.5)
-        calm = others_s() - before < CALM / 2
-
-
 def here(arguments: argparse.Namespace) -> None:
     """Measure on this machine."""
-    with arguments.json.open("a") as file, suppress(KeyboardInterrupt):
+    with arguments.json.open("a") as file, clock_of(thread_time), suppress(KeyboardInterrupt):
         for group in groups_of(arguments):
             print(json.dumps(asdict(group)), file=file, flush=True)
             words = f"{group.kind}, {group.texts} texts, {group.contender}: {group.speed:.1f} tokens/s"
-            print(f"{words} (others {group.others:.2f})", file=sys.stderr, flush=True)
+            print(words, file=sys.stderr, flush=True)
     rows = [Group(**json.loads(row)) for row in arguments.json.read_text().splitlines()]
     print("\n\n".join(tables([group for group in rows if group.lap])))
 
 
 def groups_of(arguments: argparse.Namespace) -> Iterator[Group]:
-    machine = Here(arguments.model, arguments.threads, arguments.limit)
+    machine = Here(arguments.model, arguments.limit)
     tasks = {kind: [each for each in read_tasks(str(arguments.prompts)) if each.kind == kind] for kind in CLASSES}
     tasks[MIXED] = [task for group in zip(*tasks.values(), strict=True) for task in group]
     for lap, texts in product(range(arguments.rounds + 1), map(int, arguments.texts.split(","))):
@@ -222,7 +181,7 @@ def groups_of(arguments: argparse.Namespace) -> Iterator[Group]:
             for kind in arguments.classes.split(","):
                 prompts = machine.prompts(tasks[kind], lap * texts, texts)
                 for name, answer in contenders[begin:] + contenders[:begin]:
-                    yield Group(kind, texts, name, lap, *machine.measured(answer, prompts))
+                    yield Group(kind, texts, name, lap, answer(prompts))
 
 
 def tables(groups: Sequence[Group]) -> Iterator[str]:
@@ -339,7 +298,6 @@ def main() -> None:
     measuring.add_argument("--classes", default=",".join((*CLASSES, MIXED)), help="classes of prompts, with commas")
     measuring.add_argument("--contenders", default=",".join(HERE), help="modes and llama-servers, with commas")
     measuring.add_argument("--rounds", type=int, default=5, help="rounds")
-    measuring.add_argument("--threads", type=int, default=2)
     measuring.add_argument("--json", type=Path, default=Path("many.jsonl"), help="a file that rows are added to")
     measuring.set_defaults(run=here)
     replaying.add_argument("--laws", default="RTX 3090,Spark, 7B,EPYC", help="parts of names of laws, with commas")

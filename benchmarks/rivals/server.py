@@ -13,7 +13,7 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, perf_counter, sleep
+from time import monotonic, sleep
 from typing import Any
 
 from benchmarks.rivals.runs import PATIENCE, Patience, RivalRun, environment, failed, last_words, shared_flags, tied
@@ -32,6 +32,9 @@ SHORTEST_S = 1e-3
 FORGETFUL = ("none", "ngram-simple")
 """Kinds that look at one prompt and its answer alone. The others keep n-grams from one request to the next, so that
 the second run of a prompt would be drafted from the first: for those each answer gets a server of its own."""
+
+WARM_UP = [0] * 128
+"""A prompt that is as long as the pieces in which lacli reads others, for memory that is used for the first time."""
 
 KINDS = re.compile(r"--spec-type\s+\[?([\w,-]+)")
 
@@ -105,11 +108,12 @@ class Server(Closing):
     def answer_together(self, prompts: Sequence[Sequence[int]], limit: int) -> list[list[float]]:
         """Ask for answers of `limit` tokens at once; return the seconds after which each token of each came.
 
-        Raises LacliError as `answer` does.
+        Those of the server's decoding thread on a processor, on Linux. Raises LacliError as `answer` does.
         """
         if self._process is None:
             self._start()
-        begin = perf_counter()
+            self._stream(WARM_UP, 1)
+        begin = self._thread_s()
         with ThreadPoolExecutor(len(prompts)) as askers:
             answers = list(askers.map(lambda prompt: self._stream(prompt, limit), prompts))
         if not self._keeps:
@@ -121,7 +125,7 @@ class Server(Closing):
         self._folder.cleanup()
 
     def _stream(self, prompt: Sequence[int], limit: int) -> list[float]:
-        """When each of `limit` tokens came."""
+        """When each of `limit` tokens came, by the clock of `_thread_s`."""
         request = {
             "prompt": [*prompt],
             "n_predict": limit,
@@ -136,7 +140,7 @@ class Server(Closing):
                 connection.request("POST", "/completion", json.dumps(request), {"Content-Type": "application/json"})
                 for line in connection.getresponse():
                     if line.startswith(b"data: "):
-                        times.append(perf_counter())
+                        times.append(self._thread_s())
                         last = line
             except (OSError, HTTPException) as error:
                 self._raise_if_dead(self._patience.end_s)
@@ -145,6 +149,11 @@ class Server(Closing):
         if len(times) != limit + 1 or b'"stop":true' not in last:
             raise LacliError(f"{NAME} answers in {len(times)} events for {limit} tokens", "leave it out")
         return times[:-1]
+
+    def _thread_s(self) -> float:
+        """Seconds that the thread that decodes has had a processor."""
+        assert self._process is not None
+        return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]) / 1e9
 
     def _start(self) -> None:
         """Start it and wait until it has loaded the model."""
