@@ -21,13 +21,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import geometric_mean, median
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import llama_cpp as lib
 import numpy as np
 
 from benchmarks.many import Endless
 from benchmarks.rivals.programs import Program
+from benchmarks.simulated import clock_of
 from lacli import batch
 from lacli.auto.mode import AutoModes
 from lacli.decode import Decoder
@@ -219,25 +220,29 @@ def window(bench: Bench) -> Iterator[list[str]]:
 
 
 def texts(bench: Bench, count: int = 8) -> Iterator[list[str]]:
-    """Where a step of `count` texts goes whose prompts fill three quarters of the context, while all of them decode."""
+    """Where a step of `count` texts goes whose prompts fill three quarters of the context, while all of them decode.
+
+    By processor time, so one thread decodes.
+    """
     yield ["mode", "tokens a text", "steps", "rows", "step ms", "Python ms", "cache ms", "cache / step"]
     tokens = bench.settings.context * 3 // 4 // count
     prompts = [bench.prompt(f"{place}. {bench.long_question(tokens, place)}") for place in range(count)]
+    one_thread = replace(bench.settings, threads=1, threads_batch=1)
     modes: tuple[ModeName, ...] = ("plain", "lookup", "auto")
     for mode in modes:
         settings = DecodeSettings(mode=mode).for_texts(count)
         rows = settings.auto_rows if mode == "auto" else count * settings.max_rows
         capacity = Capacity(sequences=count * settings.sequences, max_outputs=rows, ordered=False)
         steps: list[tuple[float, float, float, float]] = []
-        with Endless(bench.model, bench.settings, capacity, backend_greedy=False) as engine:
+        with clock_of(thread_time), Endless(bench.model, one_thread, capacity, backend_greedy=False) as engine:
             schedule = Schedule(Decoder(engine, settings, make_mode=AutoModes()), count)
             for prompt in prompts:
                 schedule.add(prompt)
             while len(schedule.texts) == count and len(steps) < bench.limit:
                 decodes = all(text.is_prefilled for text in schedule.texts)
-                begin = perf_counter()
+                begin = thread_time()
                 last = schedule.step()[-1:]
-                seconds = perf_counter() - begin
+                seconds = thread_time() - begin
                 if decodes and last and (step := last[0].step):
                     # The last text's step counts the others in.
                     python_s = seconds - step.decode_s - step.choose_s - step.cache_s
