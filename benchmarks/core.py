@@ -234,7 +234,7 @@ def texts(bench: Bench, count: int = 8) -> Iterator[list[str]]:
         rows = settings.auto_rows if mode == "auto" else count * settings.max_rows
         capacity = Capacity(sequences=count * settings.sequences, max_outputs=rows, ordered=False)
         steps: list[tuple[float, float, float, float]] = []
-        with clock_of(thread_time), Endless(bench.model, one_thread, capacity, backend_greedy=False) as engine:
+        with clock_of(thread_time), Endless(bench.model, one_thread, capacity) as engine:
             schedule = Schedule(Decoder(engine, settings, make_mode=AutoModes()), count)
             for prompt in prompts:
                 schedule.add(prompt)

@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median, quantiles
@@ -47,6 +47,7 @@ from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.modes import Mode, new_mode
@@ -94,14 +95,14 @@ class Group:
 class Endless(LlamaEngine):
     """Chooses no end token: every answer has as many tokens as are asked for."""
 
+    def __init__(self, model: LlamaModel, settings: ModelSettings, decode: Capacity) -> None:
+        super().__init__(model, settings, decode, backend_greedy=False)
+        self._ends = [token for token in range(self.vocabulary) if self.is_end(token)]
+
     def logits(self) -> npt.NDArray[np.float32]:
         found = super().logits()
         found[:, self._ends] = -np.inf
         return found
-
-    @cached_property
-    def _ends(self) -> list[int]:
-        return [token for token in range(self.vocabulary) if self.is_end(token)]
 
 
 class Here:
