@@ -87,6 +87,14 @@ class Group:
         return sum(map(len, self.answers)) / max(times[-1] for times in self.answers)
 
     @property
+    def decoding_speed(self) -> float:
+        """The same from when every text has its first token to when one has its last; 0 where there is no such time."""
+        begin, end = max(times[0] for times in self.answers), min(times[-1] for times in self.answers)
+        return (
+            sum(begin < time <= end for times in self.answers for time in times) / (end - begin) if end > begin else 0
+        )
+
+    @property
     def first_s(self) -> float:
         """Seconds to a text's first token, the mean of all."""
         return fmean(times[0] for times in self.answers)
@@ -186,7 +194,7 @@ def groups_of(arguments: argparse.Namespace) -> Iterator[Group]:
 
 
 def tables(groups: Sequence[Group]) -> Iterator[str]:
-    """Tokens a second of all texts, what auto has of others', seconds to a first token, and what company costs one."""
+    """Tokens a second of all texts, and while all decode; auto's over others'; first tokens; what company costs one."""
     every = dict.fromkeys((*HERE, *(group.contender for group in groups)))
     names = [name for name in every if any(group.contender == name for group in groups)]
     found = {(group.kind, group.texts, group.contender, group.lap): group for group in groups}
@@ -209,6 +217,7 @@ def tables(groups: Sequence[Group]) -> Iterator[str]:
         return f"{median(alone) * cell[1] / median(among):.2f}" if alone and among else ""
 
     yield table(lambda cell, name: with_spread([group.speed for group in each(cell, name)]))
+    yield table(lambda cell, name: with_spread([group.decoding_speed for group in each(cell, name)]))
     yield table(lambda cell, name: in_range(ratios(cell, name)), [name for name in names if name != "auto"])
     yield table(lambda cell, name: f"{median([group.first_s for group in each(cell, name)] or [0]):.2f}")
     yield table(company)

@@ -24,9 +24,11 @@ def cells(table: str) -> list[list[str]]:
 
 def test_tables_show_speeds_of_all_texts_ratios_waits_and_what_company_costs() -> None:
     groups = [group("plain", 1, 1.0), group("auto", 1, 0.5), group("plain", 4, 2.0), group("auto", 4, 1.0)]
-    speeds, ratios, waits, company = map(cells, tables(groups))
+    speeds, decoding, ratios, waits, company = map(cells, tables(groups))
     assert speeds[0] == ["prompts", "texts", "plain", "auto"] and ratios[0] == ["prompts", "texts", "plain"]
     assert speeds[2:] == [["edit", "1", "4.0", "8.0"], ["edit", "4", "8.0", "16.0"]]
+    # Three tokens of each come in three quarters of the time.
+    assert [row[2:] for row in decoding[2:]] == [row[2:] for row in speeds[2:]]
     assert [row[2] for row in ratios[2:]] == ["2.00 (2.00 to 2.00)"] * 2
     assert waits[2:] == [["edit", "1", "0.25", "0.12"], ["edit", "4", "0.50", "0.25"]]
     assert [row[2:] for row in company[2:]] == [["1.00", "1.00"], ["2.00", "2.00"]]
@@ -35,7 +37,7 @@ def test_tables_show_speeds_of_all_texts_ratios_waits_and_what_company_costs() -
 def test_ratios_are_of_groups_of_the_same_round() -> None:
     slow_round = [group("plain", 1, 10.0, lap=2), group("auto", 1, 5.0, lap=2)]
     groups = [group("plain", 1, 1.0), group("auto", 1, 0.5), *slow_round, group("plain", 1, 1.0, lap=3)]
-    ratios = cells(list(tables(groups))[1])
+    ratios = cells(list(tables(groups))[2])
     assert ratios[2][2] == "2.00 (2.00 to 2.00)"
 
 
@@ -51,4 +53,4 @@ def test_answers_on_this_machine_go_on_behind_their_end(
     assert [row["contender"] for row in counted] == ["auto", "plain"]
     # By itself the first answer has 43 tokens.
     assert [len(times) for row in counted for times in row["answers"]] == [50] * 4
-    assert len(capsys.readouterr().out.split("\n\n")) == 4
+    assert len(capsys.readouterr().out.split("\n\n")) == 5
