@@ -3,10 +3,11 @@
     python -m benchmarks.many here --model 05b.gguf --json rows.jsonl    on this machine, llama-server beside
     python -m benchmarks.many laws --laws "RTX 3090,Spark,EPYC"          on the machines of `step_costs.jsonl`
 
-Groups of so many prompts are asked at once.
+Groups of so many prompts are asked at once; with `--each` there are several prompts for each place, and the next one is
+asked when an answer ends.
 
 `here`: all contenders take turns within a round, and who begins changes. Every answer has the same number of tokens,
-and its time begins when all are asked. Times are those that the one thread that decodes has had a processor, so that
+and its time begins when it is asked. Times are those that the one thread that decodes has had a processor, so that
 other work on the machine hardly shows. Mode auto has answered a round alone before, and goes on with the numbers that
 it has learned, but without any text, from group to group. llama-server has to be on PATH (docs/benchmarks.md). Rows are
 added to the file `--json`, and the tables are those of all its rows; Ctrl-C ends it early.
@@ -52,7 +53,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.modes import Mode, new_mode
 from lacli.pool import NgramPool
-from lacli.schedule import Schedule
+from lacli.schedule import Schedule, SharedText
 from lacli.session.session import Session
 from lacli.settings import MAX_SEQUENCES, MODES, DecodeSettings
 from lacli.text.format import markdown
@@ -66,14 +67,14 @@ MIXED = "mixed"
 """A prompt of each of CLASSES in turn."""
 
 Answers = list[list[float]]
-"""Seconds after which each token of each text came."""
+"""Seconds after which each prompt was asked, and then those after which its tokens came."""
 
 Contender = Callable[[Sequence[Sequence[int]]], Answers]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Answers to prompts of a `kind` that were asked at once, in the round of the number `lap`."""
+    """Answers to prompts of a `kind`, of `texts` at once, in the round of the number `lap`."""
 
     kind: str
     texts: int
@@ -83,21 +84,21 @@ class Group:
 
     @property
     def speed(self) -> float:
-        """Tokens a second of all texts, from asking to the last token."""
-        return sum(map(len, self.answers)) / max(times[-1] for times in self.answers)
+        """Tokens a second of all texts, from the first question to the last token."""
+        return sum(len(times) - 1 for times in self.answers) / max(times[-1] for times in self.answers)
 
     @property
-    def decoding_speed(self) -> float:
-        """The same from when every text has its first token to when one has its last; 0 where there is no such time."""
-        begin, end = max(times[0] for times in self.answers), min(times[-1] for times in self.answers)
-        return (
-            sum(begin < time <= end for times in self.answers for time in times) / (end - begin) if end > begin else 0
-        )
+    def full_speed(self) -> float:
+        """The same while no place is empty, from when the first texts decode; 0 where there is no such time."""
+        begin, asked = max(times[1] for times in self.answers[: self.texts]), max(times[0] for times in self.answers)
+        end = min(times[-1] for times in self.answers if times[-1] > asked)
+        tokens = sum(begin < time <= end for times in self.answers for time in times[1:])
+        return tokens / (end - begin) if end > begin else 0.0
 
     @property
     def first_s(self) -> float:
         """Seconds to a text's first token, the mean of all."""
-        return fmean(times[0] for times in self.answers)
+        return fmean(times[1] - times[0] for times in self.answers)
 
 
 class Endless(LlamaEngine):
@@ -122,10 +123,10 @@ class Here:
         self._limit = limit
         self._learned: dict[int, Experience] = {}
 
-    def prompts(self, tasks: Sequence[Task], first: int, texts: int) -> list[list[int]]:
-        """Those of `texts` tasks from number `first` on; one that comes again in a group has a number in front."""
-        group = [tasks[place % len(tasks)] for place in range(first, first + texts)]
-        numbers = ["" if place < len(tasks) else f"{place}. " for place in range(texts)]
+    def prompts(self, tasks: Sequence[Task], first: int, count: int) -> list[list[int]]:
+        """Those of `count` tasks from number `first` on; one that comes again in a group has a number in front."""
+        group = [tasks[place % len(tasks)] for place in range(first, first + count)]
+        numbers = ["" if place < len(tasks) else f"{place}. " for place in range(count)]
         return [self._session.prompt(number + task.turns[0]) for number, task in zip(numbers, group, strict=True)]
 
     def contender(self, name: str, texts: int, stack: ExitStack) -> Contender | None:
@@ -143,26 +144,28 @@ class Here:
         capacity = Capacity(texts * decode.sequences, outputs, ordered=False)
         engine = stack.enter_context(Endless(model, settings, capacity))
         engine.decode(from_tokens(WARM_UP, 0))
-        return partial(self._answers, engine, decode)
+        return partial(self._answers, engine, decode, texts)
 
-    def _answers(self, engine: Engine, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> Answers:
-        experience = self._learned.setdefault(len(prompts), Experience(settings))
+    def _answers(
+        self, engine: Engine, settings: DecodeSettings, places: int, prompts: Sequence[Sequence[int]]
+    ) -> Answers:
+        experience = self._learned.setdefault(places, Experience(settings))
 
         def make_mode(settings: DecodeSettings, pool: NgramPool, engine: Engine, **_: object) -> Mode:
             if settings.mode != "auto":
                 return new_mode(settings, pool, engine)
             return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
 
-        schedule = Schedule(Decoder(engine, settings, make_mode=make_mode), len(prompts))
-        begin = thread_time()
-        texts = [schedule.add(prompt, self._limit) for prompt in prompts]
-        answers: Answers = [[] for _ in texts]
-        while schedule.texts:
+        schedule = Schedule(Decoder(engine, settings, make_mode=make_mode), places)
+        answers: dict[SharedText, list[float]] = {}
+        waiting, begin = [*prompts], thread_time()
+        while waiting or schedule.texts:
+            while waiting and not schedule.is_full:
+                answers[schedule.add(waiting.pop(0), self._limit)] = [thread_time() - begin]
             for news in schedule.step():
                 if news.step:
-                    now = thread_time() - begin
-                    answers[texts.index(news.text)] += [now] * len(news.step.tokens)
-        return answers
+                    answers[news.text] += [thread_time() - begin] * len(news.step.tokens)
+        return [*answers.values()]
 
 
 def here(arguments: argparse.Namespace) -> None:
@@ -188,7 +191,8 @@ def groups_of(arguments: argparse.Namespace) -> Iterator[Group]:
             contenders = [(name, answer) for name, answer in every.items() if answer]
             begin = lap % len(contenders)
             for kind in arguments.classes.split(","):
-                prompts = machine.prompts(tasks[kind], lap * texts, texts)
+                count = texts * arguments.each
+                prompts = machine.prompts(tasks[kind], lap * count, count)
                 for name, answer in contenders[begin:] + contenders[:begin]:
                     yield Group(kind, texts, name, lap, answer(prompts))
 
@@ -217,7 +221,7 @@ def tables(groups: Sequence[Group]) -> Iterator[str]:
         return f"{median(alone) * cell[1] / median(among):.2f}" if alone and among else ""
 
     yield table(lambda cell, name: with_spread([group.speed for group in each(cell, name)]))
-    yield table(lambda cell, name: with_spread([group.decoding_speed for group in each(cell, name)]))
+    yield table(lambda cell, name: with_spread([group.full_speed for group in each(cell, name)]))
     yield table(lambda cell, name: in_range(ratios(cell, name)), [name for name in names if name != "auto"])
     yield table(lambda cell, name: f"{median([group.first_s for group in each(cell, name)] or [0]):.2f}")
     yield table(company)
@@ -307,6 +311,7 @@ def main() -> None:
         command.add_argument("--limit", type=int, default=limit, help="tokens of an answer")
     measuring.add_argument("--classes", default=",".join((*CLASSES, MIXED)), help="classes of prompts, with commas")
     measuring.add_argument("--contenders", default=",".join(HERE), help="modes and llama-servers, with commas")
+    measuring.add_argument("--each", type=int, default=1, help="prompts for each text that is decoded at once")
     measuring.add_argument("--rounds", type=int, default=5, help="rounds")
     measuring.add_argument("--json", type=Path, default=Path("many.jsonl"), help="a file that rows are added to")
     measuring.set_defaults(run=here)

@@ -76,7 +76,7 @@ class Server(Closing):
         patience: Patience = PATIENCE,
     ) -> None:
         """`slots`: texts that it decodes at once; they share the cells of `model_settings` evenly."""
-        self._patience = patience
+        self._patience, self._slots = patience, slots
         self._keeps = kind in FORGETFUL
         flags = ["-b", str(model_settings.batch), "-np", str(slots), "--host", HOST, "--spec-type", kind]
         self._command = tied([str(program), *shared_flags(model, model_settings, offloaded=offloaded), *flags])
@@ -106,15 +106,16 @@ class Server(Closing):
         return run
 
     def answer_together(self, prompts: Sequence[Sequence[int]], limit: int) -> list[list[float]]:
-        """Ask for answers of `limit` tokens at once; return the seconds after which each token of each came.
+        """Ask for answers of `limit` tokens, each as soon as a slot is free.
 
-        Those of the server's decoding thread on a processor, on Linux. Raises LacliError as `answer` does.
+        Return the seconds after which each was asked and those after which its tokens came, as the server's decoding
+        thread has had a processor, on Linux. Raises LacliError as `answer` does.
         """
         if self._process is None:
             self._start()
             self._stream(WARM_UP, 1)
         begin = self._thread_s()
-        with ThreadPoolExecutor(len(prompts)) as askers:
+        with ThreadPoolExecutor(self._slots) as askers:
             answers = list(askers.map(lambda prompt: self._stream(prompt, limit), prompts))
         if not self._keeps:
             self._stop()
@@ -125,7 +126,7 @@ class Server(Closing):
         self._folder.cleanup()
 
     def _stream(self, prompt: Sequence[int], limit: int) -> list[float]:
-        """When each of `limit` tokens came, by the clock of `_thread_s`."""
+        """When it was asked, and when each of `limit` tokens came, by the clock of `_thread_s`."""
         request = {
             "prompt": [*prompt],
             "n_predict": limit,
@@ -134,7 +135,7 @@ class Server(Closing):
             "cache_prompt": False,
             "stream": True,
         }
-        times, last = [], b""
+        times, last = [self._thread_s()], b""
         with closing(HTTPConnection(HOST, self._port, timeout=self._patience.answer_s)) as connection:
             try:
                 connection.request("POST", "/completion", json.dumps(request), {"Content-Type": "application/json"})
@@ -146,8 +147,8 @@ class Server(Closing):
                 self._raise_if_dead(self._patience.end_s)
                 raise LacliError(f"{NAME} broke the connection: {error}", "leave it out") from error
         # The last event says how it ended and brings no token.
-        if len(times) != limit + 1 or b'"stop":true' not in last:
-            raise LacliError(f"{NAME} answers in {len(times)} events for {limit} tokens", "leave it out")
+        if len(times) != limit + 2 or b'"stop":true' not in last:
+            raise LacliError(f"{NAME} answers in {len(times) - 1} events for {limit} tokens", "leave it out")
         return times[:-1]
 
     def _thread_s(self) -> float:

@@ -13,9 +13,7 @@ from benchmarks.many import Group, main, tables
 
 def group(contender: str, texts: int, seconds: float, lap: int = 1) -> Group:
     """Four tokens for each of `texts`, the first after a quarter of the time."""
-    return Group(
-        "edit", texts, contender, lap, [[seconds / 4, seconds / 2, seconds / 2, seconds] for _ in range(texts)]
-    )
+    return Group("edit", texts, contender, lap, [[0.0, seconds / 4, seconds / 2, seconds / 2, seconds]] * texts)
 
 
 def cells(table: str) -> list[list[str]]:
@@ -45,12 +43,15 @@ def test_answers_on_this_machine_go_on_behind_their_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = tmp_path / "rows.jsonl"
-    words = f"many here --texts 2 --rounds 1 --classes edit --contenders plain,auto --limit 50 --json {rows}"
+    words = f"many here --texts 2 --each 2 --rounds 1 --classes edit --contenders plain,auto --limit 50 --json {rows}"
     monkeypatch.setattr(sys, "argv", words.split())
     main()
     first, *counted = map(json.loads, rows.read_text().splitlines())
     assert (first["contender"], first["lap"]) == ("auto", 0)
     assert [row["contender"] for row in counted] == ["auto", "plain"]
     # By itself the first answer has 43 tokens.
-    assert [len(times) for row in counted for times in row["answers"]] == [50] * 4
+    assert [len(times) for row in counted for times in row["answers"]] == [1 + 50] * 8
+    for row in counted:
+        ends = [times[-1] for times in row["answers"]]
+        assert [times[0] > 0.5 * min(ends) for times in row["answers"]] == [False, False, True, True]
     assert len(capsys.readouterr().out.split("\n\n")) == 5

@@ -391,7 +391,7 @@ def test_a_server_of_several_slots_answers_prompts_at_once(make: Make) -> None:
     fake = make("llama-server", help=HELP, reply='data: {"tokens":[5],"stop":false}\n\ndata: {"stop":true}\n\n')
     with Server(fake.path, MODEL, LOADING, "none", offloaded=False, slots=2) as server:
         answers = server.answer_together([IDS, IDS[:1]], 1)
-    assert [len(times) for times in answers] == [1, 1]
+    assert [len(times) for times in answers] == [2, 2]
     assert "-np 2" in " ".join(fake.calls[0]["arguments"])
     warm_up, *asked = fake.asked
     assert sorted((request["prompt"] for request in asked), key=len) == [IDS[:1], IDS]
