@@ -149,11 +149,10 @@ class Here:
     def _answers(
         self, engine: Engine, settings: DecodeSettings, places: int, prompts: Sequence[Sequence[int]]
     ) -> Answers:
-        experience = self._learned.setdefault(places, Experience(settings))
-
         def make_mode(settings: DecodeSettings, pool: NgramPool, engine: Engine, **_: object) -> Mode:
             if settings.mode != "auto":
                 return new_mode(settings, pool, engine)
+            experience = self._learned.setdefault(places, Experience(settings))
             return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
 
         schedule = Schedule(Decoder(engine, settings, make_mode=make_mode), places)
