@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lacli.api.model import AnswerOptions, AsyncStream, Model
 from lacli.serve.meter import Meter
 from lacli.session.generation import Answer
-from lacli.stats import Finish
+from lacli.stats import Finish, Step
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
@@ -19,12 +19,17 @@ LAST_TOKENS = 16
 
 
 class Delta(NamedTuple):
-    """What a step added to an answer. `tokens`: those of the step, also where their text is held back."""
+    """What a step added to an answer. `tokens`: those of the step, also where their text is held back.
+
+    `pieces`: of the text and the reasoning in their order. `step`: None behind the last one.
+    """
 
     text: str
     reasoning: str
     tokens: Sequence[int]
     logprobs: Sequence[TokenLogprob]
+    pieces: Sequence[Piece] = ()
+    step: Step | None = None
 
 
 class Choice:
@@ -58,19 +63,19 @@ class Choice:
         """Yield what each step adds."""
         with self._meter.counting(self.stream, self.prompt):
             async for step, pieces in self.stream.steps():
-                yield self._delta(pieces, step.tokens if step else ())
+                yield self._delta(pieces, step)
         if self._splitter and (rest := self._splitter.finish()):
-            yield _joined(rest, (), ())
+            yield _joined(rest, None, ())
 
-    def _delta(self, pieces: Sequence[Piece], tokens: Sequence[int]) -> Delta:
+    def _delta(self, pieces: Sequence[Piece], step: Step | None) -> Delta:
         logprobs = self.answer.logprobs[self._seen :]
         self._seen += len(logprobs)
-        return _joined(self._splitter.feed(pieces) if self._splitter else pieces, tokens, logprobs)
+        return _joined(self._splitter.feed(pieces) if self._splitter else pieces, step, logprobs)
 
 
-def _joined(pieces: Sequence[Piece], tokens: Sequence[int], logprobs: Sequence[TokenLogprob]) -> Delta:
+def _joined(pieces: Sequence[Piece], step: Step | None, logprobs: Sequence[TokenLogprob]) -> Delta:
     texts = ["".join(piece.text for piece in pieces if piece.reasoning is reasoning) for reasoning in (False, True)]
-    return Delta(texts[0], texts[1], tokens, logprobs)
+    return Delta(texts[0], texts[1], step.tokens if step else (), logprobs, pieces, step)
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta | None]]:
