@@ -14,6 +14,7 @@ const ORIGINS = {
 }
 const RACE_TOKENS = 256
 const POLL_MS = 1000
+const SHORT_MS = 3000 // races that took less are shown slower
 const MOST_STEPS = 400 // shown beside the curve
 const at = (id) => document.getElementById(id)
 
@@ -26,16 +27,19 @@ let lastRace = null
 // Requests
 
 let entering = null
+let refused = false // the user has closed the question
 
 // The key that the user gives, asked for once however many requests wait for it.
 function askKey() {
   entering ??= new Promise((resolve, reject) => {
     const dialog = at('ask-key')
-    dialog.returnValue = ''
+    const again = sessionStorage.getItem('key')
+    at('key-said').textContent = again ? 'That key was refused.' : 'It is kept until this tab is closed.'
     dialog.addEventListener('close', () => {
       entering = null
       const key = at('key').value.trim()
       at('key').value = ''
+      refused = !key
       if (!key) return reject(new Error('this server asks for its API key'))
       sessionStorage.setItem('key', key)
       resolve()
@@ -139,15 +143,14 @@ async function alone(work) {
     say(error.name === 'AbortError' ? 'stopped' : error.message)
   } finally {
     running = null
-    gate.set(false)
     setBusy(false)
-    refresh()
+    refresh().catch((error) => say(error.message))
   }
 }
 
 function setBusy(busy) {
   for (const id of ['send', 'start-race', 'new-chat', 'again']) at(id).disabled = busy
-  for (const id of ['pause', 'stop']) at(id).disabled = !busy
+  at('stop').disabled = !busy
   at('start-race').disabled ||= costs.mode === 'plain'
   at('again').disabled ||= !lastRace
 }
@@ -183,14 +186,10 @@ async function chat(prompt, signal) {
     for await (const event of buffered(eventsOf(asked, {}, signal))) {
       await gate.pass()
       if (signal.aborted) throw new DOMException('', 'AbortError')
-      for (const piece of event.pieces) {
-        (piece.reasoning ? thoughts : answer).add(piece)
-        counts[piece.origin] = (counts[piece.origin] ?? 0) + 1
-      }
-      if (event.rows) {
-        taken += 1
-        note(event)
-      }
+      for (const piece of event.pieces) (piece.reasoning ? thoughts : answer).add(piece)
+      count(event.pieces, counts)
+      if (event.rows) taken += 1
+      note(event)
       if (event.timings) say(summary(event.timings, taken))
       showLegend(counts)
       show()
@@ -198,7 +197,7 @@ async function chat(prompt, signal) {
   } finally {
     show.now()
     article.removeAttribute('aria-busy')
-    messages.push(asked.at(-1), { role: 'assistant', content: answer.text })
+    if (answer.text) messages.push(asked.at(-1), { role: 'assistant', content: answer.text })
   }
 }
 
@@ -228,6 +227,7 @@ function onFrames(work) {
 async function race(prompt, signal) {
   at('chat').hidden = true
   at('race').hidden = false
+  for (const each of document.querySelectorAll('#race .answer, #race .clock')) each.replaceChildren()
   const runs = []
   let company = false
   for (const mode of ['plain', costs.mode]) {
@@ -237,19 +237,22 @@ async function race(prompt, signal) {
     runs.push(await record(prompt, mode, signal))
   }
   lastRace = { runs, said: verdict(runs, company) }
+  showLegend(runs[1].counts)
+  drawCosts()
   await replay(lastRace, signal)
 }
 
-// An answer with the time of each step, counted from the first one on: {mode, ms, tokens, text, steps}.
+// An answer with the time of each step, counted from the first one on: {mode, ms, tokens, text, counts, steps}.
 async function record(prompt, mode, signal) {
-  const run = { mode, ms: 0, tokens: 0, text: '', steps: [] }
+  const run = { mode, ms: 0, tokens: 0, text: '', counts: {}, steps: [] }
   const options = { mode, temperature: 0, max_tokens: RACE_TOKENS }
   for await (const event of eventsOf([{ role: 'user', content: prompt }], options, signal)) {
     run.ms += event.ms ?? 0
     run.tokens += event.tokens ?? 0
     run.text += event.pieces.map((piece) => piece.text).join('')
     run.steps.push({ at: run.ms, tokens: run.tokens, pieces: event.pieces })
-    if (event.rows) note(event)
+    note(event)
+    count(event.pieces, run.counts)
   }
   return run
 }
@@ -262,8 +265,6 @@ function verdict([plain, other], company) {
 }
 
 async function replay({ runs, said }, signal) {
-  at('race-said').textContent = 'Replay of two recorded answers. Each ran alone, one behind the other; ' +
-    'the times are those of their steps on the server, without the prompt.'
   const lanes = runs.map((run, place) => {
     const lane = document.querySelectorAll('#race article')[place]
     lane.querySelector('h3').textContent = run.mode
@@ -272,6 +273,10 @@ async function replay({ runs, said }, signal) {
     return { run, lane, answer: new Answer(element), next: 0 }
   })
   const end = Math.max(...runs.map((run) => run.ms))
+  const slower = Math.max(1, Math.round(SHORT_MS / end))
+  const recorded = 'Replay of two recorded answers. Each ran alone, one behind the other; the times are those of ' +
+    'their steps on the server, without the prompt'
+  at('race-said').textContent = slower > 1 ? `${recorded}; shown ${slower} times slower.` : `${recorded}.`
   let before = performance.now()
   for (let elapsed = 0; ; ) {
     for (const each of lanes) showLane(each, elapsed)
@@ -280,7 +285,7 @@ async function replay({ runs, said }, signal) {
     if (signal.aborted) throw new DOMException('', 'AbortError')
     const now = performance.now()
     const coming = lanes.flatMap(({ run, next }) => run.steps[next]?.at ?? [])
-    elapsed = gate.paused ? Math.min(...coming) : Math.min(elapsed + now - before, end)
+    elapsed = gate.paused ? Math.min(...coming) : Math.min(elapsed + (now - before) / slower, end)
     before = now
   }
   at('race-said').textContent += ` ${said}`
@@ -307,7 +312,12 @@ function showLegend(counts) {
     ` ${words}`, make('b', {}, String(counts[origin] ?? 0)))))
 }
 
+function count(pieces, counts) {
+  for (const { origin } of pieces) counts[origin] = (counts[origin] ?? 0) + 1
+}
+
 function note({ rows, ms }) {
+  if (!rows) return
   steps.push({ rows, ms })
   if (steps.length > MOST_STEPS) steps.shift()
 }
@@ -334,7 +344,7 @@ function drawCosts() {
     ...(last ? [draw('circle', { class: 'last', cx: x(last.rows), cy: y(last.ms), r: 4 })] : []),
   )
   const cost = known.length ? `1 row takes ${ms[0].toFixed(1)} ms, ${known.length} take ${known.at(-1).toFixed(1)} ms. ` : ''
-  const chosen = last ? `The last of ${steps.length} steps had ${last.rows} rows and took ${last.ms.toFixed(1)} ms.` : ''
+  const chosen = last ? `The last of ${steps.length} steps had ${last.rows} ${last.rows === 1 ? 'row' : 'rows'} and took ${last.ms.toFixed(1)} ms.` : ''
   at('cost-said').textContent = cost + chosen
 }
 
@@ -365,8 +375,8 @@ async function refresh() {
 
 async function poll() {
   try {
-    if (!document.hidden) await refresh()
-    if (at('model').dataset.gone) await begin()
+    if (!document.hidden && !refused) await refresh()
+    if (at('model').dataset.gone && !refused) await begin()
   } catch (error) {
     at('model').textContent = error.message
     at('model').dataset.gone = 'yes'
