@@ -61,7 +61,7 @@ class Schedule:
 
     A place is a range of sequence ids; further ids of the engine hold a text each that has ended. No call names other
     ids, so that no text can touch another's cells. `ended`: texts whose cells may serve others, oldest first. `cells`:
-    tokens that a text may have.
+    tokens that a text may have. `latest`: the mode of the text that came last, for what it knows of the machine.
     """
 
     def __init__(self, decoder: Decoder, places: int, *, reads_first: bool = False) -> None:
@@ -85,7 +85,7 @@ class Schedule:
         self._rests = [SingleEngine(engine, range(each, each + 1), step) for each in rest]
         self.texts: list[SharedText] = []
         self.ended: list[SharedText] = []
-        self._latest: Mode | None = None
+        self.latest: Mode | None = None
         engine.clear()
 
     @property
@@ -101,20 +101,21 @@ class Schedule:
         verifier: Verifier | None = None,
         sampled: bool | None = None,
         n_keep: int | None = None,
+        plain: bool = False,
     ) -> SharedText:
         """Take in a text, which decodes from the next step on that has cells for it.
 
         `max_tokens`, `n_keep`: as `Decoder.generate` takes them. `verifier`: chooses the text's tokens, None for the
-        most probable ones. `sampled`: whether it draws them, which it does by default. Raises PromptError as
-        `Decoder.generate` does.
+        most probable ones. `sampled`: whether it draws them, which it does by default. `plain`: one token a step.
+        Raises PromptError as `Decoder.generate` does.
         """
         sampled = verifier is not None if sampled is None else sampled
         self.check_prompt(prompt)
         # What a mode learns of the machine is common to all texts.
-        self._latest = self._decoder.new_mode(self._latest, sampled=sampled)
+        self.latest = self._decoder.new_mode(self.latest, sampled=sampled)
         text = SharedText(
             [*prompt],
-            self._latest,
+            self.latest.without_guesses() if plain else self.latest,
             self._free.pop(),
             verifier,
             self._decoder.kept_by_shift(n_keep),

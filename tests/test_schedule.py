@@ -33,13 +33,17 @@ class SharedEngine(FakeEngine):
 
 @dataclass
 class Visit:
-    """A text that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays."""
+    """A text that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays.
+
+    `plain`: it gets one token a step.
+    """
 
     prompt: list[int]
     limit: int
     arrives: int
     leaves: int | None
     n_keep: int | None
+    plain: bool = False
     text: SharedText | None = None
     tokens: list[int] = field(default_factory=list)
 
@@ -57,6 +61,7 @@ visits = st.lists(
         arrives=st.integers(0, 12),
         leaves=st.none() | st.integers(1, 20),
         n_keep=st.none() | st.integers(0, 5),
+        plain=st.booleans(),
     ),
     min_size=1,
     max_size=2 * PLACES,
@@ -79,7 +84,7 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
         for visit in [each for each in coming if each.arrives <= now]:
             if schedule.is_full:
                 break
-            visit.text = schedule.add(visit.prompt, visit.limit, n_keep=visit.n_keep)
+            visit.text = schedule.add(visit.prompt, visit.limit, n_keep=visit.n_keep, plain=visit.plain)
             coming.remove(visit)
             staying.append(visit)
         if not coming and not schedule.texts:
@@ -89,6 +94,7 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
             assert visit.text
             if step := news.get(visit.text):
                 visit.tokens += step.tokens
+                assert not (visit.plain and step.drafted)
             if visit.leaves is not None and now - visit.arrives >= visit.leaves:
                 schedule.end(visit.text)
     raise AssertionError("the texts do not end")

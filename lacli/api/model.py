@@ -15,6 +15,7 @@ from weakref import finalize
 from lacli.api.loop import Arrival, Request, SharedLoop
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.modes import Mode
 from lacli.session.generation import Answer, PartialAnswer, as_stops
 from lacli.session.prompt import Messages
 from lacli.session.session import Session
@@ -36,7 +37,7 @@ class AnswerOptions(TypedDict, total=False):
     `sampling`: all of them at once. `system`: the system prompt before a question. `raw`: continue the prompt as it
     stands, without the chat template. `logprobs`: keep the log probability of each token of the answer, and of this
     number of the most probable ones in its place. `n_keep`: a full context loses half of what is behind its first
-    `n_keep` tokens, and the answer goes on.
+    `n_keep` tokens, and the answer goes on. `mode`: plain for one token a step, otherwise the mode that was loaded.
     """
 
     max_tokens: int
@@ -53,6 +54,7 @@ class AnswerOptions(TypedDict, total=False):
     raw: bool
     logprobs: int
     n_keep: int
+    mode: str
 
 
 AnyStream = TypeVar("AnyStream", bound="Answering")
@@ -148,6 +150,11 @@ class Model(Closing):
         return self._loop.context
 
     @property
+    def mode(self) -> Mode | None:
+        """The mode of the latest answer, None before the first."""
+        return self._loop.mode
+
+    @property
     def load(self) -> tuple[int, int]:
         """The numbers of answers that are decoded and that wait for a place."""
         return self._loop.load
@@ -178,11 +185,21 @@ class Model(Closing):
             controls = prompts.control_tokens(stops)
         recorder = Recorder(drawn, options["logprobs"]) if "logprobs" in options else None
         limit, n_keep = options.get("max_tokens", -1), options.get("n_keep")
-        request = Request(self._loop, tokens, limit, n_keep=n_keep, verifier=recorder or drawn, sampler=sampler)
+        plain = self._is_plain(options.get("mode", ""))
+        request = Request(
+            self._loop, tokens, limit, n_keep=n_keep, verifier=recorder or drawn, sampler=sampler, plain=plain
+        )
         found = recorder.found if recorder else ()
         return kind(
             self, PartialAnswer(request, prompts.piece, tokens, stops, controls=controls, logprobs=found), request
         )
+
+    def _is_plain(self, mode: str) -> bool:
+        """True for an answer of one token a step. Raises UsageError for a mode that the model was not loaded for."""
+        own = self.session.settings.mode
+        if mode not in ("", "plain", own):
+            raise UsageError(f"the model was loaded for mode {own}, not {mode}", f"an answer's mode is plain or {own}")
+        return mode == "plain"
 
     def _sampling_of(self, options: AnswerOptions) -> SamplingSettings:
         chosen = {SAMPLED[name]: value for name, value in options.items() if name in SAMPLED}

@@ -55,6 +55,10 @@ class Auto(Mode):
             self._plan_step(modes, awake, room, beside)
         return [mode._guesses.tree for mode in modes]
 
+    def without_guesses(self) -> Mode:
+        self._guesses.sleeps_on = True
+        return self
+
     def _wakes(self, text: Sequence[int], room: int) -> bool:
         """Begin a step of the text; True if it looks for guesses."""
         self.plan = self._shared = None

@@ -18,8 +18,10 @@ from starlette.types import ASGIApp
 
 from lacli import __version__
 from lacli.api.model import AnswerOptions, Model
+from lacli.auto.mode import Auto
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve import pages
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.forms import ChatForm, Form, PlainForm, TextForm
 from lacli.serve.guard import Guard, GuardSettings
@@ -88,9 +90,11 @@ class Server:
             "/props": self.props,
             "/slots": self.slots,
             "/metrics": self.metrics,
+            "/lacli/steps": self.steps,
         }
         routes = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, call, methods=["GET"]) for path, call in gets.items()]
+        routes += pages.routes()
         routes += [Route(path, self.not_offered, methods=["POST"]) for path in NOT_OFFERED]
         refusals = {
             Refused: refuse,
@@ -203,6 +207,13 @@ class Server:
         text = self._meter.text(*self._model.load)
         return Response(text, media_type="text/plain; version=0.0.4", headers=self._meter.headers)
 
+    async def steps(self, request: Request) -> Response:
+        """Milliseconds of steps of 1, 2, ... rows, as mode auto takes them for now; none before its first step."""
+        mode = self._model.mode
+        cost = mode.experience.cost_model if isinstance(mode, Auto) else None
+        costs = [1e3 * cost.plain_s * each for each in cost.relative[1:]] if cost and cost.plain_s else []
+        return JSONResponse({"mode": self._model.session.settings.mode, "ms": costs})
+
     def _choices(
         self,
         asked: AnswerRequest,
@@ -240,6 +251,7 @@ class Server:
             "stop": (*settings.stops, *asked.stop),
             "max_tokens": settings.max_tokens if limit is None else limit,
             "raw": raw,
+            "mode": asked.mode or "",
         }
         if logprobs is not None:
             options["logprobs"] = logprobs
@@ -257,7 +269,8 @@ class Server:
         self, request: Request, asked: AnswerRequest, choices: Sequence[Choice], form: Form
     ) -> Response:
         if asked.stream:
-            events = form.events(choices, counted=bool(asked.stream_options and asked.stream_options.include_usage))
+            counted = bool(asked.stream_options and asked.stream_options.include_usage)
+            events = form.events(choices, counted=counted, watched=asked.lacli.steps)
             return StreamingResponse(_as_sent(events), media_type="text/event-stream")
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in choices}
 

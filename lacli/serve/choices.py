@@ -10,7 +10,7 @@ from lacli.api.model import AnswerOptions, AsyncStream, Model
 from lacli.serve.meter import Meter
 from lacli.serve.tools import Call, CallRules, CallSplitter
 from lacli.session.generation import Answer
-from lacli.stats import Finish
+from lacli.stats import Finish, Step
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
@@ -22,7 +22,8 @@ LAST_TOKENS = 16
 class Delta(NamedTuple):
     """What a step added to an answer. `tokens`: those of the step, also where their text is held back.
 
-    `calls`: of functions, each with its place among those of the answer.
+    `calls`: of functions, each with its place among those of the answer. `pieces`: of the text and the reasoning in
+    their order, before calls are taken out. `step`: None behind the last one.
     """
 
     text: str
@@ -30,6 +31,8 @@ class Delta(NamedTuple):
     tokens: Sequence[int]
     logprobs: Sequence[TokenLogprob]
     calls: Sequence[tuple[int, Call]] = ()
+    pieces: Sequence[Piece] = ()
+    step: Step | None = None
 
 
 class Choice:
@@ -80,32 +83,28 @@ class Choice:
         """Yield what each step adds."""
         with self._meter.counting(self.stream, self.prompt):
             async for step, pieces in self.stream.steps():
-                yield self._delta(pieces, step.tokens if step else ())
-        rest = self._joined(self._splitter.finish() if self._splitter else (), (), (), final=True)
+                yield self._delta(pieces, step)
+        rest = self._joined(self._splitter.finish() if self._splitter else (), None, (), final=True)
         if rest.text or rest.reasoning or rest.calls:
             yield rest
 
-    def _delta(self, pieces: Sequence[Piece], tokens: Sequence[int]) -> Delta:
+    def _delta(self, pieces: Sequence[Piece], step: Step | None) -> Delta:
         logprobs = self.answer.logprobs[self._seen :]
         self._seen += len(logprobs)
-        return self._joined(self._splitter.feed(pieces) if self._splitter else pieces, tokens, logprobs)
+        return self._joined(self._splitter.feed(pieces) if self._splitter else pieces, step, logprobs)
 
     def _joined(
-        self,
-        pieces: Sequence[Piece],
-        tokens: Sequence[int],
-        logprobs: Sequence[TokenLogprob],
-        *,
-        final: bool = False,
+        self, pieces: Sequence[Piece], step: Step | None, logprobs: Sequence[TokenLogprob], *, final: bool = False
     ) -> Delta:
         text, reasoning = (
             "".join(piece.text for piece in pieces if piece.reasoning is wanted) for wanted in (False, True)
         )
-        if not self._calls:
-            return Delta(text, reasoning, tokens, logprobs)
-        before = len(self._calls.calls)
-        text = self._calls.feed(text) + (self._calls.finish() if final else "")
-        return Delta(text, reasoning, tokens, logprobs, [*enumerate(self._calls.calls)][before:])
+        calls: list[tuple[int, Call]] = []
+        if self._calls:
+            before = len(self._calls.calls)
+            text = self._calls.feed(text) + (self._calls.finish() if final else "")
+            calls = [*enumerate(self._calls.calls)][before:]
+        return Delta(text, reasoning, step.tokens if step else (), logprobs, calls, pieces, step)
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta | None]]:

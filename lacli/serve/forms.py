@@ -29,14 +29,21 @@ class Form:
         runs = [choice.answer.statistics for choice in deltas]
         return self._reply.body(choices, usage=usage(runs), timings=timings(runs[0]))
 
-    async def events(self, choices: Sequence[Choice], *, counted: bool) -> AsyncGenerator[dict[str, Any]]:
-        """The events of answers as they come; `counted`: the last one counts their tokens."""
+    async def events(
+        self, choices: Sequence[Choice], *, counted: bool, watched: bool = False
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """The events of answers as they come; `counted`: the last one counts their tokens.
+
+        `watched`: each tells of its step, and each step has one.
+        """
         for choice in choices:
             for event in self._first(choice):
                 yield self._event(event)
         async for choice, delta in merged(choices):
             if delta is None:
                 yield self._event(self._last(choice), timings=timings(choice.answer.statistics))
+            elif watched:
+                yield self._event(self._next(choice, delta), lacli=step_record(delta))
             elif delta.text or delta.reasoning or delta.logprobs or delta.calls:
                 yield self._event(self._next(choice, delta))
         if counted:
@@ -205,3 +212,16 @@ class PlainForm(Form):
 
     def _probabilities(self, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
         return (self._logprobs(deltas) or {"content": []})["content"]  # type: ignore[no-any-return]
+
+
+def step_record(delta: Delta) -> dict[str, Any]:
+    """A step as the page shows it: pieces of text with their origins, tokens, rows of the batch, and milliseconds."""
+    pieces = [{"text": each.text, "origin": each.origin.value, "reasoning": each.reasoning} for each in delta.pieces]
+    if delta.step is None:
+        return {"pieces": pieces}
+    return {
+        "pieces": pieces,
+        "tokens": len(delta.step.tokens),
+        "rows": delta.step.rows,
+        "ms": 1e3 * delta.step.seconds,
+    }

@@ -13,10 +13,12 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lacli.errors import LacliError, UsageError, reason_of
+from lacli.serve import pages
 from lacli.serve.replies import error_body
 
-PUBLIC = ("/health", "/v1/health")
-"""What is answered without a key: programs that only watch whether the server lives have none."""
+PUBLIC = ("/health", "/v1/health", *pages.FILES)
+"""What is answered without a key: programs that only watch whether the server lives have none, and the page
+asks for one."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 """Names of this machine in a Host header; another one is a page that resolved its own name to this address."""

@@ -44,6 +44,12 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+class Watching(BaseModel):
+    """What the page asks for besides: `steps`, the pieces of each step with their origins, its rows and its time."""
+
+    steps: bool = False
+
+
 class ResponseFormat(BaseModel):
     """The form of an answer, as OpenAI and llama.cpp write it."""
 
@@ -94,6 +100,8 @@ class AnswerRequest(BaseModel):
     response_format: ResponseFormat | None = None
     timings_per_token: bool = False
     return_progress: bool = False
+    mode: str | None = None
+    lacli: Watching = Watching()
 
     @field_validator("stop", mode="before")
     @classmethod
