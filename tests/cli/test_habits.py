@@ -158,6 +158,8 @@ def test_beside_a_model_of_the_environment_an_argument_that_names_none_is_the_pr
     for name in ("demo", "y.gguf", "owner/repo"):
         assert asked(name, env=env, stdin=b"So.") == (name, "So.")
     assert "no such model: nosuch" in call("run", "nosuch", "-p", "hi", env=env).err
+    # What is nearly a name is a slip, and not what another model is to answer.
+    assert "did you mean llama-3.2" in call("run", "llama3.2", env=env).err
 
 
 @pytest.mark.parametrize(("word", "code"), [("Explain", 1), ("Explain this", 2)])
