@@ -118,6 +118,7 @@ class PromptList:
         with second_ctrl_c_ends(), ctrl_c_calls(lambda: self._arrivals.put(KeyboardInterrupt())):
             try:
                 with screen.waiting(shown=shown) as say:
+                    self._tell(say)
                     for worker in workers:
                         worker.start()
                     for _ in self._left:
