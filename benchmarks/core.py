@@ -4,6 +4,7 @@
     python -m benchmarks.core overhead   Python and cache bookkeeping a step, at 200 and 4,000 tokens of context
     python -m benchmarks.core choose     one vectorised argmax against the backend's greedy sampler
     python -m benchmarks.core window     the window's first guesses and its two ways to move: S, rows, tokens/s
+    python -m benchmarks.core texts --context 32768    where a step of eight long texts goes
     python -m benchmarks.core reference --binary llama-lookahead    against the reference, short and long context
 
 Each prints a Markdown table. Runs of what is compared take turns, so that a noisy machine hits both; quote the
@@ -20,12 +21,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import geometric_mean, median
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import llama_cpp as lib
 import numpy as np
 
+from benchmarks.many import Endless
 from benchmarks.rivals.programs import Program
+from benchmarks.simulated import clock_of
 from lacli import batch
 from lacli.auto.mode import AutoModes
 from lacli.decode import Decoder
@@ -33,8 +36,9 @@ from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.devices import physical_cores
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings
+from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.schedule import Schedule
+from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import RunStatistics
 from lacli.tree import Origin, Tree
 
@@ -68,10 +72,11 @@ class Bench:
     def prompt(self, question: str) -> list[int]:
         return self.model.tokenize(TURN.format(question))
 
-    def long_question(self, tokens: int) -> str:
-        """All questions of a class with long texts, one after another, cut to about `tokens` tokens."""
+    def long_question(self, tokens: int, first: int = 0) -> str:
+        """The questions of a class with long texts, from number `first` on and then again, cut to about `tokens`."""
         longest = max(self.questions.values(), key=lambda texts: sum(map(len, texts)))
-        text = "\n\n".join(longest)
+        begin = first % len(longest)
+        text = "\n\n".join([*longest[begin:], *longest[:begin]])
         ids = self.model.tokenize(text * (tokens // max(len(self.model.tokenize(text)), 1) + 1))
         return b"".join(map(self.model.piece, ids[:tokens])).decode("utf-8", "ignore")
 
@@ -214,6 +219,41 @@ def window(bench: Bench) -> Iterator[list[str]]:
         yield [name, *cells]
 
 
+def texts(bench: Bench, count: int = 8) -> Iterator[list[str]]:
+    """Where a step of `count` texts goes whose prompts fill three quarters of the context, while all of them decode.
+
+    By processor time, so one thread decodes.
+    """
+    yield ["mode", "tokens a text", "steps", "rows", "step ms", "Python ms", "cache ms", "cache / step"]
+    tokens = bench.settings.context * 3 // 4 // count
+    prompts = [bench.prompt(f"{place}. {bench.long_question(tokens, place)}") for place in range(count)]
+    one_thread = replace(bench.settings, threads=1, threads_batch=1)
+    modes: tuple[ModeName, ...] = ("plain", "lookup", "auto")
+    for mode in modes:
+        settings = DecodeSettings(mode=mode).for_texts(count)
+        rows = settings.auto_rows if mode == "auto" else count * settings.max_rows
+        capacity = Capacity(sequences=count * settings.sequences, max_outputs=rows, ordered=False)
+        steps: list[tuple[float, float, float, float]] = []
+        with clock_of(thread_time), Endless(bench.model, one_thread, capacity) as engine:
+            schedule = Schedule(Decoder(engine, settings, make_mode=AutoModes()), count)
+            for prompt in prompts:
+                schedule.add(prompt)
+            while len(schedule.texts) == count and len(steps) < bench.limit:
+                decodes = all(text.is_prefilled for text in schedule.texts)
+                begin = thread_time()
+                last = schedule.step()[-1:]
+                seconds = thread_time() - begin
+                if decodes and last and (step := last[0].step):
+                    # The last text's step counts the others in.
+                    python_s = seconds - step.decode_s - step.choose_s - step.cache_s
+                    steps.append((step.rows, seconds, python_s, step.cache_s))
+        sums = [sum(column) for column in zip(*steps, strict=True)]
+        mean_rows, *times = (total / len(steps) for total in sums)
+        milliseconds = (f"{ms(seconds):.2f}" for seconds in times)
+        lengths = f"{min(map(len, prompts))} to {max(map(len, prompts))}"
+        yield [mode, lengths, str(len(steps)), f"{mean_rows:.1f}", *milliseconds, f"{sums[3] / sums[1]:.2%}"]
+
+
 def reference(bench: Bench, binary: str) -> Iterator[list[str]]:
     """Against llama.cpp's example at W=15 N=5 G=15: same model, prompts, threads, in turns."""
     yield ["prompts", "its S", "S", "S ratio", "its tokens/s", "tokens/s", "speed ratio", "plain tokens/s"]
@@ -265,7 +305,7 @@ def print_table(rows: Iterator[list[str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["plain", "overhead", "choose", "window", "reference"])
+    parser.add_argument("what", choices=["plain", "overhead", "choose", "window", "texts", "reference"])
     parser.add_argument("--model", type=Path, default=demo_model(), help="GGUF file with a ChatML template")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help='JSONL rows {"class": ..., "prompt": ...}')
     parser.add_argument("--each", type=int, default=12, help="prompts a class")
@@ -283,7 +323,8 @@ def main() -> None:
     if arguments.what == "reference":
         print_table(reference(bench, binary))
     else:
-        print_table({"plain": plain, "overhead": overhead, "choose": choose, "window": window}[arguments.what](bench))
+        tables = {"plain": plain, "overhead": overhead, "choose": choose, "window": window, "texts": texts}
+        print_table(tables[arguments.what](bench))
 
 
 if __name__ == "__main__":

@@ -215,7 +215,6 @@ MUTANTS = (
         MANY,
     ),
     Mutant("lacli/schedule.py", "            headroom += HEADROOM\n", "", MANY),
-    Mutant("lacli/schedule.py", "max([shared, *(each.borrowed for", "max([shared, *(0 for", MANY),
     Mutant("lacli/schedule.py", "text.n_keep is None and self._lends", "self._lends", MANY),
     Mutant("lacli/schedule.py", "            place.clear()\n", "", MANY),
     Mutant("lacli/schedule.py", "min(engine.cells, engine.trained_context)", "engine.cells", MANY),

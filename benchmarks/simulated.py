@@ -7,8 +7,8 @@ What a mode decides by the clock it decides as on that machine. Who is compared 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from math import exp
 from random import Random
 from time import perf_counter, thread_time
@@ -63,6 +63,16 @@ class Stairs:
         return Cost((StepCost(64, tuple(points)),))
 
 
+@contextmanager
+def clock_of(now: Callable[[], float]) -> Iterator[None]:
+    """Let every module of lacli that asks for the time read the clock `now`, in seconds."""
+    with ExitStack() as stack:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("lacli.") and getattr(module, "perf_counter", None) is perf_counter:
+                stack.enter_context(patch.object(module, "perf_counter", now))
+        yield
+
+
 class SimulatedEngine(Recorder):
     """An engine whose steps move its clock by a staircase, and nothing else does.
 
@@ -101,14 +111,9 @@ class SimulatedEngine(Recorder):
         with self._spending():
             return super().successors(count)
 
-    @contextmanager
-    def clock(self) -> Iterator[None]:
+    def clock(self) -> AbstractContextManager[None]:
         """Let every module of lacli that asks for the time read this clock."""
-        with ExitStack() as stack:
-            for name, module in list(sys.modules.items()):
-                if name.startswith("lacli.") and getattr(module, "perf_counter", None) is perf_counter:
-                    stack.enter_context(patch.object(module, "perf_counter", lambda: self.now))
-            yield
+        return clock_of(lambda: self.now)
 
     @contextmanager
     def _spending(self) -> Iterator[None]:

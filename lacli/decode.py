@@ -256,7 +256,7 @@ class Decoder:
     def _decode(self, texts: Sequence[TextState], prompts: Sequence[SingleEngine] = ()) -> list[Tree] | None:
         """Grow and decode a tree of each text, half as large each time the cache finds no place for them."""
         least, is_alone = self.settings.min_outputs, len(texts) == 1 and not prompts
-        rooms, left, beside = [text.room(least) for text in texts], 0, 0
+        rooms, left, behind, beside = [text.room(least) for text in texts], 0, 0, 0
         if not is_alone:
             behind = sum([len(text.tokens) - 1 - text.group.past for text in texts])
             beside = sum([len(prompt.part.again) for prompt in prompts])
@@ -269,7 +269,7 @@ class Decoder:
                 trees = [first.mode.grow(first.tokens, rooms[0])]
             else:
                 growing = [Growing(text.mode, text.tokens, room) for text, room in zip(texts, rooms, strict=True)]
-                trees = first.mode.grow_all(growing, left, beside)
+                trees = first.mode.grow_all(growing, left, behind + beside)
             mode_s = (perf_counter() - begin) / len(texts)
             for text in texts:
                 text.mode_s = mode_s

@@ -60,19 +60,24 @@ class Schedule:
     """The texts of one engine in the order of their arrival, at most one for each of its `places`.
 
     A place is a range of sequence ids; further ids of the engine hold a text each that has ended. No call names other
-    ids, so that no text can touch another's cells. `ended`: texts whose cells may serve others, oldest first.
+    ids, so that no text can touch another's cells. `ended`: texts whose cells may serve others, oldest first. `cells`:
+    tokens that a text may have. `latest`: the mode of the text that came last, for what it knows of the machine.
     """
 
-    def __init__(self, decoder: Decoder, places: int) -> None:
-        """`decoder`: takes the steps, and decodes nothing else in the meantime."""
+    def __init__(self, decoder: Decoder, places: int, *, reads_first: bool = False) -> None:
+        """`decoder`: takes the steps, and decodes nothing else in the meantime.
+
+        `reads_first`: let no text decode before the prompts of all are read, for measurements of steps alone.
+        """
         engine, size = decoder.group.engine, decoder.settings.sequences
         assert places * size <= engine.sequences, "the context was made for fewer sequences"
         self._decoder, self._engine, self.places = decoder, engine, places
+        self._reads_first = reads_first
         step = EngineStep(engine)
         # Alone a text may go on behind what the model was trained for, if -c says so; among others -c is for all.
         cells = engine.cells if places == 1 else min(engine.cells, engine.trained_context)
         ranges = (range(place * size, (place + 1) * size) for place in range(places))
-        self._cells = cells
+        self.cells = cells
         self._free = [SingleEngine(engine, ids, step, cells) for ids in ranges][::-1]
         # Freed cells between those of others are not in the order of a text.
         self._lends = engine.can_lend and not decoder.settings.ordered
@@ -80,7 +85,7 @@ class Schedule:
         self._rests = [SingleEngine(engine, range(each, each + 1), step) for each in rest]
         self.texts: list[SharedText] = []
         self.ended: list[SharedText] = []
-        self._latest: Mode | None = None
+        self.latest: Mode | None = None
         engine.clear()
 
     @property
@@ -96,20 +101,21 @@ class Schedule:
         verifier: Verifier | None = None,
         sampled: bool | None = None,
         n_keep: int | None = None,
+        plain: bool = False,
     ) -> SharedText:
         """Take in a text, which decodes from the next step on that has cells for it.
 
         `max_tokens`, `n_keep`: as `Decoder.generate` takes them. `verifier`: chooses the text's tokens, None for the
-        most probable ones. `sampled`: whether it draws them, which it does by default. Raises PromptError as
-        `Decoder.generate` does.
+        most probable ones. `sampled`: whether it draws them, which it does by default. `plain`: one token a step.
+        Raises PromptError as `Decoder.generate` does.
         """
         sampled = verifier is not None if sampled is None else sampled
         self.check_prompt(prompt)
         # What a mode learns of the machine is common to all texts.
-        self._latest = self._decoder.new_mode(self._latest, sampled=sampled)
+        self.latest = self._decoder.new_mode(self.latest, sampled=sampled)
         text = SharedText(
             [*prompt],
-            self._latest,
+            self.latest.without_guesses() if plain else self.latest,
             self._free.pop(),
             verifier,
             self._decoder.kept_by_shift(n_keep),
@@ -123,7 +129,7 @@ class Schedule:
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise PromptError for a prompt without tokens, or with more than a text may have; safe in any thread."""
-        self._decoder.check_prompt(prompt, self._cells)
+        self._decoder.check_prompt(prompt, self.cells)
 
     def end(self, text: SharedText, finish: Finish = "interrupt") -> None:
         """End a text, whose cells are free for others at once; nothing happens to one that has ended."""
@@ -157,9 +163,9 @@ class Schedule:
             begin = perf_counter()
             taken = self._decoder.step(ready, [_cells(text) for text in pieces])
             if taken is not None:
-                if not ready:
-                    rows = sum(len(_cells(text).part.again) for text in pieces)
-                    pieces[0].mode.prefilled(rows, perf_counter() - begin)
+                if not any(text.is_prefilled for text in ready):
+                    rows = sum(len(_cells(text).part.again) for text in [*ready, *pieces])
+                    [*ready, *pieces][0].mode.prefilled(rows, perf_counter() - begin)
                 break
             if self.ended:
                 self._forget(self.ended[0])
@@ -173,6 +179,8 @@ class Schedule:
         for text in pieces:
             _cells(text).commit_prompt()
             text.is_prefilled = text.group.past == len(text.tokens) - 1
+        for text in ready:
+            text.is_prefilled = True
         return news + [self._told(text, found) for text, found in zip(ready, taken, strict=True)]
 
     def _told(self, text: SharedText, found: Step | SamplingError) -> News:
@@ -191,17 +199,27 @@ class Schedule:
         return False
 
     def _rows(self) -> tuple[list[SharedText], list[SharedText]]:
-        """The texts that take a step, and those of which pieces of prompt are prepared beside, oldest first."""
-        ready = [text for text in self.texts if text.has_cells and text.is_prefilled]
-        left = min(self._engine.prefill_rows, self._engine.batch_rows - len(ready))
-        pieces = []
+        """The texts that take a step, and those of which pieces of prompt are prepared beside, oldest first.
+
+        The last piece of a prompt and the text's first step are one batch, but where prompts are read first.
+        """
+        running = sum(text.has_cells and text.is_prefilled for text in self.texts)
+        left = min(self._engine.prefill_rows, self._engine.batch_rows - running)
+        ready, pieces = [], []
         for text in self.texts:
+            if not text.has_cells:
+                continue
             missing = len(text.tokens) - 1 - text.group.past
-            if text.has_cells and not text.is_prefilled and left > 0:
+            if text.is_prefilled:
+                ready.append(text)
+            elif missing < left and not self._reads_first:
+                left -= missing + 1
+                ready.append(text)
+            elif left > 0:
                 _cells(text).prepare_prompt(text.tokens, min(missing, left))
                 left -= min(missing, left)
                 pieces.append(text)
-        return ready, pieces
+        return [] if pieces and self._reads_first else ready, pieces
 
     def _give_cells(self) -> None:
         """Give cells to the texts that wait, in the order of their arrival, as far as there are enough."""
@@ -235,16 +253,13 @@ class Schedule:
             idle = next((each for each in self.ended if each is not lender), None)
             if idle:
                 self._forget(idle)
-            elif lender in self.ended and lender.group.past > (kept := self._kept(lender, shared)):
-                lender.group.cut(kept)
-                lender.borrowed = min(lender.borrowed, kept)
+            elif lender in self.ended and lender.group.past > shared:
+                # A text that shares more of it would be the lender itself.
+                lender.group.cut(shared)
+                lender.borrowed = min(lender.borrowed, shared)
             else:
                 return False
         return True
-
-    def _kept(self, lender: SharedText, shared: int) -> int:
-        """Tokens at the beginning of `lender` that others share, once a text has borrowed `shared` of them."""
-        return max([shared, *(each.borrowed for each in self._holding() if each.lender is lender)])
 
     def _holding(self) -> list[SharedText]:
         """The texts that have cells, those that have ended last."""

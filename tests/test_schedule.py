@@ -35,13 +35,17 @@ class SharedEngine(FakeEngine):
 
 @dataclass
 class Visit:
-    """A text that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays."""
+    """A text that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays.
+
+    `plain`: it gets one token a step.
+    """
 
     prompt: list[int]
     limit: int
     arrives: int
     leaves: int | None
     n_keep: int | None
+    plain: bool = False
     text: SharedText | None = None
     tokens: list[int] = field(default_factory=list)
 
@@ -59,6 +63,7 @@ visits = st.lists(
         arrives=st.integers(0, 12),
         leaves=st.none() | st.integers(1, 20),
         n_keep=st.none() | st.integers(0, 5),
+        plain=st.booleans(),
     ),
     min_size=1,
     max_size=2 * PLACES,
@@ -81,7 +86,7 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
         for visit in [each for each in coming if each.arrives <= now]:
             if schedule.is_full:
                 break
-            visit.text = schedule.add(visit.prompt, visit.limit, n_keep=visit.n_keep)
+            visit.text = schedule.add(visit.prompt, visit.limit, n_keep=visit.n_keep, plain=visit.plain)
             coming.remove(visit)
             staying.append(visit)
         if not coming and not schedule.texts:
@@ -91,6 +96,7 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
             assert visit.text
             if step := news.get(visit.text):
                 visit.tokens += step.tokens
+                assert not (visit.plain and step.drafted)
             if visit.leaves is not None and now - visit.arrives >= visit.leaves:
                 schedule.end(visit.text)
     raise AssertionError("the texts do not end")
@@ -207,6 +213,25 @@ def test_a_text_among_others_ends_where_the_models_context_does() -> None:
         schedule.add([1] * 31)
 
 
+def test_a_text_that_may_be_shifted_shares_no_cells() -> None:
+    """A shift moves a cell for all that own it, and among others a text is full before the cache is."""
+    engine = engine_of(PLAIN, 200)
+    engine.trained_context = 30
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    visits = [Visit([*SYSTEM, end], 40, 0, None, n_keep) for end, n_keep in ((1, 4), (2, None), (3, 4))]
+    for visit in visits:
+        visit.text = schedule.add(visit.prompt, visit.limit, n_keep=visit.n_keep)
+        schedule.step()
+    assert [text.borrowed for text in schedule.texts] == [0, 0, 0]
+    while schedule.texts:
+        schedule.step()
+    for visit in visits:
+        assert visit.text
+        whole = alone(visit, 30, frozenset())
+        assert len(whole) == (15 if visit.n_keep is None else 40)
+        assert visit.text.tokens[-9:] == whole[-9:]
+
+
 def test_a_text_that_lent_cells_may_end_first() -> None:
     schedule, engine = plain_schedule(4 * len(LONG))
     first = schedule.add([*LONG, 1], 30)
@@ -261,7 +286,19 @@ def test_a_late_text_gets_its_first_token_before_the_others_end() -> None:
     while late.finish is None:
         schedule.step()
         steps += 1
-    assert len(schedule.texts) == 2 and steps == 6
+    assert len(schedule.texts) == 2 and steps == 5
+
+
+def test_all_prompts_can_be_read_before_any_text_decodes() -> None:
+    """So each step with tokens has one of every text, though the longest prompt takes ten pieces."""
+    engine = FakeEngine(sequences=4, prefill_rows=4)
+    schedule = Schedule(Decoder(engine, PLAIN), 3, reads_first=True)
+    for length in (2, 40, 5):
+        schedule.add([each % 7 for each in range(length)], 6)
+    brought = []
+    while schedule.texts:
+        brought.append(len(schedule.step()))
+    assert brought[-6:] == [3] * 6 and not any(brought[:-6])
 
 
 class Stuck:
@@ -308,7 +345,7 @@ def test_the_steps_of_several_texts_are_single_calls() -> None:
     while schedule.texts:
         schedule.step()
         steps += 1
-    assert engine.calls == steps == 11
+    assert engine.calls == steps == 10
 
 
 def test_more_texts_than_a_batch_has_rows_take_turns() -> None:

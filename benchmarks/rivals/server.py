@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -31,6 +32,9 @@ SHORTEST_S = 1e-3
 FORGETFUL = ("none", "ngram-simple")
 """Kinds that look at one prompt and its answer alone. The others keep n-grams from one request to the next, so that
 the second run of a prompt would be drafted from the first: for those each answer gets a server of its own."""
+
+WARM_UP = [0] * 128
+"""A prompt that is as long as the pieces in which lacli reads others, for memory that is used for the first time."""
 
 KINDS = re.compile(r"--spec-type\s+\[?([\w,-]+)")
 
@@ -68,11 +72,13 @@ class Server(Closing):
         kind: str,
         *,
         offloaded: bool,
+        slots: int = 1,
         patience: Patience = PATIENCE,
     ) -> None:
-        self._patience = patience
+        """`slots`: texts that it decodes at once; they share the cells of `model_settings` evenly."""
+        self._patience, self._slots = patience, slots
         self._keeps = kind in FORGETFUL
-        flags = ["-b", str(model_settings.batch), "-np", "1", "--host", HOST, "--spec-type", kind]
+        flags = ["-b", str(model_settings.batch), "-np", str(slots), "--host", HOST, "--spec-type", kind]
         self._command = tied([str(program), *shared_flags(model, model_settings, offloaded=offloaded), *flags])
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = TemporaryDirectory(prefix="lacli-")
@@ -99,9 +105,56 @@ class Server(Closing):
             self._stop()
         return run
 
+    def answer_together(self, prompts: Sequence[Sequence[int]], limit: int) -> list[list[float]]:
+        """Ask for answers of `limit` tokens, each as soon as a slot is free.
+
+        Return the seconds after which each was asked and those after which its tokens came, as the server's decoding
+        thread has had a processor, on Linux. Raises LacliError as `answer` does.
+        """
+        if self._process is None:
+            self._start()
+            self._stream(WARM_UP, 1)
+        begin = self._thread_s()
+        with ThreadPoolExecutor(self._slots) as askers:
+            answers = list(askers.map(lambda prompt: self._stream(prompt, limit), prompts))
+        if not self._keeps:
+            self._stop()
+        return [[time - begin for time in times] for times in answers]
+
     def close(self) -> None:
         self._stop()
         self._folder.cleanup()
+
+    def _stream(self, prompt: Sequence[int], limit: int) -> list[float]:
+        """When it was asked, and when each of `limit` tokens came, by the clock of `_thread_s`."""
+        request = {
+            "prompt": [*prompt],
+            "n_predict": limit,
+            "temperature": 0,
+            "ignore_eos": True,
+            "cache_prompt": False,
+            "stream": True,
+        }
+        times, last = [self._thread_s()], b""
+        with closing(HTTPConnection(HOST, self._port, timeout=self._patience.answer_s)) as connection:
+            try:
+                connection.request("POST", "/completion", json.dumps(request), {"Content-Type": "application/json"})
+                for line in connection.getresponse():
+                    if line.startswith(b"data: "):
+                        times.append(self._thread_s())
+                        last = line
+            except (OSError, HTTPException) as error:
+                self._raise_if_dead(self._patience.end_s)
+                raise LacliError(f"{NAME} broke the connection: {error}", "leave it out") from error
+        # The last event says how it ended and brings no token.
+        if len(times) != limit + 2 or b'"stop":true' not in last:
+            raise LacliError(f"{NAME} answers in {len(times) - 1} events for {limit} tokens", "leave it out")
+        return times[:-1]
+
+    def _thread_s(self) -> float:
+        """Seconds that the thread that decodes has had a processor."""
+        assert self._process is not None
+        return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]) / 1e9
 
     def _start(self) -> None:
         """Start it and wait until it has loaded the model."""

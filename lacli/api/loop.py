@@ -13,6 +13,7 @@ from lacli.decode import Decoder
 from lacli.errors import LacliError
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampler import LlamaSampler
+from lacli.modes import Mode
 from lacli.pool import NgramPool
 from lacli.schedule import News, Schedule, SharedText
 from lacli.settings import DecodeSettings
@@ -54,12 +55,16 @@ class Request:
         n_keep: int | None = None,
         verifier: Verifier | None = None,
         sampler: LlamaSampler | None = None,
+        plain: bool = False,
     ) -> None:
-        """`max_tokens`, `n_keep`: as `Decoder.generate` takes them. Raises PromptError for too long a prompt."""
+        """`max_tokens`, `n_keep`: as `Decoder.generate` takes them. `plain`: one token a step.
+
+        Raises PromptError for too long a prompt.
+        """
         loop.check_prompt(prompt)
         self._loop = loop
         self.prompt, self.max_tokens, self.n_keep = prompt, max_tokens, n_keep
-        self.verifier, self.sampler = verifier, sampler
+        self.verifier, self.sampler, self.plain = verifier, sampler, plain
         self.deliver: Callable[[Arrival], None]
         self.text: SharedText | None = None
         self.reused, self.prompt_s = 0, 0.0
@@ -105,6 +110,16 @@ class SharedLoop(Closing):
         self._closed = False
         self._thread = Thread(target=self._run, name="lacli loop", daemon=True)
         self._thread.start()
+
+    @property
+    def context(self) -> int:
+        """Tokens that a text may have."""
+        return self._schedule.cells
+
+    @property
+    def mode(self) -> Mode | None:
+        """The mode of the text that came last, for what it knows of the machine."""
+        return self._schedule.latest
 
     @property
     def load(self) -> tuple[int, int]:
@@ -189,6 +204,7 @@ class SharedLoop(Closing):
             verifier=request.verifier,
             sampled=request.sampler is not None,
             n_keep=request.n_keep,
+            plain=request.plain,
         )
         self._running[request.text] = request
 

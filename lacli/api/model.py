@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from json import dumps
 from queue import SimpleQueue
 from threading import Lock
-from typing import TypedDict, TypeVar, Unpack, overload
+from typing import TypedDict, TypeVar, Unpack, cast, overload
 from weakref import finalize
 
 from lacli.api.loop import Arrival, Request, SharedLoop
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.modes import Mode
 from lacli.session.generation import Answer, PartialAnswer, as_stops
 from lacli.session.prompt import Messages
 from lacli.session.session import Session
-from lacli.stats import RunStatistics
+from lacli.stats import RunStatistics, Step
 from lacli.text.files import Closing
 from lacli.text.format import did_you_mean
+from lacli.text.stream import Piece
 from lacli.verify import Recorder
 
-Prompt = str | Messages
-"""A question, or a conversation: its messages, each with `role` and `content`."""
+Prompt = str | Messages | Sequence[int]
+"""A question, or a conversation: its messages, each with `role` and `content`; or the tokens of a prompt."""
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -35,7 +37,7 @@ class AnswerOptions(TypedDict, total=False):
     `sampling`: all of them at once. `system`: the system prompt before a question. `raw`: continue the prompt as it
     stands, without the chat template. `logprobs`: keep the log probability of each token of the answer, and of this
     number of the most probable ones in its place. `n_keep`: a full context loses half of what is behind its first
-    `n_keep` tokens, and the answer goes on.
+    `n_keep` tokens, and the answer goes on. `mode`: plain for one token a step, otherwise the mode that was loaded.
     """
 
     max_tokens: int
@@ -52,6 +54,7 @@ class AnswerOptions(TypedDict, total=False):
     raw: bool
     logprobs: int
     n_keep: int
+    mode: str
 
 
 AnyStream = TypeVar("AnyStream", bound="Answering")
@@ -141,6 +144,21 @@ class Model(Closing):
         """The same as `stream`, for `async for`."""
         return self._asked(AsyncStream, prompt, options)
 
+    @property
+    def context(self) -> int:
+        """Tokens that a prompt and its answer may have."""
+        return self._loop.context
+
+    @property
+    def mode(self) -> Mode | None:
+        """The mode of the latest answer, None before the first."""
+        return self._loop.mode
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """The numbers of answers that are decoded and that wait for a place."""
+        return self._loop.load
+
     def close(self) -> None:
         """End all answers at their last step, and give the memory back."""
         self._loop.close()
@@ -155,21 +173,33 @@ class Model(Closing):
             self.session.model.check_open()
             if isinstance(prompt, str):
                 tokens = prompts.question(prompt, options.get("system", ""), (), raw=raw)
+            elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], int):
+                tokens = checked_tokens(cast("Sequence[int]", prompt), self.session.model.vocabulary)
+            elif raw or options.get("system"):
+                what = "raw and system are for a prompt that is a text"
+                raise UsageError(what, "write a system message in front")
             else:
-                if raw or options.get("system"):
-                    what = "raw and system are for a prompt that is a text"
-                    raise UsageError(what, "write a system message in front")
-                tokens = prompts.conversation(checked_messages(prompt))
+                tokens = prompts.conversation(checked_messages(cast("Messages", prompt)))
             drawn, sampler = self.session.text_verifier(self._sampling_of(options))
             stops = (*as_stops(options.get("stop", ())), *(() if raw else prompts.turn_ends))
             controls = prompts.control_tokens(stops)
         recorder = Recorder(drawn, options["logprobs"]) if "logprobs" in options else None
         limit, n_keep = options.get("max_tokens", -1), options.get("n_keep")
-        request = Request(self._loop, tokens, limit, n_keep=n_keep, verifier=recorder or drawn, sampler=sampler)
+        plain = self._is_plain(options.get("mode", ""))
+        request = Request(
+            self._loop, tokens, limit, n_keep=n_keep, verifier=recorder or drawn, sampler=sampler, plain=plain
+        )
         found = recorder.found if recorder else ()
         return kind(
             self, PartialAnswer(request, prompts.piece, tokens, stops, controls=controls, logprobs=found), request
         )
+
+    def _is_plain(self, mode: str) -> bool:
+        """True for an answer of one token a step. Raises UsageError for a mode that the model was not loaded for."""
+        own = self.session.settings.mode
+        if mode not in ("", "plain", own):
+            raise UsageError(f"the model was loaded for mode {own}, not {mode}", f"an answer's mode is plain or {own}")
+        return mode == "plain"
 
     def _sampling_of(self, options: AnswerOptions) -> SamplingSettings:
         chosen = {SAMPLED[name]: value for name, value in options.items() if name in SAMPLED}
@@ -229,6 +259,14 @@ def checked_messages(messages: Messages) -> Messages:
     return messages
 
 
+def checked_tokens(tokens: Sequence[int], vocabulary: int) -> list[int]:
+    """The tokens of a prompt. Raises PromptError for one that does not exist."""
+    for token in tokens:
+        if type(token) is not int or not 0 <= token < vocabulary:
+            raise PromptError(f"there is no token {token!r:.20}", f"ids go from 0 to {vocabulary - 1:,}")
+    return [*tokens]
+
+
 class Answering(Closing):
     """An answer on its way to one reader."""
 
@@ -247,6 +285,10 @@ class Answering(Closing):
         """What the answer has cost by now."""
         return self._partial.statistics
 
+    def partial_answer(self) -> Answer:
+        """What there is of the answer by now."""
+        return self._partial.answer()
+
     def close(self) -> None:
         """End it at the last step that was read; another thread or task that iterates it comes to its end."""
         self._ended = True
@@ -258,7 +300,7 @@ class Answering(Closing):
             self._partial.begin()
             self._request.begin(deliver)
 
-    def _take(self, arrival: Arrival) -> list[str]:
+    def _take(self, arrival: Arrival) -> list[Piece]:
         """The text that an arrival makes certain. Raises what ended the answer."""
         if self._ended:
             return []
@@ -273,7 +315,7 @@ class Answering(Closing):
             elif step is None or step.finish:
                 self._ended = True
                 pieces += partial.end()
-        return [piece.text for piece in pieces]
+        return pieces
 
 
 class Stream(Answering):
@@ -290,7 +332,8 @@ class Stream(Answering):
         self.begin()
         try:
             while not self._ended:
-                yield from self._take(self._arrivals.get())
+                for piece in self._take(self._arrivals.get()):
+                    yield piece.text
         finally:
             self.close()
 
@@ -302,13 +345,19 @@ class Stream(Answering):
         """The whole answer; where its iteration was left early, what there is of it."""
         for _ in self:
             pass
-        return self._partial.answer()
+        return self.partial_answer()
 
 
 class AsyncStream(Answering):
     """The same for `async for`; other tasks go on in the meantime."""
 
     async def __aiter__(self) -> AsyncIterator[str]:
+        async for _, pieces in self.steps():
+            for piece in pieces:
+                yield piece.text
+
+    async def steps(self) -> AsyncGenerator[tuple[Step | None, list[Piece]]]:
+        """Yield each step with the text that it makes certain; None for an end without a step."""
         if self._iterated:
             return
         self._iterated = True
@@ -316,8 +365,8 @@ class AsyncStream(Answering):
         self._begin(partial(self._deliver, asyncio.get_running_loop(), arrivals))
         try:
             while not self._ended:
-                for piece in self._take(await arrivals.get()):
-                    yield piece
+                arrival = await arrivals.get()
+                yield arrival.step, self._take(arrival)
         finally:
             self.close()
 
@@ -325,7 +374,7 @@ class AsyncStream(Answering):
         """The whole answer; where its iteration was left early, what there is of it."""
         async for _ in self:
             pass
-        return self._partial.answer()
+        return self.partial_answer()
 
     def _deliver(self, loop: asyncio.AbstractEventLoop, arrivals: asyncio.Queue[Arrival], arrival: Arrival) -> None:
         try:

@@ -50,6 +50,9 @@ class FixedClockMode(Mode):
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         self.mode.observe(tree, outcome._replace(seconds=step_seconds(outcome.rows), clock=float))
 
+    def without_guesses(self) -> Mode:
+        return FixedClockMode(self.mode.without_guesses())
+
 
 def fixed_clock_modes(
     settings: DecodeSettings, pool: NgramPool, engine: Engine, *, sampled: bool = False, before: Mode | None = None

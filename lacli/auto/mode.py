@@ -69,6 +69,10 @@ class Auto(Mode):
         for _ in range(more if more < most else 0):
             trees[place].pad()
 
+    def without_guesses(self) -> Mode:
+        self._guesses.sleeps_on = True
+        return self
+
     def _wakes(self, text: Sequence[int], room: int) -> bool:
         """Begin a step of the text; True if it looks for guesses."""
         self.plan = self._shared = None

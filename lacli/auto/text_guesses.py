@@ -60,8 +60,8 @@ class TextGuesses:
 
     Sequence 0 holds the text and a single chain, 1 .. W a window column each, those behind them a branch each.
     `text`, `room`, `tree`: of the step, and how many rows it may have. `plan`: what its guesses are expected to bring.
-    `number`: of the step. `is_asleep`: it looks for no guesses. `sources`: those that are asked now. `settings`,
-    `experience`: as they are given.
+    `number`: of the step. `is_asleep`: it looks for no guesses. `sleeps_on`: it never does. `sources`: those that
+    are asked now. `settings`, `experience`: as they are given.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class TextGuesses:
         self.longest = 0
         # Numbers of steps: this one and the next that looks for guesses; and fruitless searches.
         self.number = self._wake = self.idle = 0
-        self.is_asleep = False
+        self.is_asleep = self.sleeps_on = False
         self._before = -1
         self._mean_rows, self._mean_tokens = 1.0, 1.0
         self._seen: tuple[list[int], list[int], Successors] | None = None
@@ -140,7 +140,7 @@ class TextGuesses:
         self._draft = []
         self.text, self.room, self.tree = text, room, Tree(text[-1])
         self.number += 1
-        self.is_asleep = self.number < self._wake
+        self.is_asleep = self.sleeps_on or self.number < self._wake
         return not self.is_asleep
 
     def has_match(self) -> bool:

@@ -23,7 +23,7 @@ from lacli.engine import Engine
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import Context, LlamaEngine
 from lacli.llamacpp.settings import Capacity
-from lacli.schedule import HEADROOM, Schedule, SharedText
+from lacli.schedule import HEADROOM, Schedule
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.stats import RunStatistics, Step
@@ -80,14 +80,6 @@ class Blocks:
         shortest = self.asker.exchange(first, ())
         assert shortest, "the beginnings of prompts fit"
         return BenchPrompts({task: len(self.asker.prompt(task, ())) for task in self.tasks}, shortest, self.size)
-
-
-class ReadFirst(Schedule):
-    """Lets no text decode before the prompts of all are read."""
-
-    def _rows(self) -> tuple[list[SharedText], list[SharedText]]:
-        ready, pieces = super()._rows()
-        return [] if pieces else ready, pieces
 
 
 def blocks_of(session: Session, request: Request, screen: Screen) -> Blocks:
@@ -176,7 +168,7 @@ def _answering(
         for first in range(0, len(prompts), texts):
             group = prompts[first : first + texts]
             limits = [min(exchange.max_tokens, blocks.room - len(prompt)) for prompt in group]
-            schedule = ReadFirst(session.decoder_in(engine, settings), texts)
+            schedule = Schedule(session.decoder_in(engine, settings), texts, reads_first=True)
             groups.append(_group(session, schedule, group, limits))
         return _block(groups)
 

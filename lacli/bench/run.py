@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from time import perf_counter, process_time
 from typing import Any
 
 from lacli.auto.model_cost import cost_beside
@@ -58,6 +59,12 @@ COST_S = 6.0
 BUG_FOUND = 3
 """The exit code of --check, as of lacli check."""
 
+BUSY_SHARE = 0.6
+"""Part of the time in which the threads had a core, below which the machine was busy.
+
+Where other programs compute it is 0.25 to 0.7 (`stats.MIN_CORE_SHARE`); calm it is less than 1 for Python's one thread.
+"""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -89,13 +96,15 @@ class Request:
 class BenchOutcome:
     """A finished benchmark, or as much of it as there was time for.
 
-    `cost`: of steps, where mode auto takes part. `tables`, `columns`: added by the programs of benchmarks/: tables for
+    `core_share`: part of the time in which the threads of this process had a core, 1 where others decode. `cost`: of
+    steps, where mode auto takes part. `tables`, `columns`: added by the programs of benchmarks/: tables for
     people, and columns by contender.
     """
 
     rounds: Rounds
     machine: Machine
     interrupted: bool = False
+    core_share: float = 1.0
     judged: Judged = field(default_factory=dict)
     cost: Cost | None = None
     oracles: dict[int, Oracles] = field(default_factory=dict)
@@ -220,10 +229,13 @@ def measured(
     rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
     words, seconds = (f"times {prompts.per_task} answers", request.wish.seconds) if asking else ("answers", None)
     interrupted = False
+    begin, core_begin = perf_counter(), process_time()
     try:
         _go_through(rounds, screen, words, seconds)
     except KeyboardInterrupt:
         interrupted = True
+    wanted_s = session.threads * (perf_counter() - begin) if all(each.point for each in competing) else 0.0
+    share = (process_time() - core_begin) / wanted_s if wanted_s else 1.0
     done, most = (prompts.per_task * count for count in (sum(map(len, rounds.trials.values())), rounds.most))
     if interrupted or (asking and done < most):
         why = "stopped" if interrupted else "the time was up"
@@ -232,7 +244,7 @@ def measured(
         screen.note(f"left out: {task.kind} prompt of more tokens than the context of {asker.cells} holds")
     for number, error in rounds.failures.items():
         screen.note(f"{competing[number].label} was given up: {error}")
-    return BenchOutcome(rounds, machine_of(session, request.axes.flash_attentions), interrupted, cost=cost)
+    return BenchOutcome(rounds, machine_of(session, request.axes.flash_attentions), interrupted, share, cost=cost)
 
 
 def look_into(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
@@ -274,6 +286,9 @@ def show(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
         if compared := beside_plain(outcome.found):
             advice = recommendation(compared, request.model)
             screen.note(f"{advice.reason}: {advice.command}")
+    if outcome.core_share < BUSY_SHARE:
+        held_up = f"the threads had a core for {outcome.core_share:.0%} of the time"
+        screen.note(f"the machine was busy, {held_up}: these numbers say little; try -t 1, or when it is calm")
     if request.plot and bars:
         caption = f"{machine.where}; {machine.backends}, {machine.thread_words}"
         plot.save(request.plot, bars, f"lacli bench: {machine.model_type}", caption)

@@ -25,13 +25,14 @@ Row = dict[str, Any]
 class Lines(Closing):
     """Answers as JSON lines on standard output, each as soon as all before it are out.
 
-    `answered`: the indices of the prompts that have an answer.
+    `answered`: the indices of the prompts that have an answer. `models`: the names of the models that gave them.
     """
 
     place, way_on = "out", ""
 
     def __init__(self, screen: Screen) -> None:
         self.answered: set[int] = set()
+        self.models: set[str] = set()
         self._screen = screen
         self._next = 0
         self._waiting: dict[int, Row] = {}
@@ -53,6 +54,7 @@ class Lines(Closing):
     def _count(self, row: Row) -> None:
         if "error" not in row:
             self.answered.add(row["index"])
+            self.models.add(str(row.get("model", "")))
 
 
 class LinesFile(Lines):

@@ -20,7 +20,6 @@ FLAGS = {
 
 MISSING = {
     "ps": ("no model stays loaded between commands", "lacli list shows the models on this disk"),
-    "serve": ("there is no server yet", "lacli run answers one prompt, lacli chat talks"),
 }
 """What others have and lacli has not: what is so here, and what to do."""
 

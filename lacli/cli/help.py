@@ -47,7 +47,7 @@ class Page:
 
 
 PAGES = {
-    "": Page(('lacli run qwen2.5-0.5b "Why is the sky blue?"', "lacli chat qwen2.5-0.5b"), ""),
+    "": Page(('lacli run qwen2.5-0.5b "Why is the sky blue?"',), ""),
     "run": Page(
         (
             'lacli run qwen2.5-0.5b "Why is the sky blue?"',
@@ -58,6 +58,10 @@ PAGES = {
     "chat": Page(
         ("lacli chat qwen2.5-0.5b", "lacli chat llama-3.2-3b -sys 'Answer briefly.' --log chat.jsonl"),
         "-p -sys --load --log -n -c -t -ngl --temp --mode --stats --show-accepted --help-all",
+    ),
+    "serve": Page(
+        ("lacli serve qwen2.5-0.5b", "lacli serve qwen2.5-0.5b --host 0.0.0.0 --api-key SECRET -np 8"),
+        "--host --port -np --queue --drain --api-key --alias -n -c -t -ngl --temp --mode --help-all",
     ),
     "doctor": Page(("lacli doctor",)),
     "list": Page(("lacli list",)),

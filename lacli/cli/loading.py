@@ -67,9 +67,9 @@ class Loading:
 
     @contextmanager
     def opened(
-        self, question: Question, output: Output, screen: Screen, parallel: int = 1
+        self, question: Question, output: Output, screen: Screen, parallel: int | None = None
     ) -> Iterator[tuple[Session, TextStore | None]]:
-        """Load the model for a question, or for several of its kind, `parallel` at a time; with the kept texts."""
+        """Load the model with the kept texts: for a question, or for several of its kind, `parallel` at a time."""
         from lacli.auto.past_texts import open_texts
         from lacli.session.session import Session
         from lacli.terminal.interrupts import without_ctrl_c

@@ -38,7 +38,7 @@ TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of Typer's complaints has no public name in every version."""
 
 PANELS = {
-    "Everyday": ("run", "chat", "doctor"),
+    "Everyday": ("run", "chat", "serve", "doctor"),
     "Models": ("list", "pull", "show", "rm"),
     "Measure": ("bench", "check", "cost"),
     "More": ("mask", "rpc-server"),

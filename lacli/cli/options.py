@@ -102,13 +102,15 @@ class PromptOptions:
 def _unless_named(context: typer.Context, parameter: typer.CallbackParam, model: str | None) -> str | None:
     """The model of -m; one of the environment makes room for one that is typed, and is neither fetched nor removed.
 
-    A single argument that names no model and stands where a prompt may, without another one, is that prompt.
+    A single argument that names no model and stands where a prompt may, without another one, is that prompt; a word
+    that is nearly a name is a slip.
     """
     if not variable_of(context, parameter):
         return model
     params = context.params
     named, alone = params.get("argument"), not any(params.get(name) for name in ("words", "prompt", "first"))
-    if named == "-" or (named and alone and "words" in params and no_model(named)):
+    error = no_model(named) if named and named != "-" and alone and "words" in params else None
+    if named == "-" or (error and (" " in str(named) or "did you mean" not in error.hint)):
         named = None
     typed = named or params.get("hf_repo") or params.get("models")
     return None if typed or context.info_name in ("pull", "rm") else model

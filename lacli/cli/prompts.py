@@ -66,6 +66,8 @@ def ask_all(
                 loading.opened(question, output, screen, min(most, len(left))) as (session, store),
                 Model(session) as model,
             ):
+                if others := lines.models - {session.model.path.name}:
+                    screen.say(f"lacli: the answers {lines.place} are of {' and '.join(sorted(others))} so far")
                 asked = PromptList(model, tasks, left, lines, loading.sampling, question.stops, store)
                 # Lines on the same terminal show how far it is.
                 asked.run(screen, shown=not output.verbose and (name is not None or not is_terminal(sys.stdout)))
@@ -116,6 +118,7 @@ class PromptList:
         with second_ctrl_c_ends(), ctrl_c_calls(lambda: self._arrivals.put(KeyboardInterrupt())):
             try:
                 with screen.waiting(shown=shown) as say:
+                    self._tell(say)
                     for worker in workers:
                         worker.start()
                     for _ in self._left:
@@ -156,6 +159,7 @@ class PromptList:
         for index in self._coming:
             task = self._tasks[index]
             row: Row = {"index": index, **({"id": task.name} if task.name else {}), "prompt": prompt_of(task)}
+            row["model"] = self._model.session.model.path.name
             try:
                 self._arrivals.put(row | self._answered(index, task))
             except (PromptError, SamplingError) as error:

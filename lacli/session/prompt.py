@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from lacli.errors import PromptError
 from lacli.llamacpp.model import LlamaModel
 from lacli.text.reasoning import mark_reasoning, marker_tokens
 from lacli.text.stream import Piece
-from lacli.text.template import MARK, ChatTemplate, ControlNames, as_messages, chatml, with_one_bos
+from lacli.text.template import CALL_MARKERS, MARK, ChatTemplate, ControlNames, as_messages, chatml, with_one_bos
 
-Messages = Sequence[Mapping[str, str]]
-"""The role and content of each message; answers stand as they were generated."""
+Messages = Sequence[Mapping[str, Any]]
+"""The role and content of each message, and its calls of functions; answers stand as they were generated."""
 
 
 class PromptWriter:
@@ -28,8 +29,11 @@ class PromptWriter:
     def use(self, template: ChatTemplate | None) -> None:
         """Write conversations as this template does."""
         self.template = template
-        self._markers = marker_tokens(template.source, self._cut) if template else frozenset()
-        self._reasoning_names = {self.text([token], special=True) for token in self._markers}
+        source = template.source if template else ""
+        reasoning = marker_tokens(source, self._cut)
+        self._reasoning_names = {self.text([token], special=True) for token in reasoning}
+        calls = [self._cut(marker) for marker in CALL_MARKERS if marker in source]
+        self._markers = reasoning | {tokens[0] for tokens in calls if len(tokens) == 1}
 
     @property
     def turn_ends(self) -> tuple[str, ...]:
@@ -52,13 +56,20 @@ class PromptWriter:
         """The tokens of a conversation up to where its next answer begins."""
         return self.tokenize(self.render(messages))
 
-    def render(self, messages: Messages) -> str:
+    def render(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """A conversation as the template writes it, in ChatML without one; for `tokenize`.
 
-        Names of control tokens in messages are marked. Raises PromptError when the template fails.
+        `tools`: the functions that the model may call. Names of control tokens in messages and `tools` are marked.
+        Raises PromptError when the template fails.
         """
-        marked = [{**message, "content": self.marked(message["content"], message["role"])} for message in messages]
-        rendered = (self.template or chatml(self._model)).render(marked)
+        marked = [
+            {
+                **{name: value if name == "role" else self._all_marked(value) for name, value in message.items()},
+                "content": self.marked(message["content"], message["role"]),
+            }
+            for message in messages
+        ]
+        rendered = (self.template or chatml(self._model)).render(marked, [self._all_marked(tool) for tool in tools])
         return with_one_bos(rendered, self._model.bos(), adds_bos=self._model.adds_bos)
 
     def marked(self, content: str, role: str) -> str:
@@ -69,6 +80,14 @@ class PromptWriter:
         return "".join(
             self._control_names.marked(piece.text, self._reasoning_names if piece.reasoning else ()) for piece in pieces
         )
+
+    def _all_marked(self, value: Any) -> Any:
+        """A value of JSON with marks in the names of control tokens in all its texts."""
+        if isinstance(value, str):
+            return self._control_names.marked(value)
+        if isinstance(value, Mapping):
+            return {self._control_names.marked(key): self._all_marked(each) for key, each in value.items()}
+        return [*map(self._all_marked, value)] if isinstance(value, list) else value
 
     def tokenize(self, rendered: str, *, add_special: bool = True) -> list[int]:
         """The tokens of a rendered conversation, or of its later part; marked text has no control token."""
@@ -87,7 +106,7 @@ class PromptWriter:
         return b"".join(pieces).decode("utf-8", "replace")
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token's text; the tokens that mark reasoning have one too."""
+        """The bytes of a token's text; the tokens that mark reasoning and calls have one too."""
         return self._model.piece(token, special=token in self._markers)
 
     def control_tokens(self, texts: Sequence[str]) -> dict[int, str]:

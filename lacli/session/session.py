@@ -173,7 +173,7 @@ class Session(Closing):
             reuse=reuse,
             n_keep=n_keep,
             watch=watch,
-            threads=self._threads,
+            threads=self.threads,
             alone=self.alone,
         )
         self._generations.add(generation)
@@ -229,7 +229,7 @@ class Session(Closing):
     ) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model or in those of several copies."""
         make_mode = AutoModes(self._cost, self._past_texts, self._records)
-        reading = partial(self._reading, threads=self._threads)
+        reading = partial(self._reading, threads=self.threads)
         if isinstance(engine, Mapping):
             # Where no copies were asked for the only one has no name.
             group = engine[""] if "" in engine else ReplicaGroup(engine)
@@ -273,7 +273,7 @@ class Session(Closing):
             self.copies.close()
 
     @property
-    def _threads(self) -> int:
+    def threads(self) -> int:
         """Threads of this process that decode; 0 where GPUs, several copies or other processes do."""
         alone = self.copies.here and len(self.copies.names) == 1
         return self.model_settings.threads if alone and not offloads(self.model_settings) else 0

@@ -11,7 +11,7 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from secrets import token_hex
-from typing import Protocol
+from typing import Any, Protocol
 
 from lacli.errors import PromptError, UsageError, in_one_line
 from lacli.text.format import did_you_mean
@@ -20,7 +20,9 @@ from lacli.text.reasoning import as_history
 
 Formatter = Callable[..., str]
 
-Messages = Sequence[Mapping[str, object]]
+Message = dict[str, Any]
+
+Messages = Sequence[Mapping[str, Any]]
 
 OWN = "the model's own"
 
@@ -66,6 +68,9 @@ PROBE = "xylograph"
 MARK = token_hex(8)
 """Marks names of control tokens in messages until the prompt is tokenized; random, so that no message contains it."""
 
+CALL_MARKERS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "<|python_tag|>")
+"""Texts around a model's calls of functions, for some models control tokens, which have to be printed to be found."""
+
 SPACE = " \t\n\v\f\r"
 """Space as C's isspace knows it, which llama.cpp strips beside some control tokens."""
 
@@ -93,16 +98,22 @@ class ChatTemplate:
     stops: tuple[str, ...] = ()
     variables: Mapping[str, object] = field(default_factory=dict, hash=False)
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    @property
+    def knows_tools(self) -> bool:
+        """Whether it writes the functions that a model may call."""
+        return bool(re.search(r"\btools\b", self.source))
+
+    def render(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The prompt of a conversation, up to the beginning of the next answer; answers are given as generated.
 
-        A system text that the template refuses or omits goes in front of the first question. Raises PromptError when
-        the template fails.
+        `tools`: the functions that the model may call, as OpenAI's protocol has them. A system text that the template
+        refuses or omits goes in front of the first question. Raises PromptError when the template fails.
         """
+        variables = {**self.variables, "tools": tools} if tools else self.variables
         return _render(
-            partial(self.formatter, **self.variables),
+            partial(self.formatter, **variables),
             [
-                as_history(message["content"], self.source) if message["role"] == "assistant" else dict(message)
+                {**message, **(as_history(message["content"], self.source) if message["role"] == "assistant" else {})}
                 for message in messages
             ],
         )
@@ -261,7 +272,7 @@ def _wanted_template(wanted: str, model: TemplateModel) -> ChatTemplate:
         raise PromptError(f"{wanted}: {error.what}", error.hint) from error
 
 
-def _render(formatter: Formatter, messages: list[dict[str, str]]) -> str:
+def _render(formatter: Formatter, messages: list[Message]) -> str:
     """The rendering of the first shape of a conversation that a template prints completely."""
     reason = "it leaves out what is asked"
     cause: Exception | None = None
@@ -282,9 +293,9 @@ def _render(formatter: Formatter, messages: list[dict[str, str]]) -> str:
     ) from cause
 
 
-def _shapes(messages: list[dict[str, str]]) -> Iterator[Messages]:
+def _shapes(messages: list[Message]) -> Iterator[Messages]:
     """A conversation as it is, and for templates that want alternating roles, no system role, or parts."""
-    shapes: list[list[dict[str, str]]] = []
+    shapes: list[list[Message]] = []
     for shape in (messages, _merged(messages), _merged(_folded(messages))):
         if shape not in shapes:
             shapes.append(shape)
@@ -292,7 +303,7 @@ def _shapes(messages: list[dict[str, str]]) -> Iterator[Messages]:
     yield from map(_typed, shapes)
 
 
-def _folded(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+def _folded(messages: list[Message]) -> list[Message]:
     """The system text in front of the first question, a blank line between them."""
     if len(messages) < 2 or messages[0]["role"] != "system":
         return messages
@@ -300,17 +311,19 @@ def _folded(messages: list[dict[str, str]]) -> list[dict[str, str]]:
     return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *others]
 
 
-def _merged(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+def _merged(messages: list[Message]) -> list[Message]:
     """Neighbours of one role as one message, for templates whose roles must alternate."""
-    merged: list[dict[str, str]] = []
+    merged: list[Message] = []
     for message in messages:
-        if merged and merged[-1]["role"] == message["role"]:
+        # Calls of functions and their results stay by themselves: they have more than a content.
+        apart = not merged or merged[-1]["role"] != message["role"]
+        if not (apart or any("tool_calls" in each or each["role"] == "tool" for each in (merged[-1], message))):
             message = {**message, "content": f"{merged.pop()['content']}\n\n{message['content']}"}
         merged.append(message)
     return merged
 
 
-def _typed(messages: list[dict[str, str]]) -> Messages:
+def _typed(messages: list[Message]) -> Messages:
     """Contents as lists of parts, for templates that read nothing else."""
     return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
 
@@ -324,7 +337,7 @@ def _is_whole(formatter: Formatter, rendered: str, shape: Messages) -> bool:
 
     Probe words in their place show it: the texts themselves may occur elsewhere in the conversation.
     """
-    needed = {index for index in (0, len(shape) - 1) if shape[index]["role"] in ("system", "user")}
+    needed = {index for index in (0, len(shape) - 1) if shape[index]["role"] in ("system", "user", "tool")}
     words = {index: f"{PROBE}{index}" for index in needed}
     probes = [dict(message) for message in shape]
     for index, word in words.items():
@@ -338,6 +351,6 @@ def _is_whole(formatter: Formatter, rendered: str, shape: Messages) -> bool:
     return all(word in probed for word in words.values())
 
 
-def _text(message: Mapping[str, object]) -> str:
-    content = message["content"]
-    return content if isinstance(content, str) else content[0]["text"]  # type: ignore[index]
+def _text(message: Mapping[str, Any]) -> str:
+    content: Any = message["content"]
+    return content if isinstance(content, str) else content[0]["text"]

@@ -21,6 +21,7 @@ from lacli.api.model import AsyncStream, Stream
 from lacli.check.judge import PLAIN, plain_logits
 from lacli.errors import PromptError, SamplingError, UsageError
 from lacli.llamacpp.context import LlamaEngine
+from lacli.text.stream import Piece
 from tests.fakes import tiny_models
 
 QUESTIONS = ["A list?", "What is a tuple?", "Write a function."]
@@ -170,7 +171,7 @@ def test_an_error_in_a_list_ends_its_other_answers(
     streams: list[Stream | AsyncStream] = []
     take = kind._take
 
-    def failing(stream: Stream | AsyncStream, arrival: Arrival) -> list[str]:
+    def failing(stream: Stream | AsyncStream, arrival: Arrival) -> list[Piece]:
         streams.append(stream)
         if len({*streams}) == len(QUESTIONS):
             raise SamplingError("nothing is left")

@@ -57,6 +57,8 @@ class ManyWriters(ScriptedEngine):
         self.clock.now += seconds
         for place in dict.fromkeys(places):
             rows = [row for row in range(count) if places[row] == place]
+            # The last piece of a prompt stands before a text's first step.
+            rows = rows[next((number for number, row in enumerate(rows) if batch.outputs[row]), 0) :]
             part = Batch(len(rows))
             part.tokens, part.positions = batch.tokens[rows], batch.positions[rows]
             part.outputs = batch.outputs[rows]
@@ -153,14 +155,14 @@ def test_a_steps_cost_is_recorded_once_and_never_beside_a_piece_of_prompt(monkey
     monkeypatch.setattr(StepCostModel, "record", noted)
     writers = [Writer(seed) for seed in range(3)]
     with schedule_of(writers, STAIRS["gpu"], STAIRS["gpu"].measured, begun=2) as (schedule, engine):
-        # Of the late text's prompt eleven tokens are left for the second step.
+        # Of the late text's prompt eleven tokens are left for its first step.
         engine.batch_rows = 190
         for _ in range(10):
             schedule.step()
         schedule.add(list(writers[2].text), LENGTH)
         while schedule.texts:
             schedule.step()
-    assert 20 < engine.mixed[-1] <= 64 and max(engine.rows) > 20
+    assert engine.mixed[-1] <= 64 and max(engine.rows) > 20
     assert recorded == engine.rows
 
 
@@ -200,11 +202,12 @@ def test_a_sampled_text_changes_nothing_of_what_greedy_ones_are_expected_to_brin
             schedule.add(list(writer.text), 100, verifier=verifier)
             for writer, verifier in zip(engine.writers, (Drawn(), None), strict=True)
         )
+        kinds = [text.mode.experience for text in (drawn, greedy)]  # type: ignore[attr-defined]
         while schedule.texts:
             schedule.step()
         after = schedule.add(list(engine.writers[1].text), 100)
         later = schedule.add(list(engine.writers[0].text), 100, verifier=Drawn())
-    kinds = [text.mode.experience for text in (drawn, greedy, after, later)]  # type: ignore[attr-defined]
+    kinds += [text.mode.experience for text in (after, later)]  # type: ignore[attr-defined]
     assert kinds[0] is kinds[3] and kinds[1] is kinds[2] and kinds[0].cost_model is kinds[1].cost_model
     # The drawn text departs from what it repeats, the greedy one never does.
     assert kinds[0].hit_rates["suffix"][0] < 0.2 and kinds[1].hit_rates["suffix"][0] > 0.9

@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 
-from lacli.bench.company import ReadFirst
 from lacli.bench.rounds import Rounds
-from lacli.decode import Decoder
-from lacli.settings import DecodeSettings
-from tests.fakes.engine import FakeEngine
 from tests.fakes.tiny_models import write_mamba
 from tests.program import Done, call
 
@@ -59,18 +55,6 @@ def test_each_mode_answers_the_same_prompts_in_groups_of_each_number(prompts: st
         assert row["identical_n"] == row["prompts"] or row["verdict"] == "rounding"
     page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
     assert not {name for row in found for name in row if f"`{name}`" not in page}
-
-
-def test_all_prompts_of_a_group_are_read_before_any_text_decodes() -> None:
-    """So each step with tokens has one of every text, though the longest prompt takes ten pieces."""
-    engine = FakeEngine(sequences=4, prefill_rows=4)
-    schedule = ReadFirst(Decoder(engine, DecodeSettings(mode="plain")), 3)
-    for length in (2, 40, 5):
-        schedule.add([each % 7 for each in range(length)], 6)
-    brought = []
-    while schedule.texts:
-        brought.append(len(schedule.step()))
-    assert brought[-6:] == [3] * 6 and not any(brought[:-6])
 
 
 def test_people_get_a_summary_and_a_table_where_they_ask(prompts: str) -> None:

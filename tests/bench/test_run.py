@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,14 @@ def test_people_get_a_summary_with_what_to_type_and_tables_and_a_chart_where_the
     ascii_drawn = call(*QUICK, "--modes", "lookup", "--chart", env={"LC_ALL": "C"}).out
     assert ascii_drawn.isascii() and "#" in ascii_drawn
     assert "| tokens/s |" in call(*QUICK, "--modes", "lookup", "-o", "md").out
+
+
+@pytest.mark.parametrize(("core_s", "busy"), [(0.0, True), (1e6, False)])
+def test_a_busy_machine_is_named_behind_the_numbers(core_s: float, busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Processor seconds from the first look to the second.
+    monkeypatch.setattr("lacli.bench.run.process_time", count(0.0, core_s).__next__)
+    told = call(*(word for word in QUICK if word != "-q"), "--modes", "lookup").err
+    assert ("the machine was busy, the threads had a core for 0% of the time" in told) == busy
 
 
 @pytest.mark.parametrize(

@@ -384,3 +384,23 @@ def compared_with(make: Make, log: str, prompts: Path) -> list[dict[str, Any]]:
 def test_a_program_that_fails_is_left_out(make: Make) -> None:
     make("llama-lookahead", log="error: it is broken\n", code=1)
     assert [row["mode"] for row in compared("llama-lookahead", "--classes", "edit", "--each", "1")] == ["plain"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how long a thread had a processor")
+def test_a_server_of_several_slots_answers_prompts_at_once(make: Make) -> None:
+    fake = make("llama-server", help=HELP, reply='data: {"tokens":[5],"stop":false}\n\ndata: {"stop":true}\n\n')
+    with Server(fake.path, MODEL, LOADING, "none", offloaded=False, slots=2) as server:
+        answers = server.answer_together([IDS, IDS[:1]], 1)
+    assert [len(times) for times in answers] == [2, 2]
+    assert "-np 2" in " ".join(fake.calls[0]["arguments"])
+    warm_up, *asked = fake.asked
+    assert sorted((request["prompt"] for request in asked), key=len) == [IDS[:1], IDS]
+    assert all(request["stream"] and request["ignore_eos"] and request["n_predict"] == 1 for request in asked)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how long a thread had a processor")
+def test_a_server_whose_answer_is_shorter_than_asked_is_said(make: Make) -> None:
+    fake = make("llama-server", help=HELP, reply='data: {"tokens":[5],"stop":false}\n\ndata: {"stop":true}\n\n')
+    server = Server(fake.path, MODEL, LOADING, "none", offloaded=False)
+    with server, pytest.raises(LacliError, match="2 events for 3 tokens"):
+        server.answer_together([IDS], 3)

@@ -264,6 +264,15 @@ def test_what_ends_the_model_ends_the_run_and_the_answers_before_it_stay(
     assert [row["index"] for row in rows_of(out.read_text())] == [0]
 
 
+def test_answers_of_another_model_in_the_file_are_named(tmp_path: Path) -> None:
+    answers = tmp_path / "answers.jsonl"
+    whole = run(tmp_path, "-o", str(answers)).err
+    first, *rest = answers.read_text().splitlines(keepends=True)
+    assert "are of" not in whole and rest
+    answers.write_text(first.replace('"model": "', '"model": "other-'))
+    assert f"the answers in {answers} are of other-" in run(tmp_path, "-o", str(answers)).err
+
+
 def test_ctrl_c_leaves_the_answers_and_what_was_learned_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

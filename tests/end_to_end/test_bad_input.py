@@ -128,7 +128,7 @@ SLIPS = [
     (USAGE, ("delete",), "no such command 'delete'"),
     (USAGE, ("./model.gguf",), "lacli run ./model.gguf"),
     (USAGE, ("--frobnicate",), "no such option: --frobnicate"),
-    (USAGE, ("check", "--replicas", "2"), "no such option: --replicas (lacli run, chat and bench have it)"),
+    (USAGE, ("check", "--replicas", "2"), "no such option: --replicas (lacli run, chat and others have it)"),
     (USAGE, ("doctor", "--no-test", "--all-quants"), "lacli doctor --help-all lists what there is"),
     (USAGE, ("run", "--no-test"), "no such option: --no-test (lacli doctor has it)"),
     *((USAGE, ("run", "--no-stdin", *dash), "--no-stdin") for dash in (["-"], ["-p", "-"], ["-f", "-"])),

@@ -53,11 +53,11 @@ def every_source() -> dict[str, str]:
     return {**{name: bundled(name) for name in STOPS}, **{f"{name}*": fixture(name) for name in FIXTURE_NAMES}}
 
 
-def by_transformers(source: str, messages: Sequence[Message]) -> str:
+def by_transformers(source: str, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> str:
     """The same conversation in the other implementation."""
     given = [dict(message) for message in messages]
     return str(
-        _tokenizer().apply_chat_template(given, chat_template=source, tokenize=False, add_generation_prompt=True)
+        _tokenizer().apply_chat_template(given, tools, chat_template=source, tokenize=False, add_generation_prompt=True)
     )
 
 

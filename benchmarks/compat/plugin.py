@@ -1,0 +1,59 @@
+"""A pytest plugin for llama.cpp's tests of its server: its presets get lacli's demo model, and results are written.
+
+Options come from the environment, which the tests' own processes share: COMPAT_RESULTS, a file that gets a line of
+JSON for each test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from lacli.hub.names import demo_model
+
+GENERATING = ("tinyllama2", "stories15m_moe", "tinyllama_infill")
+"""Presets whose models only write text; the others' cannot be replaced, and there is no network to fetch them."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Prepare the tests' helpers, which they import by name, before they do."""
+    sys.path.insert(0, os.getcwd())
+    # The helpers import a program that downloads, and nothing is downloaded.
+    sys.modules.setdefault("wget", ModuleType("wget"))
+    helpers: Any = import_module("utils")
+    for name in GENERATING:
+        setattr(helpers.ServerPreset, name, staticmethod(_with_demo(getattr(helpers.ServerPreset, name))))
+    helpers.ServerPreset.load_all = staticmethod(lambda: None)
+    helpers.download_file = lambda url, output_file_path=None: str(demo_model())
+
+
+def _with_demo(preset: Callable[[], Any]) -> Callable[[], Any]:
+    def made() -> Any:
+        server = preset()
+        server.model_hf_repo = server.model_hf_file = None
+        server.model_file = str(demo_model())
+        server.n_threads = 1
+        return server
+
+    return made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Write what became of a test; a skipped one ends in its setup or its call."""
+    report = yield
+    if report.when == "call" or report.outcome != "passed":
+        why = "" if report.passed else str(call.excinfo.value).partition("\n")[0] if call.excinfo else ""
+        line = {"test": item.nodeid.removeprefix("unit/"), "outcome": report.outcome, "why": why[:200]}
+        with Path(os.environ["COMPAT_RESULTS"]).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    return report

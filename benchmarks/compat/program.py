@@ -1,0 +1,55 @@
+"""`python -m benchmarks.compat.program FLAGS`: `lacli serve` with the flags that llama.cpp's tests give llama-server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+
+SAME = ("--host", "--port", "--temp", "--seed", "--batch-size", "--threads", "--n-predict", "--parallel", "--alias",
+        "--api-key", "--chat-template")  # fmt: skip
+"""Flags with a value that `lacli serve` has too."""
+
+SWITCHES = ("--verbose", "--context-shift", "--no-slots", "--no-ui")
+"""The same for flags without one."""
+
+MEANINGLESS = {
+    "--ubatch-size": 1, "--fa": 1, "-fa": 1, "--jinja": 0, "--no-jinja": 0, "--offline": 0, "--slots": 0,
+    "--cont-batching": 0, "--model-draft": 1, "--spec-type": 1, "--spec-draft-n-max": 1, "--spec-draft-n-min": 1,
+}  # fmt: skip
+"""Flags that change nothing here, with the number of their values: `lacli serve` guesses without a draft model."""
+
+
+def own_flags(theirs: Sequence[str]) -> list[str]:
+    """The flags of `lacli serve`. Ends the program, with a sentence, for one that is not offered."""
+    parser = ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--chat-template-file")
+    parser.add_argument("--ctx-size", type=int, default=0)
+    for name in SAME:
+        parser.add_argument(name, default=None)
+    for name in (*SWITCHES, "--metrics", "--kv-unified"):
+        parser.add_argument(name, action="store_true")
+    for name, values in MEANINGLESS.items():
+        parser.add_argument(name, dest="meaningless", **({"nargs": 1} if values else {"action": "store_true"}))
+    given = vars(parser.parse_args(theirs))
+
+    def value(name: str) -> str | None:
+        return given[name.removeprefix("--").replace("-", "_")]  # type: ignore[no-any-return]
+
+    # llama-server divides the context among its slots, unless they share it.
+    context = given["ctx_size"] if given["kv_unified"] else given["ctx_size"] // int(given["parallel"] or 1)
+    found = [given["model"], "--ctx-size", str(context), "--no-learn"]
+    for name in SAME:
+        if (text := value(name)) is not None:
+            found += [name, text]
+    if given["chat_template_file"]:
+        found += ["--chat-template", given["chat_template_file"]]
+    if not given["metrics"]:
+        found.append("--no-metrics")
+    return [*found, *(name for name in SWITCHES if value(name))]
+
+
+if __name__ == "__main__":
+    os.execv(sys.executable, [sys.executable, "-m", "lacli", "serve", *own_flags(sys.argv[1:])])

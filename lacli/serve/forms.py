@@ -1,0 +1,227 @@
+"""The shapes of answers: OpenAI's chats and completions, and the completions of llama.cpp's server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any
+
+from lacli.serve.choices import Choice, Delta, merged
+from lacli.serve.protocol import CompletionRequest
+from lacli.serve.replies import REASONS, Reply, timings, token_logprob, usage
+from lacli.serve.tools import Call
+from lacli.stats import Finish
+
+STOP_TYPES: dict[Finish, str] = {"eog": "eos", "stop": "word", "length": "limit", "interrupt": "none"}
+"""llama.cpp's words for what ended an answer."""
+
+
+class Form:
+    """The shape of an endpoint's answers. `piece`: the bytes of a token's text."""
+
+    kind = ""
+
+    def __init__(self, model: str, piece: Callable[[int], bytes]) -> None:
+        self._reply, self._piece = Reply(self.kind, model), piece
+
+    def whole(self, deltas: Mapping[Choice, Sequence[Delta]]) -> dict[str, Any]:
+        """The body of answers that have ended."""
+        choices = [self._choice(choice, parts) for choice, parts in deltas.items()]
+        runs = [choice.answer.statistics for choice in deltas]
+        return self._reply.body(choices, usage=usage(runs), timings=timings(runs[0]))
+
+    async def events(
+        self, choices: Sequence[Choice], *, counted: bool, watched: bool = False
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """The events of answers as they come; `counted`: the last one counts their tokens.
+
+        `watched`: each tells of its step, and each step has one.
+        """
+        for choice in choices:
+            for event in self._first(choice):
+                yield self._event(event)
+        async for choice, delta in merged(choices):
+            if delta is None:
+                yield self._event(self._last(choice), timings=timings(choice.answer.statistics))
+            elif watched:
+                yield self._event(self._next(choice, delta), lacli=step_record(delta))
+            elif delta.text or delta.reasoning or delta.logprobs or delta.calls:
+                yield self._event(self._next(choice, delta))
+        if counted:
+            runs = [choice.answer.statistics for choice in choices]
+            yield self._reply.body([], chunk=True, usage=usage(runs), timings=timings(runs[0]))
+
+    def _event(self, choice: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return self._reply.body([choice], chunk=True, **more)
+
+    def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
+        return ()
+
+    def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _last(self, choice: Choice) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _logprobs(self, deltas: Sequence[Delta]) -> dict[str, Any] | None:
+        found = [token_logprob(each, self._piece) for delta in deltas for each in delta.logprobs]
+        return {"content": found} if found else None
+
+
+class ChatForm(Form):
+    """POST /v1/chat/completions."""
+
+    kind = "chat.completion"
+
+    def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(delta.text for delta in deltas)}
+        if calls := [_called(call) for delta in deltas for _, call in delta.calls]:
+            message |= {"content": message["content"] or None, "tool_calls": calls}
+        if reasoning := "".join(delta.reasoning for delta in deltas):
+            message["reasoning_content"] = reasoning
+        reason = _chat_reason(choice)
+        return {"index": choice.place, "message": message, "finish_reason": reason, "logprobs": self._logprobs(deltas)}
+
+    def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
+        return [{"index": choice.place, "delta": {"role": "assistant", "content": None}, "finish_reason": None}]
+
+    def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        calls = [{"index": place, **_called(call)} for place, call in delta.calls]
+        parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
+        event = {
+            "index": choice.place,
+            "delta": {name: part for name, part in parts.items() if part},
+            "finish_reason": None,
+        }
+        logprobs = self._logprobs([delta])
+        return {**event, "logprobs": logprobs} if logprobs else event
+
+    def _last(self, choice: Choice) -> dict[str, Any]:
+        return {"index": choice.place, "delta": {}, "finish_reason": _chat_reason(choice)}
+
+
+def _called(call: Call) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _chat_reason(choice: Choice) -> str:
+    reason = REASONS[choice.finish]
+    return "tool_calls" if choice.has_called and reason == "stop" else reason
+
+
+class TextForm(Form):
+    """POST /v1/completions."""
+
+    kind = "text_completion"
+
+    def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
+        text = "".join(delta.text for delta in deltas)
+        reason = REASONS[choice.finish]
+        return {"index": choice.place, "text": text, "finish_reason": reason, "logprobs": self._logprobs(deltas)}
+
+    def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        return {
+            "index": choice.place,
+            "text": delta.text,
+            "finish_reason": None,
+            "logprobs": self._logprobs([delta]),
+        }
+
+    def _last(self, choice: Choice) -> dict[str, Any]:
+        return {"index": choice.place, "text": "", "finish_reason": REASONS[choice.finish], "logprobs": None}
+
+
+class PlainForm(Form):
+    """POST /completion, as llama.cpp's server has it."""
+
+    kind = "completion"
+
+    def __init__(
+        self, model: str, piece: Callable[[int], bytes], asked: CompletionRequest, settings: dict[str, Any]
+    ) -> None:
+        """`settings`: how the answer is decoded, as its body tells it."""
+        super().__init__(model, piece)
+        self._model, self._asked, self._settings = model, asked, settings
+
+    def whole(self, deltas: Mapping[Choice, Sequence[Delta]]) -> Any:
+        bodies = [self._fields(self._choice(choice, parts)) for choice, parts in deltas.items()]
+        return bodies if isinstance(self._asked.prompt, list) and len(self._asked.prompts) > 1 else bodies[0]
+
+    def _event(self, choice: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return choice
+
+    def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
+        content = "".join(delta.text for delta in deltas)
+        body = self._last(choice) | {"content": content, "has_new_line": "\n" in content}
+        if self._asked.return_tokens:
+            body["tokens"] = [token for delta in deltas for token in delta.tokens]
+        if found := self._probabilities(deltas):
+            body["completion_probabilities"] = found
+        return body
+
+    def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        event = {
+            "index": choice.place,
+            "content": delta.text,
+            "tokens": [*delta.tokens],
+            "stop": False,
+            "id_slot": -1,
+            "tokens_predicted": choice.answer.statistics.tokens,
+            "tokens_evaluated": len(choice.prompt),
+        }
+        if self._asked.timings_per_token:
+            event["timings"] = timings(choice.answer.statistics)
+        if found := self._probabilities([delta]):
+            event["completion_probabilities"] = found
+        return event
+
+    def _last(self, choice: Choice) -> dict[str, Any]:
+        answer = choice.answer
+        run = answer.statistics
+        return {
+            "index": choice.place,
+            "content": "",
+            "tokens": [],
+            "id_slot": -1,
+            "stop": True,
+            "model": self._model,
+            "tokens_predicted": run.tokens,
+            "tokens_evaluated": run.prompt_tokens,
+            "generation_settings": self._settings,
+            "prompt": choice.prompt_text,
+            "has_new_line": "\n" in answer.text,
+            "truncated": answer.finish_reason == "length" and run.tokens != self._settings["n_predict"],
+            "stop_type": STOP_TYPES[answer.finish_reason],
+            "stopping_word": "",
+            "tokens_cached": run.prompt_tokens + run.tokens,
+            "timings": timings(run),
+        }
+
+    def _fields(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The fields that the request names, or all; a slash leads into an object."""
+        found: dict[str, Any] = {}
+        for name in self._asked.response_fields:
+            value: Any = body
+            for part in name.split("/"):
+                value = value.get(part) if isinstance(value, dict) else None
+            if value is not None:
+                found[name] = value
+        return found or body
+
+    def _probabilities(self, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
+        return (self._logprobs(deltas) or {"content": []})["content"]  # type: ignore[no-any-return]
+
+
+def step_record(delta: Delta) -> dict[str, Any]:
+    """A step as the page shows it: pieces of text with their origins, tokens, rows of the batch, and milliseconds."""
+    pieces = [{"text": each.text, "origin": each.origin.value, "reasoning": each.reasoning} for each in delta.pieces]
+    if delta.step is None:
+        return {"pieces": pieces}
+    return {
+        "pieces": pieces,
+        "tokens": len(delta.step.tokens),
+        "rows": delta.step.rows,
+        "ms": 1e3 * delta.step.seconds,
+    }

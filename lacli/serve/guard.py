@@ -1,0 +1,124 @@
+"""Who may ask: API keys, the Host header on a loopback address, and the size and time of a request's body."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lacli.errors import LacliError, UsageError, reason_of
+from lacli.serve import pages
+from lacli.serve.replies import error_body
+
+PUBLIC = ("/health", "/v1/health", *pages.FILES)
+"""What is answered without a key: programs that only watch whether the server lives have none, and the page
+asks for one."""
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+"""Names of this machine in a Host header; another one is a page that resolved its own name to this address."""
+
+
+@dataclass(frozen=True)
+class GuardSettings:
+    """Who may ask. `keys`: any of them opens; none is needed where there are none.
+
+    `hosts`: names that a request may be made to, without their ports; empty for any. `body`: bytes of a request.
+    """
+
+    keys: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    body: int = 8 * 2**20
+
+
+def guard_settings(host: str, keys: Sequence[str], *, no_auth: bool, body: int) -> GuardSettings:
+    """Who may ask at an address. Raises UsageError for one that others reach while no key is asked for."""
+    if host.startswith("unix:"):
+        return GuardSettings(tuple(keys), (), body)
+    if is_loopback(host):
+        return GuardSettings(tuple(keys), (*LOOPBACK, f"[{host}]" if ":" in host else host), body)
+    if not keys and not no_auth:
+        raise UsageError(
+            f"{host} can be reached by others, and no key is asked for",
+            "--api-key KEY asks for one; --no-auth lets everybody in",
+        )
+    return GuardSettings(tuple(keys), (), body)
+
+
+def is_loopback(host: str) -> bool:
+    """True for an address that only programs of this machine reach."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_keys(path: str) -> list[str]:
+    """The keys of a file, one a line. Raises LacliError for a file that cannot be read or holds none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            keys = [line.strip() for line in file if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise LacliError(f"cannot read {path}: {reason_of(error)}", "give a file with a key a line") from error
+    if not keys:
+        raise LacliError(f"{path} holds no key", "give a file with a key a line")
+    return keys
+
+
+class Guard:
+    """Lets requests through that may ask."""
+
+    def __init__(self, app: ASGIApp, settings: GuardSettings) -> None:
+        self._app, self._settings = app, settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        if refused := self._refusal(scope["path"], headers):
+            await refused(scope, receive, send)
+            return
+        read = 0
+
+        async def limited() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._settings.body:
+                raise HTTPException(413)
+            return message
+
+        await self._app(scope, limited, send)
+
+    def _refusal(self, path: str, headers: Headers) -> JSONResponse | None:
+        settings = self._settings
+        host = headers.get("host", "").rpartition(":")[0] if _has_port(headers) else headers.get("host", "")
+        if settings.hosts and host.lower() not in settings.hosts:
+            what = f"this server is not {host or 'named'}: ask for {settings.hosts[0]}"
+            return JSONResponse(error_body(403, "forbidden_error", what), 403)
+        if int(headers.get("content-length") or 0) > settings.body:
+            what = f"a request has {settings.body:,} bytes at most"
+            return JSONResponse(error_body(413, "invalid_request_error", what), 413)
+        if settings.keys and path not in PUBLIC and not self._has_key(headers):
+            what = "this server asks for its API key: Authorization: Bearer KEY"
+            return JSONResponse(error_body(401, "authentication_error", what), 401, {"WWW-Authenticate": "Bearer"})
+        return None
+
+    def _has_key(self, headers: Headers) -> bool:
+        """True for a right key; each is compared, in constant time."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
+        return any([hmac.compare_digest(key.encode(), given) for key in self._settings.keys])
+
+
+def _has_port(headers: Headers) -> bool:
+    host = headers.get("host", "")
+    return host.rpartition(":")[2].isdecimal() and (not host.startswith("[") or "]:" in host)

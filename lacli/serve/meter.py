@@ -1,0 +1,116 @@
+"""What a server has done and does: Prometheus's counters in llama.cpp's names, and the slots."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter, time
+from typing import Any
+
+from lacli.api.model import AsyncStream
+from lacli.serve.replies import timings
+
+HELP = {
+    "prompt_tokens_total": "Tokens of prompts that were decoded.",
+    "prompt_tokens_cached_total": "Tokens of prompts that were decoded before.",
+    "prompt_seconds_total": "Seconds of reading prompts.",
+    "tokens_predicted_total": "Tokens of answers.",
+    "tokens_predicted_seconds_total": "Seconds of the steps of answers.",
+    "n_decode_total": "Steps of answers; one that several answers share counts for each.",
+    "n_tokens_max": "Tokens of the longest text so far.",
+    "spec_decode_num_draft_tokens_total": "Guessed tokens that were verified.",
+    "spec_decode_num_accepted_tokens_total": "Guessed tokens that came true.",
+    "spec_decode_num_drafts_total": "Steps with guesses.",
+    "prompt_tokens_seconds": "Tokens of prompts a second, of all answers.",
+    "predicted_tokens_seconds": "Tokens a second of an answer, the mean of all.",
+    "requests_processing": "Answers that are decoded.",
+    "requests_deferred": "Answers that wait for a place.",
+    "n_busy_slots_per_decode": "Places that are taken.",
+}
+"""Metrics by llama.cpp's names; those that end with total count, and n_tokens_max does for llama.cpp."""
+
+
+@dataclass(eq=False)
+class Slot:
+    """An answer that is decoded. `number`: its place."""
+
+    number: int
+    stream: AsyncStream
+    prompt: Sequence[int]
+    begun: float
+
+
+class Meter:
+    """Counts what answers have cost, and knows those that are decoded."""
+
+    def __init__(self) -> None:
+        self._sums = dict.fromkeys(HELP, 0.0)
+        self._running: list[Slot] = []
+        self._started = time()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The time since which is counted, seconds since 1970."""
+        return {"Process-Start-Time-Unix": str(int(self._started))}
+
+    @contextmanager
+    def counting(self, stream: AsyncStream, prompt: Sequence[int]) -> Generator[None]:
+        """Show an answer while it is decoded, and count it at its end."""
+        taken = {slot.number for slot in self._running}
+        number = next(number for number in range(len(taken) + 1) if number not in taken)
+        slot = Slot(number, stream, prompt, perf_counter())
+        self._running.append(slot)
+        try:
+            yield
+        finally:
+            self._running.remove(slot)
+            self._count(slot)
+
+    def text(self, processing: int, deferred: int) -> str:
+        """All metrics in Prometheus's format. `processing`, `deferred`: answers that are decoded, and that wait."""
+        values = {**self._sums, "requests_processing": processing, "requests_deferred": deferred}
+        values["n_busy_slots_per_decode"] = processing
+        values["prompt_tokens_seconds"] = _rate(values["prompt_tokens_total"], values["prompt_seconds_total"])
+        seconds = values["tokens_predicted_seconds_total"]
+        values["predicted_tokens_seconds"] = _rate(values["tokens_predicted_total"], seconds)
+        lines = []
+        for name, help in HELP.items():
+            kind = "counter" if name.endswith("_total") or name == "n_tokens_max" else "gauge"
+            lines += [
+                f"# HELP llamacpp:{name} {help}",
+                f"# TYPE llamacpp:{name} {kind}",
+                f"llamacpp:{name} {values[name]:g}",
+            ]
+        return "\n".join(lines) + "\n"
+
+    def slots(self, places: int, context: int) -> list[dict[str, Any]]:
+        """The places and what is decoded in them."""
+        running = {slot.number: slot for slot in self._running}
+        found = []
+        for number in range(places):
+            slot = running.get(number)
+            entry: dict[str, Any] = {"id": number, "n_ctx": context, "is_processing": slot is not None}
+            if slot:
+                run = slot.stream.statistics
+                entry |= {"n_prompt_tokens": len(slot.prompt), "n_decoded": run.tokens, "timings": timings(run)}
+            found.append(entry)
+        return found
+
+    def _count(self, slot: Slot) -> None:
+        run = slot.stream.statistics
+        sums = self._sums
+        sums["prompt_tokens_total"] += run.prompt_tokens - run.reused_tokens
+        sums["prompt_tokens_cached_total"] += run.reused_tokens
+        sums["prompt_seconds_total"] += run.prompt_s
+        sums["tokens_predicted_total"] += run.tokens
+        sums["tokens_predicted_seconds_total"] += run.predicted_s
+        sums["n_decode_total"] += run.steps
+        sums["n_tokens_max"] = max(sums["n_tokens_max"], run.prompt_tokens + run.tokens)
+        sums["spec_decode_num_draft_tokens_total"] += run.drafted
+        sums["spec_decode_num_accepted_tokens_total"] += run.accepted
+        sums["spec_decode_num_drafts_total"] += len(run.times.others)
+
+
+def _rate(tokens: float, seconds: float) -> float:
+    return tokens / seconds if seconds else 0.0

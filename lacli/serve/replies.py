@@ -1,0 +1,95 @@
+"""Bodies and events of answers, in the shapes of OpenAI and of llama.cpp's server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from lacli import __version__
+from lacli.stats import Finish, RunStatistics
+from lacli.verify import TokenLogprob
+
+FINGERPRINT = f"b-lacli-{__version__}"
+"""What clients are told of the program; llama.cpp's begin with a b too."""
+
+REASONS: dict[Finish, str] = {"eog": "stop", "stop": "stop", "length": "length", "interrupt": "stop"}
+"""OpenAI's words for what ended an answer."""
+
+
+class Reply:
+    """What all bodies and events of one answer have in common.
+
+    `kind`: the object's name, such as chat.completion. `model`: the name that the server goes by.
+    """
+
+    def __init__(self, kind: str, model: str) -> None:
+        prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
+        self._id, self._kind, self._model = f"{prefix}-{uuid4().hex}", kind, model
+        self._created = int(time())
+
+    def body(self, choices: Sequence[dict[str, Any]], *, chunk: bool = False, **more: Any) -> dict[str, Any]:
+        """A whole answer, or with `chunk` an event of one; `more`: usage, timings and others."""
+        kind = self._kind + (".chunk" if chunk and self._kind.startswith("chat") else "")
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": [*choices],
+            **more,
+        }
+
+
+def usage(runs: Sequence[RunStatistics]) -> dict[str, Any]:
+    """Tokens of a request; its prompt counts once, however many answers it has."""
+    prompt, cached = runs[0].prompt_tokens, max(run.reused_tokens for run in runs)
+    predicted = sum(run.tokens for run in runs)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": predicted,
+        "total_tokens": prompt + predicted,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def timings(run: RunStatistics) -> dict[str, Any]:
+    """What an answer took, in llama.cpp's words: milliseconds, and tokens a second."""
+    read = run.prompt_tokens - run.reused_tokens
+    prompt_ms, predicted_ms = 1e3 * run.prompt_s, 1e3 * run.predicted_s
+    return {
+        "cache_n": run.reused_tokens,
+        "prompt_n": read,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / max(read, 1),
+        "prompt_per_second": 1e3 * read / prompt_ms if prompt_ms else 0.0,
+        "predicted_n": run.tokens,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_ms / max(run.tokens, 1),
+        "predicted_per_second": run.tokens_per_second,
+        "draft_n": run.drafted,
+        "draft_n_accepted": run.accepted,
+    }
+
+
+def error_body(status: int, kind: str, message: str, **more: Any) -> dict[str, Any]:
+    """An error in OpenAI's shape."""
+    return {"error": {"code": status, "message": message, "type": kind, **more}}
+
+
+def token_logprob(found: TokenLogprob, piece: Any) -> dict[str, Any]:
+    """The log probabilities in a token's place; `piece` gives the bytes of a token."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        text: bytes = piece(token)
+        return {
+            "id": token,
+            "token": text.decode("utf-8", "replace"),
+            "bytes": [*text],
+            "logprob": logprob,
+        }
+
+    best = [entry(token, logprob) for token, logprob in found.best]
+    return {**entry(found.token, found.logprob), "top_logprobs": best}

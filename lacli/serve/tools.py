@@ -1,0 +1,246 @@
+"""Functions that a model may call: the format of its calls, a grammar that forces them, and their way out of a text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from secrets import token_hex
+from typing import Any
+
+from lacli.errors import UsageError
+from lacli.llamacpp.library import schema_grammar
+from lacli.text.json_schema import grammar_of
+from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
+from lacli.text.stream import begun_length
+from lacli.text.template import ChatTemplate
+
+ID_LENGTH = 9
+"""Characters of a call's id: Mistral's templates refuse others."""
+
+SPACE = " \t\r\n;"
+"""What may stand between calls; Llama 3 writes semicolons."""
+
+BEGUN_HEADER = re.compile(r"\s*[\w.\[\]-]*\s*")
+"""What may stand in front of a call's JSON, also where it is not complete."""
+
+
+@dataclass(frozen=True)
+class CallFormat:
+    """How a model writes calls: `begin`, a call's `before` with %s for its name, its arguments, `after`; then `closer`.
+
+    `between`: from one call to the next, None where there is one only. `bare`: an answer that is a JSON object may be
+    a call without `begin`. `named`: the name stands in front of the JSON, which is the arguments alone. `listed`: the
+    JSON is a list of calls.
+    """
+
+    begin: str
+    before: str
+    after: str
+    closer: str = ""
+    between: str | None = None
+    bare: bool = False
+    named: bool = False
+    listed: bool = False
+
+    @property
+    def header(self) -> str:
+        """A pattern of what stands between `begin` and the JSON, with the name where it stands there."""
+        return r"\s*([\w.-]+)(?:\[CALL_ID\]\w+)?\[ARGS\]\s*" if self.named else r"\s*()"
+
+
+OBJECT = '{"name": "%s", "arguments": '
+HERMES = CallFormat("<tool_call>", f"\n{OBJECT}", "}\n", closer="</tool_call>", between="</tool_call>\n<tool_call>")
+LLAMA3 = CallFormat("<|python_tag|>", OBJECT.replace("arguments", "parameters"), "}", bare=True)
+MISTRAL = CallFormat("[TOOL_CALLS]", OBJECT, "}", between=", ", listed=True)
+MISTRAL_ARGS = CallFormat("[TOOL_CALLS]", "%s[ARGS]", "", between="[TOOL_CALLS]", named=True)
+
+SIGNS = {
+    r"\[TOOL_CALLS\][\s\S]*\[ARGS\]": MISTRAL_ARGS,
+    r"\[TOOL_CALLS\]": MISTRAL,
+    r"<tool_call>[^<]{0,20}(?<!\{)\{\\?[\"']": HERMES,
+    r'\{"name": function name, "parameters"': LLAMA3,
+}
+"""Patterns in a template's source that tell the format of its model's calls.
+
+Behind <tool_call> other models write XML. A template may print the tag and the JSON by two expressions.
+"""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A model's call of a function; `arguments`: a JSON text."""
+
+    name: str
+    arguments: str
+    id: str = field(default_factory=lambda: token_hex(ID_LENGTH)[:ID_LENGTH])
+
+
+def format_of(template: ChatTemplate | None) -> CallFormat:
+    """How a model with this template writes calls. Raises UsageError where it knows none, or has a form of its own."""
+    source = template.source if template else ""
+    if not template or not template.knows_tools:
+        raise UsageError("the model's chat template knows no tools", "--chat-template qwen, llama3 and mistral do")
+    for sign, form in SIGNS.items():
+        if re.search(sign, source):
+            return form
+    raise UsageError("the calls of tools that the model's chat template describes are in a form that lacli cannot read")
+
+
+@dataclass(frozen=True)
+class CallRules:
+    """What an answer may call: `functions` by name with the JSON schemas of their arguments.
+
+    `several`: more than one call in an answer. `forced`: the answer is a call of one of `functions`.
+    """
+
+    format: CallFormat
+    functions: Mapping[str, Mapping[str, Any]]
+    several: bool
+    forced: bool
+
+    def grammar(self, prompt: str) -> str:
+        """The GBNF of an answer to `prompt` that calls, "" where it need not. Raises UsageError for wrong schemas."""
+        if not self.forced:
+            return ""
+        form = self.format
+        text, _ = grammar_of(json.dumps({"anyOf": [*self._schemas()]}), schema_grammar)
+        # The alternatives of the root are the rules of the functions' arguments, in the functions' order.
+        above, arguments, below = re.split(r"^root ::= (.*)$", text, flags=re.MULTILINE)
+        calls = " | ".join(
+            f"{_quoted(form.before % name)} {rule} {_quoted(form.after)}"
+            for name, rule in zip(self.functions, arguments.split(" | "), strict=True)
+        )
+        more = f"({_quoted(form.between)} called)*" if form.between and self.several else ""
+        # Where the prompt has begun to reason, that has to end in front of a call.
+        closer = ReasoningSplitter(begun_reasoning(prompt)).closer
+        begin = (f"{closer}\n\n" if closer else "") + ("" if form.bare else form.begin) + "[" * form.listed
+        end = form.closer + "]" * form.listed
+        return f"root ::= {_quoted(begin)} called {more} {_quoted(end)}\ncalled ::= {calls}\n{above}{below}"
+
+    def _schemas(self) -> Iterator[Any]:
+        for place, (name, schema) in enumerate(self.functions.items()):
+            if schema.get("type", "object") != "object":
+                raise UsageError(f"the parameters of {name} are no object", 'give {"type": "object", ...}')
+            yield {"type": "object", **_moved(schema, f"#/anyOf/{place}")}
+
+
+def _moved(schema: Any, root: str) -> Any:
+    """A schema inside another one, where its references lead to `root`."""
+    if isinstance(schema, list):
+        return [_moved(each, root) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    moved = {name: _moved(value, root) for name, value in schema.items()}
+    refers = isinstance(schema.get("$ref"), str) and schema["$ref"].startswith("#")
+    return {**moved, "$ref": root + schema["$ref"][1:]} if refers else moved
+
+
+def _quoted(text: str) -> str:
+    """A text as GBNF has it, whose escapes are JSON's."""
+    return json.dumps(text) if text else ""
+
+
+class CallSplitter:
+    """Takes the calls out of a stream of text, wherever it is cut; text that may begin one is held back.
+
+    What only looks like a call stays text; so does the call of an unknown function, which nobody could run.
+    `calls`: those found so far.
+    """
+
+    def __init__(self, rules: CallRules) -> None:
+        self._rules, self._format = rules, rules.format
+        self.calls: list[Call] = []
+        self._held = ""
+        self._final = False
+        # True while nothing but calls stands in the answer: there an object without `begin` may be one.
+        self._fresh = True
+        # How far the JSON of a call has been read, where in it that is, and its end once that is known.
+        self._seen = self._depth = self._end = 0
+        self._quoted = self._escaped = False
+
+    def feed(self, text: str) -> str:
+        """Read on; return the text that belongs to no call."""
+        self._held += text
+        return "".join(iter(self._next, None))
+
+    def finish(self) -> str:
+        """Return what was held back, once nothing more comes."""
+        self._final = True
+        return self.feed("")
+
+    def _next(self) -> str | None:
+        """The next part of the text, empty for calls; None where more has to come first."""
+        held = self._held
+        at = held.find(self._format.begin)
+        blank = len(held) - len(held.lstrip(SPACE))
+        if self._format.bare and self._fresh and held.startswith("{", blank):
+            at = blank
+        if at >= 0:
+            text = held[:at].rstrip()
+            return self._take(len(text), text) if text.strip(SPACE) else self._call(at)
+        if self._fresh and blank == len(held):
+            return self._take(blank, "" if self.calls else held) if held and self._final else None
+        certain = held if self._final else held[: len(held) - begun_length(held, [self._format.begin])].rstrip()
+        return self._take(len(certain), certain) if certain else None
+
+    def _call(self, first: int) -> str | None:
+        """Read calls that begin behind `first` characters of space: as `_next`."""
+        held, form = self._held, self._format
+        begin = first + len(form.begin) * held.startswith(form.begin, first)
+        at = held.find("[" if form.listed else "{", begin)
+        header = re.fullmatch(form.header, held[begin:at]) if at >= 0 else None
+        if not header and (at >= 0 or self._final or not BEGUN_HEADER.fullmatch(held, begin)):
+            return self._take(begin, held[:begin])
+        end = self._json_end(at) if header else 0
+        if not header or not end:
+            return self._take(len(held), held) if self._final else None
+        length, rest = end, held[end:].lstrip()
+        if form.closer and rest.startswith(form.closer):
+            length = len(held) - len(rest) + len(form.closer)
+        elif form.closer.startswith(rest) and form.closer and not self._final:
+            return None
+        calls = self._read(header[1], held[at:end])
+        self.calls += calls if self._rules.several else calls[: 1 - len(self.calls)]
+        return self._take(length, "" if calls else held[:length])
+
+    def _json_end(self, at: int) -> int:
+        """Where the JSON that begins at `at` ends, 0 where more has to come. Reads every character once."""
+        for place in range(max(at, self._seen), 0 if self._end else len(self._held)):
+            character = self._held[place]
+            if self._escaped:
+                self._escaped = False
+            elif self._quoted:
+                self._quoted, self._escaped = character != '"', character == "\\"
+            else:
+                self._quoted = character == '"'
+                self._depth += (character in "{[") - (character in "}]")
+            if not self._depth:
+                self._end = place + 1
+                break
+        self._seen = len(self._held)
+        return self._end
+
+    def _read(self, name: str, text: str) -> list[Call]:
+        """The calls in a JSON text; none where one of them is none. `name`: of the function, where it is not inside."""
+        try:
+            found = json.loads(text)
+            entries = [{"name": name, "arguments": found}] if name else found if isinstance(found, list) else [found]
+            calls = []
+            for entry in entries:
+                arguments = entry.get("arguments", entry.get("parameters", {}))
+                if entry["name"] not in self._rules.functions or not isinstance(arguments, dict):
+                    return []
+                calls.append(Call(entry["name"], json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
+        except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
+            return []
+        return calls
+
+    def _take(self, length: int, text: str) -> str:
+        """Remove the first `length` characters, which stand in the answer as `text`."""
+        self._held = self._held[length:]
+        self._fresh = self._fresh and not text.strip()
+        self._seen = self._depth = self._end = 0
+        self._quoted = self._escaped = False
+        return text

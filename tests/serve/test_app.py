@@ -1,0 +1,161 @@
+"""The endpoints, asked by OpenAI's own client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from openai import APIStatusError, OpenAI
+
+import lacli
+from tests.serve.conftest import NAME
+
+QUESTION: Any = [{"role": "user", "content": "Write a function that adds two numbers."}]
+"""The client's own types of messages are narrower than what it takes."""
+
+
+def post(url: str, body: Mapping[str, Any]) -> Any:
+    """The JSON that a request is answered with, or its error's."""
+    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urlopen(request) as reply:
+            return json.load(reply)
+    except HTTPError as error:
+        return json.load(error)
+
+
+def test_a_chat_is_answered_as_the_model_answers_it(client: OpenAI, model: lacli.Model) -> None:
+    expected = model.chat(QUESTION, max_tokens=40)
+    reply = client.chat.completions.create(model="any", messages=QUESTION, max_tokens=40)
+    assert reply.model == NAME and reply.choices[0].message.content == expected.text
+    assert reply.usage and reply.usage.completion_tokens == len(expected.tokens)
+
+
+def test_the_events_of_a_stream_make_the_answer(client: OpenAI) -> None:
+    whole = client.chat.completions.create(model="any", messages=QUESTION, max_tokens=40)
+    options: Any = {"include_usage": True}
+    events = [*client.chat.completions.create(
+        model="any", messages=QUESTION, max_tokens=40, stream=True, stream_options=options
+    )]  # fmt: skip
+    first, *middle, last, usage = events
+    assert first.choices[0].delta.role == "assistant" and first.choices[0].delta.content is None
+    assert "".join(event.choices[0].delta.content or "" for event in middle) == whole.choices[0].message.content
+    assert last.choices[0].finish_reason == whole.choices[0].finish_reason
+    assert not usage.choices and usage.usage and whole.usage
+    assert usage.usage.completion_tokens == whole.usage.completion_tokens
+    assert len({event.id for event in events}) == 1
+
+
+def test_a_stop_text_ends_an_answer_before_it(client: OpenAI) -> None:
+    whole = client.completions.create(model="any", prompt="def f(", max_tokens=30).choices[0].text
+    assert ":" in whole
+    cut = client.completions.create(model="any", prompt="def f(", max_tokens=30, stop=":").choices[0]
+    assert cut.text == whole.partition(":")[0] and cut.finish_reason == "stop"
+
+
+def test_each_of_several_answers_has_its_place(client: OpenAI) -> None:
+    reply = client.completions.create(model="any", prompt=["def f(", "class A"], max_tokens=8, n=2)
+    texts = [choice.text for choice in reply.choices]
+    assert [choice.index for choice in reply.choices] == [0, 1, 2, 3]
+    assert texts[0] == texts[1] != texts[2] == texts[3]
+
+
+def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model="any", messages=QUESTION, max_tokens=5, logprobs=True, top_logprobs=3
+    ).choices[0]
+    assert reply.logprobs and reply.logprobs.content
+    assert "".join(each.token for each in reply.logprobs.content) == reply.message.content
+    for each in reply.logprobs.content:
+        assert each.logprob == max(best.logprob for best in each.top_logprobs)
+
+
+def test_an_answer_keeps_to_a_schema(client: OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    reply = client.chat.completions.create(
+        model="any",
+        messages=QUESTION,
+        max_tokens=40,
+        response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema}},
+    )
+    assert [*json.loads(reply.choices[0].message.content or "")] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user"}]}, "content"),
+        ({"messages": QUESTION, "temperature": -1}, "temp"),
+        ({"messages": QUESTION, "n": 0}, "n:"),
+        ({"messages": QUESTION, "grammar": "root ::= ("}, "grammar"),
+        ({"messages": QUESTION, "response_format": {"type": "sound"}}, "response_format"),
+        ({"messages": QUESTION, "logit_bias": {"x": 1}}, "logit_bias"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(address: str, body: Mapping[str, Any], words: str) -> None:
+    error = post(f"{address}/v1/chat/completions", body)["error"]
+    assert (error["code"], error["type"]) == (400, "invalid_request_error")
+    assert words in error["message"]
+
+
+def test_a_prompt_beyond_the_context_is_refused_with_its_size(client: OpenAI, model: lacli.Model) -> None:
+    with pytest.raises(APIStatusError) as raised:
+        client.completions.create(model="any", prompt="a b " * model.context, stream=True)
+    error = raised.value.body
+    assert raised.value.status_code == 400 and isinstance(error, dict)
+    assert error["type"] == "exceed_context_size_error" and error["n_ctx"] == model.context < error["n_prompt_tokens"]
+
+
+def test_what_is_not_offered_says_so(client: OpenAI, address: str) -> None:
+    with pytest.raises(APIStatusError) as raised:
+        client.embeddings.create(model="any", input="a")
+    assert raised.value.status_code == 501
+    assert post(f"{address}/v1/nothing", {})["error"]["code"] == 404
+
+
+def test_tokens_go_there_and_back(address: str) -> None:
+    tokens = post(f"{address}/tokenize", {"content": "def f(x): pass"})["tokens"]
+    assert post(f"{address}/detokenize", {"tokens": tokens})["content"] == "def f(x): pass"
+    by_tokens, by_text = (
+        post(f"{address}/completion", {"prompt": prompt, "n_predict": 2}) for prompt in (tokens, "def f(x): pass")
+    )
+    assert by_tokens["content"] == by_text["content"]
+    assert (by_text["stop_type"], by_text["timings"]["predicted_n"]) == ("limit", 2)
+
+
+def test_a_client_that_goes_away_frees_its_place(client: OpenAI, address: str) -> None:
+    for _ in range(8):
+        stream = client.completions.create(
+            model="any", prompt="def f(", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(stream))
+        stream.close()
+    # Two places and two that wait: were they still taken, this one would be refused.
+    assert client.completions.create(model="any", prompt="def f(", max_tokens=3).choices[0].text
+
+
+def test_more_than_may_wait_are_refused(client: OpenAI) -> None:
+    with pytest.raises(APIStatusError) as raised:
+        client.completions.create(model="any", prompt="def f(", n=5)
+    assert raised.value.status_code == 503 and raised.value.response.headers["Retry-After"]
+
+
+def test_counters_count(address: str) -> None:
+    def predicted() -> float:
+        with urlopen(f"{address}/metrics") as reply:
+            lines = reply.read().decode().splitlines()
+        return float(next(line for line in lines if line.startswith("llamacpp:tokens_predicted_total")).split()[1])
+
+    before = predicted()
+    post(f"{address}/completion", {"prompt": "def f(", "n_predict": 7})
+    assert predicted() == before + 7

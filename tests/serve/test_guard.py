@@ -1,0 +1,85 @@
+"""Who may ask: keys, names of a loopback address, sizes of requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from lacli.errors import LacliError, UsageError
+from lacli.serve.guard import Guard, GuardSettings, guard_settings, read_keys
+
+BODY = 1000
+
+
+async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers 200 once a request's body is read."""
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def status(settings: GuardSettings, headers: Mapping[str, str], path: str = "/v1/models") -> int:
+    """The status that a request gets."""
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "path": path, "headers": raw, "method": "GET"}
+    asyncio.run(Guard(inner, settings)(scope, receive, send))
+    found: int = sent[0]["status"]
+    return found
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST"])
+def test_a_loopback_address_is_asked_by_its_names(host: str) -> None:
+    assert status(guard_settings("127.0.0.1", (), no_auth=False, body=BODY), {"Host": host}) == 200
+
+
+@pytest.mark.parametrize("host", ["evil.com", "evil.com:8080", "localhost.evil.com", "127.0.0.1.evil.com", ""])
+def test_a_page_that_resolved_its_name_to_this_machine_is_refused(host: str) -> None:
+    assert status(guard_settings("127.0.0.1", (), no_auth=False, body=BODY), {"Host": host}) == 403
+
+
+def test_each_key_opens() -> None:
+    settings = GuardSettings(("one", "two"))
+    for headers in ({"Authorization": "Bearer one"}, {"Authorization": "bearer two"}, {"X-Api-Key": "two"}):
+        assert status(settings, headers) == 200
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Authorization": "Bearer on"}, {"Authorization": "one"}, {"X-Api-Key": "\xe9"}]
+)
+def test_without_a_right_key_only_health_is_told(headers: Mapping[str, str]) -> None:
+    settings = GuardSettings(("one",))
+    assert status(settings, headers) == 401
+    assert status(settings, headers, "/health") == 200
+
+
+def test_a_body_that_is_announced_too_large_is_refused() -> None:
+    assert status(GuardSettings(body=BODY), {"Content-Length": str(BODY + 1)}) == 413
+
+
+def test_an_address_that_others_reach_asks_for_a_key() -> None:
+    with pytest.raises(UsageError, match="--api-key"):
+        guard_settings("0.0.0.0", (), no_auth=False, body=BODY)
+    assert guard_settings("0.0.0.0", ("key",), no_auth=False, body=BODY).keys == ("key",)
+    assert not guard_settings("0.0.0.0", (), no_auth=True, body=BODY).hosts
+
+
+def test_a_file_of_keys_has_one_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("one\n\n two \n")
+    assert read_keys(str(path)) == ["one", "two"]
+    path.write_text("\n")
+    with pytest.raises(LacliError, match="holds no key"):
+        read_keys(str(path))

@@ -1,0 +1,253 @@
+"""The page: its files and headers, what it asks of the server, and, where there is a browser, the page itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
+
+import pytest
+from openai import OpenAI
+
+import lacli
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve.app import Server, ServeSettings
+from lacli.serve.guard import GuardSettings
+from lacli.serve.pages import FILES, FOLDER, HEADERS
+from tests.serve.conftest import NAME, serving
+from tests.serve.test_app import QUESTION, post
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+KEY = "secret"
+WATCHED: Any = {"lacli": {"steps": True}}
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+NODE = shutil.which("node")
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31m [a](javascript:x) **<b>bold</b>** `<i>`"
+
+
+@pytest.fixture(scope="module")
+def locked(model: lacli.Model) -> Iterator[str]:
+    """The address of a server that asks for a key."""
+    with serving(Server(model, ServeSettings(NAME, SamplingSettings())).app(GuardSettings((KEY,)))) as address:
+        yield address
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_each_file_is_sent_without_a_key_and_with_its_headers(locked: str, path: str) -> None:
+    name, kind = FILES[path]
+    with urlopen(locked + path) as reply:
+        assert reply.headers.get_content_type() == kind
+        assert {header: reply.headers[header] for header in HEADERS} == HEADERS
+        assert reply.read() == (FOLDER / name).read_bytes()
+
+
+def test_every_file_of_the_folder_is_sent() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == {name for name, _ in FILES.values()}
+
+
+def test_a_policy_forbids_what_the_page_does_not_need() -> None:
+    policy = dict(rule.split(" ", 1) for rule in HEADERS["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+
+
+def test_no_source_makes_html_or_code_of_a_text() -> None:
+    scripts = "".join(path.read_text() for path in FOLDER.glob("*.js"))
+    assert not re.search(r"(inner|outer|Adjacent)HTML|document\.write|DOMParser|\beval\b|Function\(", scripts)
+    page = (FOLDER / "index.html").read_text()
+    assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:|<script(?![^>]*\bsrc=)", page)
+    named = set(re.findall(r'(?:src|href)="([^"]*)"', page)) | set(re.findall(r"from '\./([^']*)'", scripts))
+    assert {"/" + name for name in named - {"data:,"}} == FILES.keys() - {"/"}
+
+
+def test_events_tell_of_their_steps_where_that_is_asked_for(client: OpenAI) -> None:
+    def events(**more: Any) -> list[dict[str, Any]]:
+        stream = client.chat.completions.create(
+            model="any", messages=QUESTION, max_tokens=40, stream=True, extra_body=more
+        )
+        return [event.model_dump() for event in stream]
+
+    assert not any("lacli" in event for event in events())
+    told = events(**WATCHED)
+    steps = [event["lacli"] for event in told if "lacli" in event]
+    text = "".join(event["choices"][0]["delta"].get("content") or "" for event in told)
+    assert "".join(piece["text"] for step in steps for piece in step["pieces"]) == text != ""
+    taken = [step for step in steps if "rows" in step]
+    assert sum(step["tokens"] for step in taken) == told[-1]["timings"]["predicted_n"]
+    assert all(step["rows"] >= step["tokens"] and step["ms"] > 0 for step in taken)
+
+
+def test_a_plain_answer_is_the_same_text_a_token_a_step(address: str) -> None:
+    prompt = "def f(a, b):\n    return a\n" * 4
+    found = {
+        mode: post(f"{address}/completion", {"prompt": prompt, "n_predict": 30, "mode": mode})
+        for mode in ("plain", "auto")
+    }
+    assert found["plain"]["content"] == found["auto"]["content"]
+    assert found["plain"]["timings"]["draft_n"] == 0
+    assert "mode auto" in post(f"{address}/completion", {"prompt": "a", "mode": "lookup"})["error"]["message"]
+
+
+def test_steps_have_a_cost_once_some_were_taken(address: str) -> None:
+    post(f"{address}/completion", {"prompt": "def f(", "n_predict": 5})
+    with urlopen(f"{address}/lacli/steps") as reply:
+        told = json.load(reply)
+    assert told["mode"] == "auto" and len(told["ms"]) > 1 and all(each > 0 for each in told["ms"])
+
+
+def test_what_steps_cost_is_told_with_the_key_alone(locked: str) -> None:
+    with urlopen(Request(f"{locked}/lacli/steps", headers={"Authorization": f"Bearer {KEY}"})) as reply:
+        assert reply.status == 200
+    assert post(f"{locked}/lacli/steps", {})["error"]["code"] == 401
+
+
+@pytest.mark.skipif(not NODE, reason="node is not here")
+def test_markdown_is_blocks_and_spans_that_keep_every_character(tmp_path: Path) -> None:
+    module = tmp_path / "markdown.mjs"
+    module.write_text((FOLDER / "markdown.js").read_text())
+    text = "Say **two\nwords** and `code`.\n\n1. one\n2. two\n   more\n\n- a\n\n```py\n<b> **x**\n\ny\n```\nend"
+    script = f"""
+      import {{ blocksOf, spansOf }} from {json.dumps(module.as_uri())}
+      const text = {json.dumps(text)}
+      const cut = ({{ begin, end }}) => text.slice(begin, end)
+      const told = (place) => spansOf(text, place.begin, place.end).map((span) => [span.kind, cut(span)])
+      console.log(JSON.stringify(blocksOf(text).map((block) => block.kind === 'code' ? ['code', cut(block)]
+        : block.kind === 'list' ? [block.first, block.ordered, ...block.items.map(told)] : told(block))))
+    """
+    assert NODE
+    found = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=True)
+    assert json.loads(found.stdout) == [
+        [["text", "Say "], ["bold", "two\nwords"], ["text", " and "], ["code", "code"], ["text", "."]],
+        [1, True, [["text", "one"]], [["text", "two\n   more"]]],
+        [1, False, [["text", "a"]]],
+        ["code", "<b> **x**\n\ny"],
+        [["text", "end"]],
+    ]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM:
+        pytest.skip("no Chromium is here: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not here: pip install playwright")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    """The page of a server, which has to go without an error."""
+    page = browser.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("dialog", lambda dialog: errors.append(dialog.message))
+    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.goto(address)
+    page.get_by_text(NAME, exact=True).wait_for()
+    yield page
+    page.close()
+    assert not errors
+
+
+def answers(page: Page, *texts: str, origin: str = "suffix") -> None:
+    """Let the page's next chats be answered with these texts, an event each."""
+    events: list[Mapping[str, Any]] = [
+        {"lacli": {"pieces": [{"text": text, "origin": origin, "reasoning": False}], "tokens": 1, "rows": 2, "ms": 3.0}}
+        for text in texts
+    ]
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+
+
+def send(page: Page, text: str = "a") -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def test_the_page_shows_an_answer_and_counts_its_tokens(page: Page, model: lacli.Model) -> None:
+    expected = model.chat(QUESTION, max_tokens=200)
+    send(page, QUESTION[0]["content"])
+    page.get_by_text(f"{len(expected.tokens)} tokens in").wait_for()
+    shown = page.locator("#chat .answer").text_content() or ""
+    assert "".join(re.sub(r"```\w*|[`*]", "", expected.text).split()) == "".join(shown.split())
+    counts = page.locator("#legend b").all_inner_texts()
+    assert 0 < sum(map(int, counts)) <= len(expected.tokens)
+    assert page.locator("#cost .curve").count() == 1
+
+
+def test_a_hostile_answer_is_text(page: Page) -> None:
+    answers(page, HOSTILE[:20], HOSTILE[20:])
+    send(page)
+    answer = page.locator("#chat .answer")
+    answer.get_by_text("javascript:x").wait_for()
+    assert answer.text_content() == re.sub(r"[`]|\*\*", "", HOSTILE)
+    assert answer.locator("script, img, a, b, i").count() == 0
+    assert answer.locator("strong").inner_text() == "<b>bold</b>"
+    assert answer.locator(".token.suffix").count() > 0
+
+
+def test_a_paused_answer_goes_on_by_steps(page: Page) -> None:
+    answers(page, "one ", "two ", "three ", "four")
+    page.get_by_role("button", name="Pause").click()
+    send(page)
+    answer = page.locator("#chat .answer")
+    for shown in ("one ", "one two "):
+        page.get_by_role("button", name="Step").click()
+        answer.get_by_text(shown.strip(), exact=True).wait_for()
+        assert answer.text_content() == shown
+    page.get_by_role("button", name="Go on").click()
+    answer.get_by_text("one two three four", exact=True).wait_for()
+
+
+def test_a_race_replays_two_recorded_answers(page: Page) -> None:
+    page.get_by_label("Message", exact=True).fill("Write a function that adds two numbers.")
+    page.get_by_role("button", name="Race").click()
+    page.get_by_text("times as fast. The texts are the same.").wait_for()
+    assert page.locator("#race h3").all_inner_texts() == ["plain", "auto"]
+    plain, auto = page.locator("#race .answer").all_inner_texts()
+    assert plain == auto != ""
+    assert page.locator("#race article").first.locator(".token").count() == 0
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (360, "light"), (1600, "dark"), (1600, "light")])
+def test_the_page_fits_its_window_and_its_scheme(page: Page, width: int, scheme: Any) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=scheme)
+    answers(page, f"`{'x' * 300}`\n\n```\n{'y' * 300}\n```")
+    send(page, "z" * 300)
+    page.locator("#chat pre").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    red = int(re.findall(r"\d+", paper)[0])
+    assert red < 64 if scheme == "dark" else red > 192
+
+
+def test_every_field_and_button_has_a_name_and_the_keyboard_reaches_it(page: Page) -> None:
+    names = page.evaluate("[...document.querySelectorAll('button, input, textarea')].map((each) => "
+                          "each.labels?.[0]?.textContent.trim() || each.textContent.trim())")  # fmt: skip
+    assert all(names)
+    page.get_by_label("Message", exact=True).focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "send"
+
+
+def test_a_key_is_asked_for_until_it_is_right(browser: Browser, locked: str) -> None:
+    page = browser.new_page()
+    page.goto(locked)
+    for key in ("wrong", KEY):
+        page.get_by_role("textbox", name="Key").fill(key)
+        page.keyboard.press("Enter")
+        if key == "wrong":
+            page.get_by_text("That key was refused.").wait_for()
+    page.get_by_text(NAME, exact=True).wait_for()
+    page.close()

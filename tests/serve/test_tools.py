@@ -1,0 +1,390 @@
+"""Tools: prompts with functions, calls taken out of texts, and calls that a grammar forces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+import lacli
+from lacli.errors import PromptError, UsageError
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve.app import Server, ServeSettings
+from lacli.serve.guard import GuardSettings
+from lacli.serve.protocol import ChatRequest
+from lacli.serve.tools import (
+    HERMES,
+    LLAMA3,
+    MISTRAL,
+    MISTRAL_ARGS,
+    CallFormat,
+    CallRules,
+    CallSplitter,
+    format_of,
+)
+from lacli.session.prompt import PromptWriter
+from lacli.text.template import STOPS
+from tests.fakes.template_texts import bundled, by_transformers, compiled
+from tests.serve.conftest import NAME, serving
+from tests.serve.test_app import QUESTION, post
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/city"}, "days": {"type": "integer"}},
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"city": {"enum": ["Bonn", "Rome"]}},
+}
+WEATHER: Any = {"type": "function", "function": {"name": "weather", "description": "Tells it.", "parameters": SCHEMA}}
+NOTHING: Any = {"type": "object", "properties": {}}
+CLOCK: Any = {"type": "function", "function": {"name": "clock", "description": "", "parameters": NOTHING}}
+FUNCTIONS = {"weather": SCHEMA, "clock": NOTHING}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}}
+HISTORY: Any = [
+    {"role": "user", "content": "Rain in Bonn?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "no", "tool_call_id": "call_1"},
+]
+
+WRITTEN = {
+    "qwen": (
+        "<|im_start|>user\nRain in Bonn?<|im_end|>\n<|im_start|>assistant\n"
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn"}}\n</tool_call><|im_end|>\n'
+        "<|im_start|>user\n<tool_response>\nno\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    ),
+    "llama3": (
+        'Rain in Bonn?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n{"name": "weather", "parameters":'
+        ' {"city": "Bonn"}}<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n"no"<|eot_id|>'
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    ),
+    "mistral": (
+        '[INST]Rain in Bonn?[/INST][TOOL_CALLS][{"name": "weather", "arguments": {"city": "Bonn"}, "id": "74196fe72"}]'
+        "</s>[TOOL_RESULTS]74196fe72[TOOL_CONTENT]no[/TOOL_RESULTS]"
+    ),
+}
+"""The end of HISTORY as published templates write it; Mistral's ids have nine letters and digits."""
+
+CALLED = {
+    "hermes": (
+        HERMES,
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn {\\"</tool_call>"}}\n</tool_call>',
+    ),
+    "llama3": (LLAMA3, '{"name": "weather", "parameters": {"city": "Bonn {\\"</tool_call>"}}'),
+    "python tag": (LLAMA3, '<|python_tag|>{"name": "weather", "parameters": {"city": "Bonn {\\"</tool_call>"}}'),
+    "mistral": (
+        MISTRAL,
+        '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Bonn {\\"</tool_call>"}, "id": "a"}]',
+    ),
+    "arguments": (MISTRAL_ARGS, '[TOOL_CALLS]weather[CALL_ID]abc[ARGS]{"city": "Bonn {\\"</tool_call>"}'),
+}
+"""One call of `weather` in each format, with marks of other things inside of a text."""
+
+TWO = {
+    "hermes": (HERMES, "{0}\n{0}", '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'),
+    "llama3": (LLAMA3, "{0}; {0}", '{"name": "clock", "parameters": {}}'),
+    "mistral": (MISTRAL, "[TOOL_CALLS][{0}, {0}]", '{"name": "clock", "arguments": {}}'),
+    "arguments": (MISTRAL_ARGS, "{0}{0}", "[TOOL_CALLS]clock[ARGS]{}"),
+}
+
+
+def rules(form: CallFormat, *, several: bool = True, forced: bool = False) -> CallRules:
+    return CallRules(form, FUNCTIONS, several, forced)
+
+
+def split(form: CallFormat, parts: Sequence[str], *, several: bool = True) -> tuple[str, list[tuple[str, Any]]]:
+    """The content and the calls of a text that comes in parts."""
+    splitter = CallSplitter(rules(form, several=several))
+    content = "".join(map(splitter.feed, parts)) + splitter.finish()
+    return content, [(call.name, json.loads(call.arguments)) for call in splitter.calls]
+
+
+def written(messages: Sequence[Any]) -> list[dict[str, Any]]:
+    """The messages of a request as a template gets them."""
+    return [message.for_template for message in ChatRequest.model_validate({"messages": messages}).messages]
+
+
+def cuts(text: str) -> Iterator[list[str]]:
+    """A text cut at every place, and into its characters."""
+    for place in range(len(text) + 1):
+        yield [text[:place], text[place:]]
+    yield [*text]
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_the_bundled_templates_of_three_families_know_tools(name: str) -> None:
+    forms = {"qwen": HERMES, "llama3": LLAMA3, "mistral": MISTRAL}
+    if form := forms.get(name):
+        assert format_of(compiled(bundled(name))) is form
+    else:
+        with pytest.raises(UsageError, match="knows no tools"):
+            format_of(compiled(bundled(name)))
+
+
+@pytest.mark.parametrize(
+    ("source", "form"),
+    [
+        ("{{ tools }}[TOOL_CALLS]", MISTRAL),
+        ("{{ tools }}[TOOL_CALLS][ARGS]", MISTRAL_ARGS),
+        ("{{ tools }}<tool_call>\n{'name'", HERMES),
+        (r"{{ tools }}<tool_call>\n{\"name", HERMES),
+        ("{{ tools }}{{ '<tool_call>\n' }}\n{{- '{\"name\"' }}", HERMES),
+    ],
+)
+def test_a_template_tells_how_its_model_calls(source: str, form: CallFormat) -> None:
+    assert format_of(compiled(source)) is form
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ tools }}", "{{ tools }}<tool_call><function=f>", "{{ tools }}<tool_call>{name}<arg_key>"]
+)
+def test_calls_of_another_form_are_refused(source: str) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        format_of(compiled(source))
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_functions_calls_and_results_are_written_as_the_format_says(name: str) -> None:
+    messages = written(HISTORY)
+    source = bundled(name)
+    prompt = compiled(source).render(messages, [WEATHER, CLOCK])
+    assert prompt == by_transformers(source, messages, [WEATHER, CLOCK])
+    assert prompt.endswith(WRITTEN[name])
+    assert json.dumps(CLOCK) in prompt or json.dumps(CLOCK, indent=4) in prompt
+    # Where nothing may be called any more, what was called stays.
+    assert compiled(source).render(messages).endswith(WRITTEN[name])
+
+
+def test_a_result_that_a_template_leaves_out_is_refused() -> None:
+    source = "{{ tools }}{% for message in messages if message.role != 'tool' %}{{ message.content }}{% endfor %}"
+    messages = written(HISTORY)
+    with pytest.raises(PromptError, match="leaves out"):
+        compiled(source).render(messages)
+
+
+def test_results_of_several_calls_stay_apart() -> None:
+    refused = "{% if messages | length > 3 %}{{ raise_exception('no') }}{% endif %}"
+    results = [{"role": "tool", "content": text, "tool_call_id": text} for text in ("one", "two")]
+    messages = written([*HISTORY[:2], *results])
+    assert compiled(bundled("qwen")).render(messages).count("<tool_response>") == 2
+    # Neighbours of one role become one message where a template refuses the conversation as it is: not these.
+    with pytest.raises(PromptError):
+        compiled(refused + bundled("qwen")).render(messages)
+
+
+@pytest.mark.parametrize(("form", "text"), CALLED.values(), ids=CALLED)
+def test_a_call_is_found_wherever_the_text_is_cut(form: CallFormat, text: str) -> None:
+    call = ("weather", {"city": 'Bonn {"</tool_call>'})
+    for parts in cuts(f"\n{text}\n"):
+        assert split(form, parts) == ("", [call])
+    if not text.startswith("{"):
+        for parts in cuts(f"Let me see <b> [x] {text}"):
+            assert split(form, parts) == ("Let me see <b> [x]", [call])
+
+
+@pytest.mark.parametrize(("form", "both", "call"), TWO.values(), ids=TWO)
+def test_several_calls_are_found_unless_one_is_allowed(form: CallFormat, both: str, call: str) -> None:
+    text = both.replace("{0}", call)
+    for parts in cuts(text):
+        assert split(form, parts) == ("", [("clock", {})] * 2)
+        assert split(form, parts, several=False) == ("", [("clock", {})])
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        (HERMES, 'It is <tool_call>{"name": "weather", "arguments": {"city": "Bo'),
+        (HERMES, '<tool_call>{"name": "weather", "arguments": {"city" "Bonn"}}</tool_call> so'),
+        (HERMES, '<tool_call>{"name": "nothing", "arguments": {}}</tool_call>'),
+        (HERMES, '<tool_call>{"name": "clock", "arguments": "now"}</tool_call>'),
+        (HERMES, '<tool_call>{"name": "clock", "arguments": {"a": NaN}}</tool_call>'),
+        (HERMES, "<tool_call> is how a call begins, {} not"),
+        (HERMES, " <tool_call"),
+        (LLAMA3, '{"name": "nothing", "parameters": {}}'),
+        (LLAMA3, 'See {"name": "clock", "parameters": {}}'),
+        (LLAMA3, '{"a": [1, "}"]} is JSON'),
+        (LLAMA3, "{"),
+        (MISTRAL, '[TOOL_CALLS][{"name": "clock", "arguments": {}}'),
+        (MISTRAL, "[TOOL_CALLS][1]"),
+        (MISTRAL, "[TOOL_CALLS]clock[ARGS]{}"),
+        (MISTRAL_ARGS, "[TOOL_CALLS]clock{}"),
+        (MISTRAL_ARGS, "[TOOL_CALLS]nothing[ARGS]{}"),
+        (MISTRAL_ARGS, "[TOOL_CALLS]"),
+    ],
+)
+def test_what_is_no_call_stays_content(form: CallFormat, text: str) -> None:
+    for parts in cuts(text):
+        assert split(form, parts) == (text, [])
+
+
+def test_text_that_begins_no_call_is_not_held_back() -> None:
+    splitter = CallSplitter(rules(HERMES))
+    assert [splitter.feed(text) for text in ("a", " <b", "> <tool", "s>", "<tool_call>x y")] == [
+        "a",
+        " <b",
+        ">",
+        " <tools>",
+        "<tool_call>x y",
+    ]
+
+
+@pytest.fixture(scope="module")
+def qwen() -> Iterator[str]:
+    """The address of a server with Qwen's template."""
+    with lacli.load(threads=1, parallel=2, template="qwen") as model:
+        settings = ServeSettings(NAME, SamplingSettings(), max_tokens=300, queue=2)
+        with serving(Server(model, settings).app(GuardSettings())) as address:
+            yield address
+
+
+@pytest.fixture(scope="module")
+def caller(qwen: str) -> OpenAI:
+    return OpenAI(api_key="none", base_url=f"{qwen}/v1", max_retries=0)
+
+
+def test_a_named_function_is_called(caller: OpenAI) -> None:
+    named: Any = {"type": "function", "function": {"name": "weather"}}
+    choice = caller.chat.completions.create(
+        model="any", messages=QUESTION, tools=[CLOCK, WEATHER], tool_choice=named
+    ).choices[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None
+    assert choice.message.tool_calls
+    (call,) = choice.message.tool_calls
+    assert call.type == "function" and call.function.name == "weather" and call.id
+    assert json.loads(call.function.arguments)["city"] in ("Bonn", "Rome")
+
+
+def test_a_required_call_comes_in_a_stream_without_its_markup(caller: OpenAI) -> None:
+    asked: Any = {"model": "any", "messages": QUESTION, "tools": [CLOCK, WEATHER], "tool_choice": "required"}
+    asked["parallel_tool_calls"] = False
+    whole = caller.chat.completions.create(**asked).choices[0].message.tool_calls
+    events = [event.choices[0] for event in caller.chat.completions.create(**asked, stream=True)]
+    parts = [part for event in events for part in event.delta.tool_calls or ()]
+    assert not any(event.delta.content for event in events)
+    assert events[-1].finish_reason == "tool_calls" and whole
+    assert [part.index for part in parts] == [0] and parts[0].id and parts[0].type == "function"
+    assert parts[0].function and parts[0].function.model_dump() == whole[0].function.model_dump()
+
+
+@pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS])
+@pytest.mark.parametrize("prompt", ["a?", "a?<think>\n"])
+def test_a_grammar_makes_calls_of_every_format(form: CallFormat, prompt: str, model: lacli.Model) -> None:
+    grammar = rules(form, several=False, forced=True).grammar(prompt)
+    answer = model.generate("Write a function.", grammar=grammar, max_tokens=300)
+    assert answer.finish_reason == "eog"
+    thought, closer, text = answer.text.rpartition("</think>\n\n")
+    assert bool(closer) is ("<think>" in prompt) and not thought
+    content, calls = split(form, [text])
+    assert not content and len(calls) == 1
+
+
+def test_only_where_several_are_allowed_a_call_may_be_followed_by_another(model: lacli.Model) -> None:
+    # The first token behind a call is forced to go on: a grammar with no second call cannot.
+    comma = model.session.model.tokenize(",", add_special=False)[-1]
+    sampling = SamplingSettings(logit_bias=((comma, 100.0),))
+    for several in (True, False):
+        grammar = CallRules(MISTRAL, {"clock": NOTHING}, several, forced=True).grammar("")
+        answer = model.generate("a", sampling=replace(sampling, grammar=grammar), max_tokens=60)
+        assert (answer.text.count("clock") > 1) is several
+
+
+def test_without_a_choice_the_answer_is_as_the_model_writes_it(caller: OpenAI) -> None:
+    asked: Any = {"model": "any", "messages": QUESTION, "tools": [CLOCK], "max_tokens": 20}
+    choice = caller.chat.completions.create(**asked).choices[0]
+    assert choice.message.content and choice.message.tool_calls is None
+
+
+def test_the_prompt_has_the_tools_unless_none_may_be_called(qwen: str) -> None:
+    # What a function need not say is written all the same.
+    asked = {"messages": HISTORY, "tools": [{"type": "function", "function": {"name": "clock", "description": None}}]}
+    assert json.dumps(CLOCK) in post(f"{qwen}/apply-template", asked)["prompt"]
+    without = post(f"{qwen}/apply-template", {**asked, "tool_choice": "none"})["prompt"]
+    assert "clock" not in without and without.endswith(WRITTEN["qwen"])
+
+
+@pytest.fixture(scope="module")
+def control(model: lacli.Model) -> tuple[int, str]:
+    """A control token that no template writes, and its name."""
+    prompts = model.session.prompts
+    names = {token: prompts.text([token], special=True) for token in model.session.model.ends()}
+    return next((token, name) for token, name in names.items() if name not in bundled("qwen"))
+
+
+def test_control_tokens_in_calls_results_and_functions_are_plain_text(control: tuple[int, str]) -> None:
+    token, name = control
+    with lacli.load(threads=1, template="qwen") as model:
+        prompts = model.session.prompts
+        tool = {"type": "function", "function": {"name": "f", "description": name}}
+        call = {"function": {"name": "f", "arguments": json.dumps({name: name})}}
+        messages = [
+            HISTORY[0],
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "content": name, "tool_call_id": "a"},
+        ]
+        tokens = prompts.tokenize(prompts.render(written(messages), [tool]))
+        assert token not in tokens and model.session.text(tokens).count(name) == 4
+
+
+def test_a_control_token_that_begins_a_call_has_a_text(
+    control: tuple[int, str], model: lacli.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, name = control
+    assert not model.session.prompts.piece(token)
+    monkeypatch.setattr("lacli.session.prompt.CALL_MARKERS", (name,))
+    prompts = PromptWriter(model.session.model, compiled("{{ tools }}" + name))
+    assert prompts.piece(token) == name.encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"tools": [{"type": "search"}]}, "type"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "name"),
+        ({"tool_choice": "required"}, "required needs tools"),
+        ({"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "no function 'x'"),
+        ({"tools": [CLOCK], "tool_choice": "required", "response_format": {"type": "json_object"}}, "another grammar"),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}],
+                "tool_choice": "required",
+            },
+            "parameters of a",
+        ),
+        ({"messages": [{"role": "tool"}]}, "content"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "{"}}]}]},
+            "arguments",
+        ),
+    ],
+)
+def test_tools_that_cannot_be_are_refused_in_a_sentence(qwen: str, body: dict[str, Any], words: str) -> None:
+    error = post(f"{qwen}/v1/chat/completions", {"messages": QUESTION, **body})["error"]
+    assert error["code"] == 400 and words in error["message"]
+
+
+@pytest.mark.parametrize("depth", [500, 100_000])
+def test_a_request_that_is_nested_too_deeply_is_refused(qwen: str, depth: int) -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(500):
+        nested = {"items": nested}
+    function = {"name": "a", "parameters": {"properties": {"a": nested}}}
+    body = json.dumps({"messages": QUESTION, "tools": [{"type": "function", "function": function}]})
+    body = body.replace("{}", '{"items": ' * (depth - 500) + "{}" + "}" * (depth - 500))
+    with pytest.raises(HTTPError) as raised:
+        urlopen(Request(f"{qwen}/v1/chat/completions", body.encode()))
+    assert raised.value.code == 400 and "nested too deeply" in raised.value.read().decode()
+
+
+@pytest.mark.parametrize("asked", [{"messages": QUESTION, "tools": [CLOCK]}, {"messages": HISTORY}])
+def test_a_model_whose_template_knows_no_tools_refuses_them(client: OpenAI, address: str, asked: Any) -> None:
+    assert "knows no tools" in post(f"{address}/apply-template", asked)["error"]["message"]
+    with pytest.raises(BadRequestError, match="knows no tools"):
+        client.chat.completions.create(model="any", **asked)
+    assert client.chat.completions.create(
+        model="any", messages=QUESTION, tools=[CLOCK], tool_choice="none", max_tokens=3
+    ).choices
