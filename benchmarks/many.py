@@ -40,7 +40,10 @@ from benchmarks.rivals.server import NAME as SERVER
 from benchmarks.rivals.server import WARM_UP, Server
 from benchmarks.simulated import clock_of
 from lacli.auto.experience import Experience
+from lacli.auto.measure import SAMPLE, engine_settings, measure
 from lacli.auto.mode import Auto, AutoModes
+from lacli.auto.model_cost import SERVING
+from lacli.auto.step_cost import Cost
 from lacli.auto.text_guesses import TextGuesses
 from lacli.batch import from_tokens
 from lacli.bench.tasks import Task, read_tasks
@@ -121,7 +124,15 @@ class Here:
         settings = ModelSettings(context=CELLS, threads=1, threads_batch=1)
         self._session = Session(model, settings, DecodeSettings(mode="plain"), SamplingSettings(temp=0.0))
         self._limit = limit
+        self._cost = self._measured()
         self._learned: dict[int, Experience] = {}
+
+    def _measured(self) -> Cost:
+        """What a server measures when it begins, in processor time."""
+        most = SERVING.sizes[-1]
+        settings = replace(self._session.model_settings, context=max(SERVING.contexts) + most)
+        with LlamaEngine(self._session.model, settings, engine_settings(most)) as engine:
+            return Cost(measure(engine, self._session.model.tokenize(SAMPLE), SERVING, clock=thread_time).staircases)
 
     def prompts(self, tasks: Sequence[Task], first: int, count: int) -> list[list[int]]:
         """Those of `count` tasks from number `first` on; one that comes again in a group has a number in front."""
@@ -152,7 +163,7 @@ class Here:
         def make_mode(settings: DecodeSettings, pool: NgramPool, engine: Engine, **_: object) -> Mode:
             if settings.mode != "auto":
                 return new_mode(settings, pool, engine)
-            experience = self._learned.setdefault(places, Experience(settings))
+            experience = self._learned.setdefault(places, Experience(settings, self._cost))
             return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
 
         schedule = Schedule(Decoder(engine, settings, make_mode=make_mode), places)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.compat.program FLAGS`: `lacli serve` with the flags that llama.cpp's tests give llama-server."""
+"""`python -m benchmarks.compat.program FLAGS`: `lacli serve` with the flags that llama.cpp's tests give."""
 
 from __future__ import annotations
 

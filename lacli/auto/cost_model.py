@@ -59,10 +59,9 @@ FILL_ROWS, FILL_SAVING = 3, 0.1
 
 Repacked kernels of llama.cpp take rows by four and each row left over alone: 0.5B Q4_0 on an AVX-512 core takes 35.2 ms
 for 3 rows, 23.6 for 4; 57.0 for 7, 44.2 for 8; 77.6 for 11, 63.3 for 12 (2026-11-23).
+Only sizes that were measured before count: where those timed between answers did too, mode auto that knew nothing was
+slower by 5% in edits (benchmarks.many laws, 3 texts), since plain steps had to be timed anew for each new size.
 """
-
-FULL_ROWS = 4
-"""Rows that one pass of a kernel takes: a step that lacks one of them is filled up once, to be timed."""
 
 CONTEXT_STEP = 256
 """Tokens after which the cost of the longer context is looked up."""
@@ -398,24 +397,20 @@ class StepCostModel:
         seen.recent = True
         self._stale = self._stale or abs(seen.share - seen.followed) > NEIGHBOUR_CHANGE * seen.share
         self._without_return[rows] = 1 + unit * seen.share
-        self._fill(rows)
+        for less in range(max(rows - FILL_ROWS, 1), rows + 1):
+            if self.filled[less] == rows:
+                self.relative[less] = self._without_return[rows] + self._plain.return_cost * self._base
         return booked
 
-    def _fill(self, changed: int = 0) -> None:
-        """Set what steps are filled up to, and what that costs; `changed`: the size whose cost alone is new."""
-        cost, back = self._without_return, self._plain.return_cost * self._base
-        if changed and (self._texts == 1 or not self._fills):
-            self.relative[changed] = cost[changed] + back
-            return
-        self.filled = [*range(len(cost))]
-        timed = {*self._observed, *self._sizes} if self._texts > 1 and self._fills else set[int]()
+    def _fill(self) -> None:
+        """Set what steps are filled up to, and what that costs."""
+        cost, self.filled = self._without_return, [*range(self._max_rows + 1)]
         # A size without a time of its own may look cheap between its neighbours.
-        for size in sorted(size for size in timed if size <= self._max_rows):
+        for size in self._timed if self._texts > 1 and self._fills else ():
             for rows in range(max(size - FILL_ROWS, 2), size):
                 if cost[size] < min((1 - FILL_SAVING) * cost[rows], cost[self.filled[rows]]):
                     self.filled[rows] = size
-            if size in self._observed and size % FULL_ROWS == FULL_ROWS - 1 and {size + 1} - timed:
-                self.filled[size] = min(size + 1, self._max_rows)
+        back = self._plain.return_cost * self._base
         self.relative = [cost[size] + (back if size > self._texts else 0.0) for size in self.filled]
 
     def _clip(self, relative: float, expected: float, seen: _Observed, is_new: bool) -> tuple[float, float]:
@@ -440,12 +435,12 @@ class StepCostModel:
         self._stale = True
         rows = np.arange(self._max_rows + 1)
         known = self._measured.at(self._context) if self._measured else None
-        self._sizes = [point.rows for point in known.points] if known else []
+        sizes = [point.rows for point in known.points] if known else []
+        self._timed = [size for size in sizes if size <= self._max_rows]
         self._measured_s = known.single if known else 0.0
         if known is None or known.max_rows == 1:
             self._expected = np.asarray(1 + (rows - 1) * self._unmeasured_row, np.float64)
             return
-        sizes = self._sizes
         cost = np.interp(rows, sizes, [known.relative(size) for size in sizes])
         cost[sizes[-1] + 1 :] = [known.relative(size) for size in range(sizes[-1] + 1, self._max_rows + 1)]
         self._expected = np.asarray(np.maximum(cost, 1 + (rows - 1) * MIN_COST), np.float64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
+from math import inf
 from statistics import median, quantiles
 from time import perf_counter
 
@@ -19,7 +20,9 @@ from lacli.engine import Engine
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 
-ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+ROWS = (*range(1, 21), 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+"""Sizes of steps. All up to 20: where kernels take rows by four, 13 cost more than 16 (0.5B Q4_0, AVX-512)."""
+
 CONTEXTS = (64, 2048)
 """Tokens before the steps: a short and a long text."""
 
@@ -58,11 +61,15 @@ llama.cpp is faster when a step has the same shape as the one before, as in plai
 
 @dataclass(frozen=True)
 class MeasurePlan:
-    """The contexts (tokens) and step sizes (rows, a single one always included) to measure in about `seconds` s."""
+    """The contexts (tokens) and step sizes (rows, a single one always included) to measure in about `seconds` s.
+
+    `rounds`: times of each size at most, 0 for as many as fit.
+    """
 
     contexts: tuple[int, ...] = CONTEXTS
     rows: tuple[int, ...] = ROWS
     seconds: float = SECONDS
+    rounds: int = 0
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -126,7 +133,7 @@ def measure(
         try:
             if not bench.fill(context, sizes[-1]):
                 return Measurement((), stuck=True)
-            staircase = bench.staircase(sizes, begin + seconds)
+            staircase = bench.staircase(sizes, begin + seconds, plan.rounds or inf)
         except KeyboardInterrupt:
             if not found:
                 raise
@@ -178,14 +185,14 @@ class _Bench:
         self._decode(self._tree(rows, every=False))
         return self._go_back(rows)
 
-    def staircase(self, sizes: Sequence[int], end: float) -> StepCost:
-        """Measure as many of the sizes as can be timed often enough until the clock shows `end`."""
+    def staircase(self, sizes: Sequence[int], end: float, most: float) -> StepCost:
+        """Measure as many of the sizes as can be timed often enough until the clock shows `end`, in `most` rounds."""
         begin = self._clock()
         survey = self._survey(sizes, begin + SURVEY * (end - begin))
         chosen = _chosen(sizes, survey, end - self._clock())
         times = {size: _Times() for size in chosen}
         cost, rounds = sum(_visit_seconds(survey, size) for size in chosen), 0
-        while rounds < MIN_ROUNDS or self._clock() + cost <= end:
+        while rounds < MIN_ROUNDS or (rounds < most and self._clock() + cost <= end):
             try:
                 for size in chosen:
                     self._visit(size, times[size])

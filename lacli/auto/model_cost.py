@@ -15,6 +15,7 @@ from typing import Any
 
 from lacli.auto.experience import STEPS, Experience
 from lacli.auto.measure import (
+    ROWS,
     SAMPLE,
     MeasurePlan,
     drift,
@@ -36,6 +37,9 @@ KIND, LEARNED = "cost", "learned"
 
 SAVED_AT = "saved_at"
 """Name of the time, in seconds since 1970, beside what was learned."""
+
+SERVING = MeasurePlan(contexts=(64,), rows=tuple(size for size in ROWS if size <= 32), seconds=5.0, rounds=9)
+"""What a server measures once of a new model: the sizes that steps of several texts have."""
 
 Progress = Callable[[str], None]
 Key = Mapping[str, object]
@@ -201,13 +205,12 @@ def cost_of(
 def cost_beside(
     model: LlamaModel,
     settings: ModelSettings,
-    seconds: float,
+    plan: MeasurePlan,
     state: Path,
     progress: Progress,
     opening: AbstractContextManager[None] | None = None,
 ) -> Cost:
-    """Return the kept cost of an open model, or measure it in about `seconds` s, as `measure_cost` does."""
-    plan = MeasurePlan(seconds=seconds)
+    """Return the kept cost of an open model, or measure and keep it, as `measure_cost` does."""
 
     def measured() -> Cost:
         return measure_cost(model, settings, plan, progress, opening)

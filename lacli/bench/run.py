@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from lacli.auto.model_cost import cost_beside
+from lacli.auto.measure import MeasurePlan
 from lacli.auto.step_cost import Cost
 from lacli.bench import plot
 from lacli.bench.contenders import (
@@ -327,17 +327,8 @@ def _learned_cost(session: Session, request: Request, screen: Screen) -> Cost | 
 
     Nothing is measured where the model is in another process: mode auto learns it then.
     """
-    if not session.copies.here:
-        return None
     seconds = COST_S if request.wish.seconds is None else min(COST_S, request.wish.seconds / 10)
-    cost = cost_beside(
-        session.model, session.model_settings, seconds, request.state, screen.note, ctrl_c_ends_at_once()
-    )
-    if cost.stopped:
-        raise KeyboardInterrupt
-    if cost.staircases:
-        session.use_cost(cost)
-    return cost
+    return session.learn_cost(MeasurePlan(seconds=seconds), request.state, screen.note, ctrl_c_ends_at_once())
 
 
 def _go_through(rounds: Rounds, screen: Screen, words: str = "answers", seconds: float | None = None) -> None:

@@ -88,7 +88,9 @@ def serve(
         raise UsageError(f"lacli serve needs {error.name}", "pip install 'lacli[serve]'") from error
     from lacli import PARALLEL
     from lacli.api.model import Model
+    from lacli.auto.model_cost import SERVING
     from lacli.session.session import Session
+    from lacli.terminal.interrupts import ctrl_c_ends_at_once
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.records import state_file
 
@@ -112,6 +114,9 @@ def serve(
                 loading=loading,
             )
         session.use_known(state_file(), learns=learn)
+        if learn and session.texts > 1 and session.settings.mode == "auto" and not session.knows_cost:
+            screen.note(f"measuring what steps cost here, {SERVING.seconds:g} s at most, once")
+            session.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
         screen.notes(session.notes, session.warnings)
         with Model(session, sampling) as model:
             settings = app.ServeSettings(

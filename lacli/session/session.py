@@ -10,8 +10,9 @@ from pathlib import Path
 from threading import Lock
 from weakref import WeakSet
 
+from lacli.auto.measure import MeasurePlan
 from lacli.auto.mode import AutoModes
-from lacli.auto.model_cost import ModelRecords
+from lacli.auto.model_cost import ModelRecords, cost_beside
 from lacli.auto.past_texts import PastTexts
 from lacli.auto.step_cost import Cost
 from lacli.batch import Ints
@@ -218,6 +219,32 @@ class Session(Closing):
                 elsewhere=self.copies.elsewhere,
             )
             self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
+
+    @property
+    def knows_cost(self) -> bool:
+        """True if mode auto has been told what steps cost here, or cannot be."""
+        return not self.copies.here or bool(self._cost or (self._records and self._records.cost()))
+
+    def learn_cost(
+        self,
+        plan: MeasurePlan,
+        state: Path,
+        progress: Callable[[str], None],
+        opening: AbstractContextManager[None] | None = None,
+    ) -> Cost | None:
+        """Tell mode auto what steps cost, as the file `state` has it or measured now; what is decoded is decoded anew.
+
+        `progress`, `opening`: as `measure_cost` takes them. Return None where the model is in another process: mode
+        auto learns it then. Raises KeyboardInterrupt after Ctrl-C.
+        """
+        if not self.copies.here:
+            return None
+        cost = cost_beside(self.model, self.model_settings, plan, state, progress, opening)
+        if cost.stopped:
+            raise KeyboardInterrupt
+        if cost.staircases:
+            self.use_cost(cost)
+        return cost
 
     def keep_learned(self) -> None:
         """Keep what mode auto has learned of the model and the machine by now, in the file that `use_known` named."""

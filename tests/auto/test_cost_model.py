@@ -401,7 +401,7 @@ def test_a_prefill_says_what_rows_cost_to_several_texts_too() -> None:
 
 
 @given(any_cost, seen, st.integers(1, MOST))
-def test_steps_of_several_texts_are_filled_up_to_the_cheapest_timed_size_where_that_saves_enough(
+def test_steps_of_several_texts_are_filled_up_to_the_cheapest_measured_size_where_that_saves_enough(
     cost: Cost | None, steps: list[tuple[int, float]], texts: int
 ) -> None:
     models = [Model(MOST, cost, fills=fills) for fills in (True, False)]
@@ -412,18 +412,15 @@ def test_steps_of_several_texts_are_filled_up_to_the_cheapest_timed_size_where_t
             see(model, rows, relative, 1)
         model.set_texts(texts)
     model, raw = models
-    timed = {rows for rows, _ in steps} | (set(range(2, MOST + 1)) if cost else set())
     for rows in range(1, MOST + 1):
-        targets = [size for size in range(rows + 1, rows + FILL_ROWS + 1) if size in timed and texts > 1 and rows > 1]
+        targets = range(rows + 1, min(rows + FILL_ROWS, MOST) + 1) if cost and texts > 1 and rows > 1 else ()
         best = min(targets, key=lambda size: raw._without_return[size], default=rows)
-        # One that lacks a row of a full pass is to be timed with it.
-        trial = rows + 1 if texts > 1 and rows in raw._observed and rows % 4 == 3 and rows + 1 not in timed else rows
-        costs = raw._without_return
-        if best == rows or costs[best] >= min((1 - FILL_SAVING) * costs[rows], costs[trial]):
-            best = trial
+        if raw._without_return[best] >= (1 - FILL_SAVING) * raw._without_return[rows]:
+            best = rows
         assert raw.filled[rows] == rows and model.filled[rows] == best
         assert model._without_return[rows] == raw._without_return[rows], "a size keeps the time it has itself"
-        assert model.relative[rows] <= raw.relative[rows] or best > texts >= rows or best == trial
+        back = model._plain.return_cost * model._base if best > texts else 0.0
+        assert model.relative[rows] == pytest.approx(raw._without_return[best] + back)
 
 
 def test_a_size_that_looks_cheap_between_its_neighbours_is_no_size_to_fill_up_to() -> None:

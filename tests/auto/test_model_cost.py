@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 from time import time
 from typing import Any
@@ -420,3 +421,17 @@ def test_a_session_begins_with_what_the_one_before_has_learned(session: Session,
             session.adapt(chosen, sampling)
             list(session.generate(prompt, 12, reuse=True))
             session.keep_learned()
+
+
+def test_a_session_measures_what_steps_cost_once_and_later_ones_know_it(
+    session: Session, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.auto.step_cost.ROUGH", inf)
+    plan, told = MeasurePlan((8,), (1, 2, 4), seconds=30, rounds=3), list[str]()
+    for known in (False, True):
+        with load(model_settings=session.model_settings, decode_settings=session.settings) as other:
+            other.use_known(state)
+            assert other.knows_cost is known
+            cost = other.learn_cost(plan, state, told.append)
+            assert cost and other.knows_cost and told[0].startswith("timing") and len(told) == 1
+            assert [point.repeats for step_cost in cost.staircases for point in step_cost.points][1:] == [3, 3]

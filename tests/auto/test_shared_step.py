@@ -226,14 +226,6 @@ def test_a_step_without_guesses_is_filled_up_where_more_rows_take_less_time(coun
     assert auto.took < plain.took * (0.8 if filled > count else 1.03)
 
 
-@pytest.mark.parametrize("count", [3, 7])
-def test_where_nothing_is_known_a_full_pass_is_timed_once_and_taken_where_it_is_cheaper(count: int) -> None:
-    slower = Stairs(((1, 1.0), (64, 13.6)))
-    for stairs, least, most in ((FOURS, 0.9, 1.0), (slower, 0.0, 0.05)):
-        engine = run([Writer(seed, departs=0) for seed in range(count)], stairs)
-        assert least <= engine.rows.count(count + 1) / len(engine.rows) <= most
-
-
 @pytest.mark.parametrize(
     ("most", "room", "beside", "back", "rows"),
     [(64, 64, 0, -1, 4), (64, 3, 0, -1, 3), (3, 64, 0, -1, 3), (64, 64, 2, -1, 3), (64, 64, 0, 8, 3)],

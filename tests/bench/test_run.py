@@ -367,7 +367,7 @@ def test_ctrl_c_while_the_cost_of_rows_is_measured_is_no_traceback(tmp_path: Pat
 
 
 def test_ctrl_c_between_the_sizes_of_the_cost_of_rows_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.bench.run.cost_beside", lambda *_: replace(COST, stopped=True))
+    monkeypatch.setattr("lacli.session.session.cost_beside", lambda *_: replace(COST, stopped=True))
     done = call(*QUICK, "--modes", "auto")
     assert (done.code, done.out) == (130, "") and "stopped before anything was compared" in done.err
 
