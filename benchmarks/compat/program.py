@@ -8,7 +8,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 SAME = ("--host", "--port", "--temp", "--seed", "--batch-size", "--threads", "--n-predict", "--parallel", "--alias",
-        "--api-key", "--chat-template")  # fmt: skip
+        "--tags", "--api-key", "--chat-template")  # fmt: skip
 """Flags with a value that `lacli serve` has too."""
 
 SWITCHES = ("--verbose", "--context-shift", "--no-slots", "--no-ui")

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
+from socket import AF_UNIX
 from typing import Annotated
 
 from lacli.cli import options
 from lacli.cli.chat import ANSWERING
-from lacli.cli.environment import setting
+from lacli.cli.environment import setting, yes_or_no
 from lacli.cli.groups import with_groups
 from lacli.cli.options import PromptOptions
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.settings import DecodeSettings
+from lacli.settings import DecodeSettings, names_in
 
 SERVER = "Server"
 
 Host = Annotated[
     str,
     setting("--host", metavar="ADDRESS", rich_help_panel=SERVER,
-            help="Address to listen on, or unix:PATH for a socket file."),
+            help="Address to listen on, several with commas, or unix:PATH for a socket file."),
 ]  # fmt: skip
 Port = Annotated[int, setting("--port", min=0, max=65535, rich_help_panel=SERVER, help="Port. 0 takes a free one.")]
 Parallel = Annotated[
@@ -36,8 +38,26 @@ Drain = Annotated[
     setting("--drain", min=0, rich_help_panel=SERVER, help="Seconds that running answers have when the server ends."),
 ]
 Alias = Annotated[
-    str, setting("-a", "--alias", show_default="the file's", rich_help_panel=SERVER, help="Name that clients see.")
+    str,
+    setting("-a", "--alias", show_default="the file's", rich_help_panel=SERVER,
+            help="Name that clients see, several with commas."),
+]  # fmt: skip
+Tags = Annotated[
+    str, setting("--tags", show_default=False, rich_help_panel=SERVER, help="Words beside the name, with commas.")
 ]
+ContextShift = Annotated[
+    bool,
+    setting("--context-shift/--no-context-shift", parser=yes_or_no, rich_help_panel=SERVER,
+            help="A full context forgets its oldest tokens. Otherwise the answer ends."),
+]  # fmt: skip
+Slots = Annotated[bool, setting("--slots/--no-slots", rich_help_panel=SERVER, help="Answer GET /slots.")]
+Metrics = Annotated[bool, setting("--metrics/--no-metrics", rich_help_panel=SERVER, help="Answer GET /metrics.")]
+Page = Annotated[bool, setting("--ui/--no-ui", rich_help_panel=SERVER, help="Show the page at /.")]
+Cors = Annotated[
+    str,
+    setting("--cors-origins", "--cors", metavar="ORIGINS", rich_help_panel=SERVER, show_default=False,
+            help="Pages whose scripts may ask: https://a.example, localhost for all of this machine, or *."),
+]  # fmt: skip
 ApiKey = Annotated[
     list[str] | None,
     setting("--api-key", metavar="KEY", rich_help_panel=SERVER, show_default=False,
@@ -66,6 +86,12 @@ def serve(
     api_key_file: ApiKeyFile = None,
     no_auth: NoAuth = False,
     max_body: MaxBody = 8,
+    tags: Tags = "",
+    context_shift: ContextShift = False,
+    slots: Slots = True,
+    metrics: Metrics = True,
+    ui: Page = True,
+    cors_origins: Cors = "",
     *,
     prompt_options: PromptOptions,
     decode_settings: DecodeSettings,
@@ -94,10 +120,13 @@ def serve(
 
     screen = Screen(color=color, quiet=quiet)
     keys = [*(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
-    guarded = guard.guard_settings(host, keys, no_auth=no_auth, body=max_body * 2**20)
-    listening = run.open_socket(host, port)
+    hosts = [each.strip() for each in host.split(",")]
+    guarded = guard.guard_settings_of(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
+    listening = run.open_sockets(hosts, port)
     path = options.model_path(asked, screen, offline)
-    with listening:
+    with ExitStack() as stack:
+        for each in listening:
+            stack.enter_context(each)
         with loading_model(screen, verbose=verbose) as loading:
             session = Session(
                 path,
@@ -114,13 +143,30 @@ def serve(
         session.use_known(state_file(), learns=learn)
         screen.notes(session.notes, session.warnings)
         with Model(session, sampling) as model:
+            names = sorted({each.strip() for each in (alias or path.stem).split(",")})
             settings = app.ServeSettings(
-                alias or path.stem, sampling, prompt_options.max_tokens, prompt_options.stops, queue
+                names[0],
+                sampling,
+                prompt_options.max_tokens,
+                prompt_options.stops,
+                queue,
+                aliases=tuple(names),
+                tags=tuple(sorted({each.strip() for each in tags.split(",") if each.strip()})),
+                shifts=context_shift,
+                slots=slots,
+                metrics=metrics,
+                page=ui,
+                verbose=verbose,
             )
-            where = listening.getsockname()
-            place = host if host.startswith("unix:") else f"http://{host}:{where[1]}"
+            port = next((each.getsockname()[1] for each in listening if each.family != AF_UNIX), 0)
+            place = " and ".join(each if each.startswith("unix:") else _address(each, port) for each in hosts)
             screen.say(f"lacli: {path.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
             try:
-                run.serve(app.Server(model, settings).app(guarded), listening, drain_s=drain, said=partial(screen.note))
+                served = app.Server(model, settings).app(guarded, names_in(cors_origins))
+                run.serve(served, listening, drain_s=drain, said=partial(screen.note))
             finally:
                 session.keep_learned()
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
