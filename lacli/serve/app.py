@@ -109,6 +109,7 @@ class Server:
             self._settings.name,
             session.prompts.piece,
             {**in_their_words(sampling, ends), "max_tokens": limit, "n_predict": limit, "stop": asked.stop},
+            self._model.context,
             per_token=asked.timings_per_token,
             progress=asked.return_progress,
             verbose=asked.verbose or self._settings.verbose,

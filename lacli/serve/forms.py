@@ -22,13 +22,14 @@ class Setting:
     """What the answers of a request are told with.
 
     `model`: its name. `piece`: gives the bytes of a token's text. `generation`: how answers are decoded, in llama.cpp's
-    words. `per_token`: each event has the timings so far. `progress`: events tell how far a prompt is read. `verbose`:
+    words. `context`: tokens of a text at most. `per_token`: each event has the timings so far. `progress`: events tell how far a prompt is read. `verbose`:
     bodies in OpenAI's shape have llama.cpp's inside. `watched`: each event tells of its step, and each step has one.
     """
 
     model: str
     piece: Callable[[int], bytes]
     generation: Mapping[str, Any]
+    context: int
     per_token: bool = False
     progress: bool = False
     verbose: bool = False
@@ -230,6 +231,7 @@ def native_body(choice: Choice, setting: Setting) -> dict[str, Any]:
     """An answer as llama.cpp's own endpoint ends its stream: without its text."""
     answer = choice.answer
     run = answer.statistics
+    cut = answer.finish_reason == "length" and run.tokens != setting.generation["n_predict"]
     return {
         "index": choice.place,
         "content": "",
@@ -242,7 +244,7 @@ def native_body(choice: Choice, setting: Setting) -> dict[str, Any]:
         "generation_settings": setting.generation,
         "prompt": choice.prompt_text,
         "has_new_line": "\n" in answer.text,
-        "truncated": answer.finish_reason == "length" and run.tokens != setting.generation["n_predict"],
+        "truncated": cut or run.prompt_tokens + run.tokens > setting.context,
         "stop_type": STOP_TYPES[answer.finish_reason],
         "stopping_word": "",
         "tokens_cached": run.prompt_tokens + run.tokens,
