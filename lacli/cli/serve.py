@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from socket import AF_UNIX
 from typing import Annotated
 
 from lacli.cli import options
@@ -15,7 +14,7 @@ from lacli.cli.options import PromptOptions
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.settings import DecodeSettings, names_in
+from lacli.settings import DecodeSettings
 
 SERVER = "Server"
 
@@ -120,7 +119,7 @@ def serve(
 
     screen = Screen(color=color, quiet=quiet)
     keys = [*(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
-    hosts = [each.strip() for each in host.split(",")]
+    hosts = [host] if host.startswith("unix:") else _names(host)
     guarded = guard.guard_settings_of(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
     listening = run.open_sockets(hosts, port)
     path = options.model_path(asked, screen, offline)
@@ -143,7 +142,7 @@ def serve(
         session.use_known(state_file(), learns=learn)
         screen.notes(session.notes, session.warnings)
         with Model(session, sampling) as model:
-            names = sorted({each.strip() for each in (alias or path.stem).split(",")})
+            names = sorted(_names(alias)) or [path.stem]
             settings = app.ServeSettings(
                 names[0],
                 sampling,
@@ -151,22 +150,30 @@ def serve(
                 prompt_options.stops,
                 queue,
                 aliases=tuple(names),
-                tags=tuple(sorted({each.strip() for each in tags.split(",") if each.strip()})),
+                tags=tuple(sorted(_names(tags))),
                 shifts=context_shift,
                 slots=slots,
                 metrics=metrics,
                 page=ui,
                 verbose=verbose,
             )
-            port = next((each.getsockname()[1] for each in listening if each.family != AF_UNIX), 0)
-            place = " and ".join(each if each.startswith("unix:") else _address(each, port) for each in hosts)
+            places = [_address(name, each.getsockname()) for name, each in zip(hosts, listening, strict=True)]
+            place = " and ".join(places)
             screen.say(f"lacli: {path.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
             try:
-                served = app.Server(model, settings).app(guarded, names_in(cors_origins))
+                served = app.Server(model, settings).app(guarded, _names(cors_origins))
                 run.serve(served, listening, drain_s=drain, said=partial(screen.note))
             finally:
                 session.keep_learned()
 
 
-def _address(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _names(text: str) -> list[str]:
+    """The names of a list with commas between them, each once."""
+    return [*dict.fromkeys(each.strip() for each in text.split(",") if each.strip())]
+
+
+def _address(host: str, name: str | tuple[str, int]) -> str:
+    """An address as clients write it; `name`: of the socket that listens there."""
+    if isinstance(name, str):
+        return host
+    return f"http://[{host}]:{name[1]}" if ":" in host else f"http://{host}:{name[1]}"

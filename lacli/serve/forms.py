@@ -22,8 +22,9 @@ class Setting:
     """What the answers of a request are told with.
 
     `model`: its name. `piece`: gives the bytes of a token's text. `generation`: how answers are decoded, in llama.cpp's
-    words. `context`: tokens of a text at most. `per_token`: each event has the timings so far. `progress`: events tell how far a prompt is read. `verbose`:
-    bodies in OpenAI's shape have llama.cpp's inside. `watched`: each event tells of its step, and each step has one.
+    words. `context`: tokens of a text at most. `per_token`: each event has the timings so far. `progress`: events tell
+    how far a prompt is read. `verbose`: bodies in OpenAI's shape have llama.cpp's inside. `watched`: each event tells
+    of its step, and each step has one.
     """
 
     model: str
