@@ -214,12 +214,12 @@ class Model(Closing):
     def _own_settings(self, options: AnswerOptions) -> DecodeSettings | None:
         """How an answer with W, N or G of its own is decoded. Raises UsageError where that cannot be."""
         chosen = {name: options[name] for name in LETTERS if name in options}  # type: ignore[literal-required]
-        loaded = self._loop.decoder.settings
-        if not chosen or loaded.mode != "lookahead":
-            if chosen:
-                what = f"W, N and G are of mode lookahead, and the model was loaded for mode {loaded.mode}"
-                raise UsageError(what, "leave them out, or load it with --mode lookahead")
+        if not chosen:
             return None
+        loaded = self._loop.decoder.settings
+        if loaded.mode != "lookahead":
+            what = f"W, N and G are of mode lookahead, and the model was loaded for mode {loaded.mode}"
+            raise UsageError(what, "leave them out, or load it with --mode lookahead")
         own = replace(loaded, **chosen)
         if own.window > loaded.window or own.guesses > loaded.guesses or own.ngram != loaded.ngram:
             what = f"W={own.window} N={own.ngram} G={own.guesses} does not fit what the model was loaded with"

@@ -220,6 +220,8 @@ class Server:
                 tokens += self._model.session.model.tokenize(part, add_special=not place)
             else:
                 tokens.append(part)
+        if not tokens:
+            raise Refused(400, INVALID, "the prompt is empty")
         check_tokens(tokens, self._model)
         return tokens
 

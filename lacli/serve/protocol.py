@@ -213,6 +213,8 @@ class ChatRequest(AnswerRequest):
             raise ValueError("continue_final_message: add_generation_prompt is set too, and begins another answer")
         if self.continue_final_message and not self.is_begun:
             raise ValueError("continue_final_message: the last message is not the assistant's")
+        if self.add_generation_prompt is False and not self.is_begun:
+            raise ValueError("add_generation_prompt: false is for an answer that the last message has begun")
         if self.is_begun and (self.messages[-1].tool_calls or not self.messages[:-1]):
             raise ValueError("messages: an answer is continued behind another message, and without calls of tools")
         return self
@@ -282,4 +284,5 @@ def in_words(error: ValidationError) -> str:
     """The first complaint about a request in one sentence."""
     first = error.errors()[0]
     place = ".".join(str(each) for each in first["loc"])
-    return f"{place}: {first['msg']}" if place else first["msg"]
+    words = first["msg"].removeprefix("Value error, ")
+    return f"{place}: {words}" if place else words

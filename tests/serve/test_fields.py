@@ -103,6 +103,7 @@ def test_an_answer_that_is_begun_goes_on(address: str, more: Mapping[str, Any]) 
         ({"messages": BEGUN, "continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
         ({"messages": QUESTION, "continue_final_message": True}, "not the assistant's"),
         ({"messages": BEGUN[1:]}, "behind another message"),
+        ({"messages": QUESTION, "add_generation_prompt": False}, "add_generation_prompt"),
         ({"messages": QUESTION, "W": 3}, "mode lookahead"),
         ({"messages": QUESTION, "mode": "jacobi"}, "jacobi"),
     ],
@@ -135,6 +136,7 @@ def test_a_prompt_may_be_an_object_or_texts_and_tokens(address: str) -> None:
     assert len({each["content"] for each in found}) == 1 and len(found) == 3
     mixed = post(f"{address}/completion", {"prompt": [*tokens, "\n    "], "n_predict": 1, "verbose": True})
     assert mixed["prompt"] == text + "\n    "
+    assert "empty" in post(f"{address}/completion", {"prompt": []})["error"]["message"]
     picture = post(f"{address}/completion", {"prompt": {"prompt_string": text, "multimodal_data": ["a"]}})
     assert picture["error"]["code"] == 400
 
