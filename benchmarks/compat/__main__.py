@@ -122,12 +122,13 @@ def in_lists(theirs: Results, ours: Results) -> dict[str, str]:
 
 
 def _written(cases: Counter[str]) -> str:
-    """A paragraph for each file of tests."""
+    """Their number, and a line for each file of tests."""
     files: dict[str, list[str]] = {}
     for function, count in cases.items():
         file, _, name = function.partition("::test_")
         files.setdefault(file, []).append(name + (f" x{count}" if count > 1 else ""))
-    return "\n".join(f"- {file}: {', '.join(names)}" for file, names in files.items()) or "None."
+    lines = [f"- {file}: {', '.join(names)}" for file, names in files.items()]
+    return f"{sum(cases.values())} tests:\n\n" + "\n".join(lines) if lines else "None."
 
 
 def write_lists(path: Path, lists: dict[str, str]) -> None:

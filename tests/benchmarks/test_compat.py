@@ -22,16 +22,16 @@ def test_every_test_stands_in_one_list() -> None:
     ours = results(a__one="passed", a__two="failed", a__three="failed", security__cors_options="failed")
     lists = in_lists(theirs, ours)
     assert (lists[PASSES], lists[FAILS_TOO], lists[OURS]) == (
-        "- test_a.py: one",
-        "- test_a.py: two",
-        "- test_a.py: three",
+        "1 tests:\n\n- test_a.py: one",
+        "1 tests:\n\n- test_a.py: two",
+        "1 tests:\n\n- test_a.py: three",
     )
     assert "cors_options (CORS by default" in lists[LEFT_OUT]
 
 
 def test_cases_of_a_function_are_counted() -> None:
     theirs = {f"test_a.py::test_b[{case}]": {"outcome": "passed", "why": ""} for case in "xyz"}
-    assert in_lists(theirs, theirs)[PASSES] == "- test_a.py: b x3"
+    assert in_lists(theirs, theirs)[PASSES] == "3 tests:\n\n- test_a.py: b x3"
 
 
 def test_a_test_without_a_result_of_ours_is_ours_to_mend() -> None:
