@@ -201,9 +201,12 @@ class Decoder:
         # Freed cells in the middle would not lie in the order of the text.
         return n_keep if self.group.engine.can_shift and not self.settings.ordered else None
 
-    def new_mode(self, before: Mode | None = None, *, sampled: bool) -> Mode:
-        """Make the mode of a text. `sampled`: its tokens are drawn. `before`: the mode of the text before it."""
-        return self._make_mode(self.settings, self.pool, self.group.engine, sampled=sampled, before=before)
+    def new_mode(self, before: Mode | None = None, *, sampled: bool, settings: DecodeSettings | None = None) -> Mode:
+        """Make the mode of a text. `sampled`: its tokens are drawn. `before`: the mode of the text before it.
+
+        `settings`: its own, which need no more than the decoder's.
+        """
+        return self._make_mode(settings or self.settings, self.pool, self.group.engine, sampled=sampled, before=before)
 
     def _start(self, prompt: Sequence[int], reuse: bool) -> None:
         self.check_prompt(prompt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from random import Random
 from time import perf_counter
 from typing import NamedTuple, Protocol
@@ -236,7 +237,9 @@ class Lookahead(Mode):
         self._branch.narrow(room - 1)
         tree = Tree(tokens[-1])
         room -= self._branch.rows
-        for sequence, candidate in enumerate(self._pool.lookup(tokens[-1]), start=self._settings.window + 1):
+        # The pool may hold more for texts with more guesses.
+        found = islice(self._pool.lookup(tokens[-1]), self._settings.guesses)
+        for sequence, candidate in enumerate(found, start=self._settings.window + 1):
             if len(tree) + tree.missing(candidate) > room:
                 break
             tree.add_path(candidate, sequence, Origin.POOL)

@@ -17,6 +17,7 @@ from lacli.cache import EngineStep, SingleEngine
 from lacli.decode import Decoder, TextState
 from lacli.errors import SamplingError
 from lacli.modes import Mode, common_prefix
+from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
 from lacli.verify import Verifier
 
@@ -102,20 +103,23 @@ class Schedule:
         sampled: bool | None = None,
         n_keep: int | None = None,
         plain: bool = False,
+        own: DecodeSettings | None = None,
     ) -> SharedText:
         """Take in a text, which decodes from the next step on that has cells for it.
 
         `max_tokens`, `n_keep`: as `Decoder.generate` takes them. `verifier`: chooses the text's tokens, None for the
         most probable ones. `sampled`: whether it draws them, which it does by default. `plain`: one token a step.
+        `own`: settings of a text with a smaller window or fewer guesses than the others.
         Raises PromptError as `Decoder.generate` does.
         """
         sampled = verifier is not None if sampled is None else sampled
         self.check_prompt(prompt)
         # What a mode learns of the machine is common to all texts.
         self.latest = self._decoder.new_mode(self.latest, sampled=sampled)
+        mode = self._decoder.new_mode(sampled=sampled, settings=own) if own else self.latest
         text = SharedText(
             [*prompt],
-            self.latest.without_guesses() if plain else self.latest,
+            mode.without_guesses() if plain else mode,
             self._free.pop(),
             verifier,
             self._decoder.kept_by_shift(n_keep),

@@ -8,6 +8,8 @@ of the two verifiers here, which keep the distribution of plain sampling. The sa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from heapq import nlargest
+from math import log
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -125,15 +127,29 @@ class TokenLogprob(NamedTuple):
     best: tuple[tuple[int, float], ...]
 
 
+class Previewing(Protocol):
+    """A sampler that tells what it draws from."""
+
+    def preview(self, logits: Floats) -> Distribution:
+        """The distribution of the next draw, without a change of state."""
+
+
+class MostProbable:
+    """Tells of the most probable token, which is always the next one where nothing is drawn."""
+
+    def preview(self, logits: Floats) -> Distribution:
+        return Distribution(np.array([logits.argmax()]), np.ones(1))
+
+
 class Recorder:
     """Chooses as another verifier, or the most probable token, and keeps what the model thought of each choice.
 
-    `found`: one entry a token, by the model's own logits before any sampler.
+    `found`: one entry a token, by the model's own logits before any sampler, or by the distribution that is drawn from.
     """
 
-    def __init__(self, verifier: Verifier | None, count: int) -> None:
-        """`count`: most probable tokens to keep in each place."""
-        self._verifier, self._count = verifier, count
+    def __init__(self, verifier: Verifier | None, count: int, sampler: Previewing | None = None) -> None:
+        """`count`: most probable tokens to keep in each place. `sampler`: whose distribution counts, where it does."""
+        self._verifier, self._count, self._sampler = verifier, count, sampler
         self.found: list[TokenLogprob] = []
 
     def begin(self, text: Sequence[int]) -> None:
@@ -142,7 +158,13 @@ class Recorder:
             self._verifier.begin(text)
 
     def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
+        drawn = self._sampler.preview(logits) if self._sampler else None
         token = self._verifier.choose(logits, guesses) if self._verifier else int(logits.argmax())
+        if drawn:
+            scored = {int(each): log(p) for each, p in zip(drawn.tokens, drawn.probabilities, strict=True) if p > 0}
+            most = nlargest(self._count, scored.items(), key=lambda pair: pair[1])
+            self.found.append(TokenLogprob(token, scored[token], tuple(most)))
+            return token
         highest = logits.max()
         total = float(highest) + float(np.log(np.exp(logits - highest).sum()))
         best = np.argsort(-logits, kind="stable")[: self._count].tolist() if self._count else []

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -18,6 +19,30 @@ FILES = ("chat_completion", "completion", "security", "metrics", "basic", "ctx_s
 TESTS = Path("tools/server/tests")
 ROOT = Path(__file__).parents[2]
 
+NOT_OFFERED = {
+    "test_completion.py::test_n_probs_post_backend_sampling": "backend_sampling",
+    "test_security.py::test_cors_options": "CORS by default: --cors-origins names the pages that may ask",
+    "test_security.py::test_cors_origins_localhost_reflects": "the router",
+    "test_security.py::test_cors_origins_localhost_rejects": "the router",
+    "test_security.py::test_cors_origins_defaults_to_localhost_with_tools_enabled": "the router, MCP",
+    "test_security.py::test_cors_proxy_only_forwards_explicit_proxy_headers": "MCP",
+    "test_speculative.py::test_with_and_without_draft": "draft models and --spec flags",
+    "test_speculative.py::test_synth_is_deterministic": "draft models and --spec flags",
+    "test_speculative.py::test_synth_ignores_target_tokens": "draft models and --spec flags",
+}
+"""What tests that only llama-server passes ask for, by their functions."""
+
+PASSES, FAILS_TOO, LEFT_OUT, OURS = (
+    "Passes", "llama-server fails or skips it too with this model", "Not offered", "Ours to mend",
+)  # fmt: skip
+"""The lists of the documentation; each test is in one."""
+
+BEGIN, END = "<!-- compat: begin -->\n", "<!-- compat: end -->\n"
+"""Around the lists in docs/serve.md."""
+
+Results = dict[str, dict[str, str]]
+"""What became of tests, by their names: `outcome` and `why`."""
+
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -28,8 +53,11 @@ def compare(
     only: Annotated[list[str] | None, typer.Option(help="A file of tests, such as completion. Repeatable.")] = None,
     wanted: Annotated[str, typer.Option("-k", help="Tests, as pytest's -k takes them.")] = "",
     why: Annotated[bool, typer.Option(help="Say why tests failed.")] = False,
+    docs: Annotated[bool, typer.Option("--docs", help="Write the lists of docs/serve.md. Needs --program.")] = False,
 ) -> None:
     """Run the tests where they are, against llama-server (where `program` is given) and against `lacli serve`."""
+    if docs and (program is None or only or wanted):
+        raise typer.BadParameter("the lists need all tests with both servers: --program, without --only and -k")
     with TemporaryDirectory() as folder:
         ours = Path(folder) / "lacli-server"
         ours.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m benchmarks.compat.program "$@"\n', encoding="utf-8")
@@ -38,6 +66,9 @@ def compare(
         found = {
             name: results(archive, path, only or FILES, wanted, Path(folder) / name) for name, path in programs.items()
         }
+    if docs:
+        write_lists(ROOT / "docs" / "serve.md", in_lists(found["llama-server"], found["lacli"]))
+        return
     print(f"| test | {' | '.join(found)} |\n|---|{'---|' * len(found)}")
     for test in next(iter(found.values())):
         outcomes = [each.get(test, {"outcome": "no result", "why": ""}) for each in found.values()]
@@ -45,7 +76,7 @@ def compare(
         print(f"| {test} | {' | '.join(cell.replace('|', '/') for cell in cells)} |")
 
 
-def results(archive: Path, program: Path, names: object, wanted: str, folder: Path) -> dict[str, dict[str, str]]:
+def results(archive: Path, program: Path, names: object, wanted: str, folder: Path) -> Results:
     """What became of each test with a server, by the test's name."""
     folder.mkdir()
     written = folder / "results.jsonl"
@@ -72,6 +103,39 @@ def results(archive: Path, program: Path, names: object, wanted: str, folder: Pa
     if not lines:
         raise typer.Exit(print((folder / "log").read_text(encoding="utf-8")) or 1)
     return {line["test"]: line for line in lines}
+
+
+def in_lists(theirs: Results, ours: Results) -> dict[str, str]:
+    """The tests of each list, by their functions with the numbers of their cases."""
+    cases: dict[str, Counter[str]] = {name: Counter() for name in (PASSES, FAILS_TOO, LEFT_OUT, OURS)}
+    for test, result in theirs.items():
+        function = test.partition("[")[0]
+        if test in ours and ours[test]["outcome"] == "passed":
+            cases[PASSES][function] += 1
+        elif result["outcome"] != "passed":
+            cases[FAILS_TOO][function] += 1
+        elif function in NOT_OFFERED:
+            cases[LEFT_OUT][f"{function} ({NOT_OFFERED[function]})"] += 1
+        else:
+            cases[OURS][test] += 1
+    return {name: _written(functions) for name, functions in cases.items()}
+
+
+def _written(cases: Counter[str]) -> str:
+    """Their number, and a line for each file of tests."""
+    files: dict[str, list[str]] = {}
+    for function, count in cases.items():
+        file, _, name = function.partition("::test_")
+        files.setdefault(file, []).append(name + (f" x{count}" if count > 1 else ""))
+    lines = [f"- {file}: {', '.join(names)}" for file, names in files.items()]
+    return f"{sum(cases.values())} tests:\n\n" + "\n".join(lines) if lines else "None."
+
+
+def write_lists(path: Path, lists: dict[str, str]) -> None:
+    """Put the lists between their marks in a page."""
+    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    text = "\n".join(f"**{name}**\n\n{tests}\n" for name, tests in lists.items())
+    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

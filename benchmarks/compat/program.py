@@ -8,14 +8,14 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 SAME = ("--host", "--port", "--temp", "--seed", "--batch-size", "--threads", "--n-predict", "--parallel", "--alias",
-        "--api-key", "--chat-template")  # fmt: skip
+        "--tags", "--api-key", "--chat-template")  # fmt: skip
 """Flags with a value that `lacli serve` has too."""
 
 SWITCHES = ("--verbose", "--context-shift", "--no-slots", "--no-ui")
 """The same for flags without one."""
 
 MEANINGLESS = {
-    "--ubatch-size": 1, "--fa": 1, "-fa": 1, "--jinja": 0, "--no-jinja": 0, "--offline": 0, "--slots": 0,
+    "--ubatch-size": 1, "--jinja": 0, "--no-jinja": 0, "--offline": 0, "--slots": 0,
     "--cont-batching": 0, "--model-draft": 1, "--spec-type": 1, "--spec-draft-n-max": 1, "--spec-draft-n-min": 1,
 }  # fmt: skip
 """Flags that change nothing here, with the number of their values: `lacli serve` guesses without a draft model."""
@@ -27,6 +27,8 @@ def own_flags(theirs: Sequence[str]) -> list[str]:
     parser.add_argument("--model", required=True)
     parser.add_argument("--chat-template-file")
     parser.add_argument("--ctx-size", type=int, default=0)
+    # llama-server's auto is on for every model of the tests; with it both compute the same to the last bit.
+    parser.add_argument("-fa", "--flash-attn", default="on")
     for name in SAME:
         parser.add_argument(name, default=None)
     for name in (*SWITCHES, "--metrics", "--kv-unified"):
@@ -40,7 +42,7 @@ def own_flags(theirs: Sequence[str]) -> list[str]:
 
     # llama-server divides the context among its slots, unless they share it.
     context = given["ctx_size"] if given["kv_unified"] else given["ctx_size"] // int(given["parallel"] or 1)
-    found = [given["model"], "--ctx-size", str(context), "--no-learn"]
+    found = [given["model"], "--ctx-size", str(context), "--flash-attn", given["flash_attn"], "--no-learn"]
     for name in SAME:
         if (text := value(name)) is not None:
             found += [name, text]

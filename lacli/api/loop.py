@@ -17,7 +17,7 @@ from lacli.modes import Mode
 from lacli.pool import NgramPool
 from lacli.schedule import News, Schedule, SharedText
 from lacli.settings import DecodeSettings
-from lacli.stats import Step
+from lacli.stats import RunStatistics, Step
 from lacli.text.files import Closing
 from lacli.verify import Verifier
 
@@ -32,6 +32,20 @@ class Arrival(NamedTuple):
 
     step: Step | None = None
     error: Exception | None = None
+
+
+class PromptProgress(NamedTuple):
+    """How far a prompt is read: `read` of its `total` tokens, `reused` of them from the cache, in `seconds`."""
+
+    total: int
+    reused: int
+    read: int
+    seconds: float
+
+    @property
+    def statistics(self) -> RunStatistics:
+        """What that has cost, without an answer."""
+        return RunStatistics(prompt_tokens=self.read, reused_tokens=self.reused, prompt_s=self.seconds)
 
 
 ENDED = Arrival()
@@ -56,19 +70,22 @@ class Request:
         verifier: Verifier | None = None,
         sampler: LlamaSampler | None = None,
         plain: bool = False,
+        own: DecodeSettings | None = None,
     ) -> None:
-        """`max_tokens`, `n_keep`: as `Decoder.generate` takes them. `plain`: one token a step.
+        """`max_tokens`, `n_keep`: as `Decoder.generate` takes them.
 
-        Raises PromptError for too long a prompt.
+        `plain`, `own`: as `Schedule.add` takes them. Raises PromptError for too long a prompt.
         """
         loop.check_prompt(prompt)
         self._loop = loop
         self.prompt, self.max_tokens, self.n_keep = prompt, max_tokens, n_keep
-        self.verifier, self.sampler, self.plain = verifier, sampler, plain
+        self.verifier, self.sampler, self.plain, self.own = verifier, sampler, plain, own
         self.deliver: Callable[[Arrival], None]
         self.text: SharedText | None = None
         self.reused, self.prompt_s = 0, 0.0
         self.placed = 0.0
+        self.watch: Callable[[PromptProgress], None] | None = None
+        self._read_tokens = -1
 
     @property
     def settings(self) -> DecodeSettings:
@@ -84,6 +101,19 @@ class Request:
         """Ask for what follows the prompt, once; `deliver` gets each arrival, in the loop's thread."""
         self.deliver = deliver
         self._loop.add(self)
+
+    def tell_progress(self) -> None:
+        """Tell `watch`, in the loop's thread, what of the prompt has been read since, at first what is reused."""
+        text, total = self.text, len(self.prompt)
+        if not self.watch or text is None or text.reused is None or self._read_tokens == total:
+            return
+        if self._read_tokens < 0:
+            self._read_tokens = text.reused
+            self.watch(PromptProgress(total, text.reused, text.reused, 0.0))
+        read = total if len(text.tokens) > total else text.group.past
+        if read > self._read_tokens:
+            self._read_tokens = read
+            self.watch(PromptProgress(total, text.reused, read, perf_counter() - self.placed))
 
     def end(self) -> None:
         """End the text where it has not ended: it frees its place before the next step, and a last arrival says so."""
@@ -165,7 +195,10 @@ class SharedLoop(Closing):
     def _run(self) -> None:
         try:
             while self._change_texts():
-                for news in self._schedule.step():
+                taken = self._schedule.step()
+                for request in self._running.values():
+                    request.tell_progress()
+                for news in taken:
                     self._tell(news)
         except KeyboardInterrupt:
             # `close` has interrupted a piece of a prompt.
@@ -205,6 +238,7 @@ class SharedLoop(Closing):
             sampled=request.sampler is not None,
             n_keep=request.n_keep,
             plain=request.plain,
+            own=request.own,
         )
         self._running[request.text] = request
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from json import dumps
@@ -12,18 +13,19 @@ from threading import Lock
 from typing import TypedDict, TypeVar, Unpack, cast, overload
 from weakref import finalize
 
-from lacli.api.loop import Arrival, Request, SharedLoop
+from lacli.api.loop import Arrival, PromptProgress, Request, SharedLoop
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import Mode
 from lacli.session.generation import Answer, PartialAnswer, as_stops
 from lacli.session.prompt import Messages
 from lacli.session.session import Session
+from lacli.settings import LETTERS, DecodeSettings
 from lacli.stats import RunStatistics, Step
 from lacli.text.files import Closing
 from lacli.text.format import did_you_mean
 from lacli.text.stream import Piece
-from lacli.verify import Recorder
+from lacli.verify import MostProbable, Recorder
 
 Prompt = str | Messages | Sequence[int]
 """A question, or a conversation: its messages, each with `role` and `content`; or the tokens of a prompt."""
@@ -36,8 +38,10 @@ class AnswerOptions(TypedDict, total=False):
     `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text or a mapping): as in SamplingSettings;
     `sampling`: all of them at once. `system`: the system prompt before a question. `raw`: continue the prompt as it
     stands, without the chat template. `logprobs`: keep the log probability of each token of the answer, and of this
-    number of the most probable ones in its place. `n_keep`: a full context loses half of what is behind its first
+    number of the most probable ones in its place; `drawn_logprobs`: by the distribution that is drawn from, behind all
+    samplers, instead of the model's. `n_keep`: a full context loses half of what is behind its first
     `n_keep` tokens, and the answer goes on. `mode`: plain for one token a step, otherwise the mode that was loaded.
+    `window`, `ngram`, `guesses`: W, N and G where that is lookahead; at most what was loaded, and N as there.
     """
 
     max_tokens: int
@@ -53,8 +57,12 @@ class AnswerOptions(TypedDict, total=False):
     system: str
     raw: bool
     logprobs: int
+    drawn_logprobs: bool
     n_keep: int
     mode: str
+    window: int
+    ngram: int
+    guesses: int
 
 
 AnyStream = TypeVar("AnyStream", bound="Answering")
@@ -180,14 +188,16 @@ class Model(Closing):
                 raise UsageError(what, "write a system message in front")
             else:
                 tokens = prompts.conversation(checked_messages(cast("Messages", prompt)))
+            own = self._own_settings(options)
             drawn, sampler = self.session.text_verifier(self._sampling_of(options))
             stops = (*as_stops(options.get("stop", ())), *(() if raw else prompts.turn_ends))
             controls = prompts.control_tokens(stops)
-        recorder = Recorder(drawn, options["logprobs"]) if "logprobs" in options else None
+        behind = (sampler or MostProbable()) if options.get("drawn_logprobs") else None
+        recorder = Recorder(drawn, options["logprobs"], behind) if "logprobs" in options else None
         limit, n_keep = options.get("max_tokens", -1), options.get("n_keep")
         plain = self._is_plain(options.get("mode", ""))
         request = Request(
-            self._loop, tokens, limit, n_keep=n_keep, verifier=recorder or drawn, sampler=sampler, plain=plain
+            self._loop, tokens, limit, n_keep=n_keep, verifier=recorder or drawn, sampler=sampler, plain=plain, own=own
         )
         found = recorder.found if recorder else ()
         return kind(
@@ -200,6 +210,21 @@ class Model(Closing):
         if mode not in ("", "plain", own):
             raise UsageError(f"the model was loaded for mode {own}, not {mode}", f"an answer's mode is plain or {own}")
         return mode == "plain"
+
+    def _own_settings(self, options: AnswerOptions) -> DecodeSettings | None:
+        """How an answer with W, N or G of its own is decoded. Raises UsageError where that cannot be."""
+        chosen = {name: options[name] for name in LETTERS if name in options}  # type: ignore[literal-required]
+        if not chosen:
+            return None
+        loaded = self._loop.decoder.settings
+        if loaded.mode != "lookahead":
+            what = f"W, N and G are of mode lookahead, and the model was loaded for mode {loaded.mode}"
+            raise UsageError(what, "leave them out, or load it with --mode lookahead")
+        own = replace(loaded, **chosen)
+        if own.window > loaded.window or own.guesses > loaded.guesses or own.ngram != loaded.ngram:
+            what = f"W={own.window} N={own.ngram} G={own.guesses} does not fit what the model was loaded with"
+            raise UsageError(what, f"W up to {loaded.window}, N of {loaded.ngram}, G up to {loaded.guesses}")
+        return own
 
     def _sampling_of(self, options: AnswerOptions) -> SamplingSettings:
         chosen = {SAMPLED[name]: value for name, value in options.items() if name in SAMPLED}
@@ -355,6 +380,17 @@ class AsyncStream(Answering):
         async for _, pieces in self.steps():
             for piece in pieces:
                 yield piece.text
+
+    def watch_prompt(self, tell: Callable[[PromptProgress], None]) -> None:
+        """Have `tell` called in this task's loop whenever more of the prompt is read; first with what is reused."""
+        loop = asyncio.get_running_loop()
+
+        def watch(progress: PromptProgress) -> None:
+            # A loop that is closed has nobody who waits.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell, progress)
+
+        self._request.watch = watch
 
     async def steps(self) -> AsyncGenerator[tuple[Step | None, list[Piece]]]:
         """Yield each step with the text that it makes certain; None for an end without a step."""

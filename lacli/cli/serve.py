@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import Annotated
 
 from lacli.cli import options
 from lacli.cli.chat import ANSWERING
-from lacli.cli.environment import setting
+from lacli.cli.environment import setting, yes_or_no
 from lacli.cli.groups import with_groups
 from lacli.cli.options import PromptOptions
 from lacli.errors import UsageError
@@ -20,7 +21,7 @@ SERVER = "Server"
 Host = Annotated[
     str,
     setting("--host", metavar="ADDRESS", rich_help_panel=SERVER,
-            help="Address to listen on, or unix:PATH for a socket file."),
+            help="Address to listen on, several with commas, or unix:PATH for a socket file."),
 ]  # fmt: skip
 Port = Annotated[int, setting("--port", min=0, max=65535, rich_help_panel=SERVER, help="Port. 0 takes a free one.")]
 Parallel = Annotated[
@@ -36,8 +37,26 @@ Drain = Annotated[
     setting("--drain", min=0, rich_help_panel=SERVER, help="Seconds that running answers have when the server ends."),
 ]
 Alias = Annotated[
-    str, setting("-a", "--alias", show_default="the file's", rich_help_panel=SERVER, help="Name that clients see.")
+    str,
+    setting("-a", "--alias", show_default="the file's", rich_help_panel=SERVER,
+            help="Name that clients see, several with commas."),
+]  # fmt: skip
+Tags = Annotated[
+    str, setting("--tags", show_default=False, rich_help_panel=SERVER, help="Words beside the name, with commas.")
 ]
+ContextShift = Annotated[
+    bool,
+    setting("--context-shift/--no-context-shift", parser=yes_or_no, rich_help_panel=SERVER,
+            help="A full context forgets its oldest tokens. Otherwise the answer ends."),
+]  # fmt: skip
+Slots = Annotated[bool, setting("--slots/--no-slots", rich_help_panel=SERVER, help="Answer GET /slots.")]
+Metrics = Annotated[bool, setting("--metrics/--no-metrics", rich_help_panel=SERVER, help="Answer GET /metrics.")]
+Page = Annotated[bool, setting("--ui/--no-ui", rich_help_panel=SERVER, help="Show the page at /.")]
+Cors = Annotated[
+    str,
+    setting("--cors-origins", "--cors", metavar="ORIGINS", rich_help_panel=SERVER, show_default=False,
+            help="Pages whose scripts may ask: https://a.example, localhost for all of this machine, or *."),
+]  # fmt: skip
 ApiKey = Annotated[
     list[str] | None,
     setting("--api-key", metavar="KEY", rich_help_panel=SERVER, show_default=False,
@@ -66,6 +85,12 @@ def serve(
     api_key_file: ApiKeyFile = None,
     no_auth: NoAuth = False,
     max_body: MaxBody = 8,
+    tags: Tags = "",
+    context_shift: ContextShift = False,
+    slots: Slots = True,
+    metrics: Metrics = True,
+    ui: Page = True,
+    cors_origins: Cors = "",
     *,
     prompt_options: PromptOptions,
     decode_settings: DecodeSettings,
@@ -96,10 +121,13 @@ def serve(
 
     screen = Screen(color=color, quiet=quiet)
     keys = [*(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
-    guarded = guard.guard_settings(host, keys, no_auth=no_auth, body=max_body * 2**20)
-    listening = run.open_socket(host, port)
+    hosts = [host] if host.startswith("unix:") else _names(host)
+    guarded = guard.guard_settings_of(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
+    listening = run.open_sockets(hosts, port)
     path = options.model_path(asked, screen, offline)
-    with listening:
+    with ExitStack() as stack:
+        for each in listening:
+            stack.enter_context(each)
         with loading_model(screen, verbose=verbose) as loading:
             session = Session(
                 path,
@@ -119,13 +147,38 @@ def serve(
             session.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
         screen.notes(session.notes, session.warnings)
         with Model(session, sampling) as model:
+            names = sorted(_names(alias)) or [path.stem]
             settings = app.ServeSettings(
-                alias or path.stem, sampling, prompt_options.max_tokens, prompt_options.stops, queue
+                names[0],
+                sampling,
+                prompt_options.max_tokens,
+                prompt_options.stops,
+                queue,
+                aliases=tuple(names),
+                tags=tuple(sorted(_names(tags))),
+                shifts=context_shift,
+                slots=slots,
+                metrics=metrics,
+                page=ui,
+                verbose=verbose,
             )
-            where = listening.getsockname()
-            place = host if host.startswith("unix:") else f"http://{host}:{where[1]}"
+            places = [_address(name, each.getsockname()) for name, each in zip(hosts, listening, strict=True)]
+            place = " and ".join(places)
             screen.say(f"lacli: {path.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
             try:
-                run.serve(app.Server(model, settings).app(guarded), listening, drain_s=drain, said=partial(screen.note))
+                served = app.Server(model, settings).app(guarded, _names(cors_origins))
+                run.serve(served, listening, drain_s=drain, said=partial(screen.note))
             finally:
                 session.keep_learned()
+
+
+def _names(text: str) -> list[str]:
+    """The names of a list with commas between them, each once."""
+    return [*dict.fromkeys(each.strip() for each in text.split(",") if each.strip())]
+
+
+def _address(host: str, name: str | tuple[str, int]) -> str:
+    """An address as clients write it; `name`: of the socket that listens there."""
+    if isinstance(name, str):
+        return host
+    return f"http://[{host}]:{name[1]}" if ":" in host else f"http://{host}:{name[1]}"

@@ -4,63 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from lacli import __version__
 from lacli.api.model import AnswerOptions, Model
-from lacli.auto.mode import Auto
-from lacli.errors import LacliError, PromptError, UsageError
+from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import pages
 from lacli.serve.choices import Choice, Delta, merged
-from lacli.serve.forms import ChatForm, Form, PlainForm, TextForm
+from lacli.serve.forms import ChatForm, Form, PlainForm, Setting, TextForm
 from lacli.serve.guard import Guard, GuardSettings
+from lacli.serve.inspection import Endpoint, Inspection, ServeSettings, check_tokens, refusing
 from lacli.serve.meter import Meter
-from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, in_words
+from lacli.serve.origins import with_origins
+from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, PromptObject
+from lacli.serve.refusals import BUSY, FAILED, HANDLERS, INVALID, TOO_LONG, Refused, body_of, parsed
 from lacli.serve.replies import error_body
+from lacli.serve.sampled import in_their_words
 from lacli.serve.tools import CallRules, format_of
+from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
+from lacli.text.template import MARK
 
-INVALID, TOO_LONG, BUSY, FAILED = (
-    "invalid_request_error",
-    "exceed_context_size_error",
-    "unavailable_error",
-    "server_error",
-)
 NOT_OFFERED = ("/v1/embeddings", "/v1/images/generations", "/v1/audio/transcriptions", "/v1/audio/speech")
 
-Asked = TypeVar("Asked", bound=BaseModel)
 
-
-class Refused(Exception):
-    """A request that gets an error and no answer."""
-
-    def __init__(self, status: int, kind: str, message: str, **more: Any) -> None:
-        super().__init__(message)
-        self.status, self.body = status, error_body(status, kind, message, **more)
-
-
-@dataclass(frozen=True)
-class ServeSettings:
-    """How requests are answered. `name`: of the model. `sampling`: for requests that say nothing else.
-
-    `max_tokens`: of an answer where a request has no limit, -1 for none. `queue`: requests that may wait for a place.
-    """
-
-    name: str
-    sampling: SamplingSettings
-    max_tokens: int = -1
-    stops: tuple[str, ...] = ()
-    queue: int = 32
+__all__ = ["ServeSettings", "Server"]
 
 
 class Server:
@@ -70,94 +45,36 @@ class Server:
         self._model, self._settings = model, settings
         self._meter = Meter()
 
-    def app(self, guard: GuardSettings) -> ASGIApp:
-        """The application for an ASGI server. `guard`: who may ask."""
-        posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
+    def app(self, guard: GuardSettings, origins: Sequence[str] = ()) -> ASGIApp:
+        """The application for an ASGI server. `guard`: who may ask. `origins`: of pages whose scripts may."""
+        told = Inspection(self._model, self._settings, self._meter)
+        posts: dict[str, Endpoint] = {
             "/chat/completions": self.chat,
             "/v1/chat/completions": self.chat,
+            "/chat/completions/input_tokens": self.count_tokens,
+            "/v1/chat/completions/input_tokens": self.count_tokens,
             "/v1/completions": self.complete,
             "/completion": self.complete_plainly,
             "/completions": self.complete_plainly,
-            "/tokenize": self.tokenize,
-            "/detokenize": self.detokenize,
             "/apply-template": self.apply_template,
-        }
-        gets: dict[str, Callable[[Request], Awaitable[Response]]] = {
-            "/health": self.health,
-            "/v1/health": self.health,
-            "/v1/models": self.models,
-            "/models": self.models,
-            "/props": self.props,
-            "/slots": self.slots,
-            "/metrics": self.metrics,
-            "/lacli/steps": self.steps,
+            **told.posts,
+            **dict.fromkeys(NOT_OFFERED, refusing("lacli answers with text only: no embeddings, images or audio")),
         }
         routes = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
-        routes += [Route(path, call, methods=["GET"]) for path, call in gets.items()]
-        routes += pages.routes()
-        routes += [Route(path, self.not_offered, methods=["POST"]) for path in NOT_OFFERED]
-        refusals = {
-            Refused: refuse,
-            LacliError: refuse_ours,
-            HTTPException: refuse_http,
-            RecursionError: refuse_depth,
-        }
-        return Guard(Starlette(routes=routes, exception_handlers=refusals), guard)
-
-    async def health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
-    async def models(self, request: Request) -> Response:
-        model = self._model.session.model
-        meta = {
-            "n_vocab": model.vocabulary,
-            "n_ctx_train": model.context,
-            "n_params": model.parameters,
-            "size": model.size,
-        }
-        data = {"id": self._settings.name, "object": "model", "created": 0, "owned_by": "lacli", "meta": meta}
-        return JSONResponse({"object": "list", "data": [data]})
-
-    async def props(self, request: Request) -> Response:
-        session = self._model.session
-        template = session.prompts.template
-        return JSONResponse(
-            {
-                "default_generation_settings": {
-                    "n_ctx": self._model.context,
-                    "params": {"seed": self._settings.sampling.seed, "temperature": self._settings.sampling.temp},
-                },
-                "total_slots": session.texts,
-                "model_path": str(session.model.path),
-                "chat_template": template.source if template else "",
-                "build_info": f"lacli {__version__}",
-            }
-        )
-
-    async def tokenize(self, request: Request) -> Response:
-        asked = await body_of(request)
-        content = asked.get("content", "")
-        if not isinstance(content, str):
-            raise Refused(400, INVALID, "content: give a text")
-        tokens = self._model.session.model.tokenize(content, add_special=bool(asked.get("add_special", False)))
-        if not asked.get("with_pieces"):
-            return JSONResponse({"tokens": tokens})
-        pieces = [{"id": token, "piece": _piece(self._model.session.prompts.piece(token))} for token in tokens]
-        return JSONResponse({"tokens": pieces})
-
-    async def detokenize(self, request: Request) -> Response:
-        tokens = (await body_of(request)).get("tokens", [])
-        if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
-            raise Refused(400, INVALID, "tokens: give a list of token ids")
-        self._check_tokens(tokens)
-        return JSONResponse({"content": self._model.session.text(tokens)})
+        routes += [Route(path, call, methods=["GET"]) for path, call in told.gets.items()]
+        routes += pages.routes() if self._settings.page else []
+        guarded = Guard(Starlette(routes=routes, exception_handlers=HANDLERS), guard)
+        return with_origins(guarded, origins) if origins else guarded
 
     async def apply_template(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
-        return JSONResponse({"prompt": self._rendered(asked)})
+        return JSONResponse({"prompt": self._rendered(asked).replace(MARK, "")})
 
-    async def not_offered(self, request: Request) -> Response:
-        raise Refused(501, "not_supported_error", "lacli answers with text only: no embeddings, images or audio")
+    async def count_tokens(self, request: Request) -> Response:
+        """The tokens that the prompt of a chat has."""
+        asked = parsed(ChatRequest, await body_of(request))
+        tokens = self._model.session.prompts.tokenize(self._rendered(asked))
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
     async def chat(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
@@ -169,50 +86,42 @@ class Server:
         prompt = prompts.tokenize(rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
         choices = self._choices(asked, [prompt] * asked.n, logprobs, raw=False, rules=rules, grammar=grammar)
-        return await self._answered(request, asked, choices, ChatForm(self._settings.name, prompts.piece))
+        return await self._answered(request, asked, choices, ChatForm(self._setting_of(asked)))
 
     async def complete(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
         prompts = [self._tokens(prompt) for prompt in asked.prompts for _ in range(asked.n)]
         choices = self._choices(asked, prompts, asked.logprobs, raw=True)
-        form = TextForm(self._settings.name, self._model.session.prompts.piece)
-        return await self._answered(request, asked, choices, form)
+        return await self._answered(request, asked, choices, TextForm(self._setting_of(asked)))
 
     async def complete_plainly(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
         prompts = [self._tokens(prompt) for prompt in asked.prompts]
-        choices = self._choices(asked, prompts, asked.n_probs or None, raw=True)
-        limit = self._settings.max_tokens if asked.limit is None else asked.limit
-        told = {"n_predict": limit, **self._told(asked.sampling(self._settings.sampling))}
-        form = PlainForm(self._settings.name, self._model.session.prompts.piece, asked, told)
-        return await self._answered(request, asked, choices, form)
+        choices = self._choices(asked, prompts, asked.n_probs or None, raw=True, drawn=asked.post_sampling_probs)
+        return await self._answered(request, asked, choices, PlainForm(self._setting_of(asked), asked))
 
-    def _told(self, sampling: SamplingSettings) -> dict[str, Any]:
-        """How tokens are drawn, in llama.cpp's words."""
-        ends = self._model.session.model.ends() if sampling.ignore_eos else ()
-        biases = [(token, None) for token in ends] + [*sampling.logit_bias]
-        return {
-            "seed": sampling.seed,
-            "temperature": sampling.temp,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "logit_bias": [{"token": token, "bias": bias} for token, bias in biases],
-        }
+    def _setting_of(self, asked: AnswerRequest) -> Setting:
+        """What the bodies and events of a request's answers are made of."""
+        session, limit = self._model.session, self._limit(asked)
+        sampling = self._sampling(asked)
+        ends = session.model.ends() if sampling.ignore_eos else ()
+        return Setting(
+            self._settings.name,
+            session.prompts.piece,
+            {**in_their_words(sampling, ends), "max_tokens": limit, "n_predict": limit, "stop": asked.stop},
+            self._model.context,
+            per_token=asked.timings_per_token,
+            progress=asked.return_progress,
+            verbose=asked.verbose or self._settings.verbose,
+            watched=asked.lacli.steps,
+        )
 
-    async def slots(self, request: Request) -> Response:
-        return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context))
+    def _limit(self, asked: AnswerRequest) -> int:
+        return self._settings.max_tokens if asked.limit is None else asked.limit
 
-    async def metrics(self, request: Request) -> Response:
-        text = self._meter.text(*self._model.load)
-        return Response(text, media_type="text/plain; version=0.0.4", headers=self._meter.headers)
-
-    async def steps(self, request: Request) -> Response:
-        """Milliseconds of steps of 1, 2, ... rows, as mode auto takes them for now; none before its first step."""
-        mode = self._model.mode
-        cost = mode.experience.cost_model if isinstance(mode, Auto) else None
-        costs = [1e3 * cost.plain_s * each for each in cost.relative[1:]] if cost and cost.plain_s else []
-        return JSONResponse({"mode": self._model.session.settings.mode, "ms": costs})
+    def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
+        model = self._model.session.model
+        return asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
 
     def _choices(
         self,
@@ -223,10 +132,12 @@ class Server:
         raw: bool,
         rules: CallRules | None = None,
         grammar: str = "",
+        drawn: bool = False,
     ) -> list[Choice]:
         """Begin the answers, without decoding yet. Raises Refused where there is no place for them.
 
-        `rules`: what they may call. `grammar`: that of calls which they have to make.
+        `rules`: what they may call. `grammar`: that of calls which they have to make. `drawn`: `logprobs` are of the
+        distribution that tokens are drawn from, not of the model's.
         """
         settings, busy = self._settings, sum(self._model.load)
         if busy + len(prompts) > self._model.session.texts + settings.queue:
@@ -240,8 +151,7 @@ class Server:
                 n_prompt_tokens=longest,
                 n_ctx=self._model.context,
             )
-        limit = asked.limit
-        sampling = asked.sampling(settings.sampling)
+        sampling = self._sampling(asked)
         if grammar:
             if asked.has_form:
                 raise Refused(400, INVALID, "an answer that has to call a tool cannot have another grammar or format")
@@ -249,12 +159,21 @@ class Server:
         options: AnswerOptions = {
             "sampling": sampling,
             "stop": (*settings.stops, *asked.stop),
-            "max_tokens": settings.max_tokens if limit is None else limit,
+            "max_tokens": self._limit(asked),
             "raw": raw,
             "mode": asked.mode or "",
         }
+        if asked.W is not None:
+            options["window"] = asked.W
+        if asked.N is not None:
+            options["ngram"] = asked.N
+        if asked.G is not None:
+            options["guesses"] = asked.G
         if logprobs is not None:
-            options["logprobs"] = logprobs
+            options |= {"logprobs": logprobs, "drawn_logprobs": drawn}
+        if settings.shifts:
+            # llama.cpp's -1 keeps the whole prompt.
+            options["n_keep"] = longest if asked.n_keep == -1 else asked.n_keep or 0
         return [Choice(self._model, tokens, place, options, self._meter, rules) for place, tokens in enumerate(prompts)]
 
     def _rendered(self, asked: ChatRequest) -> str:
@@ -263,14 +182,21 @@ class Server:
         if asked.offered or any(message.is_of_tools for message in asked.messages):
             format_of(prompts.template)
         tools = [tool.model_dump() for tool in asked.tools] if asked.offered else []
-        return prompts.render([message.for_template for message in asked.messages], tools)
+        messages = [message.for_template for message in asked.messages]
+        if not asked.is_begun:
+            return prompts.render(messages, tools)
+        *before, begun = messages
+        rendered = prompts.render(before, tools)
+        # What the message says is no reasoning, which the template may have begun.
+        closer = ReasoningSplitter(begun_reasoning(rendered)).closer
+        return rendered + (f"{closer}\n\n" if closer else "") + prompts.marked(begun["content"], "assistant")
 
     async def _answered(
         self, request: Request, asked: AnswerRequest, choices: Sequence[Choice], form: Form
     ) -> Response:
         if asked.stream:
             counted = bool(asked.stream_options and asked.stream_options.include_usage)
-            events = form.events(choices, counted=counted, watched=asked.lacli.steps)
+            events = form.events(choices, counted=counted)
             return StreamingResponse(_as_sent(events), media_type="text/event-stream")
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in choices}
 
@@ -282,60 +208,22 @@ class Server:
         await _unless_gone(request, read())
         return JSONResponse(form.whole(deltas))
 
-    def _tokens(self, prompt: str | list[int]) -> list[int]:
+    def _tokens(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt; of one in parts, the first gets what the model wants at a text's beginning."""
+        if isinstance(prompt, PromptObject):
+            prompt = prompt.prompt_string
         if isinstance(prompt, str):
             return self._model.session.prompt(prompt, raw=True)
-        self._check_tokens(prompt)
-        return prompt
-
-    def _check_tokens(self, tokens: Sequence[int]) -> None:
-        vocabulary = self._model.session.model.vocabulary
-        if wrong := [token for token in tokens if not 0 <= token < vocabulary]:
-            raise Refused(400, INVALID, f"there is no token {wrong[0]}: the vocabulary has {vocabulary:,}")
-
-
-async def body_of(request: Request) -> dict[str, Any]:
-    """The JSON object of a request. Raises Refused where it is none."""
-    try:
-        found = json.loads(await request.body())
-    except ValueError as error:
-        raise Refused(400, INVALID, f"the body is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise Refused(400, INVALID, "the body is no JSON object")
-    return found
-
-
-def parsed(kind: type[Asked], body: dict[str, Any]) -> Asked:
-    """A request checked. Raises Refused with the first thing that is wrong."""
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        raise Refused(400, INVALID, in_words(error)) from error
-
-
-async def refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    headers = {"Retry-After": "1"} if error.status == 503 else None
-    return JSONResponse(error.body, error.status, headers)
-
-
-async def refuse_ours(request: Request, error: Exception) -> Response:
-    """Say what lacli's own errors say: what a request asks for is its fault, and the rest the server's."""
-    asked = isinstance(error, UsageError | PromptError)
-    return JSONResponse(
-        error_body(400 if asked else 500, INVALID if asked else FAILED, str(error)), 400 if asked else 500
-    )
-
-
-async def refuse_depth(request: Request, error: Exception) -> Response:
-    """Refuse JSON in JSON in JSON, deeper than Python goes."""
-    return JSONResponse(error_body(400, INVALID, "the request is nested too deeply"), 400)
-
-
-async def refuse_http(request: Request, error: Exception) -> Response:
-    """Say in OpenAI's shape what the library refuses: an unknown path, a method, a body that is too large."""
-    assert isinstance(error, HTTPException)
-    return JSONResponse(error_body(error.status_code, INVALID, error.detail.lower()), error.status_code, error.headers)
+        tokens: list[int] = []
+        for place, part in enumerate(prompt):
+            if isinstance(part, str):
+                tokens += self._model.session.model.tokenize(part, add_special=not place)
+            else:
+                tokens.append(part)
+        if not tokens:
+            raise Refused(400, INVALID, "the prompt is empty")
+        check_tokens(tokens, self._model)
+        return tokens
 
 
 async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:
@@ -367,11 +255,3 @@ async def _unless_gone(request: Request, answering: Coroutine[Any, Any, None]) -
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _piece(text: bytes) -> str | list[int]:
-    """A piece as a text, or its bytes where they are part of a character."""
-    try:
-        return text.decode()
-    except UnicodeDecodeError:
-        return [*text]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import NamedTuple
 
+from lacli.api.loop import PromptProgress
 from lacli.api.model import AnswerOptions, AsyncStream, Model
 from lacli.serve.meter import Meter
 from lacli.serve.tools import Call, CallRules, CallSplitter
@@ -23,7 +25,8 @@ class Delta(NamedTuple):
     """What a step added to an answer. `tokens`: those of the step, also where their text is held back.
 
     `calls`: of functions, each with its place among those of the answer. `pieces`: of the text and the reasoning in
-    their order, before calls are taken out. `step`: None behind the last one.
+    their order, before calls are taken out. `step`: None behind the last one. `progress`: how far the prompt is read,
+    in front of the first step; then there is nothing else.
     """
 
     text: str
@@ -33,6 +36,7 @@ class Delta(NamedTuple):
     calls: Sequence[tuple[int, Call]] = ()
     pieces: Sequence[Piece] = ()
     step: Step | None = None
+    progress: PromptProgress | None = None
 
 
 class Choice:
@@ -107,8 +111,11 @@ class Choice:
         return Delta(text, reasoning, step.tokens if step else (), logprobs, calls, pieces, step)
 
 
-async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta | None]]:
-    """Yield the deltas of answers as they come, and None behind each one's last. Ends all where it is left early."""
+async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncGenerator[tuple[Choice, Delta | None]]:
+    """Yield the deltas of answers as they come, and None behind each one's last. Ends all where it is left early.
+
+    `progress`: some tell how far a prompt is read.
+    """
     news: asyncio.Queue[tuple[Choice, Delta | None | BaseException]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:
@@ -119,6 +126,11 @@ async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delt
         except Exception as error:
             news.put_nowait((choice, error))
 
+    def told(choice: Choice, found: PromptProgress) -> None:
+        news.put_nowait((choice, Delta("", "", (), (), progress=found)))
+
+    for choice in choices if progress else ():
+        choice.stream.watch_prompt(partial(told, choice))
     readers = [asyncio.create_task(read(choice)) for choice in choices]
     try:
         left = len(choices)

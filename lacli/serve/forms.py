@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from lacli.api.loop import PromptProgress
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.protocol import CompletionRequest
-from lacli.serve.replies import REASONS, Reply, timings, token_logprob, usage
+from lacli.serve.replies import REASONS, Reply, timings, token_logprob, token_probability, usage
 from lacli.serve.tools import Call
 from lacli.stats import Finish
 
@@ -15,43 +17,71 @@ STOP_TYPES: dict[Finish, str] = {"eog": "eos", "stop": "word", "length": "limit"
 """llama.cpp's words for what ended an answer."""
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What the answers of a request are told with.
+
+    `model`: its name. `piece`: gives the bytes of a token's text. `generation`: how answers are decoded, in llama.cpp's
+    words. `context`: tokens of a text at most. `per_token`: each event has the timings so far. `progress`: events tell
+    how far a prompt is read. `verbose`: bodies in OpenAI's shape have llama.cpp's inside. `watched`: each event tells
+    of its step, and each step has one.
+    """
+
+    model: str
+    piece: Callable[[int], bytes]
+    generation: Mapping[str, Any]
+    context: int
+    per_token: bool = False
+    progress: bool = False
+    verbose: bool = False
+    watched: bool = False
+
+
 class Form:
-    """The shape of an endpoint's answers. `piece`: the bytes of a token's text."""
+    """The shape of an endpoint's answers."""
 
     kind = ""
 
-    def __init__(self, model: str, piece: Callable[[int], bytes]) -> None:
-        self._reply, self._piece = Reply(self.kind, model), piece
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._reply = setting, Reply(self.kind, setting.model)
 
-    def whole(self, deltas: Mapping[Choice, Sequence[Delta]]) -> dict[str, Any]:
+    def whole(self, deltas: Mapping[Choice, Sequence[Delta]]) -> Any:
         """The body of answers that have ended."""
         choices = [self._choice(choice, parts) for choice, parts in deltas.items()]
         runs = [choice.answer.statistics for choice in deltas]
-        return self._reply.body(choices, usage=usage(runs), timings=timings(runs[0]))
+        return self._reply.body(choices, usage=usage(runs), timings=timings(runs[0]), **self._told([*deltas][0]))
 
-    async def events(
-        self, choices: Sequence[Choice], *, counted: bool, watched: bool = False
-    ) -> AsyncGenerator[dict[str, Any]]:
-        """The events of answers as they come; `counted`: the last one counts their tokens.
-
-        `watched`: each tells of its step, and each step has one.
-        """
+    async def events(self, choices: Sequence[Choice], *, counted: bool) -> AsyncGenerator[dict[str, Any]]:
+        """The events of answers as they come; `counted`: the last one counts their tokens."""
+        setting = self._setting
         for choice in choices:
             for event in self._first(choice):
                 yield self._event(event)
-        async for choice, delta in merged(choices):
+        async for choice, delta in merged(choices, progress=setting.progress):
+            more: dict[str, Any] = {}
             if delta is None:
-                yield self._event(self._last(choice), timings=timings(choice.answer.statistics))
-            elif watched:
-                yield self._event(self._next(choice, delta), lacli=step_record(delta))
+                run = choice.answer.statistics
+                yield self._event(self._last(choice), timings=timings(run), **self._told(choice))
+                continue
+            if setting.per_token:
+                more["timings"] = timings(delta.progress.statistics if delta.progress else choice.answer.statistics)
+            if delta.progress:
+                yield self._event(self._blank(choice), prompt_progress=progress(delta.progress), **more)
+            elif setting.watched:
+                yield self._event(self._next(choice, delta), lacli=step_record(delta), **more)
             elif delta.text or delta.reasoning or delta.logprobs or delta.calls:
-                yield self._event(self._next(choice, delta))
+                yield self._event(self._next(choice, delta), **more)
         if counted:
             runs = [choice.answer.statistics for choice in choices]
             yield self._reply.body([], chunk=True, usage=usage(runs), timings=timings(runs[0]))
 
     def _event(self, choice: dict[str, Any], **more: Any) -> dict[str, Any]:
         return self._reply.body([choice], chunk=True, **more)
+
+    def _told(self, choice: Choice) -> dict[str, Any]:
+        if not self._setting.verbose:
+            return {}
+        return {"__verbose": native_body(choice, self._setting) | {"content": choice.answer.text}}
 
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
         raise NotImplementedError
@@ -62,11 +92,15 @@ class Form:
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         raise NotImplementedError
 
+    def _blank(self, choice: Choice) -> dict[str, Any]:
+        """An event without a text."""
+        return self._next(choice, Delta("", "", (), ()))
+
     def _last(self, choice: Choice) -> dict[str, Any]:
         raise NotImplementedError
 
     def _logprobs(self, deltas: Sequence[Delta]) -> dict[str, Any] | None:
-        found = [token_logprob(each, self._piece) for delta in deltas for each in delta.logprobs]
+        found = [token_logprob(each, self._setting.piece) for delta in deltas for each in delta.logprobs]
         return {"content": found} if found else None
 
 
@@ -138,19 +172,19 @@ class PlainForm(Form):
 
     kind = "completion"
 
-    def __init__(
-        self, model: str, piece: Callable[[int], bytes], asked: CompletionRequest, settings: dict[str, Any]
-    ) -> None:
-        """`settings`: how the answer is decoded, as its body tells it."""
-        super().__init__(model, piece)
-        self._model, self._asked, self._settings = model, asked, settings
+    def __init__(self, setting: Setting, asked: CompletionRequest) -> None:
+        super().__init__(setting)
+        self._asked = asked
 
     def whole(self, deltas: Mapping[Choice, Sequence[Delta]]) -> Any:
         bodies = [self._fields(self._choice(choice, parts)) for choice, parts in deltas.items()]
-        return bodies if isinstance(self._asked.prompt, list) and len(self._asked.prompts) > 1 else bodies[0]
+        return bodies if self._asked.is_batch else bodies[0]
 
     def _event(self, choice: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return choice
+        return choice | more
+
+    def _told(self, choice: Choice) -> dict[str, Any]:
+        return {}
 
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
         content = "".join(delta.text for delta in deltas)
@@ -171,33 +205,12 @@ class PlainForm(Form):
             "tokens_predicted": choice.answer.statistics.tokens,
             "tokens_evaluated": len(choice.prompt),
         }
-        if self._asked.timings_per_token:
-            event["timings"] = timings(choice.answer.statistics)
         if found := self._probabilities([delta]):
             event["completion_probabilities"] = found
         return event
 
     def _last(self, choice: Choice) -> dict[str, Any]:
-        answer = choice.answer
-        run = answer.statistics
-        return {
-            "index": choice.place,
-            "content": "",
-            "tokens": [],
-            "id_slot": -1,
-            "stop": True,
-            "model": self._model,
-            "tokens_predicted": run.tokens,
-            "tokens_evaluated": run.prompt_tokens,
-            "generation_settings": self._settings,
-            "prompt": choice.prompt_text,
-            "has_new_line": "\n" in answer.text,
-            "truncated": answer.finish_reason == "length" and run.tokens != self._settings["n_predict"],
-            "stop_type": STOP_TYPES[answer.finish_reason],
-            "stopping_word": "",
-            "tokens_cached": run.prompt_tokens + run.tokens,
-            "timings": timings(run),
-        }
+        return native_body(choice, self._setting)
 
     def _fields(self, body: dict[str, Any]) -> dict[str, Any]:
         """The fields that the request names, or all; a slash leads into an object."""
@@ -211,7 +224,43 @@ class PlainForm(Form):
         return found or body
 
     def _probabilities(self, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
-        return (self._logprobs(deltas) or {"content": []})["content"]  # type: ignore[no-any-return]
+        entry = token_probability if self._asked.post_sampling_probs else token_logprob
+        return [entry(each, self._setting.piece) for delta in deltas for each in delta.logprobs]
+
+
+def native_body(choice: Choice, setting: Setting) -> dict[str, Any]:
+    """An answer as llama.cpp's own endpoint ends its stream: without its text."""
+    answer = choice.answer
+    run = answer.statistics
+    cut = answer.finish_reason == "length" and run.tokens != setting.generation["n_predict"]
+    return {
+        "index": choice.place,
+        "content": "",
+        "tokens": [],
+        "id_slot": -1,
+        "stop": True,
+        "model": setting.model,
+        "tokens_predicted": run.tokens,
+        "tokens_evaluated": run.prompt_tokens,
+        "generation_settings": setting.generation,
+        "prompt": choice.prompt_text,
+        "has_new_line": "\n" in answer.text,
+        "truncated": cut or run.prompt_tokens + run.tokens > setting.context,
+        "stop_type": STOP_TYPES[answer.finish_reason],
+        "stopping_word": "",
+        "tokens_cached": run.prompt_tokens + run.tokens,
+        "timings": timings(run),
+    }
+
+
+def progress(found: PromptProgress) -> dict[str, Any]:
+    """How far a prompt is read, in llama.cpp's words."""
+    return {
+        "total": found.total,
+        "cache": found.reused,
+        "processed": found.read,
+        "time_ms": round(1e3 * found.seconds),
+    }
 
 
 def step_record(delta: Delta) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 from starlette.datastructures import Headers
@@ -48,6 +48,13 @@ def guard_settings(host: str, keys: Sequence[str], *, no_auth: bool, body: int) 
             "--api-key KEY asks for one; --no-auth lets everybody in",
         )
     return GuardSettings(tuple(keys), (), body)
+
+
+def guard_settings_of(hosts: Sequence[str], keys: Sequence[str], *, no_auth: bool, body: int) -> GuardSettings:
+    """Who may ask at several addresses: as `guard_settings` says of each, by the names of all."""
+    each = [guard_settings(host, keys, no_auth=no_auth, body=body) for host in hosts]
+    names = [name for settings in each for name in settings.hosts] if all(one.hosts for one in each) else []
+    return replace(each[0], hosts=tuple(dict.fromkeys(names)))
 
 
 def is_loopback(host: str) -> bool:

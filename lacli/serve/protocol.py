@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from json import dumps, loads
+from json import loads
 from re import fullmatch
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from lacli.errors import UsageError
-from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve.sampled import Sampled
 
 MOST_CHOICES = 16
 """Answers to one request at most: each takes a place among the texts."""
@@ -22,20 +20,6 @@ MOST_STOPS = 16
 
 MOST_TOOLS = 128
 """Functions that a request may offer, as OpenAI has it."""
-
-SAMPLED = {
-    "temperature": "temp",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "typical_p": "typical",
-    "seed": "seed",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repeat_penalty": "repeat_penalty",
-    "ignore_eos": "ignore_eos",
-}
-"""Fields of a request that are fields of SamplingSettings, with its names."""
 
 
 class StreamOptions(BaseModel):
@@ -50,29 +34,12 @@ class Watching(BaseModel):
     steps: bool = False
 
 
-class ResponseFormat(BaseModel):
-    """The form of an answer, as OpenAI and llama.cpp write it."""
+class AnswerRequest(Sampled):
+    """What chats and completions have in common; unknown fields are left alone.
 
-    type: Literal["text", "json_object", "json_schema"] = "text"
-    # pydantic's models have a method of this name.
-    own_schema: Any = Field(None, alias="schema")
-    json_schema: dict[str, Any] | None = None
-
-    @property
-    def schema_text(self) -> str:
-        """The JSON schema that the answer keeps to, "" for none."""
-        if self.type == "text":
-            return ""
-        schema = self.own_schema if self.own_schema is not None else (self.json_schema or {}).get("schema")
-        if schema is None:
-            schema = {"type": "object"}
-        if not isinstance(schema, Mapping):
-            raise UsageError("response_format: the schema is no object", 'give {"type": "object", ...}')
-        return dumps(schema)
-
-
-class AnswerRequest(BaseModel):
-    """What chats and completions have in common; unknown fields are left alone."""
+    `cache_prompt`, `id_slot`: llama.cpp's, taken and without effect: what two prompts have in common is decoded once,
+    and no text touches another's cells. `mode`, `W`, `N`, `G`: how the answer is decoded.
+    """
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
@@ -84,66 +51,34 @@ class AnswerRequest(BaseModel):
     max_tokens: int | None = Field(None, ge=-1)
     max_completion_tokens: int | None = Field(None, ge=-1)
     n_predict: int | None = Field(None, ge=-1)
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    seed: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repeat_penalty: float | None = None
-    ignore_eos: bool | None = None
-    logit_bias: dict[str, float] | list[tuple[int | str, float | bool]] | None = None
-    grammar: str | None = None
-    json_schema: dict[str, Any] | None = None
-    response_format: ResponseFormat | None = None
     timings_per_token: bool = False
     return_progress: bool = False
+    verbose: bool = False
+    cache_prompt: bool = True
+    id_slot: int = -1
+    n_keep: int | None = Field(None, ge=-1)
     mode: str | None = None
+    W: int | None = Field(None, ge=0)
+    N: int | None = Field(None, ge=2)
+    G: int | None = Field(None, ge=0)
     lacli: Watching = Watching()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, given: object) -> object:
+        # Clients write null for what they do not ask for.
+        return {k: v for k, v in given.items() if v is not None} if isinstance(given, Mapping) else given
 
     @field_validator("stop", mode="before")
     @classmethod
     def _as_list(cls, stop: object) -> object:
-        return [] if stop is None else [stop] if isinstance(stop, str) else stop
+        return [stop] if isinstance(stop, str) else stop
 
     @property
     def limit(self) -> int | None:
         """Tokens of the answer at most, -1 for no limit, None where nothing is said."""
         given = (self.max_completion_tokens, self.max_tokens, self.n_predict)
         return next((each for each in given if each is not None), None)
-
-    @property
-    def has_form(self) -> bool:
-        """Whether the request gives its answer a form."""
-        formatted = self.response_format is not None and self.response_format.type != "text"
-        return bool(self.grammar or self.json_schema is not None or formatted)
-
-    def sampling(self, defaults: SamplingSettings) -> SamplingSettings:
-        """How tokens are drawn: as the request says, otherwise by `defaults`. Raises UsageError for what cannot be."""
-        chosen: dict[str, Any] = {}
-        for field, name in SAMPLED.items():
-            if (value := getattr(self, field)) is not None:
-                chosen[name] = value
-        if self.logit_bias:
-            chosen["logit_bias"] = tuple(_biases(self.logit_bias))
-        schema = dumps(self.json_schema) if self.json_schema is not None else ""
-        if not schema and self.response_format:
-            schema = self.response_format.schema_text
-        if schema or self.grammar:
-            chosen |= {"json_schema": schema, "grammar": self.grammar or ""}
-        return replace(defaults, **chosen)
-
-
-def _biases(given: Mapping[str, float] | list[tuple[int | str, float | bool]]) -> list[tuple[int, float]]:
-    found = []
-    for token, bias in given.items() if isinstance(given, Mapping) else given:
-        if not str(token).isdecimal():
-            raise UsageError(f"logit_bias: {token!r} is no token id", "POST /tokenize tells the ids of a text")
-        # llama.cpp's false forbids a token.
-        found.append((int(token), float("-inf") if bias is False else float(bias)))
-    return found
 
 
 class Part(BaseModel):
@@ -254,16 +189,13 @@ class ChatRequest(AnswerRequest):
     """POST /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=20)
     tools: list[Tool] = Field(default=[], max_length=MOST_TOOLS)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool = True
-
-    @field_validator("tools", mode="before")
-    @classmethod
-    def _no_tools(cls, tools: object) -> object:
-        return [] if tools is None else tools
 
     @model_validator(mode="after")
     def _check(self) -> ChatRequest:
@@ -274,7 +206,23 @@ class ChatRequest(AnswerRequest):
             raise ValueError(f"tool_choice: there is no function {self.tool_choice.function.name!r} in tools")
         if self.tool_choice == "required" and not self.tools:
             raise ValueError("tool_choice: required needs tools")
+        roles = [message.role for message in self.messages]
+        if roles[-2:] == ["assistant", "assistant"]:
+            raise ValueError("messages: two of the assistant's stand at the end, and one answer is continued")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ValueError("continue_final_message: add_generation_prompt is set too, and begins another answer")
+        if self.continue_final_message and not self.is_begun:
+            raise ValueError("continue_final_message: the last message is not the assistant's")
+        if self.add_generation_prompt is False and not self.is_begun:
+            raise ValueError("add_generation_prompt: false is for an answer that the last message has begun")
+        if self.is_begun and (self.messages[-1].tool_calls or not self.messages[:-1]):
+            raise ValueError("messages: an answer is continued behind another message, and without calls of tools")
         return self
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the last message is the beginning of the answer."""
+        return self.messages[-1].role == "assistant"
 
     @property
     def offered(self) -> dict[str, dict[str, Any]]:
@@ -297,25 +245,44 @@ class ChatRequest(AnswerRequest):
         return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
 
 
+class PromptObject(BaseModel):
+    """A prompt as llama.cpp's server takes it with media, of which there are none here."""
+
+    prompt_string: str
+    multimodal_data: list[str] = Field(default=[], max_length=0)
+
+
+Prompt = str | PromptObject | list[int | str]
+"""A text, or parts that are texts or token ids."""
+
+
 class CompletionRequest(AnswerRequest):
     """POST /v1/completions, and llama.cpp's /completion."""
 
-    prompt: str | list[int] | list[str | list[int]]
+    prompt: str | PromptObject | list[int] | list[str | PromptObject | list[int | str]] | list[int | str]
     logprobs: int | None = Field(None, ge=0, le=20)
     n_probs: int = Field(0, ge=0, le=100)
+    post_sampling_probs: bool = False
     return_tokens: bool = False
     response_fields: list[str] = []
 
     @property
-    def prompts(self) -> list[str | list[int]]:
-        """The prompts, each a text or token ids."""
-        if isinstance(self.prompt, str) or all(isinstance(each, int) for each in self.prompt):
-            return [self.prompt]  # type: ignore[list-item]  # one text, or one list of ids
-        return self.prompt  # type: ignore[return-value]
+    def prompts(self) -> Sequence[Prompt]:
+        """The prompts. A list with a token id in it is one prompt, and so is an empty one."""
+        given = self.prompt
+        if isinstance(given, list) and given and not any(isinstance(each, int) for each in given):
+            return given  # type: ignore[return-value]
+        return [given]  # type: ignore[list-item]
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether several prompts are given, whose answers are a list."""
+        return len(self.prompts) > 1
 
 
 def in_words(error: ValidationError) -> str:
     """The first complaint about a request in one sentence."""
     first = error.errors()[0]
     place = ".".join(str(each) for each in first["loc"])
-    return f"{place}: {first['msg']}" if place else first["msg"]
+    words = first["msg"].removeprefix("Value error, ")
+    return f"{place}: {words}" if place else words

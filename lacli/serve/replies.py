@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import exp
 from time import time
 from typing import Any
 from uuid import uuid4
@@ -58,6 +59,8 @@ def usage(runs: Sequence[RunStatistics]) -> dict[str, Any]:
 def timings(run: RunStatistics) -> dict[str, Any]:
     """What an answer took, in llama.cpp's words: milliseconds, and tokens a second."""
     read = run.prompt_tokens - run.reused_tokens
+    # llama.cpp counts the first token as the prompt's; a rate over the others here is rather too low.
+    later = max(run.tokens - 1, 0)
     prompt_ms, predicted_ms = 1e3 * run.prompt_s, 1e3 * run.predicted_s
     return {
         "cache_n": run.reused_tokens,
@@ -67,8 +70,8 @@ def timings(run: RunStatistics) -> dict[str, Any]:
         "prompt_per_second": 1e3 * read / prompt_ms if prompt_ms else 0.0,
         "predicted_n": run.tokens,
         "predicted_ms": predicted_ms,
-        "predicted_per_token_ms": predicted_ms / max(run.tokens, 1),
-        "predicted_per_second": run.tokens_per_second,
+        "predicted_per_token_ms": predicted_ms / later if later else 0.0,
+        "predicted_per_second": 1e3 * later / predicted_ms if predicted_ms else 0.0,
         "draft_n": run.drafted,
         "draft_n_accepted": run.accepted,
     }
@@ -93,3 +96,12 @@ def token_logprob(found: TokenLogprob, piece: Any) -> dict[str, Any]:
 
     best = [entry(token, logprob) for token, logprob in found.best]
     return {**entry(found.token, found.logprob), "top_logprobs": best}
+
+
+def token_probability(found: TokenLogprob, piece: Any) -> dict[str, Any]:
+    """The same with probabilities, as llama.cpp tells those behind the samplers."""
+    told = token_logprob(found, piece)
+    told["top_probs"] = told.pop("top_logprobs")
+    for entry in (told, *told["top_probs"]):
+        entry["prob"] = exp(entry.pop("logprob"))
+    return told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
@@ -20,6 +20,21 @@ class Listener(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+
+def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
+    """Sockets that listen on addresses, all on one port. Raises LacliError where that cannot be."""
+    found: list[socket.socket] = []
+    try:
+        for host in hosts:
+            found.append(open_socket(host, port))
+            if not host.startswith("unix:"):
+                port = found[-1].getsockname()[1]
+    except LacliError:
+        for listening in found:
+            listening.close()
+        raise
+    return found
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -38,7 +53,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def serve(app: ASGIApp, listening: socket.socket, *, drain_s: float, said: Callable[[str], None]) -> None:
+def serve(app: ASGIApp, listening: Sequence[socket.socket], *, drain_s: float, said: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C, then let running answers end within `drain_s` seconds; a second one ends at once.
 
     Raises Interrupted after Ctrl-C.
@@ -59,7 +74,7 @@ def serve(app: ASGIApp, listening: socket.socket, *, drain_s: float, said: Calla
     async def run() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, end, number)
-        await server.serve(sockets=[listening])
+        await server.serve(sockets=[*listening])
 
     asyncio.run(run())
     if signal.SIGINT in pressed:

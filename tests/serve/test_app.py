@@ -99,7 +99,7 @@ def test_an_answer_keeps_to_a_schema(client: OpenAI) -> None:
         ({"messages": QUESTION, "n": 0}, "n:"),
         ({"messages": QUESTION, "grammar": "root ::= ("}, "grammar"),
         ({"messages": QUESTION, "response_format": {"type": "sound"}}, "response_format"),
-        ({"messages": QUESTION, "logit_bias": {"x": 1}}, "logit_bias"),
+        ({"messages": QUESTION, "logit_bias": {"99999999": 1}}, "99999999"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(address: str, body: Mapping[str, Any], words: str) -> None:

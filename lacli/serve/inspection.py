@@ -1,0 +1,166 @@
+"""The endpoints that tell of the model and of the server, and cut texts into tokens; they decode nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lacli import __version__
+from lacli.api.model import Model
+from lacli.auto.mode import Auto
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve.meter import Meter
+from lacli.serve.refusals import INVALID, NOT_SUPPORTED, Refused, body_of
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """How requests are answered. `name`: of the model. `sampling`: for requests that say nothing else.
+
+    `max_tokens`: of an answer where a request has no limit, -1 for none. `queue`: requests that may wait for a place.
+    `aliases`, `tags`: other names of the model, and words beside them. `shifts`: a full context loses its oldest tokens
+    instead of ending the answer. `slots`, `metrics`, `page`: whether these are answered. `verbose`: bodies show the
+    prompt and how tokens were drawn.
+    """
+
+    name: str
+    sampling: SamplingSettings
+    max_tokens: int = -1
+    stops: tuple[str, ...] = ()
+    queue: int = 32
+    aliases: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    shifts: bool = False
+    slots: bool = True
+    metrics: bool = True
+    page: bool = True
+    verbose: bool = False
+
+
+class Inspection:
+    """What can be asked of a model and of the server, besides answers."""
+
+    def __init__(self, model: Model, settings: ServeSettings, meter: Meter) -> None:
+        self._model, self._settings, self._meter = model, settings, meter
+
+    @property
+    def gets(self) -> dict[str, Endpoint]:
+        """What is asked by GET, by its path."""
+        off = "this server does not answer {}: it was started with {}"
+        return {
+            "/health": self.health,
+            "/v1/health": self.health,
+            "/v1/models": self.models,
+            "/models": self.models,
+            "/props": self.props,
+            "/slots": self.slots if self._settings.slots else refusing(off.format("/slots", "--no-slots")),
+            "/metrics": self.metrics if self._settings.metrics else refusing(off.format("/metrics", "--no-metrics")),
+            "/lacli/steps": self.steps,
+        }
+
+    @property
+    def posts(self) -> dict[str, Endpoint]:
+        """What is asked by POST, by its path."""
+        return {"/tokenize": self.tokenize, "/detokenize": self.detokenize}
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def models(self, request: Request) -> Response:
+        model, settings = self._model.session.model, self._settings
+        meta = {
+            "n_vocab": model.vocabulary,
+            "n_ctx_train": model.context,
+            "n_params": model.parameters,
+            "size": model.size,
+        }
+        data = {
+            "id": settings.name,
+            "aliases": [*settings.aliases],
+            "tags": [*settings.tags],
+            "object": "model",
+            "created": 0,
+            "owned_by": "lacli",
+            "meta": meta,
+        }
+        return JSONResponse({"object": "list", "data": [data]})
+
+    async def props(self, request: Request) -> Response:
+        session = self._model.session
+        template = session.prompts.template
+        return JSONResponse(
+            {
+                "default_generation_settings": {
+                    "n_ctx": self._model.context,
+                    "params": {"seed": self._settings.sampling.seed, "temperature": self._settings.sampling.temp},
+                },
+                "total_slots": session.texts,
+                "model_path": str(session.model.path),
+                "chat_template": template.source if template else "",
+                "build_info": f"lacli {__version__}",
+            }
+        )
+
+    async def tokenize(self, request: Request) -> Response:
+        asked = await body_of(request)
+        content = asked.get("content", "")
+        if not isinstance(content, str):
+            raise Refused(400, INVALID, "content: give a text")
+        tokens = self._model.session.model.tokenize(content, add_special=bool(asked.get("add_special", False)))
+        if not asked.get("with_pieces"):
+            return JSONResponse({"tokens": tokens})
+        pieces = [{"id": token, "piece": _piece(self._model.session.prompts.piece(token))} for token in tokens]
+        return JSONResponse({"tokens": pieces})
+
+    async def detokenize(self, request: Request) -> Response:
+        tokens = (await body_of(request)).get("tokens", [])
+        if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+            raise Refused(400, INVALID, "tokens: give a list of token ids")
+        check_tokens(tokens, self._model)
+        return JSONResponse({"content": self._model.session.text(tokens)})
+
+    async def slots(self, request: Request) -> Response:
+        return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context))
+
+    async def metrics(self, request: Request) -> Response:
+        text = self._meter.text(*self._model.load)
+        response = Response(text, media_type="text/plain; version=0.0.4")
+        # Starlette writes names in small letters, and readers of this one look for llama.cpp's spelling.
+        response.raw_headers += [(name.encode(), value.encode()) for name, value in self._meter.headers.items()]
+        return response
+
+    async def steps(self, request: Request) -> Response:
+        """Milliseconds of steps of 1, 2, ... rows, as mode auto takes them for now; none before its first step."""
+        mode = self._model.mode
+        cost = mode.experience.cost_model if isinstance(mode, Auto) else None
+        costs = [1e3 * cost.plain_s * each for each in cost.relative[1:]] if cost and cost.plain_s else []
+        return JSONResponse({"mode": self._model.session.settings.mode, "ms": costs})
+
+
+def refusing(why: str) -> Endpoint:
+    """An endpoint that is not offered."""
+
+    async def refuse(request: Request) -> Response:
+        raise Refused(501, NOT_SUPPORTED, why)
+
+    return refuse
+
+
+def check_tokens(tokens: Sequence[int], model: Model) -> None:
+    """Raise Refused for a token that does not exist."""
+    vocabulary = model.session.model.vocabulary
+    if wrong := [token for token in tokens if not 0 <= token < vocabulary]:
+        raise Refused(400, INVALID, f"there is no token {wrong[0]}: the vocabulary has {vocabulary:,}")
+
+
+def _piece(text: bytes) -> str | list[int]:
+    """A piece as a text, or its bytes where they are part of a character."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return [*text]

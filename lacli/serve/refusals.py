@@ -1,0 +1,87 @@
+"""Requests that get no answer: their errors in OpenAI's shape, and the JSON that is read before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lacli.errors import LacliError, PromptError, UsageError
+from lacli.serve.protocol import in_words
+from lacli.serve.replies import error_body
+
+INVALID, TOO_LONG, BUSY, FAILED, NOT_SUPPORTED = (
+    "invalid_request_error",
+    "exceed_context_size_error",
+    "unavailable_error",
+    "server_error",
+    "not_supported_error",
+)
+
+Asked = TypeVar("Asked", bound=BaseModel)
+
+
+class Refused(Exception):
+    """A request that gets an error and no answer."""
+
+    def __init__(self, status: int, kind: str, message: str, **more: Any) -> None:
+        super().__init__(message)
+        self.status, self.body = status, error_body(status, kind, message, **more)
+
+
+async def body_of(request: Request) -> dict[str, Any]:
+    """The JSON object of a request. Raises Refused where it is none."""
+    try:
+        found = json.loads(await request.body())
+    except ValueError as error:
+        raise Refused(400, INVALID, f"the body is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Refused(400, INVALID, "the body is no JSON object")
+    return found
+
+
+def parsed(kind: type[Asked], body: dict[str, Any]) -> Asked:
+    """A request checked. Raises Refused with the first thing that is wrong."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise Refused(400, INVALID, in_words(error)) from error
+
+
+async def refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    headers = {"Retry-After": "1"} if error.status == 503 else None
+    return JSONResponse(error.body, error.status, headers)
+
+
+async def refuse_ours(request: Request, error: Exception) -> Response:
+    """Say what lacli's own errors say: what a request asks for is its fault, and the rest the server's."""
+    asked = isinstance(error, UsageError | PromptError)
+    return JSONResponse(
+        error_body(400 if asked else 500, INVALID if asked else FAILED, str(error)), 400 if asked else 500
+    )
+
+
+async def refuse_depth(request: Request, error: Exception) -> Response:
+    """Refuse JSON in JSON in JSON, deeper than Python goes."""
+    return JSONResponse(error_body(400, INVALID, "the request is nested too deeply"), 400)
+
+
+async def refuse_http(request: Request, error: Exception) -> Response:
+    """Say in OpenAI's shape what the library refuses: an unknown path, a method, a body that is too large."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse(error_body(error.status_code, INVALID, error.detail.lower()), error.status_code, error.headers)
+
+
+HANDLERS: dict[type[Exception], Callable[[Request, Exception], Any]] = {
+    Refused: refuse,
+    LacliError: refuse_ours,
+    HTTPException: refuse_http,
+    RecursionError: refuse_depth,
+}
+"""What answers for each kind of error."""

@@ -1,0 +1,133 @@
+"""The fields of a request that say how tokens are drawn, in OpenAI's and llama.cpp's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from json import dumps
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from lacli.errors import UsageError
+from lacli.llamacpp.sampling import SamplingSettings
+
+NAMES = {
+    "seed": "seed",
+    "temperature": "temp",
+    "dynatemp_range": "dynatemp_range",
+    "dynatemp_exponent": "dynatemp_exp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "top_n_sigma": "top_nsigma",
+    "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold",
+    "typical_p": "typical",
+    "repeat_last_n": "repeat_last_n",
+    "repeat_penalty": "repeat_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "dry_multiplier": "dry_multiplier",
+    "dry_base": "dry_base",
+    "dry_allowed_length": "dry_allowed_length",
+    "dry_penalty_last_n": "dry_penalty_last_n",
+    "mirostat": "mirostat",
+    "mirostat_tau": "mirostat_ent",
+    "mirostat_eta": "mirostat_lr",
+    "ignore_eos": "ignore_eos",
+}
+"""Fields of a request that are fields of SamplingSettings, with its names."""
+
+
+class ResponseFormat(BaseModel):
+    """The form of an answer, as OpenAI and llama.cpp write it."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    # pydantic's models have a method of this name.
+    own_schema: Any = Field(None, alias="schema")
+    json_schema: dict[str, Any] | None = None
+
+    @property
+    def schema_text(self) -> str:
+        """The JSON schema that the answer keeps to, "" for none."""
+        if self.type == "text":
+            return ""
+        schema = self.own_schema if self.own_schema is not None else (self.json_schema or {}).get("schema")
+        if schema is None:
+            schema = {"type": "object"}
+        if not isinstance(schema, Mapping):
+            raise UsageError("response_format: the schema is no object", 'give {"type": "object", ...}')
+        return dumps(schema)
+
+
+class Sampled(BaseModel):
+    """How the tokens of an answer are drawn; None is as the server's flags say."""
+
+    seed: int | None = None
+    temperature: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    typical_p: float | None = None
+    repeat_last_n: int | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    ignore_eos: bool | None = None
+    logit_bias: dict[str, float] | list[tuple[int | str, float | bool]] | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+
+    @property
+    def has_form(self) -> bool:
+        """Whether the request gives its answer a form."""
+        formatted = self.response_format is not None and self.response_format.type != "text"
+        return bool(self.grammar or self.json_schema is not None or formatted)
+
+    def sampling(self, defaults: SamplingSettings, tokens_of: Callable[[str], Sequence[int]]) -> SamplingSettings:
+        """How tokens are drawn: as the request says, otherwise by `defaults`. Raises UsageError for what cannot be.
+
+        `tokens_of`: those of a text, for a bias on one.
+        """
+        chosen: dict[str, Any] = {}
+        for field, name in NAMES.items():
+            if (value := getattr(self, field)) is not None:
+                chosen[name] = value
+        if self.logit_bias:
+            given = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
+            chosen["logit_bias"] = tuple(
+                # llama.cpp's false forbids a token.
+                (token, float("-inf") if bias is False else float(bias))
+                for what, bias in given
+                for token in ([int(what)] if str(what).isdecimal() else tokens_of(str(what)))
+            )
+        schema = dumps(self.json_schema) if self.json_schema is not None else ""
+        if not schema and self.response_format:
+            schema = self.response_format.schema_text
+        if schema or self.grammar:
+            chosen |= {"json_schema": schema, "grammar": self.grammar or ""}
+        return replace(defaults, **chosen)
+
+
+def in_their_words(sampling: SamplingSettings, ends: Sequence[int]) -> dict[str, Any]:
+    """How tokens are drawn, in llama.cpp's names. `ends`: the tokens that end a text, which `ignore_eos` forbids."""
+    biases = [*((token, None) for token in ends if sampling.ignore_eos), *sampling.logit_bias]
+    return {
+        **{field: getattr(sampling, name) for field, name in NAMES.items()},
+        "grammar": sampling.grammar,
+        "logit_bias": [{"token": token, "bias": None if bias == float("-inf") else bias} for token, bias in biases],
+    }

@@ -1,0 +1,58 @@
+"""The lists of llama.cpp's tests in docs/serve.md, and the flags that its tests give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.compat.__main__ import BEGIN, END, FAILS_TOO, LEFT_OUT, OURS, PASSES, Results, in_lists, write_lists
+from benchmarks.compat.program import own_flags
+
+
+def results(**outcomes: str) -> Results:
+    return {
+        f"test_{name.replace('__', '.py::test_', 1)}": {"outcome": outcome, "why": ""}
+        for name, outcome in outcomes.items()
+    }
+
+
+def test_every_test_stands_in_one_list() -> None:
+    theirs = results(a__one="passed", a__two="failed", a__three="passed", security__cors_options="passed")
+    ours = results(a__one="passed", a__two="failed", a__three="failed", security__cors_options="failed")
+    lists = in_lists(theirs, ours)
+    assert (lists[PASSES], lists[FAILS_TOO], lists[OURS]) == (
+        "1 tests:\n\n- test_a.py: one",
+        "1 tests:\n\n- test_a.py: two",
+        "1 tests:\n\n- test_a.py: three",
+    )
+    assert "cors_options (CORS by default" in lists[LEFT_OUT]
+
+
+def test_cases_of_a_function_are_counted() -> None:
+    theirs = {f"test_a.py::test_b[{case}]": {"outcome": "passed", "why": ""} for case in "xyz"}
+    assert in_lists(theirs, theirs)[PASSES] == "3 tests:\n\n- test_a.py: b x3"
+
+
+def test_a_test_without_a_result_of_ours_is_ours_to_mend() -> None:
+    assert "one" in in_lists(results(a__one="passed"), {})[OURS]
+
+
+def test_the_lists_take_the_place_of_earlier_ones(tmp_path: Path) -> None:
+    page = tmp_path / "serve.md"
+    page.write_text(f"before\n{BEGIN}old\n{END}behind\n", encoding="utf-8")
+    for _ in range(2):
+        write_lists(page, {PASSES: "- a", OURS: "None."})
+    text = page.read_text(encoding="utf-8")
+    assert text == f"before\n{BEGIN}\n**{PASSES}**\n\n- a\n\n**{OURS}**\n\nNone.\n\n{END}behind\n"
+
+
+def test_slots_share_the_context_as_llama_servers_do() -> None:
+    flags = own_flags(["--model", "a", "--ctx-size", "512", "--parallel", "2", "--metrics"])
+    assert flags[flags.index("--ctx-size") + 1] == "256" and "--no-metrics" not in flags
+
+
+def test_a_flag_that_is_not_offered_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        own_flags(["--model", "a", "--spec-synth-rates", "0.5"])
+    assert "--spec-synth-rates" in capsys.readouterr().err

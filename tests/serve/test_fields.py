@@ -1,0 +1,249 @@
+"""llama.cpp's and lacli's own fields of requests, and the switches of the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import pytest
+
+import lacli
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve.app import Server, ServeSettings
+from lacli.serve.guard import GuardSettings, guard_settings_of
+from lacli.serve.run import open_sockets
+from tests.serve.conftest import NAME, serving
+from tests.serve.test_app import QUESTION, post
+
+LONG = [{"role": "user", "content": "Write a function that adds numbers. " * 12}]
+
+BEGUN = [*QUESTION, {"role": "assistant", "content": "def add(a"}]
+
+
+def events(url: str, body: Mapping[str, Any]) -> list[Any]:
+    """The events of a stream, without its last mark."""
+    with urlopen(Request(url, json.dumps({**body, "stream": True}).encode())) as reply:
+        lines = [line.removeprefix(b"data: ") for line in reply.read().splitlines() if line]
+    return [json.loads(line) for line in lines if line != b"[DONE]"]
+
+
+def asked(address: str, method: str, path: str, **headers: str) -> tuple[int, list[tuple[str, str]]]:
+    """The status and the headers of an answer, as they were written."""
+    connection = HTTPConnection(urlsplit(address).netloc)
+    connection.request(method, path, headers=headers)
+    reply = connection.getresponse()
+    reply.read()
+    connection.close()
+    return reply.status, reply.getheaders()
+
+
+@pytest.fixture(scope="module")
+def closed(model: lacli.Model) -> Iterator[str]:
+    """A server that has all its switches off, and one page that may ask."""
+    settings = ServeSettings(
+        "b", SamplingSettings(), aliases=("a", "b"), tags=("small",), slots=False, metrics=False, page=False
+    )
+    with serving(Server(model, settings).app(GuardSettings(("key",)), ["https://a.example", "localhost"])) as address:
+        yield address
+
+
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
+def test_events_tell_how_far_the_prompt_is_read(address: str, path: str) -> None:
+    body = {"messages": LONG, "prompt": LONG[0]["content"], "max_tokens": 3, "timings_per_token": True}
+    assert not any("prompt_progress" in event for event in events(f"{address}/{path}", body))
+    found = events(f"{address}/{path}", {**body, "return_progress": True})
+    progress = [event["prompt_progress"] for event in found if "prompt_progress" in event]
+    assert progress[0]["processed"] == progress[0]["cache"] > 0
+    assert progress[-1]["processed"] == progress[-1]["total"]
+    first = next(event["timings"] for event in found if "prompt_progress" in event)
+    assert (first["prompt_n"], first["prompt_ms"], first["predicted_n"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions"])
+def test_each_event_has_timings_where_they_are_asked_for(address: str, path: str) -> None:
+    body = {"messages": QUESTION, "prompt": "def f(", "max_tokens": 5}
+    without, told = (
+        [
+            event["timings"]["predicted_n"]
+            for event in events(f"{address}/{path}", {**body, **more})
+            if "timings" in event
+        ]
+        for more in ({}, {"timings_per_token": True})
+    )
+    assert without == told[-1:] == [5] and len(told) > 2 and told == sorted(told)
+
+
+def test_the_rate_is_that_of_the_tokens_behind_the_first(address: str) -> None:
+    one = post(f"{address}/completion", {"prompt": "def f(", "n_predict": 1})["timings"]
+    assert (one["predicted_n"], one["predicted_per_second"], one["predicted_per_token_ms"]) == (1, 0, 0)
+    several = post(f"{address}/completion", {"prompt": "def f(", "n_predict": 9})["timings"]
+    assert several["predicted_per_second"] == pytest.approx(8e3 / several["predicted_ms"])
+
+
+@pytest.mark.parametrize("more", [{}, {"continue_final_message": True, "add_generation_prompt": False}])
+def test_an_answer_that_is_begun_goes_on(address: str, more: Mapping[str, Any]) -> None:
+    prompts = [
+        post(f"{address}/apply-template", {"messages": messages, **each})["prompt"]
+        for messages, each in ((QUESTION, {}), (BEGUN, more))
+    ]
+    assert prompts[1] == prompts[0] + "def add(a"
+    reply = post(f"{address}/v1/chat/completions", {"messages": BEGUN, "max_tokens": 8, **more})
+    raw = post(f"{address}/completion", {"prompt": prompts[1], "n_predict": 8})
+    assert reply["choices"][0]["message"]["content"] == raw["content"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"messages": [*BEGUN, BEGUN[-1]]}, "two of the assistant's"),
+        ({"messages": BEGUN, "continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"messages": QUESTION, "continue_final_message": True}, "not the assistant's"),
+        ({"messages": BEGUN[1:]}, "behind another message"),
+        ({"messages": QUESTION, "add_generation_prompt": False}, "add_generation_prompt"),
+        ({"messages": QUESTION, "W": 3}, "mode lookahead"),
+        ({"messages": QUESTION, "mode": "jacobi"}, "jacobi"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(address: str, body: Mapping[str, Any], words: str) -> None:
+    error = post(f"{address}/v1/chat/completions", body)["error"]
+    assert error["code"] == 400 and words in error["message"]
+
+
+def test_the_tokens_of_a_chat_are_counted_without_an_answer(address: str) -> None:
+    counted = post(f"{address}/v1/chat/completions/input_tokens", {"messages": QUESTION})
+    answered = post(f"{address}/v1/chat/completions", {"messages": QUESTION, "max_tokens": 1})
+    assert counted["input_tokens"] == answered["usage"]["prompt_tokens"]
+
+
+def test_a_body_tells_how_it_came_about_where_that_is_asked_for(address: str) -> None:
+    body = {"messages": QUESTION, "max_tokens": 3, "seed": 7}
+    assert "__verbose" not in post(f"{address}/v1/chat/completions", body)
+    told = post(f"{address}/v1/chat/completions", {**body, "verbose": True})
+    inside = told["__verbose"]
+    assert QUESTION[0]["content"] in inside["prompt"] and inside["generation_settings"]["seed"] == 7
+    assert inside["content"] == told["choices"][0]["message"]["content"]
+
+
+def test_a_prompt_may_be_an_object_or_texts_and_tokens(address: str) -> None:
+    text = "def f(x): pass"
+    tokens = post(f"{address}/tokenize", {"content": text, "add_special": True})["tokens"]
+    same = [text, tokens, {"prompt_string": text}]
+    found = post(f"{address}/completion", {"prompt": same, "n_predict": 4})
+    assert len({each["content"] for each in found}) == 1 and len(found) == 3
+    mixed = post(f"{address}/completion", {"prompt": [*tokens, "\n    "], "n_predict": 1, "verbose": True})
+    assert mixed["prompt"] == text + "\n    "
+    assert "empty" in post(f"{address}/completion", {"prompt": []})["error"]["message"]
+    picture = post(f"{address}/completion", {"prompt": {"prompt_string": text, "multimodal_data": ["a"]}})
+    assert picture["error"]["code"] == 400
+
+
+def test_probabilities_may_be_those_of_the_draw(address: str) -> None:
+    body = {"prompt": "Today", "n_predict": 4, "n_probs": 5, "post_sampling_probs": True}
+    for more in ({"temperature": 1.0, "seed": 3}, {}):
+        for each in post(f"{address}/completion", {**body, **more})["completion_probabilities"]:
+            best = [entry["prob"] for entry in each["top_probs"]]
+            assert 0 < each["prob"] <= max(best) and best == sorted(best, reverse=True)
+            if len(best) < 5:
+                assert sum(best) == pytest.approx(1)
+            if not more:
+                assert best == [1]
+
+
+def test_a_text_can_be_biased(address: str) -> None:
+    body = {"prompt": "def f(", "n_predict": 12}
+    plain = post(f"{address}/completion", body)
+    assert "self" in plain["content"]
+    biased = post(f"{address}/completion", {**body, "logit_bias": [["self", -100]]})
+    assert "self" not in biased["content"]
+    assert all(each["bias"] == -100 for each in biased["generation_settings"]["logit_bias"])
+
+
+def test_null_is_as_if_a_field_were_left_out(address: str) -> None:
+    body = {"messages": QUESTION, "max_tokens": 3}
+    nothing = dict.fromkeys(("n", "stream", "tools", "parallel_tool_calls", "stop", "top_logprobs"))
+    replies = [post(f"{address}/v1/chat/completions", {**body, **more}) for more in ({}, nothing)]
+    assert replies[0]["choices"] == replies[1]["choices"]
+
+
+def test_switches_turn_endpoints_off(closed: str) -> None:
+    key = {"Authorization": "Bearer key"}
+    assert [asked(closed, "GET", path, **key)[0] for path in ("/slots", "/metrics", "/", "/health")] == [
+        501,
+        501,
+        404,
+        200,
+    ]
+
+
+def test_a_model_has_all_its_names(closed: str) -> None:
+    with urlopen(Request(f"{closed}/v1/models", headers={"Authorization": "Bearer key"})) as reply:
+        (model,) = json.load(reply)["data"]
+    assert (model["id"], model["aliases"], model["tags"]) == ("b", ["a", "b"], ["small"])
+
+
+def test_the_start_of_counting_has_llama_cpps_spelling(address: str) -> None:
+    assert "Process-Start-Time-Unix" in dict(asked(address, "GET", "/metrics")[1])
+
+
+@pytest.mark.parametrize(
+    ("origin", "may"),
+    [
+        ("https://a.example", True),
+        ("http://127.0.0.1:3000", True),
+        ("http://localhost", True),
+        ("https://b.example", False),
+        ("http://localhost.b.example", False),
+    ],
+)
+def test_scripts_of_named_pages_may_ask(closed: str, origin: str, may: bool) -> None:
+    wanted = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    _, headers = asked(closed, "OPTIONS", "/v1/chat/completions", **wanted)
+    assert (dict(headers).get("access-control-allow-origin") == origin) == may
+
+
+def test_no_page_may_ask_by_default(address: str) -> None:
+    _, headers = asked(address, "GET", "/health", Origin="https://a.example")
+    assert "access-control-allow-origin" not in dict(headers)
+
+
+def test_a_window_of_a_request_is_at_most_the_loaded_one() -> None:
+    with lacli.load(threads=1, parallel=2, mode="lookahead", window=4, ngram=3, guesses=4) as model:
+        settings = ServeSettings(NAME, SamplingSettings())
+        with serving(Server(model, settings).app(GuardSettings())) as own:
+            body = {"prompt": "def f(", "n_predict": 24, "lacli": {"steps": True}}
+            whole, small = (events(f"{own}/completion", {**body, **more}) for more in ({}, {"W": 1, "N": 3, "G": 1}))
+            assert "".join(each["content"] for each in whole) == "".join(each["content"] for each in small)
+            rows = [max(each["lacli"].get("rows", 0) for each in found if "lacli" in each) for found in (whole, small)]
+            assert rows[1] <= 4 < rows[0]
+            for more, words in (({"W": 5}, "W=5"), ({"N": 4}, "N=4"), ({"G": 5}, "G=5")):
+                error = post(f"{own}/completion", {**body, **more})["error"]
+                assert error["code"] == 400 and words in error["message"]
+
+
+def test_a_full_context_is_shifted_where_that_is_asked_for() -> None:
+    body = {"prompt": "def f(", "n_predict": 300, "ignore_eos": True}
+    found = {}
+    with lacli.load(threads=1, context=128) as model:
+        for shifts in (False, True):
+            settings = ServeSettings(NAME, SamplingSettings(), shifts=shifts)
+            with serving(Server(model, settings).app(GuardSettings())) as own:
+                found[shifts] = post(f"{own}/completion", body)
+    assert found[False]["tokens_predicted"] < 300 == found[True]["tokens_predicted"]
+    assert found[False]["truncated"] and found[True]["truncated"]
+
+
+def test_several_addresses_have_one_port() -> None:
+    listening = open_sockets(["127.0.0.1", "127.0.0.2"], 0)
+    assert len({each.getsockname()[1] for each in listening}) == 1
+    for each in listening:
+        each.close()
+
+
+def test_several_addresses_are_guarded_by_the_names_of_all() -> None:
+    hosts = guard_settings_of(["127.0.0.1", "::1"], (), no_auth=False, body=1).hosts
+    assert {"127.0.0.1", "[::1]"} <= {*hosts}
+    assert not guard_settings_of(["127.0.0.1", "0.0.0.0"], ("key",), no_auth=False, body=1).hosts
