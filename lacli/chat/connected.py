@@ -238,14 +238,14 @@ class ConnectedChat(Talk):
             with closing(self._server.events(self._body())) as events:
                 for event in events:
                     yield from partial.take(event)
-            if partial.finish == "interrupt":
+            if not partial.ended:
                 raise LacliError("the server ended the answer in its middle", "/regen asks again")
         except PromptError:
             self._restore(before)
             raise
         finally:
             with without_ctrl_c():
-                if partial.text or partial.finish != "interrupt":
+                if partial.text or partial.ended:
                     self._finish(partial)
 
     def _finish(self, partial: PartialReply) -> None:
@@ -282,11 +282,12 @@ class ConnectedChat(Talk):
 
 
 class PartialReply:
-    """Makes an answer of a stream's events. `text`: without reasoning. `finish`: interrupt until the server says why."""
+    """Makes an answer of a stream's events. `text`: without reasoning. `ended`: whether the server has said why."""
 
     def __init__(self) -> None:
         self.text = ""
-        self.finish: Finish = "interrupt"
+        self.ended = False
+        self._finish: Finish = "interrupt"
         self._run = RunStatistics()
         self._begin = perf_counter()
 
@@ -296,7 +297,7 @@ class PartialReply:
         for choice in event.get("choices") or ():
             pieces += _pieces(choice.get("delta") or {}, event.get("lacli"))
             if reason := choice.get("finish_reason"):
-                self.finish = ENDS.get(reason, "stop")
+                self.ended, self._finish = True, ENDS.get(reason, "stop")
         if pieces:
             run.first_token_s = run.first_token_s or perf_counter() - self._begin
             run.decode_s = perf_counter() - self._begin - run.first_token_s
@@ -323,7 +324,7 @@ class PartialReply:
 
     def answer(self) -> Answer:
         """The text so far, and what it cost."""
-        return Answer(self.text, (), self.finish, self._run, NgramPool(2, 1).statistics())
+        return Answer(self.text, (), self._finish, self._run, NgramPool(2, 1).statistics())
 
 
 def _pieces(delta: Mapping[str, Any], record: Mapping[str, Any] | None) -> list[Piece]:
