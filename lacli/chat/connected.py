@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lacli.chat.conversation import Conversation, Message, Talk
 from lacli.chat.repl import ChatPlan, Opened, converse
@@ -24,6 +24,9 @@ from lacli.text.format import counted
 from lacli.text.reasoning import answer_of
 from lacli.text.stream import Piece
 from lacli.tree import Origin
+
+if TYPE_CHECKING:
+    import httpx2
 
 CONNECT_S = 10.0
 """Seconds until a server has to take a connection; an answer may take any time."""
@@ -65,8 +68,11 @@ class Server:
     say.
     """
 
-    def __init__(self, url: str, key: str = "", model: str = "") -> None:
-        """`model`: the name of one of its models; by default the first. Raises LacliError where it does not answer."""
+    def __init__(self, url: str, key: str = "", model: str = "", transport: httpx2.BaseTransport | None = None) -> None:
+        """`model`: the name of one of its models; by default the first. `transport`: what carries requests.
+
+        Raises LacliError where it does not answer.
+        """
         import httpx2
 
         path = url.removeprefix("unix:") if url.startswith("unix:") else None
@@ -76,7 +82,7 @@ class Server:
         self._client = httpx2.Client(
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx2.Timeout(None, connect=CONNECT_S),
-            transport=httpx2.HTTPTransport(uds=path) if path else None,
+            transport=httpx2.HTTPTransport(uds=path) if path else transport,
         )
         try:
             models = self._asked("GET", "/v1/models")["data"]
@@ -175,7 +181,7 @@ class ConnectedChat(Talk):
 
     @property
     def description(self) -> str:
-        return f"{self._server.name} at {self._server.shown}"
+        return f"{self.mode} at {self._server.shown}"
 
     @property
     def template(self) -> str:
@@ -183,7 +189,8 @@ class ConnectedChat(Talk):
 
     @property
     def mode(self) -> str:
-        return self._server.name
+        """The model's name: how tokens are guessed is the server's affair. llama-server calls it by its path."""
+        return self._server.name.rpartition("/")[2]
 
     @property
     def guessing(self) -> str:
