@@ -229,7 +229,8 @@ class ConnectedChat(Talk):
         lines = [
             ("server", self.description),
             ("sampling", describe_sampling(self.settings.sampling)),
-            ("prompt", prompt_words(run)),
+            # A server counts the prompt behind an answer, which may have been stopped.
+            *([("prompt", prompt_words(run))] if run.prompt_tokens else ()),
             ("answer", answer_words(answer)),
         ]
         if run.drafted:

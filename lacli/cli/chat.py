@@ -73,7 +73,7 @@ Commands = Annotated[
 Connect = Annotated[
     str | None,
     setting("--connect", metavar="URL", show_default=False, rich_help_panel=CHAT,
-            help="Talk with a server of OpenAI's protocol in the place of a model. unix:PATH for a socket file."),
+            help="Talk with a server of OpenAI's protocol."),
 ]  # fmt: skip
 ApiKey = Annotated[
     str,

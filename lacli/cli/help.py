@@ -56,8 +56,8 @@ PAGES = {
         "-p -f -sys -n -c -t -ngl --temp --mode --stats --show-accepted --json --help-all",
     ),
     "chat": Page(
-        ("lacli chat qwen2.5-0.5b", "lacli chat llama-3.2-3b -sys 'Answer briefly.' --log chat.jsonl"),
-        "-p -sys --load --log --connect -n -c -t -ngl --temp --mode --stats --show-accepted --help-all",
+        ("lacli chat qwen2.5-0.5b", "lacli chat --connect http://127.0.0.1:8080"),
+        "-p -sys --load --log -n -c -t -ngl --temp --mode --stats --show-accepted --help-all",
     ),
     "serve": Page(
         ("lacli serve qwen2.5-0.5b", "lacli serve qwen2.5-0.5b --host 0.0.0.0 --api-key SECRET -np 8"),
