@@ -154,9 +154,13 @@ def chat(
     if asked.prompt is not None and first:
         raise UsageError("the first message is given twice, behind MODEL and with -p", "drop one of them")
     saved = read_chat(load) if load is not None else None
+    model = asked.model or (saved.model if saved else None)
+    if connect and not typed(called) & {"argument", "model_file"}:
+        # Of the environment and of saved chats are models of this machine.
+        model = None
     plan = replace(
         plan_of(
-            asked.model or (saved.model if saved and not connect else None),
+            model,
             prompt_options,
             decode_settings,
             sampling,
