@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from lacli.decode import Decoder
-from lacli.errors import LacliError
+from lacli.errors import LacliError, ReplicaLost
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.modes import Mode
@@ -156,6 +156,11 @@ class SharedLoop(Closing):
         """The numbers of texts that decode and that wait for a place."""
         with self._changed:
             return len(self._running), len(self._waiting)
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether it has ended with the process that decoded for it; a new loop can begin once that is opened anew."""
+        return isinstance(self._error, ReplicaLost)
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise PromptError for a prompt without tokens, or with more than a text may have."""

@@ -89,9 +89,7 @@ class Model(Closing):
         self._sampling = sampling or session.sampling
         # A grammar is made of a schema once, and llama.cpp's vocabulary is not freed while it is asked.
         self._asking = Lock()
-        self._loop = SharedLoop(session.alone(), session.texts)
-        # The loop's thread keeps all but this object, and lets go of it once it has ended.
-        finalize(self, self._loop.stop).atexit = False
+        self._begin_loop()
 
     @overload
     def generate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer: ...  # type: ignore[overload-overlap]
@@ -174,11 +172,20 @@ class Model(Closing):
         with self._asking:
             self.session.close()
 
+    def _begin_loop(self) -> None:
+        self._loop = SharedLoop(self.session.alone(), self.session.texts)
+        # The loop's thread keeps all but this object, and lets go of it once it has ended.
+        finalize(self, self._loop.stop).atexit = False
+
     def _asked(self, kind: type[AnyStream], prompt: Prompt, options: AnswerOptions) -> AnyStream:
         check_options(options)
         prompts, raw = self.session.prompts, options.get("raw", False)
         with self._asking:
             self.session.model.check_open()
+            if self._loop.has_lost:
+                self._loop.close()
+                self.session.reopen()
+                self._begin_loop()
             if isinstance(prompt, str):
                 tokens = prompts.question(prompt, options.get("system", ""), (), raw=raw)
             elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], int):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from subprocess import SubprocessError
 from typing import TextIO
 
-from lacli.chat.conversation import Chat, Conversation
+from lacli.chat.conversation import Conversation, Talk
 from lacli.chat.input import Command, help_text
 from lacli.chat.settings import (
     DEFAULT,
@@ -40,7 +40,7 @@ from lacli.chat.transcript import (
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.library import captured_stderr
 from lacli.session.generation import Answer
-from lacli.session.report import describe, describe_sampling
+from lacli.session.report import describe_sampling
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen, console
 from lacli.text.files import is_terminal
@@ -83,7 +83,7 @@ class Commands:
     `may_replace`: files that /save has written or refused, or that were loaded, by their absolute paths.
     """
 
-    chat: Chat
+    chat: Talk
     screen: Screen
     transcript: Transcript
     model: str = ""
@@ -180,8 +180,7 @@ class Commands:
 
     def _set(self, argument: str) -> Reply:
         now = self.chat.settings
-        # Only those sources are shown that can guess anything here.
-        usable = replace(now, decode_settings=replace(now.decode_settings, sources=self.chat.session.sources))
+        usable = self.chat.in_use
         if not argument:
             return Reply(all_settings(now, self.screen.width, usable))
         key, value = key_and_value(argument)
@@ -193,19 +192,19 @@ class Commands:
     def _mode(self, argument: str) -> Reply:
         if not argument:
             modes = (f"{mode:10} {meaning}" for mode, meaning in MODE_HELP.items())
-            return Reply(_lines(describe(self.chat.settings.decode_settings), *modes))
+            return Reply(_lines(self.chat.guessing, *modes))
         return self._adjust("mode", argument)
 
     def _show(self, argument: str) -> Reply:
         chat = self.chat
-        sampling, description = chat.settings.sampling, chat.session.model.description
+        sampling, description = chat.settings.sampling, chat.description
         # A schema can be long, and /set json-schema shows it.
         drawn = describe_sampling(replace(sampling, json_schema="", seed=max(sampling.seed, chat.seed)))
         lines = {
             "model": f"{self.model}: {description}" if self.model else description,
-            "template": chat.session.prompts.template.name if chat.session.prompts.template else "none",
+            "template": chat.template,
             "system": " ".join(chat.conversation.system.split()) or "none",
-            "mode": describe(chat.settings.decode_settings),
+            "mode": chat.guessing,
             "sampling": f"{drawn}, with a JSON schema" if sampling.json_schema else drawn,
             "changed": changed_settings(chat.settings),
             "chat": counted(chat.conversation.questions, "question"),
@@ -224,26 +223,29 @@ class Commands:
         quotes = "a name with spaces needs quotes around it" if question else "check the file's name"
         with _near_names(name, quotes):
             text = _file_text(name)
-        tokens = self._tokens(text)
-        size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
-        if tokens >= self.chat.cells:
-            longest = self.chat.session.model.context
+        tokens = self.chat.tokens_of(text)
+        size = ", ".join(
+            [f"{name}: {counted(len(text), 'character')}", *([counted(tokens, "token")] if tokens else ())]
+        )
+        if tokens >= self.chat.cells > 0:
+            longest = self.chat.most_cells
             hint = "start again with a larger -c" if tokens < longest else f"the model takes {longest:,} at most"
             raise LacliError(f"{size}, and the context has {self.chat.cells:,}", hint)
         room = max(self.chat.cells - self.chat.used, 0)
         waiting = self.files.copy()
         self.files.append((name, text))
-        together = tokens + sum(self._tokens(each) for _, each in waiting)
+        together = tokens + sum(self.chat.tokens_of(each) for _, each in waiting)
         files = "that is" if len(self.files) == 1 else f"{len(self.files)} files have {together:,} tokens,"
-        note = "" if together < room else f"{files} more than the context has left: {counted(room, 'token')}"
+        note = (
+            ""
+            if together < room or not self.chat.cells
+            else f"{files} more than the context has left: {counted(room, 'token')}"
+        )
         if question.strip():
             message = self.message(question)
             self.sent[message] = waiting, f"/read {argument}"
             return Reply(_lines(size, note), ask=message)
         return Reply(_lines(f"{size}; {self.files_wait}", note))
-
-    def _tokens(self, text: str) -> int:
-        return len(self.chat.session.model.tokenize(text, add_special=False, special=False))
 
     def _save(self, argument: str) -> Reply:
         name, saved = file_name(argument), self.as_saved()
@@ -312,7 +314,7 @@ class Commands:
 
     def _context_used(self) -> str:
         used, cells = self.chat.used, self.chat.cells
-        return f"{used} of {cells} tokens used ({100 * used // max(cells, 1)}%)"
+        return f"{used} of {cells} tokens used ({100 * used // cells}%)" if cells else counted(used, "token")
 
 
 def oldest(count: int) -> str:

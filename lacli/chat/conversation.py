@@ -12,9 +12,11 @@ from lacli.chat.settings import ChatSettings
 from lacli.errors import PromptError, ReplicaLost
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.modes import common_prefix
+from lacli.session.comparison import assess, verdict
 from lacli.session.generation import Answer
+from lacli.session.report import as_lines, describe
 from lacli.session.session import Session
-from lacli.settings import DecodeSettings
+from lacli.settings import DecodeSettings, Detail
 from lacli.stats import Finish, Step
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.text.reasoning import begun_reasoning, closed, mark_reasoning
@@ -161,13 +163,175 @@ class PromptTokens:
         return [*tokens[:-1]] if tokens and self._session.model.is_end(tokens[-1]) else [*tokens]
 
 
-class Chat:
-    """Turns of a conversation on one session, whose cache holds the last of them.
+class Talk:
+    """Turns of a conversation, whoever answers: a model in this process (`Chat`) or a server (`connected.py`).
 
-    `conversation`: what was said. `settings`: as the user asked for them. `turns`: the answers so far. `notes`:
-    sentences about the last turn or change. `dropped`: the number of oldest questions that had no room in it. `watch`:
-    gets every step. `store`: keeps the turns, or None. `takes_commands`: advice may name slash commands.
+    `conversation`: what was said. `turns`: the answers so far. `notes`: sentences about the last turn or change.
+    `dropped`: the number of oldest questions that had no room in it. `watch`: gets every step. `takes_commands`: advice
+    may name slash commands. `replicas`: copies of the model, of which some may be lost.
     """
+
+    replicas = 1
+
+    def __init__(self, settings: ChatSettings, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self._wanted = settings
+        self.turns: list[Answer] = []
+        self.notes: list[str] = []
+        self.dropped = 0
+        self.watch: Callable[[Step, str], None] | None = None
+        self.takes_commands = True
+
+    @property
+    def description(self) -> str:
+        """What answers, in words."""
+        raise NotImplementedError
+
+    @property
+    def template(self) -> str:
+        """The chat template's name."""
+        raise NotImplementedError
+
+    @property
+    def mode(self) -> str:
+        """How tokens are guessed, in a word."""
+        return self.settings.decode_settings.mode
+
+    @property
+    def guessing(self) -> str:
+        """How tokens are guessed, in a line."""
+        return describe(self.settings.decode_settings)
+
+    @property
+    def settings(self) -> ChatSettings:
+        """The settings, as the user asked for them."""
+        return self._wanted
+
+    @property
+    def in_use(self) -> ChatSettings:
+        """The settings, less what has no effect here."""
+        return self.settings
+
+    @property
+    def seed(self) -> int:
+        """The seed in use where the user has set none; -1 where he has, or where nothing is drawn."""
+        return -1
+
+    @property
+    def last(self) -> Answer | None:
+        """The latest answer."""
+        return self.turns[-1] if self.turns else None
+
+    @property
+    def used(self) -> int:
+        """Tokens of the context that the conversation takes."""
+        raise NotImplementedError
+
+    @property
+    def cells(self) -> int:
+        """Tokens that the context has room for; 0 where that is not known."""
+        raise NotImplementedError
+
+    @property
+    def most_cells(self) -> int:
+        """Tokens that a context of this model can have."""
+        return self.cells
+
+    def tokens_of(self, text: str) -> int:
+        """The number of a text's tokens; 0 where that is not known."""
+        raise NotImplementedError
+
+    def ask(self, question: str) -> Generator[Piece]:
+        """Ask, and give the answer as it comes; close it to stop, and what came so far is the answer.
+
+        Raises PromptError where the context has no room for the question, which is taken back then.
+        """
+        if not question.strip():
+            raise PromptError("the message is empty", "write one")
+        before = self.conversation.messages.copy()
+        self.notes = []
+        if self.conversation.is_open:
+            self.notes.append("the question before it had no answer, and is left out")
+        self.conversation.ask(question)
+        return self._turn(before)
+
+    def again(self) -> Generator[Piece]:
+        """Answer the last question anew; the answer that there is goes when the new one comes."""
+        before, turns = self.conversation.messages.copy(), len(self.turns)
+        try:
+            self.notes = []
+            self.conversation.take_back_answer()
+            self._draw_anew()
+            yield from self._turn(before)
+            if before == self.conversation.messages:
+                self.notes.append(self._why_the_same())
+        finally:
+            if len(self.turns) == turns:
+                self._restore(before)
+
+    def undo(self) -> str | None:
+        """Take the last question and its answer back; the question, or None where nothing was asked."""
+        question = self.conversation.undo()
+        self._cut_back()
+        return question
+
+    def clear(self) -> None:
+        """Forget all questions and answers; the system prompt stays."""
+        self.conversation.clear()
+        self._cut_back()
+
+    def compact(self) -> int:
+        """Drop the oldest questions with their answers; the number of those dropped."""
+        raise NotImplementedError
+
+    def resume(self, conversation: Conversation) -> None:
+        """Go on with another conversation."""
+        self.conversation = conversation
+        self.recall()
+
+    def recall(self) -> None:
+        """Take in a conversation that was edited."""
+
+    def change(self, settings: ChatSettings, seed: int = -1) -> str:
+        """Take new settings; what to know about them, empty where there is nothing. `seed`: where they set none."""
+        raise NotImplementedError
+
+    def report(self, answer: Answer, *, detail: Detail, width: int) -> str:
+        """What an answer cost, a line for each subject. `width`: columns of the terminal."""
+        raise NotImplementedError
+
+    def verdicts(self, answer: Answer) -> Sequence[str]:
+        """An answer beside plain decoding, the longest sentence first; none where nothing is known."""
+        return ()
+
+    def losses(self) -> list[str]:
+        """Sentences about replicas that were lost since they were asked for."""
+        return []
+
+    def _turn(self, before: list[Message]) -> Generator[Piece]:
+        """The answer to the last question; `before`: the messages that come back where it has no room."""
+        raise NotImplementedError
+
+    def _draw_anew(self) -> None:
+        """Let the next answer draw other tokens."""
+
+    def _cut_back(self) -> None:
+        """Take in that the conversation has become shorter."""
+
+    def _why_the_same(self) -> str:
+        if self._wanted.sampling.greedy:
+            return "at temperature 0 the answer comes out the same; /set temp 0.8 for another one"
+        if self._wanted.sampling.seed >= 0:
+            return "one seed gives one answer; /set seed -1 for another one each time"
+        return "another seed gave the same answer"
+
+    def _restore(self, messages: list[Message]) -> None:
+        self.conversation.messages[:] = messages
+        self.dropped = 0
+
+
+class Chat(Talk):
+    """Turns of a conversation on one session, whose cache holds the last of them. `store`: keeps them, or None."""
 
     def __init__(
         self, session: Session, settings: ChatSettings, conversation: Conversation, *, context_shift: bool = False
@@ -176,15 +340,10 @@ class Chat:
 
         Where the user has set no seed, the session's is the one in use.
         """
+        super().__init__(settings, conversation)
         self.session = session
-        self.conversation = conversation
-        self._wanted = settings
-        self.turns: list[Answer] = []
-        self.notes: list[str] = []
-        self.dropped = 0
-        self.watch: Callable[[Step, str], None] | None = None
         self.store: TextStore | None = None
-        self.takes_commands = True
+        self.replicas = len(session.copies.names)
         self._used = 0
         self._seed = session.sampling.seed
         self._prompts = PromptTokens(session)
@@ -208,11 +367,6 @@ class Chat:
         return -1 if self.session.sampling.greedy or self._wanted.sampling.seed >= 0 else self._seed
 
     @property
-    def last(self) -> Answer | None:
-        """The latest answer."""
-        return self.turns[-1] if self.turns else None
-
-    @property
     def used(self) -> int:
         """Tokens of the context that the conversation takes, decoded already or not."""
         return min(self._used, self.cells)
@@ -222,50 +376,36 @@ class Chat:
         """Tokens that the context has room for."""
         return self.session.engine.cells
 
-    def ask(self, question: str) -> Generator[Piece]:
-        """Ask, and give the answer as it comes; close it to stop, and what came so far is the answer.
+    @property
+    def description(self) -> str:
+        return self.session.model.description
 
-        Raises PromptError where the context has no room for the question, which is taken back then, and SamplingError
-        where no token can follow.
-        """
-        if not question.strip():
-            raise PromptError("the message is empty", "write one")
-        before = self.conversation.messages.copy()
-        self.notes = []
-        if self.conversation.is_open:
-            self.notes.append("the question before it had no answer, and is left out")
-        self.conversation.ask(question)
-        return self._turn(before)
+    @property
+    def template(self) -> str:
+        return self.session.prompts.template.name if self.session.prompts.template else "none"
 
-    def again(self) -> Generator[Piece]:
-        """Answer the last question anew, with another seed where none was asked for.
+    @property
+    def in_use(self) -> ChatSettings:
+        """The settings, with those sources alone that can guess anything here."""
+        now = self.settings
+        return replace(now, decode_settings=replace(now.decode_settings, sources=self.session.sources))
 
-        The answer that there is goes when the new one comes.
-        """
-        before, turns = self.conversation.messages.copy(), len(self.turns)
-        try:
-            self.notes = []
-            self.conversation.take_back_answer()
-            if self._wanted.sampling.seed < 0 and not self.session.sampling.greedy:
-                self._seed = new_seed()
-                self._adapt(self.session.settings, self._wanted.sampling)
-            yield from self._turn(before)
-            if before == self.conversation.messages:
-                self.notes.append(self._why_the_same())
-        finally:
-            if len(self.turns) == turns:
-                self._restore(before)
+    @property
+    def most_cells(self) -> int:
+        return self.session.model.context
 
-    def undo(self) -> str | None:
-        """Take the last question and its answer back; the question, or None where nothing was asked."""
-        question = self.conversation.undo()
-        self._cut_back()
-        return question
+    def tokens_of(self, text: str) -> int:
+        return len(self.session.model.tokenize(text, add_special=False, special=False))
 
-    def clear(self) -> None:
-        """Forget all questions and answers; the system prompt stays."""
-        self.conversation.clear()
-        self._cut_back()
+    def report(self, answer: Answer, *, detail: Detail, width: int) -> str:
+        return as_lines(self.session, answer, detail=detail, width=width)
+
+    def verdicts(self, answer: Answer) -> Sequence[str]:
+        found = assess(answer.statistics, self.mode)
+        return [verdict(found, self.mode, in_short=short) for short in (False, True)] if found else []
+
+    def losses(self) -> list[str]:
+        return self.session.losses()
 
     def compact(self) -> int:
         """Drop the oldest questions with their answers until half the context is free; the number of those dropped.
@@ -281,11 +421,6 @@ class Chat:
         if dropped:
             self.resume(rest)
         return dropped
-
-    def resume(self, conversation: Conversation) -> None:
-        """Go on with another conversation."""
-        self.conversation = conversation
-        self.recall()
 
     def recall(self) -> None:
         """Take in a conversation that was edited; its answers keep the tokens they were generated with."""
@@ -314,16 +449,10 @@ class Chat:
             )
         return "; ".join(sentences)
 
-    def _why_the_same(self) -> str:
-        if self.session.sampling.greedy:
-            return "at temperature 0 the answer comes out the same; /set temp 0.8 for another one"
-        if self._wanted.sampling.seed >= 0:
-            return "one seed gives one answer; /set seed -1 for another one each time"
-        return "another seed gave the same answer"
-
-    def _restore(self, messages: list[Message]) -> None:
-        self.conversation.messages[:] = messages
-        self.dropped = 0
+    def _draw_anew(self) -> None:
+        if self._wanted.sampling.seed < 0 and not self.session.sampling.greedy:
+            self._seed = new_seed()
+            self._adapt(self.session.settings, self._wanted.sampling)
 
     def _turn(self, before: list[Message]) -> Generator[Piece]:
         """The answer to the last question; `before`: the messages that come back where it has no room."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from lacli.auto.past_texts import open_texts
 from lacli.chat.commands import Commands, Reply, oldest
-from lacli.chat.conversation import Chat, Conversation
+from lacli.chat.conversation import Chat, Conversation, Talk
 from lacli.chat.input import (
     PLAIN_WORDS,
     Editing,
@@ -31,9 +32,8 @@ from lacli.errors import (
 )
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.session.comparison import assess, verdict
 from lacli.session.generation import Answer
-from lacli.session.report import Explanation, as_lines, watching
+from lacli.session.report import Explanation, watching
 from lacli.session.session import Session
 from lacli.settings import Detail, Switch
 from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, without_ctrl_c
@@ -103,19 +103,22 @@ class ChatPlan:
         return replace(sampling, seed=self.saved.seed) if self.saved and sampling.seed < 0 else sampling
 
 
+class Opened(NamedTuple):
+    """A chat that may begin. `notes`: sentences for the user. `warnings`: those of them that are said in any case."""
+
+    talk: Talk
+    notes: Sequence[str] = ()
+    warnings: Collection[str] = ()
+
+
 def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Screen) -> int:
-    """Talk until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt."""
-    saved = plan.saved or SavedChat()
-    plan = plan.going_on(saved) if plan.saved else plan
-    decode_settings = plan.settings.decode_settings
-    with ExitStack() as stack:
-        if can_edit(plan.color):
-            # Keys that are typed while a model loads or answers are not shown there, but wait for the next line.
-            stack.enter_context(hidden_keys(raw=True))
-        transcript = stack.enter_context(Transcript(plan.log, screen.note))
+    """Talk with a model until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt."""
+
+    def opened(plan: ChatPlan, conversation: Conversation, stack: ExitStack) -> Opened:
+        decode_settings = plan.settings.decode_settings
         with loading_model(screen, verbose=plan.verbose) as loading:
             store, notes = open_texts(path, decode_settings, plan.store, changing=True)
-            opened = Session(
+            session = Session(
                 path,
                 model_settings,
                 decode_settings,
@@ -128,22 +131,40 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
                 loading=loading,
                 reading=partial(screen.reading, shown=not plan.verbose),
             )
-        session = stack.enter_context(opened)
+        stack.enter_context(session)
         if plan.known:
             session.use_known(plan.known, learns=plan.learns)
-        conversation = Conversation(plan.system, saved.messages)
         talk = Chat(session, plan.settings, conversation, context_shift=plan.context_shift)
         talk.store = store
+        return Opened(talk, [*notes, *session.notes, *talk.notes], session.warnings)
+
+    return converse(plan, screen, opened)
+
+
+def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Conversation, ExitStack], Opened]) -> int:
+    """Talk until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt.
+
+    `opened`: begins the chat, and puts on the stack what is to be closed behind it.
+    """
+    saved = plan.saved or SavedChat()
+    plan = plan.going_on(saved) if plan.saved else plan
+    with ExitStack() as stack:
+        if can_edit(plan.color):
+            # Keys that are typed while a model loads or answers are not shown there, but wait for the next line.
+            stack.enter_context(hidden_keys(raw=True))
+        transcript = stack.enter_context(Transcript(plan.log, screen.note))
+        talk, notes, warnings = opened(plan, Conversation(plan.system, saved.messages), stack)
         talk.takes_commands = plan.commands or is_terminal(sys.stdin)
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
         commands.may_replace.add(saved.path)
         repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
         lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color))
         others = commands.differences(saved) if plan.saved else []
-        screen.notes([*notes, *session.notes, *talk.notes, *others], session.warnings)
+        screen.notes([*notes, *others], warnings)
         if repl.interactive:
+            context = f", context {talk.cells} tokens" if talk.cells else ""
             known = f", {counted(len(saved.messages), 'message')} loaded" if saved.messages else ""
-            screen.note(f"{session.model.description}, context {talk.cells} tokens{known}; /help for help, Ctrl-D ends")
+            screen.note(f"{talk.description}{context}{known}; /help for help, Ctrl-D ends")
             repl.show_last()
         transcript.begin(commands.as_saved())
         repl.run(lines, plan.first)
@@ -161,7 +182,7 @@ class Repl:
     lines that only look like commands was given. `judged`: an answer, and the verdict on it as `status_line` takes it.
     """
 
-    chat: Chat
+    chat: Talk
     commands: Commands
     screen: Screen
     transcript: Transcript
@@ -208,7 +229,7 @@ class Repl:
         speed, gain = (last.statistics.tokens_per_second, last.tokens_per_step) if last else (None, None)
         judged, verdicts = self.judged
         told = verdicts if last and judged is last else ()
-        return status_line(speed, gain, chat.used, chat.cells, chat.settings.decode_settings.mode, width, told)
+        return status_line(speed, gain, chat.used, chat.cells, chat.mode, width, told)
 
     def show_last(self) -> None:
         """Show how the last question and its answer begin, where there is one."""
@@ -320,13 +341,10 @@ class Repl:
             if last.finish_reason == "length" and tokens == self.chat.settings.max_tokens:
                 more = '(-n): say "go on", or /set n -1' if self.interactive else "by -n; -n -1 lifts the limit"
                 self.screen.note(f"the answer was cut after {counted(tokens, 'token')} {more}")
-            mode = self.chat.settings.decode_settings.mode
-            found = assess(last.statistics, mode)
-            told = [verdict(found, mode, in_short=short) for short in (False, True)] if found else []
-            self.judged = last, told
+            self.judged = last, self.chat.verdicts(last)
             self.screen.legend(last.statistics.accepted_from)
             detail = self.plan.stats or "short"
-            self.commands.report = as_lines(self.chat.session, last, detail=detail, width=self.screen.width)
+            self.commands.report = self.chat.report(last, detail=detail, width=self.screen.width)
             if self.plan.stats:
                 self.screen.say(self.commands.report)
         if self.interactive:
@@ -335,14 +353,14 @@ class Repl:
     def _explanation(self) -> Explanation:
         """The lines about the next answer's steps, where they are wanted."""
         wait = self.screen.shared
-        planned = self.chat.settings.decode_settings.mode == "auto"
+        planned = self.chat.mode == "auto"
         explanation = Explanation(self.screen.row, planned=planned, wait=wait)
-        tells = not wait and len(self.chat.session.copies.names) > 1
+        tells = not wait and self.chat.replicas > 1
         self.chat.watch = watching(explanation if self.plan.explain else None, self._tell_losses if tells else None)
         return explanation
 
     def _tell_losses(self) -> None:
-        for loss in self.chat.session.losses():
+        for loss in self.chat.losses():
             self.screen.say(f"lacli: {loss}")
 
 
@@ -357,15 +375,16 @@ def status_line(
 ) -> str:
     """One line of at most `width` columns; where they are few, what matters most stays.
 
-    tokens_per_second and S (tokens a step) are the last answer's, None before the first one. used and cells: tokens.
-    `verdicts`: on the last answer, the longest first; one with a number begins with the mode.
+    tokens_per_second and S (tokens a step) are the last answer's, None before the first one. used and cells: tokens;
+    no cells where the context's size is not known. `verdicts`: on the last answer, the longest first; one with a number
+    begins with the mode.
     """
-    percent = f"{100 * used // max(cells, 1)}%"
+    percent = f"{100 * used // cells}%" if cells else counted(used, "token")
     digits = 0 if tokens_per_second is None or tokens_per_second >= 10 else 1
     speed = [] if tokens_per_second is None else [f"{tokens_per_second:,.{digits}f} tokens/s"]
     gain = [] if S is None else [f"S {S:.1f}"]
     context = f"context {percent}"
-    whole = f"context {used:,} of {cells:,} ({percent})"
+    whole = f"context {used:,} of {cells:,} ({percent})" if cells else context
     forms = (
         *(
             [*([] if verdict.startswith(f"{mode}:") else [mode]), verdict, *speed, *gain, room]

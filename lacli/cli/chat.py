@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.environment import setting, yes_or_no
+from lacli.cli.environment import setting, variables, yes_or_no
 from lacli.cli.folders import history_file
 from lacli.cli.groups import Group, typed, with_groups
 from lacli.cli.lookahead_options import lookahead_group
@@ -70,6 +70,36 @@ Commands = Annotated[
             help="Obey lines of a pipe that begin with /. On a terminal they always are commands."),
 ]  # fmt: skip
 
+Connect = Annotated[
+    str | None,
+    setting("--connect", metavar="URL", show_default=False, rich_help_panel=CHAT,
+            help="Talk with a server of OpenAI's protocol."),
+]  # fmt: skip
+ApiKey = Annotated[
+    str,
+    typer.Option("--api-key", metavar="KEY", show_default=False, rich_help_panel=CHAT, show_envvar=False,
+                 envvar=[*variables("--api-key"), "LLAMA_API_KEY"], help="The key that the server of --connect wants."),
+]  # fmt: skip
+
+TO_A_SERVER = {
+    *(
+        "argument",
+        "model_file",
+        "first",
+        "system",
+        "system_file",
+        "predict",
+        "stop",
+        "load",
+        "log",
+        "history",
+        "status",
+    ),
+    *("commands", "conversation", "connect", "api_key", "show_accepted", "stats", "quiet", "verbose", "color", "mode"),
+    *("grammar_file", "json_schema_file"),
+}
+"""Options of a chat with a server, beside those of sampling that it is told."""
+
 
 ANSWERING: dict[str, Group] = {
     "prompt_options": prompt_group,
@@ -92,6 +122,8 @@ def chat(
     context_shift: ContextShift = False,
     commands: Commands = False,
     conversation: options.Conversation = False,
+    connect: Connect = None,
+    api_key: ApiKey = "",
     *,
     prompt_options: PromptOptions,
     decode_settings: DecodeSettings,
@@ -114,14 +146,21 @@ def chat(
     A pipe brings a message a line. What was said stays decoded, so every turn costs only what is new.
     """
     from lacli.chat.transcript import read_chat
+    from lacli.terminal.screen import Screen
     from lacli.text.question import check_text
 
+    if connect:
+        check_for_server(called)
     if asked.prompt is not None and first:
         raise UsageError("the first message is given twice, behind MODEL and with -p", "drop one of them")
     saved = read_chat(load) if load is not None else None
+    model = asked.model or (saved.model if saved else None)
+    if connect and not typed(called) & {"argument", "model_file"}:
+        # Of the environment and of saved chats are models of this machine.
+        model = None
     plan = replace(
         plan_of(
-            asked.model or (saved.model if saved else None),
+            model,
             prompt_options,
             decode_settings,
             sampling,
@@ -142,7 +181,23 @@ def chat(
         verbose=verbose,
         replicas=copies,
     )
+    if connect:
+        from lacli.chat.connected import chat_with
+
+        screen = Screen(color=plan.color, quiet=quiet, show_accepted=show_accepted)
+        if code := chat_with(connect, api_key, plan, screen):
+            raise typer.Exit(code)
+        return
     start(plan, model_settings, offline=offline, quiet=quiet, show_accepted=show_accepted)
+
+
+def check_for_server(called: typer.Context) -> None:
+    """Raise UsageError for a flag that a server is not told."""
+    from lacli.chat.connected import SENT
+
+    flags = {each.name: each.opts[0] for each in called.command.params}
+    if wrong := [flags[name] for name in flags if name in typed(called) - TO_A_SERVER - set(SENT)]:
+        raise UsageError(f"{wrong[0]} is for a model in this process, and --connect asks a server", "drop one of them")
 
 
 def plan_of(

@@ -56,7 +56,7 @@ PAGES = {
         "-p -f -sys -n -c -t -ngl --temp --mode --stats --show-accepted --json --help-all",
     ),
     "chat": Page(
-        ("lacli chat qwen2.5-0.5b", "lacli chat llama-3.2-3b -sys 'Answer briefly.' --log chat.jsonl"),
+        ("lacli chat qwen2.5-0.5b", "lacli chat --connect http://127.0.0.1:8080"),
         "-p -sys --load --log -n -c -t -ngl --temp --mode --stats --show-accepted --help-all",
     ),
     "serve": Page(

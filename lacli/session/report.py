@@ -243,8 +243,8 @@ def as_lines(
                   f"{session.model_settings.thread_words}, {_devices(session)}"),
         ("mode", describe(session.settings)),
         ("sampling", describe_sampling(session.sampling)),
-        ("prompt", _prompt(run)),
-        ("answer", _answer(answer)),
+        ("prompt", prompt_words(run)),
+        ("answer", answer_words(answer)),
     ]  # fmt: skip
     if run.steps:
         size = f"S = {run.tokens_per_step:.2f} tokens and {run.rows_mean:.1f} rows a step"
@@ -263,14 +263,16 @@ def as_lines(
     return "\n".join(f"{name:9} {text}" for name, text in lines)
 
 
-def _prompt(run: RunStatistics) -> str:
+def prompt_words(run: RunStatistics) -> str:
+    """The tokens of a prompt, and the time that they took, in words."""
     read = max(run.prompt_tokens - 1 - run.reused_tokens, 0)
     reused = f"{run.reused_tokens:,} of them in the cache" if run.reused_tokens else ""
     others = f"{'the others ' if reused else ''}read in {_timed(read, run.prompt_s)}" if read and run.prompt_s else ""
     return ", ".join(filter(None, [counted(run.prompt_tokens, "token"), reused, others]))
 
 
-def _answer(answer: Answer) -> str:
+def answer_words(answer: Answer) -> str:
+    """The tokens of an answer, their time and what ended it, in words."""
     run, ended = answer.statistics, f"ended {ENDS[answer.finish_reason]}"
     if not run.tokens:
         return f"no token, {ended}"

@@ -159,11 +159,7 @@ class Session(Closing):
         shift a full context, but not its first `n_keep` tokens. `watch`: gets every step with its text.
         """
         stops = as_stops(stops)
-        with self.alone():
-            if self.copies.gone:
-                # What has ended may be back; the notes about it are said with the answer.
-                self.engine = self.copies.open(self.settings, backend_greedy=False if self.sampler else None)
-                self.decoder = self.decoder_in(self.copies.contexts, self.settings)
+        self.reopen()
         generation = Generation(
             self.decoder,
             self.prompts.piece,
@@ -179,6 +175,15 @@ class Session(Closing):
         )
         self._generations.add(generation)
         return generation
+
+    def reopen(self) -> None:
+        """Open contexts anew where the processes that they were in have ended. Raises LacliError where that fails."""
+        with self.alone():
+            if self.copies.gone:
+                settings = self.settings
+                self.engine = self._open_copies(settings)
+                # The notes about it are said with the answer.
+                self.decoder = self.decoder_in(self.copies.contexts, settings)
 
     def losses(self) -> list[str]:
         """Sentences about copies that have failed or are back since the last call; the others go on without them."""
@@ -377,12 +382,15 @@ class Session(Closing):
         sampler = self._new_sampler(sampling)
         return (verifier(sampler, sampling) if sampler else None), sampler
 
-    def _open_contexts(self, settings: DecodeSettings) -> Context:
+    def _open_copies(self, settings: DecodeSettings) -> Context:
         # A sampler reads raw logits, which are not there where the backend chooses; any text of a Model may have one.
+        raw = self.sampler is not None or self._is_shared
+        texts = self.texts if self._is_shared else None
+        return self.copies.open(settings, backend_greedy=False if raw else None, texts=texts)
+
+    def _open_contexts(self, settings: DecodeSettings) -> Context:
         try:
-            raw = self.sampler is not None or self._is_shared
-            texts = self.texts if self._is_shared else None
-            return self.copies.open(settings, backend_greedy=False if raw else None, texts=texts)
+            return self._open_copies(settings)
         finally:
             self.model_settings = self.copies.model_settings
             self.notes += self.copies.take_notes()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +21,9 @@ from lacli import LacliError, Model, ModelSettings, ReplicaSettings, SamplingSet
 from lacli.api.loop import ENDED, Arrival
 from lacli.api.model import AsyncStream, Stream
 from lacli.check.judge import PLAIN, plain_logits
-from lacli.errors import PromptError, SamplingError, UsageError
+from lacli.errors import PromptError, ReplicaLost, SamplingError, UsageError
 from lacli.llamacpp.context import LlamaEngine
+from lacli.replicas.isolated import RemoteEngine
 from lacli.text.stream import Piece
 from tests.fakes import tiny_models
 
@@ -412,3 +415,15 @@ def test_several_texts_of_a_recurrent_model_are_decoded_plainly_with_a_note(
 
 def test_every_public_name_is_found() -> None:
     assert all(getattr(lacli, name) for name in lacli.__all__)
+
+
+def test_a_model_whose_process_was_killed_answers_the_next_request_in_another_one() -> None:
+    with lacli.load(threads=1, replicas=ReplicaSettings(isolate=True)) as model:
+        expected = model.generate(QUESTIONS[0], max_tokens=TOKENS).text
+        for _ in range(2):
+            engine = model.session.engine
+            assert isinstance(engine, RemoteEngine)
+            os.kill(engine.process_id, signal.SIGKILL)
+            with pytest.raises(ReplicaLost, match="killed by SIGKILL"):
+                model.generate(QUESTIONS[1], max_tokens=TOKENS)
+            assert model.generate(QUESTIONS[0], max_tokens=TOKENS).text == expected

@@ -137,7 +137,7 @@ def test_a_failure_is_said_at_once_where_that_does_not_break_into_the_answer(
     shared: bool, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Screen, "shared", shared)
-    say(FakeChat(losses=["replica A has failed"]), "one", interactive=False)
+    say(FakeChat(lost=["replica A has failed"]), "one", interactive=False)
     assert ("lacli: replica A has failed" in streams.words) == (not shared)
     assert streams.answers == "yes\n"
 

@@ -28,10 +28,10 @@ MODEL = SimpleNamespace(description="toy 1M F32", devices="CPU", context=100, to
 
 
 @dataclass
-class FakeChat:
+class FakeChat(Chat):
     """Its tokens are words, and its answers `pieces`; what is no piece is raised among them, and what came is kept.
 
-    refuses: settings that it does not take; anew: what it says of those that it takes; losses: of replicas.
+    refuses: settings that it does not take; anew: what it says of those that it takes; lost: sentences about replicas.
     """
 
     conversation: Conversation = field(default_factory=Conversation)
@@ -43,8 +43,9 @@ class FakeChat:
     cells: int = 100
     pieces: list[str | type[BaseException] | BaseException] = field(default_factory=lambda: ["ye", "s"])
     notes: list[str] = field(default_factory=list)
-    losses: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
     dropped: int = 0
+    replicas: int = 2
     ended: Finish = "eog"
     watch: Callable[[Step, str], None] | None = None
 
@@ -53,7 +54,7 @@ class FakeChat:
         return cast(Chat, self)
 
     @property
-    def session(self) -> Session:
+    def session(self) -> Session:  # type: ignore[override]  # made of what a test has set
         session = SimpleNamespace(
             model=MODEL,
             engine=SimpleNamespace(cells=self.cells),
@@ -64,7 +65,7 @@ class FakeChat:
             model_settings=ModelSettings(),
             decoder=SimpleNamespace(group=SimpleNamespace(work={"": ReplicaWork()}, lost={})),
             copies=SimpleNamespace(names=["CPU (1)", "CPU (2)"]),
-            losses=lambda: [self.losses.pop()] if self.losses else [],
+            losses=lambda: [self.lost.pop()] if self.lost else [],
         )
         return cast(Session, session)
 

@@ -1,0 +1,193 @@
+"""A chat with a server that says what a test wants it to say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+
+from lacli.chat.connected import ConnectedChat, Server
+from lacli.chat.conversation import Conversation
+from lacli.chat.settings import ChatSettings
+from lacli.errors import LacliError, PromptError
+from lacli.settings import DecodeSettings
+from lacli.tree import Origin
+from tests.program import call
+
+MODELS = {"data": [{"id": "toy", "owned_by": "lacli"}, {"id": "other", "owned_by": "lacli"}]}
+PROPS = {"default_generation_settings": {"n_ctx": 64}}
+TIMINGS = {"cache_n": 2, "prompt_n": 5, "prompt_ms": 10, "predicted_n": 6, "predicted_ms": 30}
+END = {"choices": [{"delta": {}, "finish_reason": "stop"}], "timings": {**TIMINGS, "draft_n": 9, "draft_n_accepted": 4}}
+
+
+def said(text: str, **more: Any) -> dict[str, Any]:
+    """An event of a stream that adds a text."""
+    return {"choices": [{"delta": {"content": text}}], **more}
+
+
+class Answering(httpx2.SyncByteStream):
+    """The body of a stream of `events`; what is no event is raised in its place. `closed`: whether nobody reads on."""
+
+    def __init__(self, *events: Mapping[str, Any] | Exception) -> None:
+        self.events, self.closed = events, False
+
+    def __iter__(self) -> Iterator[bytes]:
+        for event in self.events:
+            if isinstance(event, Exception):
+                raise event
+            yield f"data: {json.dumps(event)}\n\n".encode()
+        yield b"data: [DONE]\n\n"
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def chat_with(
+    reply: Callable[[dict[str, Any]], httpx2.Response], models: object = MODELS, model: str = ""
+) -> ConnectedChat:
+    """A chat with a server that takes a request's body and replies to it."""
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        known = {"/v1/models": models, "/props": PROPS, "/tokenize": {"tokens": [1, 2]}}
+        if found := known.get(request.url.path):
+            return httpx2.Response(200, json=found)
+        assert request.url.path == "/v1/chat/completions" and request.headers["authorization"] == "Bearer key"
+        return reply(json.loads(request.content))
+
+    server = Server("server/v1", "key", model, httpx2.MockTransport(handle))
+    return ConnectedChat(server, ChatSettings(), Conversation())
+
+
+def streaming(*events: Mapping[str, Any] | Exception) -> ConnectedChat:
+    return chat_with(lambda body: httpx2.Response(200, stream=Answering(*events)))
+
+
+def refusing(status: int, body: object, **headers: str) -> ConnectedChat:
+    return chat_with(lambda request: httpx2.Response(status, json=body, headers=headers))
+
+
+def test_the_numbers_of_an_answer_are_those_that_the_server_has_measured() -> None:
+    chat = streaming(said("ye"), said("s"), END)
+    assert [piece.text for piece in chat.ask("is it?")] == ["ye", "s"]
+    assert chat.conversation.last_answer == "yes" and chat.last and chat.last.finish_reason == "eog"
+    run = chat.last.statistics
+    assert (run.prompt_tokens, run.reused_tokens, run.tokens, run.steps) == (7, 2, 6, 2)
+    assert chat.used == 13 and chat.cells == 64 and chat.tokens_of("text") == 2
+    assert "2 for 6 tokens: S = 3.00" in chat.report(chat.last, detail="short", width=80)
+    chat.clear()
+    assert chat.used == 0
+
+
+def test_each_token_has_the_origin_that_the_server_tells_and_reasoning_is_no_part_of_the_answer() -> None:
+    pieces = [
+        {"text": "hm", "origin": "model", "reasoning": True},
+        {"text": "yes", "origin": "suffix", "reasoning": False},
+    ]
+    chat = streaming(said("yes", lacli={"pieces": pieces, "tokens": 2}), END)
+    assert [(piece.origin, piece.reasoning) for piece in chat.ask("?")] == [
+        (Origin.MODEL, True),
+        (Origin.SUFFIX, False),
+    ]
+    assert chat.conversation.last_answer == "yes"
+    assert chat.last and chat.last.statistics.accepted_from == {Origin.SUFFIX: 1}
+
+
+def test_a_request_has_the_conversation_the_temperature_and_what_was_changed() -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def reply(body: dict[str, Any]) -> httpx2.Response:
+        bodies.append(body)
+        return httpx2.Response(200, stream=Answering(said("a"), END))
+
+    chat = chat_with(reply)
+    chat.conversation.system = "Be brief."
+    list(chat.ask("one"))
+    sampling = replace(chat.settings.sampling, top_k=7, logit_bias=((3, float("-inf")),), json_schema="{}")
+    assert not chat.change(replace(chat.settings, sampling=sampling, stops=("x",), max_tokens=9))
+    assert "W" in chat.change(replace(chat.settings, decode_settings=DecodeSettings(window=10)))
+    list(chat.ask("two"))
+    first, second = bodies
+    assert first["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "one"}]
+    assert {*first} == {"model", "messages", "stream", "stream_options", "temperature", "lacli"}
+    assert [each["role"] for each in second["messages"]] == ["system", "user", "assistant", "user"]
+    assert (second["top_k"], second["stop"], second["max_tokens"]) == (7, ["x"], 9)
+    assert second["logit_bias"] == {"3": -100.0}
+    assert second["response_format"]["json_schema"]["schema"] == {}
+
+
+def test_another_program_is_told_nothing_of_lacli() -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def reply(body: dict[str, Any]) -> httpx2.Response:
+        bodies.append(body)
+        return httpx2.Response(200, stream=Answering(said("a"), END))
+
+    chat = chat_with(reply, models={"data": [{"id": "/models/toy.gguf"}]})
+    assert "mode" in chat.change(replace(chat.settings, decode_settings=DecodeSettings(mode="plain")))
+    list(chat.ask("one"))
+    assert not {"lacli", "mode"} & {*bodies[0]} and chat.mode == "toy.gguf"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "words"),
+    [
+        (401, {}, "another key"),
+        (503, {"Retry-After": "3"}, "busy: no (/regen asks again, in 3 s)"),
+        (400, {}, "refuses: no"),
+        (404, {}, "address"),
+    ],
+)
+def test_a_refusal_is_said_in_one_line_and_leaves_the_question(
+    status: int, headers: dict[str, str], words: str
+) -> None:
+    chat = refusing(status, {"error": {"message": "no"}}, **headers)
+    with pytest.raises(LacliError) as caught:
+        list(chat.ask("one"))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert chat.conversation.is_open and not chat.turns
+
+
+def test_a_question_that_has_no_room_is_taken_back() -> None:
+    chat = refusing(400, {"error": {"message": "the request exceeds the available context size of 64"}})
+    with pytest.raises(PromptError, match="/compact"):
+        list(chat.ask("one"))
+    assert not chat.conversation.messages
+
+
+@pytest.mark.parametrize("broken", [httpx2.ReadError("reset"), {"error": {"message": "a replica is lost"}}, None])
+def test_what_came_before_an_answer_broke_off_is_kept(broken: Exception | dict[str, Any] | None) -> None:
+    chat = streaming(said("half"), *([broken] if broken else []))
+    with pytest.raises(LacliError, match="/regen"):
+        list(chat.ask("one"))
+    assert chat.conversation.last_answer == "half" and chat.last and chat.last.finish_reason == "interrupt"
+
+
+def test_an_answer_that_is_left_ends_on_the_server() -> None:
+    body = Answering(said("half"), said("whole"), END)
+    chat = chat_with(lambda asked: httpx2.Response(200, stream=body))
+    with closing(chat.ask("one")) as pieces:
+        next(pieces)
+        assert not body.closed
+    assert body.closed and chat.conversation.last_answer == "half"
+
+
+def test_what_is_no_server_of_the_protocol_is_named() -> None:
+    with pytest.raises(LacliError, match="does not speak OpenAI's protocol"):
+        chat_with(lambda body: httpx2.Response(200), models={"data": []})
+
+
+def test_half_of_the_questions_are_dropped_to_make_room() -> None:
+    chat = streaming(said("a"), END)
+    for question in "1234":
+        list(chat.ask(question))
+    assert chat.compact() == 2 and chat.conversation.questions == 2
+
+
+def test_a_flag_for_a_model_of_its_own_is_refused() -> None:
+    done = call("chat", "--connect", "http://127.0.0.1:1", "-c", "512")
+    assert done.code == 2 and "-c is for a model in this process" in done.err
