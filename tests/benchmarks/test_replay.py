@@ -16,7 +16,7 @@ CLIFF = Law("cliff", {1: 1.0, 8: 2.0, 9: 6.0, 64: 8.0})
 
 def test_every_law_names_its_machine_and_begins_with_a_plain_step() -> None:
     known = laws()
-    assert len({law.name for law in known}) == len(known) == 12
+    assert len({law.name for law in known}) == len(known) == 13
     assert all(law(1) == 1 and law.max_rows >= 4 for law in known)
 
 
