@@ -138,7 +138,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
         commands.may_replace.add(saved.path)
         repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
-        lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color))
+        lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color, repl.stay))
         others = commands.differences(saved) if plan.saved else []
         screen.notes([*notes, *session.notes, *talk.notes, *others], session.warnings)
         if repl.interactive:
@@ -231,6 +231,10 @@ class Repl:
             self.stopped = True
             self.screen.note("stopped")
             return False
+
+    def stay(self) -> None:
+        """Let the next Ctrl-C warn again: something was typed since the last one."""
+        self.leaving = False
 
     def _interrupted(self) -> None:
         """Ctrl-C where a line is read."""
