@@ -208,7 +208,21 @@ def asked(
         name, prompt = None, name
     elif name and prompt is None and (error := no_model(name)):
         raise error
-    return Asked(model_name(name, model_file, hf_repo), prompt, stdin)
+    model = model_name(name, model_file, hf_repo)
+    if model and not no_model(model):
+        check_path(model)
+    return Asked(model, prompt, stdin)
+
+
+def check_path(model: str) -> None:
+    """Raise ModelLoadError where MODEL is the path of no model, before a prompt is waited for or found missing."""
+    from lacli.cli.folders import own_aliases
+    from lacli.hub.download import check_file
+    from lacli.hub.names import read_aliases, read_name
+
+    path = read_name(model, read_aliases(own_aliases()))
+    if isinstance(path, Path):
+        check_file(path)
 
 
 Conversation = Annotated[bool, typer.Option("-cnv", "--conversation", "-i", "--interactive", hidden=True)]
