@@ -208,14 +208,11 @@ def asked(
         name, prompt = None, name
     elif name and prompt is None and (error := no_model(name)):
         raise error
-    model = model_name(name, model_file, hf_repo)
-    if model and not no_model(model):
-        check_path(model)
-    return Asked(model, prompt, stdin)
+    return Asked(model_name(name, model_file, hf_repo), prompt, stdin)
 
 
 def check_path(model: str) -> None:
-    """Raise ModelLoadError where MODEL is the path of no model, before a prompt is waited for or found missing."""
+    """Raise ModelLoadError where MODEL is the path of no model, before the prompt is found missing."""
     from lacli.cli.folders import own_aliases
     from lacli.hub.download import check_file
     from lacli.hub.names import read_aliases, read_name

@@ -138,6 +138,8 @@ def run(
         )
         start(plan, model_settings, offline=offline, quiet=quiet, show_accepted=show_accepted)
         return
+    if unasked and model:
+        options.check_path(model)
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     question = Question(
         ""

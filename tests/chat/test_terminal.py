@@ -83,7 +83,7 @@ def test_ctrl_c_interrupts_at_an_empty_line_and_ctrl_d_ends(keys: PipeInput) -> 
             lines.read()
 
 
-@pytest.mark.parametrize(("typed", "told"), [("", 0), (f"thrown away{CTRL_C}", 11), (f"a\x7f", 2), (ENTER, 1)])
+@pytest.mark.parametrize(("typed", "told"), [("", 0), (f"thrown away{CTRL_C}", 11), ("a\x7f", 2), (ENTER, 1)])
 def test_what_is_typed_before_a_ctrl_c_is_told(keys: PipeInput, typed: str, told: int) -> None:
     calls: list[None] = []
     lines = TerminalLines(Editing(pytest.fail, typed=lambda: calls.append(None)))

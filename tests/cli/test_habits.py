@@ -155,8 +155,9 @@ def test_beside_a_model_of_the_environment_an_argument_that_names_none_is_the_pr
     assert asked("A queue.", env=env) == ("x.gguf", "A queue.") and asked("Explain", env=env) == ("x.gguf", "Explain")
     assert asked("Explain", env=env, stdin=b"So.") == ("x.gguf", "So.\n\nExplain")
     assert asked("-", env=env, stdin=b"So.") == asked("-p", "-", env=env, stdin=b"So.") == ("x.gguf", "So.")
-    for name in ("demo", "y.gguf", "owner/repo"):
+    for name in ("demo", "owner/repo"):
         assert asked(name, env=env, stdin=b"So.") == (name, "So.")
+    assert "no such file: y.gguf" in call("run", "y.gguf", env=env, stdin=b"So.").err
     assert "no such model: nosuch" in call("run", "nosuch", "-p", "hi", env=env).err
     # What is nearly a name is a slip, and not what another model is to answer.
     assert "did you mean llama-3.2" in call("run", "llama3.2", env=env).err
