@@ -84,9 +84,10 @@ class Bare(NamedTuple):
 
 BARE = {
     "--stats": Bare("short", frozenset(("short", "full"))),
+    "--color": Bare("on", frozenset(("on", "off", "auto", "always", "never"))),
     **dict.fromkeys(spellings("flash_attention"), Bare("on", frozenset().union(*SAID.values()))),
 }
-"""Options whose value may be left out, where it is not joined by `=`; a bare -fa is llama.cpp's older spelling."""
+"""Options whose value may be left out, where it is not joined by `=`; -fa and --color were bare in llama.cpp once."""
 
 
 class Command(TyperCommand):

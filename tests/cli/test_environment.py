@@ -138,6 +138,8 @@ LEFT_OUT = [
     (["-fa", "auto"], "flash_attention", "auto"),
     (["-fa=off"], "flash_attention", "off"),
     (["-fa", "-1"], "flash_attention", "auto"),
+    (["--color", "-t", "1"], "color", "on"),
+    (["--color", "off", "m.gguf"], "color", "off"),
     (["m.gguf", "-fa", "on,off"], "flash_attention", "on,off"),
 ]
 """Arguments of `lacli run`, or of bench where there are several values, a parameter and its value."""

@@ -93,6 +93,7 @@ def test_letters_behind_a_flag_are_offered_as_its_value_where_it_takes_any_text(
         ("--ctx", "--ctx-size"),
         ("--gpu", "--gpu-layers"),
         ("--ngl", "-ngl"),
+        ("--format", "--json"),
     ],
 )
 def test_flags_of_other_tools_are_answered_with_what_they_are_called_here(word: str, meant: str) -> None:
