@@ -194,7 +194,8 @@ class Decoder:
         longest = self.group.engine.trained_context
         if tokens > longest:
             return f"the model takes {longest:,} at most"
-        return f"a larger context has room, -c {min(tokens + ROOM, longest)} for example"
+        whole = -(-(tokens + ROOM) // ROOM) * ROOM
+        return f"a larger context has room, -c {min(whole, longest)} for example"
 
     def kept_by_shift(self, n_keep: int | None) -> int | None:
         """`n_keep` where a full context can be shifted, None where it ends the text."""

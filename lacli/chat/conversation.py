@@ -436,7 +436,8 @@ class Chat:
 
     def _larger(self, tokens: int) -> str:
         """The flag for a context with room for more than `tokens`, empty where the model cannot have one."""
-        cells = min(tokens + self.cells, self.session.model.context)
+        whole = -(-tokens // self.cells) + 1
+        cells = min(whole * self.cells, self.session.model.context)
         return f"-c {cells}" if cells > max(tokens, self.cells) else ""
 
     def _kept(self) -> int:
