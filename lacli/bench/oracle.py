@@ -28,7 +28,6 @@ from lacli.check.replay import Recorder
 from lacli.decode import Decoder
 from lacli.engine import Engine, Floats, Sampler
 from lacli.modes import Mode
-from lacli.session.comparison import MIN_STEPS
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from lacli.verify import SampleAndMatch, Verifier
@@ -163,13 +162,13 @@ class Oracles:
 
     @property
     def ceilings(self) -> dict[str, Ceiling]:
-        """By class, of what has been answered in enough steps: one or two say how long an answer is, not the most."""
+        """By class, of what has been answered."""
         return {
             result.kind: Ceiling(mode(self.rows[each.exchange] for each in result.answered), result.speedup)
             if result.speedup.value > 1
             else PLAIN
             for result in results(self.rounds)
-            if result.number and result.steps >= MIN_STEPS * len(result.trials)
+            if result.number
         }
 
 

@@ -16,6 +16,7 @@ from lacli.bench.rows import verdict as judgement
 from lacli.bench.statistics import Ratio
 from lacli.bench.sweep import LETTERS, Point
 from lacli.bench.tasks import ALL, OWN
+from lacli.session.comparison import MIN_STEPS
 from lacli.terminal.screen import wrapped
 from lacli.text.format import counted
 
@@ -45,7 +46,7 @@ class Typed:
     """What was typed, for the commands that are advised.
 
     `model`: MODEL, with the flags that `lacli run` has too. `compared`: the flags that say what is compared. `flags`:
-    the others of the benchmark alone. `seconds`: for the answers, None where more of them would change nothing.
+    the others of the benchmark alone. `seconds`: of all of it, None where more of them would change nothing.
     """
 
     model: str = ""
@@ -60,7 +61,7 @@ class Typed:
     def measure(self, compared: str, seconds: int | None = None) -> str:
         """`lacli bench` with these flags for what is compared, in `seconds`, the same time where that is None."""
         now = seconds or self.seconds
-        time = f"--seconds {now:.0f}" if now else ""
+        time = f"--seconds {now:g}" if now else ""
         return " ".join(filter(None, ["lacli bench", self.model, compared, self.flags, time]))
 
 
@@ -231,11 +232,14 @@ def _unsure(said: Verdict) -> str:
 
 
 def _ceiling(whole: Sequence[Result], ceilings: Ceilings) -> str:
-    """What there was to win, and how much of it mode auto has."""
+    """What there was to win, and how much of it mode auto has.
+
+    Nothing where the oracle's answers take fewer than MIN_STEPS steps: that only says how long they are.
+    """
     for result in whole:
         ceiling = ceilings.get((result.number, result.kind))
         share = ceiling.share(result.speedup.value) if ceiling else None
-        if ceiling and share is not None:
+        if ceiling and share is not None and result.tokens >= MIN_STEPS * ceiling.rows * len(result.trials):
             gain = f"{result.by.label} has {share:.0%} of that gain" if share else f"{result.by.label} gains none of it"
             return f"Guesses that all come true would reach {ceiling.ratio.value:.2f}x in these answers; {gain}."
     return ""

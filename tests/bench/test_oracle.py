@@ -168,8 +168,10 @@ def test_the_ceiling_is_the_clocks_and_by_class(clock: FakeClock) -> None:
     assert list(of_results({1: found})) == [(1, "code"), (1, "edit"), (1, ALL)]
 
 
-def test_of_answers_that_take_two_steps_there_is_no_ceiling(clock: FakeClock) -> None:
-    assert not reached(clock, rows=10)[1].ceilings
+def test_of_answers_that_take_two_steps_no_ceiling_is_told(clock: FakeClock) -> None:
+    rounds, found = reached(clock, rows=10)
+    said = summary(results(rounds), {}, MACHINE, of_results({1: found}), typed=Typed(), width=200)
+    assert found.ceilings["edit"].ratio.value > 3 and "would reach" not in said
 
 
 def test_the_oracle_answers_beside_plain_and_twice_where_there_is_time(clock: FakeClock) -> None:
