@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from json import dumps
@@ -228,9 +228,8 @@ class Model(Closing):
         return replace(options.get("sampling", self._sampling), **chosen)  # type: ignore[arg-type]  # names of its fields
 
 
-def unknown_option(of: str, name: str, known: Iterable[str]) -> UsageError:
+def unknown_option(of: str, name: str, known: Sequence[str]) -> UsageError:
     """The error about an option that does not exist, with the `known` one that was meant, or all of them."""
-    known = list(known)
     return UsageError(f"{of} has no option {name!r}", did_you_mean(ELSEWHERE.get(name, name), known, ", ".join(known)))
 
 
@@ -238,7 +237,7 @@ def check_options(options: AnswerOptions) -> None:
     """Raise UsageError for options of an answer that do not exist or cannot be; SamplingSettings checks its own."""
     known = AnswerOptions.__annotations__
     if unknown := options.keys() - known.keys():
-        raise unknown_option("an answer", min(unknown), known)
+        raise unknown_option("an answer", min(unknown), [*known])
     for name, least in LEAST.items():
         value = options.get(name, least)
         if type(value) is not int or value < least:
