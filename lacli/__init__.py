@@ -21,7 +21,7 @@ __all__ = [
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from typing import Any
+    from typing import Any, Never
 
     from lacli.api.model import Model
     from lacli.auto.step_cost import Cost
@@ -75,6 +75,7 @@ def load(
     template_variables: Mapping[str, object] | None = None,
     cost: Cost | None = None,
     replicas: ReplicaSettings | None = None,
+    **unknown: Never,
 ) -> Model:
     """Load a model: a GGUF file, or a name as `lacli run` takes it; None for the bundled demo model.
 
@@ -92,7 +93,7 @@ def load(
     """
     from dataclasses import replace
 
-    from lacli.api.model import Model
+    from lacli.api.model import Model, unknown_option
     from lacli.errors import UsageError
     from lacli.hub.download import find_model
     from lacli.llamacpp.sampling import SamplingSettings
@@ -100,6 +101,8 @@ def load(
     from lacli.session.session import Session
     from lacli.settings import decode_settings as settings_of
 
+    if unknown:
+        raise unknown_option("load", min(unknown), ("model", *(load.__kwdefaults__ or ())))
     letters = {"mode": mode, "window": window, "ngram": ngram, "guesses": guesses, "strict": strict}
     chosen = {name: value for name, value in letters.items() if value is not None}
     decoding = replace(decode_settings, **chosen) if decode_settings else settings_of(**chosen)  # type: ignore[arg-type]

@@ -184,7 +184,7 @@ class Decoder:
         """Raise PromptError for a prompt without tokens, or with more than `cells`, by default all of the context."""
         cells = self.group.cells if cells is None else cells
         if not prompt:
-            raise PromptError("the prompt has no tokens", "give some text with -p or -f")
+            raise PromptError("the prompt has no tokens", "give some text")
         if len(prompt) > cells:
             what = f"the prompt has {len(prompt):,} tokens and the context {cells:,}"
             raise PromptError(what, f"{self.context_hint(len(prompt) + 1)}; a shorter prompt fits")
@@ -194,7 +194,8 @@ class Decoder:
         longest = self.group.engine.trained_context
         if tokens > longest:
             return f"the model takes {longest:,} at most"
-        return f"-c {min(tokens + ROOM, longest)} is larger"
+        whole = -(-(tokens + ROOM) // ROOM) * ROOM
+        return f"a larger context has room, -c {min(whole, longest)} for example"
 
     def kept_by_shift(self, n_keep: int | None) -> int | None:
         """`n_keep` where a full context can be shifted, None where it ends the text."""

@@ -70,6 +70,18 @@ AnyStream = TypeVar("AnyStream", bound="Answering")
 SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed"}
 """Options of an answer that are numbers of SamplingSettings, with its names of them."""
 
+ELSEWHERE = {
+    "model_path": "model",
+    "n_ctx": "context",
+    "n_gpu_layers": "gpu_layers",
+    "n_threads": "threads",
+    **dict.fromkeys(("max_new_tokens", "n_predict"), "max_tokens"),
+    "temp": "temperature",
+    "stop_strings": "stop",
+    "system_prompt": "system",
+}
+"""Options of llama-cpp-python and transformers that look like none here, by their names here."""
+
 LEAST = {"max_tokens": -1, "logprobs": 0, "n_keep": 0}
 """The least values of the whole numbers among an answer's own options."""
 
@@ -248,12 +260,16 @@ class Model(Closing):
         return replace(options.get("sampling", self._sampling), **chosen)  # type: ignore[arg-type]  # names of its fields
 
 
+def unknown_option(of: str, name: str, known: Sequence[str]) -> UsageError:
+    """The error about an option that does not exist, with the `known` one that was meant, or all of them."""
+    return UsageError(f"{of} has no option {name!r}", did_you_mean(ELSEWHERE.get(name, name), known, ", ".join(known)))
+
+
 def check_options(options: AnswerOptions) -> None:
     """Raise UsageError for options of an answer that do not exist or cannot be; SamplingSettings checks its own."""
     known = AnswerOptions.__annotations__
     if unknown := options.keys() - known.keys():
-        name = min(unknown)
-        raise UsageError(f"an answer has no option {name!r}", did_you_mean(name, known, ", ".join(known)))
+        raise unknown_option("an answer", min(unknown), [*known])
     for name, least in LEAST.items():
         value = options.get(name, least)
         if type(value) is not int or value < least:

@@ -39,7 +39,7 @@ from lacli.bench.rows import (
     as_text,
     machine_of,
 )
-from lacli.bench.summary import beside_plain, recommendation, summary
+from lacli.bench.summary import Typed, beside_plain, recommendation, summary
 from lacli.bench.sweep import Axes, Point
 from lacli.bench.tasks import Task
 from lacli.check.compare import fixed_seed, refuse_other_draws
@@ -70,7 +70,7 @@ Where other programs compute it is 0.25 to 0.7 (`stats.MIN_CORE_SHARE`); calm it
 class Request:
     """What is asked, what is compared, how much of it, and how it is shown.
 
-    `state`: the file of measured step costs. `model`: its name as it was typed. `details`: whole tables too.
+    `state`: the file of measured step costs. `details`: whole tables too.
     `check`: judge every text that is not plain's. `plot`: a picture's file. `chart`: the same in the terminal.
     `replicas`: copies of the model that decode one answer together. `parallel`: numbers of texts to decode at a time,
     of `lacli bench --parallel`. `template_variables`: what the model's chat template gets beside a prompt.
@@ -81,7 +81,7 @@ class Request:
     axes: Axes = Axes()
     wish: Wish = Wish()
     form: Format = "text"
-    model: str = "MODEL"
+    typed: Typed = Typed("MODEL")
     details: bool = False
     check: bool = False
     plot: Path | None = None
@@ -284,7 +284,7 @@ def show(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
     else:
         screen.line(as_text(outcome.rows, request.form))
         if compared := beside_plain(outcome.found):
-            advice = recommendation(compared, request.model)
+            advice = recommendation(compared, request.typed)
             screen.note(f"{advice.reason}: {advice.command}")
     if outcome.core_share < BUSY_SHARE:
         held_up = f"the threads had a core for {outcome.core_share:.0%} of the time"
@@ -308,7 +308,7 @@ def _for_people(outcome: BenchOutcome, bars: Sequence[plot.Speedup], request: Re
         parts.insert(0, as_lines(found, machine, judged, outcome.ceilings, lined_up(width), width or PAGE))
     if request.chart:
         parts.append(plot.as_chart(bars, width or PAGE))
-    said = summary(found, judged, machine, outcome.ceilings, model=request.model, width=width or PAGE)
+    said = summary(found, judged, machine, outcome.ceilings, typed=request.typed, width=width or PAGE)
     return "\n\n".join(part for part in (*parts, said) if part)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, log
 from typing import Literal
 
 from lacli.bench.contenders import Judged
@@ -15,6 +16,7 @@ from lacli.bench.rows import verdict as judgement
 from lacli.bench.statistics import Ratio
 from lacli.bench.sweep import LETTERS, Point
 from lacli.bench.tasks import ALL, OWN
+from lacli.session.comparison import MIN_STEPS
 from lacli.terminal.screen import wrapped
 from lacli.text.format import counted
 
@@ -32,6 +34,37 @@ MOST_LISTED = 3
 """Classes of one verdict up to which each is named where that is the verdict on all."""
 
 
+MOST_SECONDS = 600
+"""Seconds of a benchmark that are advised to somebody who gave it less than half of them."""
+
+UNMEASURED = 4.0
+"""Times the answers that are advised where there is no interval: two prompts, which have none, become eight."""
+
+
+@dataclass(frozen=True)
+class Typed:
+    """What was typed, for the commands that are advised.
+
+    `model`: MODEL, with the flags that `lacli run` has too. `compared`: the flags that say what is compared. `flags`:
+    the others of the benchmark alone. `seconds`: of all of it, None where more of them would change nothing.
+    """
+
+    model: str = ""
+    compared: str = ""
+    flags: str = ""
+    seconds: float | None = None
+
+    def run(self, flags: str = "") -> str:
+        """`lacli run` with these flags, too."""
+        return " ".join(filter(None, ["lacli run", self.model, flags]))
+
+    def measure(self, compared: str, seconds: int | None = None) -> str:
+        """`lacli bench` with these flags for what is compared, in `seconds`, the same time where that is None."""
+        now = seconds or self.seconds
+        time = f"--seconds {now:g}" if now else ""
+        return " ".join(filter(None, ["lacli bench", self.model, compared, self.flags, time]))
+
+
 @dataclass(frozen=True)
 class Advice:
     """What to type, and why."""
@@ -46,12 +79,12 @@ def summary(
     machine: Machine,
     ceilings: Ceilings | None = None,
     *,
-    model: str,
+    typed: Typed,
     width: int,
 ) -> str:
     """What was compared, a verdict on each setting by class, whether the texts are plain's, and what to type.
 
-    `model`: as it was typed. `width`: columns of all lines but the command.
+    `width`: columns of all lines but the command.
     """
     compared = beside_plain(found)
     measured = f"{machine.model_type} on {machine.where}, {machine.threads_and_copies}"
@@ -64,12 +97,12 @@ def summary(
         lines += _setting(result, [each for each in compared if each.number == result.number and each.kind != ALL])
     if more := whole[MOST_SHOWN:]:
         lines.append(f"and {counted(len(more), 'setting')} below these: --details shows all")
-    if any(verdict(result.speedup) not in ("faster", "slower") for result in compared):
-        lines += ["", "What is undecided or not certain needs more prompts or more time: --seconds 900."]
+    if unsure := [result.speedup for result in compared if not _sure(result.speedup)]:
+        lines += ["", needs_more(unsure, typed.seconds)]
     texts = _texts(found, judged) if machine.comparable else ""
     for sentence in filter(None, [_ceiling(whole, ceilings or {}), texts]):
         lines += ["", sentence]
-    advice = recommendation(compared, model)
+    advice = recommendation(compared, typed)
     lines += ["", f"{advice.reason}:"]
     # A command stays on a line of its own, to be copied.
     return "\n".join([*(wrapped(line, width) for line in lines), f"  {advice.command}"])
@@ -97,10 +130,33 @@ def verdict(ratio: Ratio) -> Verdict:
     return "probably faster" if ratio.value > 1 else "probably slower"
 
 
-def recommendation(compared: Sequence[Result], model: str) -> Advice:
-    """What to type here, from results beside plain decoding; `model`: as it was typed."""
+def _sure(ratio: Ratio) -> bool:
+    return verdict(ratio) in ("faster", "slower")
+
+
+def needs_more(unsure: Sequence[Ratio], seconds: float | None) -> str:
+    """What would make these sure, after a benchmark of `seconds`; None where more of them would change nothing."""
+    longer = "" if seconds is None else f" or more time: --seconds {more_seconds(unsure, seconds)}"
+    return f"What is undecided or not certain needs more prompts{longer}."
+
+
+def more_seconds(unsure: Sequence[Ratio], seconds: float) -> int:
+    """Seconds after which these may be sure, in tens: an interval shrinks with the root of the answers.
+
+    At most MOST_SECONDS, but always twice as many as before.
+    """
+    times = [
+        UNMEASURED if ratio.low is None or not ratio.is_of_prompts else (log(ratio.value / ratio.low) / distance) ** 2
+        for ratio in unsure
+        if (distance := abs(log(ratio.value)))
+    ]
+    needed = min(max(times, default=0.0) * seconds, MOST_SECONDS)
+    return 10 * ceil(max(needed, 2 * seconds) / 10)
+
+
+def recommendation(compared: Sequence[Result], typed: Typed) -> Advice:
+    """What to type here, from results beside plain decoding."""
     ours = [result for result in overall(compared) if result.by.point and result.by.mode != "plain"]
-    run, measure = (" ".join(filter(None, ["lacli", name, model])) for name in ("run", "bench"))
     auto = next((result for result in ours if result.by.mode == "auto"), None)
     sure = [result for result in ours if verdict(result.speedup) == "faster"]
     if sure:
@@ -108,23 +164,27 @@ def recommendation(compared: Sequence[Result], model: str) -> Advice:
         if auto in sure and auto and verdict(best.measured_by(auto).speedup) != "faster":
             best = auto
         if best is auto:
-            return Advice(run, f"Mode auto, the default, is {_times(best)} as fast as plain decoding here, so type")
+            return Advice(
+                typed.run(), f"Mode auto, the default, is {_times(best)} as fast as plain decoding here, so type"
+            )
         flags = _flags(best.by.point)
         if len(ours) > MOST_COMPARED:
             luck = f"{best.by.label} is the best of {len(ours)} settings, which is partly luck; measure it alone"
-            return Advice(f"{measure}{flags.replace('--mode ', '--modes ')}", luck)
-        return Advice(f"{run}{flags}", f"{best.by.label} is {_times(best)} as fast as plain decoding here, so type")
+            return Advice(typed.measure(flags.replace("--mode ", "--modes ")), luck)
+        return Advice(typed.run(flags), f"{best.by.label} is {_times(best)} as fast as plain decoding here, so type")
     if auto and auto.speedup.value >= 1:
-        return Advice(run, "Nothing is surely faster than plain decoding here; mode auto, the default, guesses only "
-                      "where that pays, so nothing need be set")  # fmt: skip
+        why = "mode auto, the default, guesses only where that pays, so nothing need be set"
+        return Advice(typed.run(), f"Nothing is surely faster than plain decoding here; {why}")
     if by_class := _sure_classes(compared):
         best, kinds = by_class
         reason = f"{best.by.label} is faster on {kinds} alone, and --mode plain is the choice for the rest; for {kinds}"
-        return Advice(f"{run}{_flags(best.by.point)}", reason)
+        return Advice(typed.run(_flags(best.by.point)), reason)
     if any(not verdict(result.speedup).endswith("slower") for result in ours):
-        reason = "Nothing is sure here yet; more time may tell, with your other flags as they were"
-        return Advice(f"{measure} --seconds 900", reason)
-    return Advice(f"{run} --mode plain", "Nothing is faster than plain decoding here, so type")
+        if typed.seconds is None:
+            return Advice(typed.run(), "Nothing is sure here, and more prompts may tell; mode auto is the default")
+        longer = more_seconds([result.speedup for result in ours if not _sure(result.speedup)], typed.seconds)
+        return Advice(typed.measure(typed.compared, longer), "Nothing is sure here yet; more time may tell")
+    return Advice(typed.run("--mode plain"), "Nothing is faster than plain decoding here, so type")
 
 
 def _sure_classes(compared: Sequence[Result]) -> tuple[Result, str] | None:
@@ -172,11 +232,14 @@ def _unsure(said: Verdict) -> str:
 
 
 def _ceiling(whole: Sequence[Result], ceilings: Ceilings) -> str:
-    """What there was to win, and how much of it mode auto has."""
+    """What there was to win, and how much of it mode auto has.
+
+    Nothing where the oracle's answers take fewer than MIN_STEPS steps: that only says how long they are.
+    """
     for result in whole:
         ceiling = ceilings.get((result.number, result.kind))
         share = ceiling.share(result.speedup.value) if ceiling else None
-        if ceiling and share is not None:
+        if ceiling and share is not None and result.tokens >= MIN_STEPS * ceiling.rows * len(result.trials):
             gain = f"{result.by.label} has {share:.0%} of that gain" if share else f"{result.by.label} gains none of it"
             return f"Guesses that all come true would reach {ceiling.ratio.value:.2f}x in these answers; {gain}."
     return ""
@@ -209,4 +272,4 @@ def _flags(point: Point | None) -> str:
     letters = LETTERS if settings.mode == "lookahead" else ["window"] if settings.mode == "jacobi" else []
     flags = ["--mode", settings.mode] + [f"-{LETTERS[name]} {getattr(settings, name)}" for name in letters]
     flags += [f"-fa {point.flash_attention}"] if point.flash_attention else []
-    return "".join(f" {flag}" for flag in flags)
+    return " ".join(flags)

@@ -163,7 +163,8 @@ def parsed(raw: bytes, path: str, line: int) -> object:
         raise LacliError(f"{place}: not UTF-8 text, byte {raw[error.start]:#04x}", "convert it with iconv") from error
     except json.JSONDecodeError as error:
         place = f"{path}:{line + error.lineno - 1}"
-        raise LacliError(f"{place}: not JSON, {error.msg} at column {error.colno}", EXAMPLE) from error
+        what = error.msg.removesuffix(" starting at")
+        raise LacliError(f"{place}: not JSON, {what} at column {error.colno}", EXAMPLE) from error
     except (ValueError, RecursionError) as error:
         raise LacliError(f"{path}:{line}: JSON too deep, or with too long a number, to be read", EXAMPLE) from error
     return found

@@ -19,7 +19,7 @@ from lacli.bench.rounds import Exchange, Trial
 from lacli.bench.rows import Machine, ResultRow, as_rows, as_text
 from lacli.bench.run import Request, measured, opened
 from lacli.bench.statistics import Ratio
-from lacli.bench.summary import verdict
+from lacli.bench.summary import needs_more, verdict
 from lacli.bench.tasks import ALL
 from lacli.check.judge import Difference, largest_difference, plain_logits
 from lacli.engine import Engine
@@ -223,8 +223,13 @@ def as_lines(found: Sequence[Together], machine: Machine, write: Write, width: i
     return "\n\n".join((wrapped(heading(machine), width), write(header, rows, 2), wrapped(LEGEND, width)))
 
 
-def summary(found: Sequence[Together], judged: Judged, machine: Machine, width: int) -> str:
-    """What each number of texts brings, how long one text takes in company, and whether the texts are the same."""
+def summary(
+    found: Sequence[Together], judged: Judged, machine: Machine, width: int, seconds: float | None = None
+) -> str:
+    """What each number of texts brings, how long one text takes in company, and whether the texts are the same.
+
+    `seconds`: as `needs_more` takes it.
+    """
     whole = _overall(found)
     alone, kinds = whole[0].result, {each.result.kind for each in found} - {ALL}
     repeats = len(alone.speeds)
@@ -241,8 +246,8 @@ def summary(found: Sequence[Together], judged: Judged, machine: Machine, width: 
     for number in dict.fromkeys(each.number for each in others):
         said = [_one(each) for each in others if each.number == number]
         lines.append(f"{number} at a time:  {', '.join(said)}")
-    if any(word in line for line in lines for word in ("undecided", "not certain")):
-        lines += ["", "What is undecided or not certain needs more prompts or more time: --seconds 900."]
+    if unsure := [ratio for each in others if verdict(ratio := _judged(each)) not in ("faster", "slower")]:
+        lines += ["", needs_more(unsure, seconds)]
     best = max(whole, key=lambda each: each.total.value)
     most = f"Most tokens/s: {best.mode}, {best.number} at a time ({best.total.value:.2f}x)."
     for sentence in filter(None, [_slower(others), _texts(others, judged), most]):
@@ -252,11 +257,16 @@ def summary(found: Sequence[Together], judged: Judged, machine: Machine, width: 
 
 def _one(each: Together) -> str:
     """A contender's part of a line: times one text alone, and times plain decoding of as many texts."""
-    said = verdict(each.total if each.is_plain else each.result.speedup)
+    said = verdict(_judged(each))
     plain = f"{each.result.speedup.value:.2f}x plain" if each.number > 1 and not each.is_plain else ""
     unsure = "not certain" if said.startswith("probably") else said if said == "undecided" else ""
     words = ", ".join(filter(None, (plain, unsure)))
     return f"{each.mode} {each.total.value:.2f}x" + (f" ({words})" if words else "")
+
+
+def _judged(each: Together) -> Ratio:
+    """What a verdict is about: plain decoding of one text, or of as many."""
+    return each.total if each.is_plain else each.result.speedup
 
 
 def _slower(others: Sequence[Together]) -> str:
@@ -290,7 +300,7 @@ def _show(found: Sequence[Together], judged: Judged, machine: Machine, request: 
         screen.line(as_text(rows_of(found, judged, machine), request.form))
         return
     width = columns()
-    parts = [summary(found, judged, machine, width or PAGE)]
+    parts = [summary(found, judged, machine, width or PAGE, request.typed.seconds)]
     if request.form == "md" or request.details:
         write = markdown if request.form == "md" else lined_up(width)
         parts.insert(0, as_lines(found, machine, write, width or PAGE))

@@ -230,7 +230,7 @@ class Commands:
         if tokens >= self.chat.cells > 0:
             longest = self.chat.most_cells
             hint = "start again with a larger -c" if tokens < longest else f"the model takes {longest:,} at most"
-            raise LacliError(f"{size}, and the context has {self.chat.cells:,}", hint)
+            raise LacliError(f"{size} and the context has {self.chat.cells:,}", hint)
         room = max(self.chat.cells - self.chat.used, 0)
         waiting = self.files.copy()
         self.files.append((name, text))

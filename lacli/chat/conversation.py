@@ -14,7 +14,7 @@ from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.modes import common_prefix
 from lacli.session.comparison import assess, verdict
 from lacli.session.generation import Answer
-from lacli.session.report import as_lines, describe
+from lacli.session.report import as_lines, context_full, describe
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, Detail
 from lacli.stats import Finish, Step
@@ -493,10 +493,10 @@ class Chat(Talk):
         self.session.keep_learned()
         self.notes += self.session.losses()
         if shifted > 0:
-            self.notes.append(f"the context was full: {shifted} tokens behind the system prompt are forgotten")
+            self.notes.append(f"the context was full: {shifted:,} tokens behind the system prompt are forgotten")
         if answer.finish_reason == "length" and answer.statistics.tokens != self._wanted.max_tokens:
             choice = self._choice(self.conversation.messages, Message("user", "?"))
-            self.notes.append(f"the context of {self.cells} tokens is full and the answer ends here: {choice}")
+            self.notes.append(context_full(self.cells, choice))
         if not answer.text and answer.finish_reason != "interrupt":
             self.notes.append(f"the answer is empty: it ended at once, by {ENDED_BY[answer.finish_reason]}")
 
@@ -523,7 +523,7 @@ class Chat(Talk):
         system = self.conversation.system
         alone = self._tokens([message])
         if alone < self.cells:
-            what = f"with this message the conversation has {tokens} tokens, and the context {self.cells}"
+            what = f"with this message the conversation has {tokens:,} tokens and the context {self.cells:,}"
             return PromptError(what, self._choice(earlier, message))
         larger, with_system = self._larger(alone), " with /system" if self.takes_commands else ""
         ways = [
@@ -532,7 +532,7 @@ class Chat(Talk):
             f"start again with {larger}" if larger else "",
         ]
         needs = "with the system prompt the message needs" if system else "the message needs"
-        return PromptError(f"{needs} {alone} tokens and the context has {self.cells}", _either(ways))
+        return PromptError(f"{needs} {alone:,} tokens and the context has {self.cells:,}", _either(ways))
 
     def _choice(self, earlier: list[Message], question: Message) -> str:
         """What a user can do about a context that the `earlier` messages fill, so that the `question` has room."""
@@ -564,7 +564,8 @@ class Chat(Talk):
 
     def _larger(self, tokens: int) -> str:
         """The flag for a context with room for more than `tokens`, empty where the model cannot have one."""
-        cells = min(tokens + self.cells, self.session.model.context)
+        whole = -(-tokens // self.cells) + 1
+        cells = min(whole * self.cells, self.session.model.context)
         return f"-c {cells}" if cells > max(tokens, self.cells) else ""
 
     def _kept(self) -> int:

@@ -199,13 +199,15 @@ class Editing:
     """What editing needs besides the streams.
 
     `warn`: receives a sentence. `history`: the file of earlier lines, None for none. `status`: the line below the
-    prompt for a width in columns, None to hide it.
+    prompt for a width in columns, None to hide it. `typed`: called when the line changes and when an empty
+    one is sent.
     """
 
     warn: Callable[[str], None]
     history: Path | None = None
     status: Callable[[int], str | None] = lambda width: None
     color: Switch = "auto"
+    typed: Callable[[], None] = lambda: None
 
 
 def can_edit(color: Switch) -> bool:

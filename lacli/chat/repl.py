@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lacli.auto.past_texts import open_texts
 from lacli.chat.commands import Commands, Reply, oldest
-from lacli.chat.conversation import Chat, Conversation, Talk
+from lacli.chat.conversation import Chat, Conversation, Message, Talk
 from lacli.chat.input import (
     PLAIN_WORDS,
     Editing,
@@ -36,11 +36,11 @@ from lacli.session.generation import Answer
 from lacli.session.report import Explanation, watching
 from lacli.session.session import Session
 from lacli.settings import Detail, Switch
-from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, without_ctrl_c
+from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, undone_by_signals, without_ctrl_c
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
 from lacli.text.format import counted
-from lacli.text.reasoning import answer_of
+from lacli.text.reasoning import answer_of, closed
 from lacli.text.stream import Piece
 
 EMPTIES = "; Ctrl-C empties the line"
@@ -158,7 +158,7 @@ def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Convers
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
         commands.may_replace.add(saved.path)
         repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
-        lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color))
+        lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color, repl.stay))
         others = commands.differences(saved) if plan.saved else []
         screen.notes([*notes, *others], warnings)
         if repl.interactive:
@@ -253,6 +253,10 @@ class Repl:
             self.screen.note("stopped")
             return False
 
+    def stay(self) -> None:
+        """Let the next Ctrl-C warn again: something was typed since the last one."""
+        self.leaving = False
+
     def _interrupted(self) -> None:
         """Ctrl-C where a line is read."""
         if self.leaving or not self.interactive:
@@ -309,11 +313,16 @@ class Repl:
 
     def _answer(self, pieces: Generator[Piece], *, again: bool = False) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept. `again`: in the place of another one."""
-        before = len(self.chat.turns)
+        before, shown = len(self.chat.turns), list[str]()
         explanation = self._explanation()
+        log_half = partial(self._log_half, shown, again=again)
         try:
-            with second_ctrl_c_ends(NERVOUS_S), closing(pieces):
-                self.screen.write(pieces)
+            with (
+                undone_by_signals(log_half) if self.plan.log else nullcontext(),
+                second_ctrl_c_ends(NERVOUS_S),
+                closing(pieces),
+            ):
+                self.screen.write(_collected(pieces, shown))
         except KeyboardInterrupt:
             self.stopped = True
         finally:
@@ -350,6 +359,13 @@ class Repl:
         if self.interactive:
             self.screen.gap()
 
+    def _log_half(self, shown: Sequence[str], *, again: bool) -> None:
+        """Log what there is of an answer, before the process ends in it."""
+        if shown:
+            if again:
+                self.transcript.changed("regen", seed=self.chat.seed)
+            self.transcript.message(Message("assistant", closed("".join(shown))))
+
     def _explanation(self) -> Explanation:
         """The lines about the next answer's steps, where they are wanted."""
         wait = self.screen.shared
@@ -362,6 +378,13 @@ class Repl:
     def _tell_losses(self) -> None:
         for loss in self.chat.losses():
             self.screen.say(f"lacli: {loss}")
+
+
+def _collected(pieces: Iterable[Piece], shown: list[str]) -> Iterator[Piece]:
+    """The pieces, whose texts `shown` gets."""
+    for piece in pieces:
+        shown.append(piece.text)
+        yield piece
 
 
 def status_line(

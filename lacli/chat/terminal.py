@@ -111,6 +111,7 @@ class TerminalLines:
             tempfile_suffix=".md",
             enable_suspend=True,
         )
+        self._session.default_buffer.on_text_changed += lambda buffer: editing.typed()
         self._tell_trouble()
 
     def read(self, *, held: bool = False) -> str:
@@ -125,6 +126,7 @@ class TerminalLines:
                 self._tell_trouble()
             if message.strip():
                 return check_text(_command_behind(default, message), "the line")
+            self._editing.typed()
 
     def edit(self, text: str) -> None:
         """Offer this text as the beginning of the next line."""

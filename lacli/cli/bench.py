@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from lacli.cli import options
 from lacli.cli.environment import setting
-from lacli.cli.groups import with_groups
+from lacli.cli.groups import typed, with_groups
 from lacli.cli.lookahead_options import DECODE, GUESSING, lookahead_group
 from lacli.cli.options import (
     LOADING,
@@ -29,6 +29,7 @@ from lacli.settings import MODES, DecodeSettings, spellings
 
 if TYPE_CHECKING:
     from lacli.bench.plan import Wish
+    from lacli.bench.summary import Typed
     from lacli.bench.sweep import Axes
     from lacli.terminal.screen import Screen
 
@@ -39,6 +40,9 @@ PEOPLE = ("text", "md")
 EVERY_MODE = ",".join(MODES)
 IN_COMPANY = "lookup,auto"
 """Modes of --parallel where none are named: fixed windows have their rows for each text."""
+
+COMPARED = {"mode", "window", "ngram", "guesses"}
+"""Parameters that say what is compared."""
 
 ANSWERS = 0.85
 """Share of the time that the answers may take; the rest is for loading, warming up and judging texts."""
@@ -194,6 +198,7 @@ def bench(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
+    called: typer.Context,
 ) -> None:
     """Compare the modes on prompts of many kinds, and say which pays.
 
@@ -242,7 +247,7 @@ def bench(
         axes=axes,
         wish=amount.wish,
         form=output,
-        model=quote(model) if model else "",
+        typed=_typed(called, model, amount.wish),
         details=details,
         check=check,
         plot=plot,
@@ -257,6 +262,34 @@ def bench(
     code = run(path, model_settings, decode_settings, sampling, request, screen)
     if code:
         raise typer.Exit(code)
+
+
+def _typed(called: typer.Context, model: str | None, wish: Wish) -> Typed:
+    """What was typed; flags of the benchmark alone are those of its own panel and of its output."""
+    from lacli.bench.summary import Typed
+
+    kinds: dict[str, list[str]] = {"model": [quote(model)] if model else [], "compared": [], "flags": []}
+    given = typed(called) - {"argument", "model_file", "hf_repo", "seconds", "minutes"}
+    for parameter in called.command.params:
+        if parameter.name in given:
+            value = called.params[parameter.name]
+            several = parameter.name == "flash_attention" and "," in value
+            own = getattr(parameter, "rich_help_panel", None) in (BENCH, OUTPUT)
+            kind = "compared" if parameter.name in COMPARED or several else "flags" if own else "model"
+            kinds[kind] += _as_typed(parameter, value)
+    parts = {kind: " ".join(words) for kind, words in kinds.items()}
+    # Longer answers alone would hardly make it surer.
+    fixed = wish.seconds is None or (wish.each and wish.repetitions)
+    return Typed(**parts, seconds=None if fixed else round((wish.seconds or 0) / ANSWERS))
+
+
+def _as_typed(parameter: Any, value: object) -> Iterator[str]:
+    """A flag and its value as the command line has them."""
+    if parameter.is_flag:
+        yield (parameter.opts if value else parameter.secondary_opts)[0]
+    else:
+        for each in value if isinstance(value, list | tuple) else [value]:
+            yield f"{parameter.opts[0]} {quote(str(each))}"
 
 
 def _axes(mode: str, window: str | None, ngram: str | None, guesses: str | None, flash_attention: str | None) -> Axes:

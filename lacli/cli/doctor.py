@@ -119,7 +119,11 @@ def doctor(
     }
     if not no_test:
         checks["self-test"] = lambda: check_answers(threads)
-    findings = {subject: guarded(check) for subject, check in checks.items()}
+    screen, findings = Screen(color=color), dict[str, Finding]()
+    with screen.waiting() as say:
+        for number, (subject, check) in enumerate(checks.items(), start=1):
+            say(f"looking at {subject} ({number} of {len(checks)})", subject)
+            findings[subject] = guarded(check)
     usable = all(finding.state != "broken" for finding in findings.values())
     if json:
         found = [{"subject": subject, **asdict(finding)} for subject, finding in findings.items()]
@@ -128,7 +132,7 @@ def doctor(
         colored = console(sys.stdout, color).color_system is not None
         unicode = "utf" in (getattr(sys.stdout, "encoding", None) or "").lower()
         text = report(findings, get_terminal_size().columns, colored=colored, unicode=unicode)
-    Screen(color=color).line(text, colored=not json)
+    screen.line(text, colored=not json)
     if not usable:
         raise typer.Exit(1)
 

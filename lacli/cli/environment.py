@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import typer
 from typer.core import TyperCommand
 
-from lacli.errors import UsageError
+from lacli.errors import LacliError, ModelLoadError, UsageError
 from lacli.settings import OURS, THEIRS, spellings
 from lacli.text.format import offered, suggest
 
@@ -84,9 +84,10 @@ class Bare(NamedTuple):
 
 BARE = {
     "--stats": Bare("short", frozenset(("short", "full"))),
+    "--color": Bare("on", frozenset(("on", "off", "auto", "always", "never"))),
     **dict.fromkeys(spellings("flash_attention"), Bare("on", frozenset().union(*SAID.values()))),
 }
-"""Options whose value may be left out, where it is not joined by `=`; a bare -fa is llama.cpp's older spelling."""
+"""Options whose value may be left out, where it is not joined by `=`; -fa and --color were bare in llama.cpp once."""
 
 
 class Command(TyperCommand):
@@ -113,7 +114,7 @@ class Command(TyperCommand):
         try:
             tell(ctx)
             return super().invoke(ctx)
-        except UsageError as error:
+        except (UsageError, ModelLoadError) as error:
             raise with_variables(error, ctx) from error
 
 
@@ -174,15 +175,17 @@ def variable_of(context: typer.Context, parameter: Parameter) -> str:
     return next((name for name in _names(parameter) if os.environ.get(name)), "")
 
 
-def with_variables(error: UsageError, context: typer.Context) -> UsageError:
+def with_variables(error: LacliError, context: typer.Context) -> LacliError:
     """Add to an error the variables that set the options it speaks of: they may be forgotten."""
     spoken = set(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", str(error)))
+    if isinstance(error, ModelLoadError) and context.params.get("model_file"):
+        spoken.add("-m")
     found = [
         f"{variable} sets {next(name for name in parameter.opts if name in spoken)}"
         for parameter in context.command.params
         if spoken.intersection(parameter.opts) and (variable := variable_of(context, parameter))
     ]
-    return UsageError(error.what, "; ".join(filter(None, [error.hint, *found])))
+    return type(error)(error.what, "; ".join(filter(None, [error.hint, *found])))
 
 
 def known_variables(commands: Mapping[str, Any]) -> dict[str, str]:

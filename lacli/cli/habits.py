@@ -15,8 +15,9 @@ COMMANDS = {"ls": "list", "models": "list", "remove": "rm", "download": "pull", 
 FLAGS = {
     **dict.fromkeys(("--context", "--context-length", "--num-ctx", "--n-ctx"), "--ctx-size"),
     "--num-gpu": "--gpu-layers",
+    "--format": "--json",
 }
-"""Flags of ollama and of llama.cpp's Python interface that look like none here, by what they are called here."""
+"""Flags of ollama, hf and of llama.cpp's Python interface that look like none here, by what they are called here."""
 
 MISSING = {
     "ps": ("no model stays loaded between commands", "lacli list shows the models on this disk"),

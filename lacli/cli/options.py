@@ -211,6 +211,17 @@ def asked(
     return Asked(model_name(name, model_file, hf_repo), prompt, stdin)
 
 
+def check_path(model: str) -> None:
+    """Raise ModelLoadError where MODEL is the path of no model, before the prompt is found missing."""
+    from lacli.cli.folders import own_aliases
+    from lacli.hub.download import check_file
+    from lacli.hub.names import read_aliases, read_name
+
+    path = read_name(model, read_aliases(own_aliases()))
+    if isinstance(path, Path):
+        check_file(path)
+
+
 Conversation = Annotated[bool, typer.Option("-cnv", "--conversation", "-i", "--interactive", hidden=True)]
 """llama.cpp's flags for a chat."""
 Prompt = Annotated[

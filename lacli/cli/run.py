@@ -138,6 +138,8 @@ def run(
         )
         start(plan, model_settings, offline=offline, quiet=quiet, show_accepted=show_accepted)
         return
+    if unasked and model:
+        options.check_path(model)
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     question = Question(
         ""
@@ -237,16 +239,15 @@ def _stream(generation: Generation, output: Output, screen: Screen, *, begun: st
 
 def _conclude(session: Session, generation: Generation, question: Question, output: Output, screen: Screen) -> None:
     """Say why and how the answer ended, and what it cost if asked."""
+    from lacli.session.report import context_full
     from lacli.text.format import counted
 
     answer = generation.answer()
     if not output.json:
         screen.legend(answer.statistics.accepted_from)
     if answer.finish_reason == "length" and answer.statistics.tokens != question.max_tokens:
-        screen.note(
-            f"the context of {session.engine.cells:,} tokens is full and the answer ends here: "
-            f"{session.decoder.context_hint(session.engine.cells + 1)}"
-        )
+        cells = session.engine.cells
+        screen.note(context_full(cells, session.decoder.context_hint(cells + 1)))
     elif answer.finish_reason == "length" and answer.tokens and not output.json:
         screen.note(f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n; -n -1 lifts the limit")
     _tell_cost(session, answer, output, screen, session.time_plain_steps)

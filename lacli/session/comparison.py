@@ -46,7 +46,8 @@ class Comparison(NamedTuple):
     `tokens`: of the answer. `plain_s`: seconds of a plain step, the median of `plain_steps`. `is_own`: True if those
     are steps of the answer; else they were taken behind it. `extra_s`: seconds that guesses took beyond plain steps,
     with looking for them in plain ones. `saved_s`: those of the plain steps that accepted guesses made unnecessary.
-    `held_up_s`: what the answer's plain steps took beyond their median, which is left out on both sides.
+    `held_up_s`: what the answer's plain steps took beyond their median, which is left out on both sides. `guessed`:
+    False where all steps were plain.
     """
 
     tokens: int
@@ -56,6 +57,7 @@ class Comparison(NamedTuple):
     extra_s: float
     saved_s: float
     held_up_s: float
+    guessed: bool = True
 
     @property
     def gained_s(self) -> float:
@@ -101,7 +103,8 @@ def compare(run: RunStatistics, timed: Callable[[], Sequence[float]] = tuple) ->
         return NotCompared("another program got in the way", "ask again", numbers)
     extra_s = max(times.others_s - len(times.others) * plain_s + times.mode_s, 0.0)
     held_up_s = sum(times.plain) - len(times.plain) * plain_s
-    return Comparison(run.tokens, plain_s, len(plain), is_own, extra_s, times.saved * plain_s, held_up_s)
+    saved_s, guessed = times.saved * plain_s, bool(times.others)
+    return Comparison(run.tokens, plain_s, len(plain), is_own, extra_s, saved_s, held_up_s, guessed)
 
 
 def assess(
@@ -158,6 +161,8 @@ def verdict(compared: Comparison | NotCompared, mode: str, *, in_short: bool = F
     """Say in one line how fast an answer was beside plain decoding, or why that is not said; `in_short`: no advice."""
     if isinstance(compared, NotCompared):
         return compared.why if in_short or not compared.todo else f"{compared.why}: {compared.todo}"
+    if not compared.guessed:
+        return f"{mode}: nothing was guessed"
     if abs(compared.ratio - 1) < MAX_ERROR:
         return f"{mode}: as fast as plain here"
     factor = f"{mode}: {compared.ratio:.{1 if compared.ratio >= 0.1 else 2}f}x plain here"

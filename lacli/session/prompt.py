@@ -46,7 +46,7 @@ class PromptWriter:
         Raises PromptError when the question is empty or the template fails.
         """
         if not question.strip():
-            raise PromptError("the prompt is empty", "give some text with -p or -f")
+            raise PromptError("the prompt is empty", "give some text")
         if raw or self.template is None:
             before = [part for exchange in history for part in exchange]
             return self._model.tokenize("\n\n".join([*([system] if system else []), *before, question]))

@@ -42,6 +42,11 @@ SOURCE_WORDS = {
 """Where guesses came from, in README's words."""
 
 
+def context_full(cells: int, todo: str) -> str:
+    """Say that a full context of `cells` tokens has ended an answer, and what to do."""
+    return f"the context of {cells:,} tokens is full and the answer ends here: {todo}"
+
+
 class Explanation:
     """A line a step of an answer; equal steps without guesses that follow each other share a line."""
 

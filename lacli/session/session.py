@@ -111,8 +111,7 @@ class Session(Closing):
             stack.callback(self._close_sampler)
             self.engine = self._open_contexts(decode_settings)
             stack.pop_all()
-        if self.texts == 1:
-            self.notes += context_notes(self.model_settings.context, self.engine.cells, self.model)
+        self.notes += context_notes(self.model_settings.context, self.engine.cells, self.model, alone=self.texts == 1)
         self.decoder = self.decoder_in(self.copies.contexts, decode_settings)
 
     @property
@@ -413,16 +412,19 @@ class Session(Closing):
             self.decoder = self.decoder_in(self.copies.contexts or self.engine, settings)
 
 
-def context_notes(asked: int, cells: int, model: LlamaModel) -> list[str]:
-    """Say where the context is another one than -c `asked` for, or than the model's own; 0: -c was not given."""
+def context_notes(asked: int, cells: int, model: LlamaModel, *, alone: bool) -> list[str]:
+    """Say where the context is another one than -c `asked` for, or than the model's own; 0: -c was not given.
+
+    `alone`: one text has all of it.
+    """
     whole, cut = model.context, model.default_context
     notes = []
-    if not asked and cut < whole:
+    if alone and not asked and cut < whole:
         notes.append(f"the context is cut to {cut} of the model's {whole} tokens; -c sets it")
-    if asked > whole:
+    if alone and asked > whole:
         notes.append(f"the model was trained with {whole} tokens; behind them its text may fall apart")
-    if 0 < asked < min(cells, CONTEXT_PAD):
-        notes.append(f"llama.cpp makes no context smaller than {cells} tokens")
+    if 0 < asked < cells:
+        notes.append(f"the context has {cells:,} tokens: llama.cpp rounds {asked:,} up to a multiple of {CONTEXT_PAD}")
     return notes
 
 

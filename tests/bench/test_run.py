@@ -12,6 +12,7 @@ from io import StringIO
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -378,3 +379,17 @@ def test_the_picture_is_written_and_what_cannot_be_is_said_before(tmp_path: Path
     assert done.code == 0 and picture.read_bytes().startswith(b"<?xml")
     refused = call(*QUICK, "--plot", str(tmp_path / "missing" / "bench.svg"))
     assert refused.code == 1 and refused.out == "" and "missing" in refused.err
+
+
+def test_what_was_typed_stands_in_the_advised_commands_and_what_run_has_not_in_the_benchmarks_alone() -> None:
+    flags = ("-t", "1", "-ctk", "q8_0", "--no-repack", "-W", "3,5", "-fa", "on,off", "--classes", "code", "--json")
+    with patch("lacli.bench.run.benchmark", return_value=0) as benchmark:
+        assert call("bench", "demo", *flags, "--seconds", "20").code == 0
+        assert call("bench", "-m", "a b.gguf", "--each", "2", "-r", "1", "-fa", "on").code == 1
+        assert call("bench", "--each", "2", "-r", "1", "-fa", "on").code == 0
+    first, second = (each.args[4].typed for each in benchmark.call_args_list)
+    shared = "demo -t 1 -ctk q8_0 -nr"
+    assert (first.run(), first.seconds) == (f"lacli run {shared}", 20)
+    words = f"lacli bench {shared} -W 3,5 -fa on,off --classes code --json --seconds 40"
+    assert sorted(first.measure(first.compared, 40).split()) == sorted(words.split())
+    assert (second.run(), second.measure("")) == ("lacli run -fa on", "lacli bench -fa on --each 2 -r 1")

@@ -9,7 +9,7 @@ import pytest
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Rounds
 from lacli.bench.statistics import Ratio
-from lacli.bench.summary import MOST_SHOWN, Advice, beside_plain, recommendation, summary, verdict
+from lacli.bench.summary import MOST_SHOWN, Advice, Typed, beside_plain, more_seconds, recommendation, summary, verdict
 from lacli.bench.sweep import Point
 from lacli.check.compare import Run
 from lacli.settings import DecodeSettings
@@ -30,15 +30,16 @@ from tests.fakes.bench_field import (
 )
 from tests.fakes.clock import FakeClock
 
+TOY = Typed("toy -t1", "-W 3,5", "--prompts mine.jsonl", 8.0)
 AHEAD = "--mode lookahead -W 3 -N 3 -G 2"
 
 
 def told(found: list[Result], width: int = 80) -> str:
-    return summary(found, {}, MACHINE, model="toy", width=width)
+    return summary(found, {}, MACHINE, typed=TOY, width=width)
 
 
 def advised(found: list[Result]) -> Advice:
-    return recommendation(beside_plain(found), "toy")
+    return recommendation(beside_plain(found), TOY)
 
 
 def as_auto(found: list[Result], label: str) -> list[Result]:
@@ -74,21 +75,26 @@ def test_the_modes_are_named_from_the_fastest_with_their_classes_and_what_to_typ
     assert first == f"{ahead.by.label}: {ahead.speedup.value:.2f}x, faster"
     assert text.index(ahead.by.label) < text.index("lookup: ")
     assert f"code ({found[2].speedup.value:.2f}x)" in text and "edit (" in text and "class code" not in text
-    assert text.endswith(f":\n  lacli run toy {AHEAD}") and "All texts are plain decoding's." in text
+    assert text.endswith(f":\n  lacli run toy -t1 {AHEAD}") and "All texts are plain decoding's." in text
 
 
 def test_where_every_row_costs_as_much_as_a_step_plain_is_what_to_type(clock: FakeClock) -> None:
     rounds, found = run(clock, dear, PLAIN, LOOKUP, LOOKAHEAD)
-    assert told(found).endswith("Nothing is faster than plain decoding here, so type:\n  lacli run toy --mode plain")
+    assert told(found).endswith(
+        "Nothing is faster than plain decoding here, so type:\n  lacli run toy -t1 --mode plain"
+    )
 
 
 def test_auto_is_what_to_type_unless_another_setting_is_surely_faster_than_it(clock: FakeClock) -> None:
     rounds, found = run(clock, free, PLAIN, LOOKUP, LOOKAHEAD)
     lookup, ahead = (next(each for each in reversed(found) if each.number == number) for number in (1, 2))
-    for others, command in (((0.7, 0.79, 0.75), "lacli run toy"), ((0.4, 0.4, 0.4), f"lacli run toy {AHEAD}")):
+    for others, command in (
+        ((0.7, 0.79, 0.75), "lacli run toy -t1"),
+        ((0.4, 0.4, 0.4), f"lacli run toy -t1 {AHEAD}"),
+    ):
         both = [lasting(lookup, 0.7, 0.8, 0.75), lasting(ahead, *others)]
         assert both[0].speedup.surely_faster and both[1].speedup.value > both[0].speedup.value
-        assert recommendation(as_auto(both, "lookup"), "toy").command == command
+        assert recommendation(as_auto(both, "lookup"), TOY).command == command
 
 
 def lasting(result: Result, *times: float) -> Result:
@@ -105,12 +111,26 @@ def test_where_nothing_is_sure_auto_stays_and_without_it_more_time_is_advised(cl
     ones = [contender(each, clock, free)[0] for each in (PLAIN, LOOKAHEAD)]
     found = results(played(Rounds(ones, TASKS[:2], 2, asker())))
     assert "probably faster on" in told(found) and "not certain" in told(found) and "--seconds" in told(found)
-    assert advised(found).command == "lacli bench toy --seconds 900"
+    assert advised(found).command == "lacli bench toy -t1 -W 3,5 --prompts mine.jsonl --seconds 40"
     auto = as_auto(found, found[-1].by.label)
-    assert advised(auto).command == "lacli run toy" and "guesses only where that pays" in advised(auto).reason
+    assert advised(auto).command == "lacli run toy -t1" and "guesses only where that pays" in advised(auto).reason
     slow = [lasting(each, 1.5, 0.9) for each in beside_plain(auto) if len(each.answered) == 2]
     assert (verdict(slow[-1].speedup), round(slow[-1].speedup.value, 2)) == ("undecided", 0.86)
-    assert recommendation(slow, "toy") == advised(found), "what was measured does not show that auto pays"
+    assert recommendation(slow, TOY) == advised(found), "what was measured does not show that auto pays"
+
+
+def test_more_time_is_what_the_interval_needs_at_most_ten_minutes_and_at_least_twice_as_much() -> None:
+    """An interval three times as wide as the ratio is far from 1, in logarithms, needs nine times the answers."""
+    wide, narrow = (Ratio(1.1, 1.1 ** (1 - times), 1.1 ** (1 + times), 8) for times in (3, 1.2))
+    assert [more_seconds([ratio], 20) for ratio in (wide, narrow, Ratio(1.1))] == [180, 40, 80]
+    assert [more_seconds([narrow, wide], seconds) for seconds in (180, 900)] == [600, 1800]
+
+
+def test_where_more_time_changes_nothing_none_is_advised(clock: FakeClock) -> None:
+    ones = [contender(each, clock, free)[0] for each in (PLAIN, LOOKAHEAD)]
+    found = results(played(Rounds(ones, TASKS[:2], 2, asker())))
+    text = summary(found, {}, MACHINE, typed=Typed("toy"), width=80)
+    assert "needs more prompts." in text and "--seconds" not in text
 
 
 def test_a_setting_that_pays_on_one_class_alone_is_named_for_it(clock: FakeClock) -> None:
@@ -122,7 +142,7 @@ def test_a_setting_that_pays_on_one_class_alone_is_named_for_it(clock: FakeClock
         for each in results(played(Rounds(ones, tasks, 2, asker())))
     ]
     advice = advised(found)
-    assert advice.command == f"lacli run toy {AHEAD}" and "is faster on code alone" in advice.reason
+    assert advice.command == f"lacli run toy -t1 {AHEAD}" and "is faster on code alone" in advice.reason
 
 
 def test_only_plain_decoding_leaves_nothing_to_compare(clock: FakeClock) -> None:
@@ -151,7 +171,7 @@ def test_the_best_of_many_settings_is_to_be_measured_alone_and_the_last_are_coun
     many = [replace(LOOKAHEAD, window=window) for window in range(MOST_SHOWN + 2)]
     rounds, found = run(clock, free, PLAIN, *many)
     advice = advised(found)
-    assert advice.command.startswith("lacli bench toy --modes lookahead -W ") and "partly luck" in advice.reason
+    assert advice.command.startswith("lacli bench toy -t1 --modes lookahead -W ") and "partly luck" in advice.reason
     assert "and 2 settings below these: --details" in told(found)
 
 
@@ -170,8 +190,8 @@ def test_texts_that_are_not_plains_are_counted_and_a_bug_is_called_one(clock: Fa
     found = results(rounds)
     assert "2 of 3 texts are plain decoding's.\n" in told(found)
     judged = {(1, 0): Run((1,), (), failure="refused")}
-    assert "BUG: 1 text not explained by rounding" in summary(found, judged, MACHINE, model="", width=80)
-    assert "texts" not in summary(found, {}, replace(MACHINE, comparable=False), model="", width=80)
+    assert "BUG: 1 text not explained by rounding" in summary(found, judged, MACHINE, typed=Typed(), width=80)
+    assert "texts" not in summary(found, {}, replace(MACHINE, comparable=False), typed=Typed(), width=80)
 
 
 def test_a_class_that_only_plain_decoding_has_answered_yet_is_no_traceback(clock: FakeClock) -> None:
@@ -184,4 +204,4 @@ def test_a_class_that_only_plain_decoding_has_answered_yet_is_no_traceback(clock
 def test_a_program_without_settings_of_ours_is_never_what_to_type(clock: FakeClock) -> None:
     rounds, found = run(clock, free, PLAIN, LOOKAHEAD)
     other = [replace(each, by=replace(each.by, point=None)) if each.number else each for each in found]
-    assert advised(other).command == "lacli run toy --mode plain"
+    assert advised(other).command == "lacli run toy -t1 --mode plain"

@@ -62,7 +62,7 @@ def measured(*modes: DecodeSettings, repetitions: int = 2, most: int = -1, parts
 
 
 def told(found: list[Together], width: int = 80) -> str:
-    return summary(found, {}, MACHINE, width)
+    return summary(found, {}, MACHINE, width, 20.0)
 
 
 def test_each_number_has_a_line_that_begins_with_plain_decoding_and_goes_on_with_the_fastest() -> None:
@@ -85,7 +85,7 @@ def test_few_prompts_are_called_undecided_or_not_certain() -> None:
     """Two blocks of one class have no interval."""
     ones = [contender(PLAIN, 1, 1.0), contender(PLAIN, 2, 2.0)]
     text = told(beside_alone(results(played(Rounds(ones, TASKS[:2], 1, asker())))))
-    assert "2 at a time:  plain 2.00x (not certain)\n" in text and "--seconds 900" in text
+    assert "2 at a time:  plain 2.00x (not certain)\n" in text and "--seconds 80" in text
     assert "of class code, each answered once" in " ".join(text.split())
     assert "--seconds" not in told(measured())
 

@@ -189,7 +189,7 @@ def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an
     (tmp_path / "long.txt").write_text("word " * 95)
     (tmp_path / "empty").touch()
     assert "more than the context has left: 90 tokens" in run(FakeChat(), f"/read {tmp_path}/long.txt").text
-    with pytest.raises(LacliError, match=r"95 tokens, and the context has 90 \(start again with a larger -c"):
+    with pytest.raises(LacliError, match=r"95 tokens and the context has 90 \(start again with a larger -c"):
         run(FakeChat(cells=90), f"/read {tmp_path}/long.txt")
     (tmp_path / "longer.txt").write_text("word " * 100)
     with pytest.raises(LacliError, match="the model takes 100 at most"):

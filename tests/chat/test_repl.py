@@ -721,7 +721,7 @@ def test_a_full_context_ends_an_answer_with_a_sentence_and_compact_makes_room(tm
     drops = "/compact drops the oldest questions, /undo takes the last question back, /clear forgets all"
     choice = f"{drops}, or start again with -c 512 or --context-shift"
     assert full == f"lacli: the context of 256 tokens is full and the answer ends here: {choice}"
-    assert re.fullmatch(r"lacli: with this message the conversation has \d+ tokens, and the context 256 (.*)", refused)
+    assert re.fullmatch(r"lacli: with this message the conversation has \d+ tokens and the context 256 (.*)", refused)
     assert choice in refused
     assert re.match(r"dropped the oldest 2 questions and answers; \d+ of 256 tokens used", dropped)
     assert questions(file) == [asked[2], NEXT]

@@ -83,6 +83,16 @@ def test_ctrl_c_interrupts_at_an_empty_line_and_ctrl_d_ends(keys: PipeInput) -> 
             lines.read()
 
 
+@pytest.mark.parametrize(("typed", "told"), [("", 0), (f"thrown away{CTRL_C}", 11), ("a\x7f", 2), (ENTER, 1)])
+def test_what_is_typed_before_a_ctrl_c_is_told(keys: PipeInput, typed: str, told: int) -> None:
+    calls: list[None] = []
+    lines = TerminalLines(Editing(pytest.fail, typed=lambda: calls.append(None)))
+    keys.send_text(typed + CTRL_C)
+    with pytest.raises(KeyboardInterrupt):
+        lines.read()
+    assert len(calls) == told
+
+
 def test_a_line_can_be_offered_for_editing_and_earlier_ones_come_back(keys: PipeInput) -> None:
     lines = TerminalLines(Editing(pytest.fail))
     lines.edit("two\nlines")

@@ -186,9 +186,9 @@ def test_a_full_context_ends_the_answer_and_is_said_and_a_reached_limit_is_not(t
     found = json.loads(full.out)
     assert found["finish_reason"] == "length"
     assert found["prompt_n"] + found["predicted_n"] == 256 + 1, "the last token needs no cell"
-    assert "context of 256 tokens is full" in full.err and "no context smaller than 256 tokens" in full.err
+    assert "context of 256 tokens is full" in full.err and "has 256 tokens: llama.cpp rounds" in full.err
     cut = call("run", tiny, "-n", "4", "-c", "300", "-p", QUESTION)
-    assert "full" not in cut.err and "no context smaller" not in cut.err
+    assert "is full" not in cut.err and "has 512 tokens: llama.cpp rounds 300 up" in cut.err
 
 
 def test_an_end_token_ends_the_answer_and_is_no_text() -> None:

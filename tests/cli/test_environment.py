@@ -138,6 +138,8 @@ LEFT_OUT = [
     (["-fa", "auto"], "flash_attention", "auto"),
     (["-fa=off"], "flash_attention", "off"),
     (["-fa", "-1"], "flash_attention", "auto"),
+    (["--color", "-t", "1"], "color", "on"),
+    (["--color", "off", "m.gguf"], "color", "off"),
     (["m.gguf", "-fa", "on,off"], "flash_attention", "on,off"),
 ]
 """Arguments of `lacli run`, or of bench where there are several values, a parameter and its value."""
@@ -318,3 +320,19 @@ def test_raw_wins_over_a_template_of_the_environment_and_not_over_one_of_the_com
 def test_a_flags_own_error_names_no_variable() -> None:
     assert "LACLI" not in refused("run", "-p", "hi", "-W", "-3", LACLI_WINDOW="-4")
     assert "LACLI" not in refused("run", "-p", "hi", "-N", "1", LACLI_WINDOW="5")
+
+
+@pytest.mark.parametrize(("typed", "named"), [([], True), (["none-here.gguf"], False)])
+@pytest.mark.parametrize("model", ["nonesuch", "nonesuch.gguf"])
+def test_a_model_of_the_environment_is_named_as_the_culprit_where_no_other_is_typed(
+    typed: list[str], named: bool, model: str
+) -> None:
+    done = call("run", *typed, "-p", "hi", env={"LACLI_MODEL": model})
+    assert done.code == 1 and "no such" in done.err and ("LACLI_MODEL sets -m" in done.err) is named
+
+
+@pytest.mark.parametrize("env", [{}, {"LACLI_MODEL": "demo"}])
+@pytest.mark.parametrize("path", ["nonesuch.gguf", "./nonesuch"])
+def test_a_mistyped_path_is_the_error_and_not_the_prompt_that_is_missing_too(path: str, env: dict[str, str]) -> None:
+    done = call("run", path, env=env)
+    assert (done.code, "no such file: nonesuch" in done.err) == (1, True), done.err

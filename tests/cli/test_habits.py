@@ -93,6 +93,7 @@ def test_letters_behind_a_flag_are_offered_as_its_value_where_it_takes_any_text(
         ("--ctx", "--ctx-size"),
         ("--gpu", "--gpu-layers"),
         ("--ngl", "-ngl"),
+        ("--format", "--json"),
     ],
 )
 def test_flags_of_other_tools_are_answered_with_what_they_are_called_here(word: str, meant: str) -> None:
@@ -155,8 +156,9 @@ def test_beside_a_model_of_the_environment_an_argument_that_names_none_is_the_pr
     assert asked("A queue.", env=env) == ("x.gguf", "A queue.") and asked("Explain", env=env) == ("x.gguf", "Explain")
     assert asked("Explain", env=env, stdin=b"So.") == ("x.gguf", "So.\n\nExplain")
     assert asked("-", env=env, stdin=b"So.") == asked("-p", "-", env=env, stdin=b"So.") == ("x.gguf", "So.")
-    for name in ("demo", "y.gguf", "owner/repo"):
+    for name in ("demo", "owner/repo"):
         assert asked(name, env=env, stdin=b"So.") == (name, "So.")
+    assert "no such file: y.gguf" in call("run", "y.gguf", env=env, stdin=b"So.").err
     assert "no such model: nosuch" in call("run", "nosuch", "-p", "hi", env=env).err
     # What is nearly a name is a slip, and not what another model is to answer.
     assert "did you mean llama-3.2" in call("run", "llama3.2", env=env).err

@@ -370,6 +370,27 @@ def test_a_terminal_that_goes_away_ends_it_without_a_word(question: str, tmp_pat
     assert b"Traceback" not in err and err.count(b"\n") <= 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_what_came_of_an_answer_is_in_the_log_after_a_signal_that_ends_it(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    terminal, inside = os.openpty()
+    log = tmp_path / "log.jsonl"
+    process = start(
+        "chat", "-q", "--ignore-eos", "--mode", "plain", "--log", str(log), stdin=inside, stdout=inside,
+        env={"XDG_STATE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    os.close(inside)
+    _read_until(terminal, b"\x1b[?2004h")
+    os.write(terminal, QUESTION.encode() + b"\r")
+    _read_until(terminal, b"def")
+    process.send_signal(number)
+    process.communicate(timeout=SECONDS)
+    os.close(terminal)
+    question, half = read_chat(log).messages
+    assert (question.content, "def" in half.content, process.returncode) == (QUESTION, True, 128 + number)
+
+
 def _read_until(terminal: int, wanted: bytes) -> None:
     read = b""
     while wanted not in read:

@@ -98,6 +98,13 @@ def test_looking_for_guesses_in_plain_steps_is_a_loss() -> None:
     assert found.ratio == pytest.approx(10 / 11)
 
 
+def test_an_answer_of_plain_steps_is_no_slower_or_faster_way_to_decode_but_one_without_guesses() -> None:
+    for mode_s in (0.0, 0.009):
+        found = compared(*[step(1, seconds=0.011 + mode_s, mode_s=mode_s)] * 40)
+        assert verdict(found, "auto") == "auto: nothing was guessed"
+    assert "nothing was guessed" not in verdict(compared(*[step(1)] * 40, step(4)), "auto")
+
+
 def test_a_plain_answer_in_which_single_steps_are_held_up_is_as_fast_as_plain() -> None:
     found = compared(*[step(1)] * 20, *[step(1, seconds=3.0)] * 3, *[step(1)] * 20)
     assert found.ratio == 1
