@@ -56,8 +56,9 @@ class Request:
         verifier: Verifier | None = None,
         sampler: LlamaSampler | None = None,
         plain: bool = False,
+        owner: str = "",
     ) -> None:
-        """`max_tokens`, `n_keep`: as `Decoder.generate` takes them. `plain`: one token a step.
+        """`max_tokens`, `n_keep`: as `Decoder.generate` takes them. `plain`: one token a step. `owner`: whose it is.
 
         Raises PromptError for too long a prompt.
         """
@@ -65,6 +66,7 @@ class Request:
         self._loop = loop
         self.prompt, self.max_tokens, self.n_keep = prompt, max_tokens, n_keep
         self.verifier, self.sampler, self.plain = verifier, sampler, plain
+        self.owner = owner
         self.deliver: Callable[[Arrival], None]
         self.text: SharedText | None = None
         self.reused, self.prompt_s = 0, 0.0
@@ -77,8 +79,8 @@ class Request:
 
     @property
     def pool(self) -> NgramPool:
-        """The n-grams of all texts of the loop."""
-        return self._loop.decoder.pool
+        """The n-grams of all texts of its owner."""
+        return self._loop.pool(self.owner)
 
     def begin(self, deliver: Callable[[Arrival], None]) -> None:
         """Ask for what follows the prompt, once; `deliver` gets each arrival, in the loop's thread."""
@@ -126,6 +128,10 @@ class SharedLoop(Closing):
         """The numbers of texts that decode and that wait for a place."""
         with self._changed:
             return len(self._running), len(self._waiting)
+
+    def pool(self, owner: str) -> NgramPool:
+        """The n-grams of an owner's texts."""
+        return self._schedule.pool(owner)
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise PromptError for a prompt without tokens, or with more than a text may have."""
@@ -205,6 +211,7 @@ class SharedLoop(Closing):
             sampled=request.sampler is not None,
             n_keep=request.n_keep,
             plain=request.plain,
+            owner=request.owner,
         )
         self._running[request.text] = request
 

@@ -38,6 +38,7 @@ class AnswerOptions(TypedDict, total=False):
     stands, without the chat template. `logprobs`: keep the log probability of each token of the answer, and of this
     number of the most probable ones in its place. `n_keep`: a full context loses half of what is behind its first
     `n_keep` tokens, and the answer goes on. `mode`: plain for one token a step, otherwise the mode that was loaded.
+    `owner`: a name; only answers of the same owner share cells of the cache, n-grams and what was learned of texts.
     """
 
     max_tokens: int
@@ -55,6 +56,7 @@ class AnswerOptions(TypedDict, total=False):
     logprobs: int
     n_keep: int
     mode: str
+    owner: str
 
 
 AnyStream = TypeVar("AnyStream", bound="Answering")
@@ -187,7 +189,14 @@ class Model(Closing):
         limit, n_keep = options.get("max_tokens", -1), options.get("n_keep")
         plain = self._is_plain(options.get("mode", ""))
         request = Request(
-            self._loop, tokens, limit, n_keep=n_keep, verifier=recorder or drawn, sampler=sampler, plain=plain
+            self._loop,
+            tokens,
+            limit,
+            n_keep=n_keep,
+            verifier=recorder or drawn,
+            sampler=sampler,
+            plain=plain,
+            owner=options.get("owner", ""),
         )
         found = recorder.found if recorder else ()
         return kind(
@@ -229,8 +238,9 @@ def check_options(options: AnswerOptions) -> None:
     stops = options.get("stop", ())
     if stops == "" or not isinstance(stops, Sequence) or not all(stop and isinstance(stop, str) for stop in stops):
         raise UsageError(f"stop is {stops!r:.60}", "give a text, or several in a list")
-    if not isinstance(options.get("system", ""), str):
-        raise UsageError(f"system is {options['system']!r:.60}", "give a text")
+    for name in ("system", "owner"):
+        if not isinstance(options.get(name, ""), str):
+            raise UsageError(f"{name} is {options[name]!r:.60}", "give a text")  # type: ignore[literal-required]
     if not isinstance(options.get("raw", False), bool):
         raise UsageError(f"raw is {options['raw']!r:.60}", "give True or False")
     if not isinstance(options.get("sampling", SamplingSettings()), SamplingSettings):
@@ -279,6 +289,11 @@ class Answering(Closing):
     def prompt(self) -> Sequence[int]:
         """The prompt's tokens."""
         return self._request.prompt
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+        return self._request.owner
 
     @property
     def statistics(self) -> RunStatistics:
