@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import raises
 
-from lacli.auto.fixed_clock import fixed_clock_modes
+from lacli.auto.fixed_clock import COST, FixedClockMode, fixed_clock_modes
+from lacli.auto.mode import Auto, AutoModes
+from lacli.auto.past_texts import PastTexts
+from lacli.batch import Batch
 from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.errors import PromptError, SamplingError
-from lacli.schedule import Schedule, SharedText
+from lacli.modes import Mode
+from lacli.schedule import Schedule, SharedText, _cells
 from lacli.settings import DecodeSettings
+from lacli.tree import Origin
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine, RuleBroken
 from tests.test_decode import VOCABULARY, any_settings, ends, tokens_of
@@ -44,6 +51,7 @@ class Visit:
     leaves: int | None
     n_keep: int | None
     plain: bool = False
+    owner: str = ""
     text: SharedText | None = None
     tokens: list[int] = field(default_factory=list)
 
@@ -62,6 +70,7 @@ visits = st.lists(
         leaves=st.none() | st.integers(1, 20),
         n_keep=st.none() | st.integers(0, 5),
         plain=st.booleans(),
+        owner=st.sampled_from(["", "a", "b"]),
     ),
     min_size=1,
     max_size=2 * PLACES,
@@ -84,12 +93,15 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
         for visit in [each for each in coming if each.arrives <= now]:
             if schedule.is_full:
                 break
-            visit.text = schedule.add(visit.prompt, visit.limit, n_keep=visit.n_keep, plain=visit.plain)
+            visit.text = schedule.add(
+                visit.prompt, visit.limit, n_keep=visit.n_keep, plain=visit.plain, owner=visit.owner
+            )
             coming.remove(visit)
             staying.append(visit)
         if not coming and not schedule.texts:
             return
         news = {each.text: each.step for each in schedule.step()}
+        check_owners(schedule)
         for visit in staying:
             assert visit.text
             if step := news.get(visit.text):
@@ -98,6 +110,19 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
             if visit.leaves is not None and now - visit.arrives >= visit.leaves:
                 schedule.end(visit.text)
     raise AssertionError("the texts do not end")
+
+
+def check_owners(schedule: Schedule) -> None:
+    """No cell belongs to texts of two owners, those that have ended among them."""
+    owner_of = {
+        sequence: text.owner
+        for text in [*schedule.texts, *schedule.ended]
+        for sequence in _cells(text).cache._sequences
+    }
+    engine = schedule._engine
+    assert isinstance(engine, SharedEngine)
+    for cell in engine._cells:
+        assert len({owner_of[sequence] for sequence in cell.owners}) <= 1
 
 
 def alone(visit: Visit, cells: int, ends: frozenset[int]) -> list[int]:
@@ -315,6 +340,92 @@ def test_a_text_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int
     assert len(errors) == 1 and str(errors[0]).startswith("nothing is left")
     assert found == alone(Visit([1, 2], tokens, 0, None, None), 200, frozenset())
     assert other.tokens == alone(other, 200, frozenset())
+
+
+OWNERS = ["", "a", "b"]
+
+
+class AlphabetEngine(SharedEngine):
+    """Each owner's texts have tokens of their own: those that leave the owner's place among OWNERS when halved by 3.
+
+    Refuses a sequence with tokens of two owners: one of them saw the other's text, as cells or as a guess.
+    """
+
+    def next_token(self, context: list[tuple[int, int]]) -> int:
+        return super().next_token(context) // 3 * 3 + context[-1][1] % 3
+
+    def logits_after(self, context: list[tuple[int, int]]) -> Floats:
+        logits = super().logits_after(context)
+        logits[np.arange(self.vocabulary) % 3 != context[-1][1] % 3] = -1000.0
+        return logits
+
+    def decode(self, batch: Batch) -> bool:
+        decoded = super().decode(batch)
+        for sequence in range(self.sequences):
+            if len({cell.token % 3 for cell in self._cells if sequence in cell.owners}) > 1:
+                raise RuleBroken("a sequence has tokens of two owners")
+        return decoded
+
+
+def owned(visit: Visit) -> Visit:
+    """The visit with a prompt of its owner's tokens."""
+    return replace(visit, prompt=[token // 3 * 3 + OWNERS.index(visit.owner) for token in visit.prompt])
+
+
+def modes_with_past(*given: Any, before: Mode | None = None, **more: Any) -> Mode:
+    """Modes that know a text of an earlier run, which belongs to no owner."""
+    known = before.mode if isinstance(before, FixedClockMode) else None
+    past = PastTexts([np.array([0, 3, 6, 9, 0, 6, 3, 9] * 3, np.int32)])
+    return FixedClockMode(AutoModes(COST, past)(*given, before=known, **more))
+
+
+@given(any_settings, st.lists(visits.map(lambda found: owned(found[0])), min_size=2, max_size=9), st.integers(0, 3))
+@settings(max_examples=200, deadline=None)
+def test_no_text_gets_cells_or_guesses_of_another_owners(
+    chosen: DecodeSettings, coming: list[Visit], rests: int
+) -> None:
+    if chosen.window_init == "random":
+        chosen = replace(chosen, window_init="pool")
+    chosen = replace(chosen, ordered=False, min_outputs=1)
+    engine = AlphabetEngine(200, 256, PLACES * chosen.sequences + rests, VOCABULARY)
+    for visit in coming:
+        if visit.n_keep is not None and visit.limit < 0:
+            visit.limit = 60
+    attend(Schedule(Decoder(engine, chosen, make_mode=modes_with_past), PLACES), [*coming])
+    assert all(token % 3 == OWNERS.index(visit.owner) for visit in coming for token in visit.tokens)
+
+
+OWNED = {
+    "lookahead": DecodeSettings(mode="lookahead"),
+    **{f"auto:{source}": DecodeSettings(mode="auto", sources=(source,)) for source in ("pool", "recycling")},
+}
+GROUND = [1, 2, 3, 5, 7, 9, 11, 4, 6, 8]
+
+
+@pytest.mark.parametrize("chosen", OWNED.values(), ids=OWNED)
+def test_texts_of_one_owner_are_guessed_by_what_the_others_were(chosen: DecodeSettings) -> None:
+    """The next turn of a text goes otherwise where its first one was another owner's."""
+
+    def last_guesses(*owners: str) -> list[tuple[Origin, ...]]:
+        schedule = Schedule(Decoder(engine_of(chosen, 2000, rests=2), chosen, make_mode=fixed_clock_modes), PLACES)
+        for owner in owners:
+            text = schedule.add(GROUND, 60, owner=owner)
+            guesses = list[tuple[Origin, ...]]()
+            while schedule.texts:
+                guesses += [news.step.guesses for news in schedule.step() if news.step]
+        assert bool(text.reused) == (owners[0] == owners[1])
+        return guesses
+
+    assert last_guesses("a", "a") != last_guesses("b", "a")
+
+
+def test_what_rows_cost_is_common_to_all_owners() -> None:
+    chosen = DecodeSettings(mode="auto")
+    schedule = Schedule(Decoder(engine_of(chosen, 200), chosen, make_mode=AutoModes()), PLACES)
+    first, second = (schedule.add([1, 2], 5, owner=owner).mode for owner in ("a", "b"))
+    assert isinstance(first, Auto) and isinstance(second, Auto)
+    assert first.experience.cost_model is second.experience.cost_model
+    assert first.experience.budget is not second.experience.budget
 
 
 def test_the_steps_of_several_texts_are_single_calls() -> None:
