@@ -352,7 +352,7 @@ OWN_VOCABULARY = COMMON + 4 * len(OWNERS)
 
 
 def owned(owner: str, numbers: list[int]) -> list[int]:
-    """A prompt of an owner's: an own token, the common ones, the next own one; matches of 4 tokens do not tell whose."""
+    """A prompt of an owner's: an own token, the common ones, the next own one; 4 tokens do not tell whose."""
     place = OWNERS.index(owner)
     own = [COMMON + place + len(OWNERS) * (number % 4) for number in numbers]
     return [token for each in own for token in (each, *range(COMMON))]

@@ -83,6 +83,8 @@ class Model(Closing):
         self._sampling = sampling or session.sampling
         # A grammar is made of a schema once, and llama.cpp's vocabulary is not freed while it is asked.
         self._asking = Lock()
+        # Held for the pieces of a step only: steps are read while a prompt is prepared elsewhere.
+        self._reading = Lock()
         self._loop = SharedLoop(session.alone(), session.texts)
         # The loop's thread keeps all but this object, and lets go of it once it has ended.
         finalize(self, self._loop.stop).atexit = False
@@ -165,7 +167,7 @@ class Model(Closing):
         """End all answers at their last step, and give the memory back."""
         self._loop.close()
         # A prompt may be cut into tokens just now.
-        with self._asking:
+        with self._asking, self._reading:
             self.session.close()
 
     def _asked(self, kind: type[AnyStream], prompt: Prompt, options: AnswerOptions) -> AnyStream:
@@ -323,7 +325,7 @@ class Answering(Closing):
             self._ended = True
             raise arrival.error
         step, partial = arrival.step, self._partial
-        with self._model._asking:
+        with self._model._reading:
             pieces = partial.take(step) if step else []
             if partial.stopped:
                 self.close()

@@ -6,10 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -24,7 +26,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import pages
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.forms import ChatForm, Form, PlainForm, TextForm
-from lacli.serve.guard import Guard, GuardSettings
+from lacli.serve.guard import Guard, GuardSettings, owner_of
 from lacli.serve.meter import Meter
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, in_words
 from lacli.serve.replies import error_body
@@ -39,6 +41,8 @@ INVALID, TOO_LONG, BUSY, FAILED = (
 NOT_OFFERED = ("/v1/embeddings", "/v1/images/generations", "/v1/audio/transcriptions", "/v1/audio/speech")
 
 Asked = TypeVar("Asked", bound=BaseModel)
+Given = TypeVar("Given")
+Prepared = TypeVar("Prepared")
 
 
 class Refused(Exception):
@@ -69,6 +73,7 @@ class Server:
     def __init__(self, model: Model, settings: ServeSettings) -> None:
         self._model, self._settings = model, settings
         self._meter = Meter()
+        self._preparing = asyncio.Lock()
 
     def app(self, guard: GuardSettings) -> ASGIApp:
         """The application for an ASGI server. `guard`: who may ask."""
@@ -139,7 +144,8 @@ class Server:
         content = asked.get("content", "")
         if not isinstance(content, str):
             raise Refused(400, INVALID, "content: give a text")
-        tokens = self._model.session.model.tokenize(content, add_special=bool(asked.get("add_special", False)))
+        tokenize = partial(self._model.session.model.tokenize, add_special=bool(asked.get("add_special", False)))
+        tokens = await self._aside(tokenize, content)
         if not asked.get("with_pieces"):
             return JSONResponse({"tokens": tokens})
         pieces = [{"id": token, "piece": _piece(self._model.session.prompts.piece(token))} for token in tokens]
@@ -154,7 +160,7 @@ class Server:
 
     async def apply_template(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
-        return JSONResponse({"prompt": self._rendered(asked)})
+        return JSONResponse({"prompt": await self._aside(self._rendered, asked)})
 
     async def not_offered(self, request: Request) -> Response:
         raise Refused(501, "not_supported_error", "lacli answers with text only: no embeddings, images or audio")
@@ -162,26 +168,30 @@ class Server:
     async def chat(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
         prompts = self._model.session.prompts
-        rendered, rules = self._rendered(asked), None
+        rendered, rules = await self._aside(self._rendered, asked), None
         if asked.offered:
             rules = CallRules(format_of(prompts.template), asked.offered, asked.calls_several, asked.has_to_call)
-        grammar = rules.grammar(rendered) if rules else ""
-        prompt = prompts.tokenize(rendered)
+        grammar = await self._aside(rules.grammar, rendered) if rules else ""
+        prompt = await self._aside(prompts.tokenize, rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
-        choices = self._choices(asked, [prompt] * asked.n, logprobs, raw=False, rules=rules, grammar=grammar)
+        choices = await self._aside(
+            partial(self._choices, asked, [prompt] * asked.n, logprobs, raw=False, rules=rules, grammar=grammar),
+            owner_of(request),
+        )
         return await self._answered(request, asked, choices, ChatForm(self._settings.name, prompts.piece))
 
     async def complete(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
-        prompts = [self._tokens(prompt) for prompt in asked.prompts for _ in range(asked.n)]
-        choices = self._choices(asked, prompts, asked.logprobs, raw=True)
+        prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts for _ in range(asked.n)]
+        choices = await self._aside(partial(self._choices, asked, prompts, asked.logprobs, raw=True), owner_of(request))
         form = TextForm(self._settings.name, self._model.session.prompts.piece)
         return await self._answered(request, asked, choices, form)
 
     async def complete_plainly(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
-        prompts = [self._tokens(prompt) for prompt in asked.prompts]
-        choices = self._choices(asked, prompts, asked.n_probs or None, raw=True)
+        prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts]
+        begin = partial(self._choices, asked, prompts, asked.n_probs or None, raw=True)
+        choices = await self._aside(begin, owner_of(request))
         limit = self._settings.max_tokens if asked.limit is None else asked.limit
         told = {"n_predict": limit, **self._told(asked.sampling(self._settings.sampling))}
         form = PlainForm(self._settings.name, self._model.session.prompts.piece, asked, told)
@@ -201,7 +211,7 @@ class Server:
         }
 
     async def slots(self, request: Request) -> Response:
-        return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context))
+        return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context, owner_of(request)))
 
     async def metrics(self, request: Request) -> Response:
         text = self._meter.text(*self._model.load)
@@ -214,11 +224,17 @@ class Server:
         costs = [1e3 * cost.plain_s * each for each in cost.relative[1:]] if cost and cost.plain_s else []
         return JSONResponse({"mode": self._model.session.settings.mode, "ms": costs})
 
+    async def _aside(self, prepare: Callable[[Given], Prepared], given: Given) -> Prepared:
+        """Prepare a part of a request in a thread, so that streams go on; one at a time, as templates have a state."""
+        async with self._preparing:
+            return await run_in_threadpool(prepare, given)
+
     def _choices(
         self,
         asked: AnswerRequest,
         prompts: Sequence[Sequence[int]],
         logprobs: int | None,
+        owner: str,
         *,
         raw: bool,
         rules: CallRules | None = None,
@@ -252,6 +268,7 @@ class Server:
             "max_tokens": settings.max_tokens if limit is None else limit,
             "raw": raw,
             "mode": asked.mode or "",
+            "owner": owner,
         }
         if logprobs is not None:
             options["logprobs"] = logprobs
