@@ -432,6 +432,21 @@ def test_texts_of_one_owner_are_guessed_by_what_the_others_were(chosen: DecodeSe
     assert last_guesses("a", "a") != last_guesses("b", "a")
 
 
+def test_texts_of_earlier_runs_are_the_programs_own() -> None:
+    chosen = DecodeSettings(mode="auto", sources=("store",))
+
+    def guesses(owner: str) -> int:
+        engine = OwnersEngine(400, 256, PLACES * chosen.sequences, OWN_VOCABULARY)
+        schedule = Schedule(Decoder(engine, chosen, make_mode=modes_with_past), PLACES)
+        schedule.add(owned("", [0]), 20, owner=owner)
+        drafted = 0
+        while schedule.texts:
+            drafted += sum(news.step.drafted for news in schedule.step() if news.step)
+        return drafted
+
+    assert guesses("") and not guesses("a")
+
+
 def test_what_rows_cost_is_common_to_all_owners() -> None:
     chosen = DecodeSettings(mode="auto")
     schedule = Schedule(Decoder(engine_of(chosen, 200), chosen, make_mode=AutoModes()), PLACES)
