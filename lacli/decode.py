@@ -202,12 +202,25 @@ class Decoder:
         # Freed cells in the middle would not lie in the order of the text.
         return n_keep if self.group.engine.can_shift and not self.settings.ordered else None
 
-    def new_mode(self, before: Mode | None = None, *, sampled: bool, settings: DecodeSettings | None = None) -> Mode:
+    def new_mode(
+        self,
+        before: Mode | None = None,
+        *,
+        sampled: bool,
+        settings: DecodeSettings | None = None,
+        pool: NgramPool | None = None,
+    ) -> Mode:
         """Make the mode of a text. `sampled`: its tokens are drawn. `before`: the mode of the text before it.
 
-        `settings`: its own, which need no more than the decoder's.
+        `settings`: its own, which need no more than the decoder's. `pool`: another one than the decoder's.
         """
-        return self._make_mode(settings or self.settings, self.pool, self.group.engine, sampled=sampled, before=before)
+        return self._make_mode(
+            settings or self.settings, pool or self.pool, self.group.engine, sampled=sampled, before=before
+        )
+
+    def new_pool(self) -> NgramPool:
+        """An empty pool of the size that the settings ask for."""
+        return NgramPool(self.settings.ngram, self.settings.guesses, self.settings.pool_keys)
 
     def _start(self, prompt: Sequence[int], reuse: bool) -> None:
         self.check_prompt(prompt)
@@ -229,7 +242,7 @@ class Decoder:
         self.prompt_s = perf_counter() - begin
 
     def _learn_anew(self) -> None:
-        self.pool = NgramPool(self.settings.ngram, self.settings.guesses, self.settings.pool_keys)
+        self.pool = self.new_pool()
         self._text.mode = self._new_mode()
 
     def _new_mode(self, before: Mode | None = None) -> Mode:

@@ -17,6 +17,7 @@ from lacli.cache import EngineStep, SingleEngine
 from lacli.decode import Decoder, TextState
 from lacli.errors import SamplingError
 from lacli.modes import Mode, common_prefix
+from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
 from lacli.verify import Verifier
@@ -38,7 +39,8 @@ class SharedText(TextState):
 
     `has_cells`: False while it waits for them. `is_prefilled`: the cache holds all of it but what the next step
     decodes. `borrowed`: tokens at its beginning whose cells it shares with the text `lender`. `reused`: tokens of its
-    prompt that it borrowed when it first got cells. `finish`: why it has ended, None while it goes on.
+    prompt that it borrowed when it first got cells. `finish`: why it has ended, None while it goes on. `owner`: whose
+    it is; texts of others get neither its cells nor what was learned of it.
     """
 
     has_cells: bool = False
@@ -47,6 +49,7 @@ class SharedText(TextState):
     lender: SharedText | None = None
     reused: int | None = None
     finish: Finish | None = None
+    owner: str = ""
 
 
 class News(NamedTuple):
@@ -87,6 +90,9 @@ class Schedule:
         self.texts: list[SharedText] = []
         self.ended: list[SharedText] = []
         self.latest: Mode | None = None
+        # Of each owner; a text without one is the program's own.
+        self._modes: dict[str, Mode] = {}
+        self._pools = {"": decoder.pool}
         engine.clear()
 
     @property
@@ -104,19 +110,22 @@ class Schedule:
         n_keep: int | None = None,
         plain: bool = False,
         own: DecodeSettings | None = None,
+        owner: str = "",
     ) -> SharedText:
         """Take in a text, which decodes from the next step on that has cells for it.
 
         `max_tokens`, `n_keep`: as `Decoder.generate` takes them. `verifier`: chooses the text's tokens, None for the
         most probable ones. `sampled`: whether it draws them, which it does by default. `plain`: one token a step.
-        `own`: settings of a text with a smaller window or fewer guesses than the others.
+        `own`: settings of a text with a smaller window or fewer guesses than the others. `owner`: only texts of the
+        same one share its cells and what is learned of it.
         Raises PromptError as `Decoder.generate` does.
         """
         sampled = verifier is not None if sampled is None else sampled
         self.check_prompt(prompt)
-        # What a mode learns of the machine is common to all texts.
-        self.latest = self._decoder.new_mode(self.latest, sampled=sampled)
-        mode = self._decoder.new_mode(sampled=sampled, settings=own) if own else self.latest
+        self.latest = self._new_mode(owner, sampled=sampled)
+        mode = self.latest
+        if own:
+            mode = self._decoder.new_mode(sampled=sampled, settings=own, pool=self.pool(owner))
         text = SharedText(
             [*prompt],
             mode.without_guesses() if plain else mode,
@@ -124,12 +133,27 @@ class Schedule:
             verifier,
             self._decoder.kept_by_shift(n_keep),
             max_tokens if max_tokens >= 0 else None,
+            owner=owner,
         )
         if verifier:
             verifier.begin(prompt)
         text.mode.begin(text.tokens)
         self.texts.append(text)
         return text
+
+    def pool(self, owner: str = "") -> NgramPool:
+        """The n-grams of an owner's texts; safe in any thread."""
+        return self._pools.get(owner) or self._pools.setdefault(owner, self._decoder.new_pool())
+
+    def _new_mode(self, owner: str, *, sampled: bool) -> Mode:
+        """The mode of an owner's next text: what was learned of the machine is common to all owners."""
+        new_mode, before = self._decoder.new_mode, self._modes.get(owner)
+        if owner and not before:
+            if "" not in self._modes:
+                self._modes[""] = new_mode(sampled=sampled)
+            before = self._modes[""].for_owner()
+        self._modes[owner] = new_mode(before, sampled=sampled, pool=self.pool(owner))
+        return self._modes[owner]
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise PromptError for a prompt without tokens, or with more than a text may have; safe in any thread."""
@@ -287,7 +311,7 @@ class Schedule:
         """
         lender, shared, coming = None, 0, 0
         for other in self._holding() if self._shares(text) else ():
-            if self._shares(other):
+            if other.owner == text.owner and self._shares(other):
                 same = common_prefix(other.tokens, text.tokens[:-1])
                 coming = max(coming, same if other.finish is None else min(same, other.group.past))
                 if min(same, other.group.past) > shared:

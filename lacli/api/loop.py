@@ -71,8 +71,9 @@ class Request:
         sampler: LlamaSampler | None = None,
         plain: bool = False,
         own: DecodeSettings | None = None,
+        owner: str = "",
     ) -> None:
-        """`max_tokens`, `n_keep`: as `Decoder.generate` takes them.
+        """`max_tokens`, `n_keep`: as `Decoder.generate` takes them. `owner`: whose it is.
 
         `plain`, `own`: as `Schedule.add` takes them. Raises PromptError for too long a prompt.
         """
@@ -80,6 +81,7 @@ class Request:
         self._loop = loop
         self.prompt, self.max_tokens, self.n_keep = prompt, max_tokens, n_keep
         self.verifier, self.sampler, self.plain, self.own = verifier, sampler, plain, own
+        self.owner = owner
         self.deliver: Callable[[Arrival], None]
         self.text: SharedText | None = None
         self.reused, self.prompt_s = 0, 0.0
@@ -94,8 +96,8 @@ class Request:
 
     @property
     def pool(self) -> NgramPool:
-        """The n-grams of all texts of the loop."""
-        return self._loop.decoder.pool
+        """The n-grams of all texts of its owner."""
+        return self._loop.pool(self.owner)
 
     def begin(self, deliver: Callable[[Arrival], None]) -> None:
         """Ask for what follows the prompt, once; `deliver` gets each arrival, in the loop's thread."""
@@ -161,6 +163,10 @@ class SharedLoop(Closing):
     def has_lost(self) -> bool:
         """Whether it has ended with the process that decoded for it; a new loop can begin once that is opened anew."""
         return isinstance(self._error, ReplicaLost)
+
+    def pool(self, owner: str) -> NgramPool:
+        """The n-grams of an owner's texts."""
+        return self._schedule.pool(owner)
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise PromptError for a prompt without tokens, or with more than a text may have."""
@@ -244,6 +250,7 @@ class SharedLoop(Closing):
             n_keep=request.n_keep,
             plain=request.plain,
             own=request.own,
+            owner=request.owner,
         )
         self._running[request.text] = request
 

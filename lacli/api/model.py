@@ -42,6 +42,7 @@ class AnswerOptions(TypedDict, total=False):
     samplers, instead of the model's. `n_keep`: a full context loses half of what is behind its first
     `n_keep` tokens, and the answer goes on. `mode`: plain for one token a step, otherwise the mode that was loaded.
     `window`, `ngram`, `guesses`: W, N and G where that is lookahead; at most what was loaded, and N as there.
+    `owner`: a name; only answers of the same owner share cells of the cache, n-grams and what was learned of texts.
     """
 
     max_tokens: int
@@ -63,6 +64,7 @@ class AnswerOptions(TypedDict, total=False):
     window: int
     ngram: int
     guesses: int
+    owner: str
 
 
 AnyStream = TypeVar("AnyStream", bound="Answering")
@@ -101,6 +103,8 @@ class Model(Closing):
         self._sampling = sampling or session.sampling
         # A grammar is made of a schema once, and llama.cpp's vocabulary is not freed while it is asked.
         self._asking = Lock()
+        # Held for the pieces of a step only: steps are read while a prompt is prepared elsewhere.
+        self._reading = Lock()
         self._begin_loop()
 
     @overload
@@ -181,7 +185,7 @@ class Model(Closing):
         """End all answers at their last step, and give the memory back."""
         self._loop.close()
         # A prompt may be cut into tokens just now.
-        with self._asking:
+        with self._asking, self._reading:
             self.session.close()
 
     def _begin_loop(self) -> None:
@@ -216,7 +220,15 @@ class Model(Closing):
         limit, n_keep = options.get("max_tokens", -1), options.get("n_keep")
         plain = self._is_plain(options.get("mode", ""))
         request = Request(
-            self._loop, tokens, limit, n_keep=n_keep, verifier=recorder or drawn, sampler=sampler, plain=plain, own=own
+            self._loop,
+            tokens,
+            limit,
+            n_keep=n_keep,
+            verifier=recorder or drawn,
+            sampler=sampler,
+            plain=plain,
+            own=own,
+            owner=options.get("owner", ""),
         )
         found = recorder.found if recorder else ()
         return kind(
@@ -277,8 +289,9 @@ def check_options(options: AnswerOptions) -> None:
     stops = options.get("stop", ())
     if stops == "" or not isinstance(stops, Sequence) or not all(stop and isinstance(stop, str) for stop in stops):
         raise UsageError(f"stop is {stops!r:.60}", "give a text, or several in a list")
-    if not isinstance(options.get("system", ""), str):
-        raise UsageError(f"system is {options['system']!r:.60}", "give a text")
+    for name in ("system", "owner"):
+        if not isinstance(options.get(name, ""), str):
+            raise UsageError(f"{name} is {options[name]!r:.60}", "give a text")  # type: ignore[literal-required]
     if not isinstance(options.get("raw", False), bool):
         raise UsageError(f"raw is {options['raw']!r:.60}", "give True or False")
     if not isinstance(options.get("sampling", SamplingSettings()), SamplingSettings):
@@ -329,6 +342,11 @@ class Answering(Closing):
         return self._request.prompt
 
     @property
+    def owner(self) -> str:
+        """Whose it is."""
+        return self._request.owner
+
+    @property
     def statistics(self) -> RunStatistics:
         """What the answer has cost by now."""
         return self._partial.statistics
@@ -356,7 +374,7 @@ class Answering(Closing):
             self._ended = True
             raise arrival.error
         step, partial = arrival.step, self._partial
-        with self._model._asking:
+        with self._model._reading:
             pieces = partial.take(step) if step else []
             if partial.stopped:
                 self.close()

@@ -41,6 +41,7 @@ class Experience:
 
     Of acceptance it knows the mean of all texts of its kind, whose tokens are `sampled` or not; each text makes an
     estimate of its own from that. `kinds`: what is known of each kind; they have all but acceptance in common.
+    Owners of texts have nothing in common but the costs of steps; `is_kept`: false for all but the program's own.
     """
 
     def __init__(
@@ -52,16 +53,17 @@ class Experience:
         sampled: bool = False,
     ) -> None:
         """Begin with a measured `cost` and texts of earlier runs, if any; `sampled`: tokens are drawn, not argmax."""
-        self.kinds: dict[bool, Experience] = {}
+        self._settings, self.is_kept = settings, True
         # A row that nobody needs cannot be taken back where few rows can.
         self.cost_model = StepCostModel(settings.max_rows, cost, fills=settings.max_rollback < 0)
-        self.budget = LossBudget()
-        columns = settings.window if "window" in settings.sources else 0
-        self.width = WindowWidth(columns, settings.ngram, settings.auto_rows)
-        self.recycling = RecyclingSource()
-        self.past_texts = texts
-        self.accounts: dict[str, SourceAccount] = {name: SourceAccount() for name in SOURCES}
-        self._begin_kind(sampled=sampled)
+        self._begin_owner(texts, sampled=sampled)
+
+    def for_owner(self) -> Experience:
+        """Begin to learn of the texts of another owner, with what is known of the machine's steps alone."""
+        other = copy(self)
+        other._begin_owner(None, sampled=self.sampled)
+        other.is_kept = False
+        return other
 
     def other_kind(self) -> Experience:
         """Begin to learn of texts of the other kind, beside this one."""
@@ -69,6 +71,17 @@ class Experience:
         other.recycling = copy(self.recycling)
         other._begin_kind(sampled=not self.sampled)
         return other
+
+    def _begin_owner(self, texts: PastTexts | None, *, sampled: bool) -> None:
+        settings = self._settings
+        self.kinds: dict[bool, Experience] = {}
+        self.budget = LossBudget()
+        columns = settings.window if "window" in settings.sources else 0
+        self.width = WindowWidth(columns, settings.ngram, settings.auto_rows)
+        self.recycling = RecyclingSource()
+        self.past_texts = texts
+        self.accounts: dict[str, SourceAccount] = {name: SourceAccount() for name in SOURCES}
+        self._begin_kind(sampled=sampled)
 
     def _begin_kind(self, *, sampled: bool) -> None:
         self.sampled = sampled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,11 @@ class Auto(Mode):
         self._guesses.sleeps_on = True
         return self
 
+    def for_owner(self) -> Mode:
+        other = copy(self)
+        other.experience = self.experience.for_owner()
+        return other
+
     def _wakes(self, text: Sequence[int], room: int) -> bool:
         """Begin a step of the text; True if it looks for guesses."""
         self.plan = self._shared = None
@@ -134,7 +140,7 @@ class AutoModes:
         experience = known.kinds.get(sampled) if known else None
         if experience is None:
             experience = known.other_kind() if known else self._new_experience(settings, sampled=sampled)
-            if self.records:
+            if self.records and experience.is_kept:
                 self.records.go_on(experience)
         return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
 

@@ -108,17 +108,18 @@ class SharedStep:
                 text.branch.narrow(0)
         matches = len(first.sources)
         for alike in zip(*[text.branch_sources for text in self._awake], strict=True):
-            account = alike[0].account
-            was_awake = account.awake
-            if account.decide(promising=promising):
-                for text, source in zip(self._awake, alike, strict=True):
-                    if not was_awake:
+            # Texts of one owner have one account, which decides once.
+            were_awake = {source.account: source.account.awake for source in alike}
+            are_asked = {account: account.decide(promising=promising) for account in were_awake}
+            for text, source in zip(self._awake, alike, strict=True):
+                if are_asked[source.account]:
+                    if not were_awake[source.account]:
                         source.begin(text.text)
                     text.sources.append(source)
         # The window comes last: what others guess too is not its gain.
         if first.branch.rows:
             first.sources.append(first.window_source)
-        return len(first.sources) > matches or not first.branch_sources
+        return any([len(text.sources) > matches for text in self._awake]) or not first.branch_sources
 
     def _grow_chains(self) -> None:
         """Where rows are dear: the best continuations of matches, searched for less often while none pays."""

@@ -312,7 +312,8 @@ def check_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> Fin
     for name in read:
         winner = next(each for each in known if each in given and known[each] == known[name])
         sets = f" sets {known[name]}" if known[name] else ""
-        parts.append(f"{name}={given[name]}{sets}" if name == winner else f"{name} is not used, {winner} wins")
+        value = "..." if known[name] == "--api-key" else given[name]
+        parts.append(f"{name}={value}{sets}" if name == winner else f"{name} is not used, {winner} wins")
     if theirs:
         parts.append(f"{', '.join(theirs)}: llama.cpp's, not read by lacli")
     todo = [f"{name}: {meant or 'no option has it'}" for name, meant in unknown.items()]

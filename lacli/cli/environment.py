@@ -54,6 +54,9 @@ LLAMA_CPP = {
 }
 """llama.cpp's variable behind LLAMA_ARG_, by the option that it sets (common/arg.cpp)."""
 
+LLAMA_CPP_WHOLE = {"--api-key": "LLAMA_API_KEY"}
+"""llama.cpp's variables without LLAMA_ARG_."""
+
 SAID = {
     "on": ("on", "enabled", "true", "1", "yes", "y", "t"),
     "off": ("off", "disabled", "false", "0", "no", "n", "f"),
@@ -124,11 +127,12 @@ def setting(*names: str, help: str = "", **more: Any) -> Any:
 
 
 def variables(*names: str) -> list[str]:
-    """An option's variables: LACLI_ with each long name and with llama.cpp's own X, then LLAMA_ARG_X."""
+    """An option's variables: LACLI_ with each long name and with llama.cpp's own X, then llama.cpp's."""
     longs = [name.split("/")[0] for name in names if name.startswith("--")]
     shared = [LLAMA_CPP[long] for long in longs if long in LLAMA_CPP]
     ours = [long.removeprefix("--").replace("-", "_").upper() for long in longs] + shared
-    return [*(OURS + each for each in dict.fromkeys(ours)), *(THEIRS + each for each in shared)]
+    theirs = [THEIRS + each for each in shared] + [LLAMA_CPP_WHOLE[long] for long in longs if long in LLAMA_CPP_WHOLE]
+    return [*(OURS + each for each in dict.fromkeys(ours)), *theirs]
 
 
 def threads(value: str) -> int:

@@ -60,7 +60,7 @@ Cors = Annotated[
 ApiKey = Annotated[
     list[str] | None,
     setting("--api-key", metavar="KEY", rich_help_panel=SERVER, show_default=False,
-            help="Ask for this key. Repeatable: any of them opens."),
+            help="Ask for this key. Repeatable: each is an owner of its texts."),
 ]  # fmt: skip
 ApiKeyFile = Annotated[
     str | None,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from math import inf, isfinite
+from time import thread_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,9 @@ MIROSTAT_CANDIDATES = 100
 
 MIN_KEEP = 0
 """Candidates that a sampler must leave: llama.cpp's programs ask for none beyond the one each leaves anyway."""
+
+MAX_GRAMMAR_S = 1.0
+"""Seconds of the processor that a grammar may take for a token: the texts beside it wait for as long in each step."""
 
 UNIFORM_CANDIDATES = 2**20
 """Equal candidates that show the next draw's number, to one part in a million."""
@@ -123,8 +127,13 @@ class LlamaSampler(Closing):
 
     def _drawn(self, samplers: Samplers, logits: Floats) -> int:
         token = self._pick(samplers, self._filled(logits))
-        if samplers.grammar and not _allowed(samplers.grammar, [token]).all():
-            token = self._pick(samplers, self._constrained(samplers, logits))
+        if samplers.grammar:
+            begin = thread_time()
+            if not _allowed(samplers.grammar, [token]).all():
+                token = self._pick(samplers, self._constrained(samplers, logits))
+            if thread_time() - begin > MAX_GRAMMAR_S:
+                what = f"the grammar took more than {1e3 * MAX_GRAMMAR_S:.0f} ms for a token"
+                raise SamplingError(what, "give one with fewer alternatives")
         return token
 
     def _pick(self, samplers: Samplers, array: Any) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -20,7 +22,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import pages
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.forms import ChatForm, Form, PlainForm, Setting, TextForm
-from lacli.serve.guard import Guard, GuardSettings
+from lacli.serve.guard import Guard, GuardSettings, owner_of
 from lacli.serve.inspection import Endpoint, Inspection, ServeSettings, check_tokens, refusing
 from lacli.serve.meter import Meter
 from lacli.serve.origins import with_origins
@@ -34,6 +36,8 @@ from lacli.text.template import MARK
 
 NOT_OFFERED = ("/v1/embeddings", "/v1/images/generations", "/v1/audio/transcriptions", "/v1/audio/speech")
 
+Given = TypeVar("Given")
+Prepared = TypeVar("Prepared")
 
 __all__ = ["ServeSettings", "Server"]
 
@@ -44,6 +48,7 @@ class Server:
     def __init__(self, model: Model, settings: ServeSettings) -> None:
         self._model, self._settings = model, settings
         self._meter = Meter()
+        self._preparing = asyncio.Lock()
 
     def app(self, guard: GuardSettings, origins: Sequence[str] = ()) -> ASGIApp:
         """The application for an ASGI server. `guard`: who may ask. `origins`: of pages whose scripts may."""
@@ -68,36 +73,42 @@ class Server:
 
     async def apply_template(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
-        return JSONResponse({"prompt": self._rendered(asked).replace(MARK, "")})
+        return JSONResponse({"prompt": (await self._aside(self._rendered, asked)).replace(MARK, "")})
 
     async def count_tokens(self, request: Request) -> Response:
         """The tokens that the prompt of a chat has."""
         asked = parsed(ChatRequest, await body_of(request))
-        tokens = self._model.session.prompts.tokenize(self._rendered(asked))
+        rendered = await self._aside(self._rendered, asked)
+        tokens = await self._aside(self._model.session.prompts.tokenize, rendered)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
     async def chat(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
         prompts = self._model.session.prompts
-        rendered, rules = self._rendered(asked), None
+        rendered, rules = await self._aside(self._rendered, asked), None
         if asked.offered:
             rules = CallRules(format_of(prompts.template), asked.offered, asked.calls_several, asked.has_to_call)
-        grammar = rules.grammar(rendered) if rules else ""
-        prompt = prompts.tokenize(rendered)
+        grammar = await self._aside(rules.grammar, rendered) if rules else ""
+        prompt = await self._aside(prompts.tokenize, rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
-        choices = self._choices(asked, [prompt] * asked.n, logprobs, raw=False, rules=rules, grammar=grammar)
+        choices = await self._aside(
+            partial(self._choices, asked, [prompt] * asked.n, logprobs, raw=False, rules=rules, grammar=grammar),
+            owner_of(request),
+        )
         return await self._answered(request, asked, choices, ChatForm(self._setting_of(asked)))
 
     async def complete(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
-        prompts = [self._tokens(prompt) for prompt in asked.prompts for _ in range(asked.n)]
-        choices = self._choices(asked, prompts, asked.logprobs, raw=True)
+        prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts for _ in range(asked.n)]
+        choices = await self._aside(partial(self._choices, asked, prompts, asked.logprobs, raw=True), owner_of(request))
         return await self._answered(request, asked, choices, TextForm(self._setting_of(asked)))
 
     async def complete_plainly(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
-        prompts = [self._tokens(prompt) for prompt in asked.prompts]
-        choices = self._choices(asked, prompts, asked.n_probs or None, raw=True, drawn=asked.post_sampling_probs)
+        prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts]
+        drawn = asked.post_sampling_probs
+        begin = partial(self._choices, asked, prompts, asked.n_probs or None, raw=True, drawn=drawn)
+        choices = await self._aside(begin, owner_of(request))
         return await self._answered(request, asked, choices, PlainForm(self._setting_of(asked), asked))
 
     def _setting_of(self, asked: AnswerRequest) -> Setting:
@@ -123,11 +134,17 @@ class Server:
         model = self._model.session.model
         return asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
 
+    async def _aside(self, prepare: Callable[[Given], Prepared], given: Given) -> Prepared:
+        """Prepare a part of a request in a thread, so that streams go on; one at a time, as templates have a state."""
+        async with self._preparing:
+            return await run_in_threadpool(prepare, given)
+
     def _choices(
         self,
         asked: AnswerRequest,
         prompts: Sequence[Sequence[int]],
         logprobs: int | None,
+        owner: str,
         *,
         raw: bool,
         rules: CallRules | None = None,
@@ -162,6 +179,7 @@ class Server:
             "max_tokens": self._limit(asked),
             "raw": raw,
             "mode": asked.mode or "",
+            "owner": owner,
         }
         if asked.W is not None:
             options["window"] = asked.W

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from ipaddress import ip_address
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,20 +22,29 @@ PUBLIC = ("/health", "/v1/health", *pages.FILES)
 """What is answered without a key: programs that only watch whether the server lives have none, and the page
 asks for one."""
 
+OWNER = "lacli.owner"
+"""Where a request's scope says whose it is."""
+
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 """Names of this machine in a Host header; another one is a page that resolved its own name to this address."""
 
 
+BODY_S = 60.0
+"""Seconds in which a request's body has to come: 8 MiB at 1.2 Mbit/s."""
+
+
 @dataclass(frozen=True)
 class GuardSettings:
-    """Who may ask. `keys`: any of them opens; none is needed where there are none.
+    """Who may ask. `keys`: any of them opens, and each is an owner of texts; none is needed where there are none.
 
-    `hosts`: names that a request may be made to, without their ports; empty for any. `body`: bytes of a request.
+    `hosts`: names that a request may be made to, without their ports; empty for any. `body`: bytes of a request, which
+    has to be there after `body_s` seconds.
     """
 
     keys: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     body: int = 8 * 2**20
+    body_s: float = BODY_S
 
 
 def guard_settings(host: str, keys: Sequence[str], *, no_auth: bool, body: int) -> GuardSettings:
@@ -90,22 +101,30 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if refused := self._refusal(scope["path"], headers):
+        owner = self._owner(headers)
+        if refused := self._refusal(scope["path"], headers, owner):
             await refused(scope, receive, send)
             return
-        read = 0
+        read, is_whole = 0, False
+        end = asyncio.get_running_loop().time() + self._settings.body_s
 
         async def limited() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
+            nonlocal read, is_whole
+            if is_whole:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(end):
+                    message = await receive()
+            except TimeoutError as error:
+                raise HTTPException(408, f"a request has to be there in {self._settings.body_s:g} s") from error
+            read, is_whole = read + len(message.get("body", b"")), not message.get("more_body", False)
             if read > self._settings.body:
                 raise HTTPException(413)
             return message
 
-        await self._app(scope, limited, send)
+        await self._app({**scope, OWNER: owner or ""}, limited, send)
 
-    def _refusal(self, path: str, headers: Headers) -> JSONResponse | None:
+    def _refusal(self, path: str, headers: Headers, owner: str | None) -> JSONResponse | None:
         settings = self._settings
         host = headers.get("host", "").rpartition(":")[0] if _has_port(headers) else headers.get("host", "")
         if settings.hosts and host.lower() not in settings.hosts:
@@ -114,16 +133,26 @@ class Guard:
         if int(headers.get("content-length") or 0) > settings.body:
             what = f"a request has {settings.body:,} bytes at most"
             return JSONResponse(error_body(413, "invalid_request_error", what), 413)
-        if settings.keys and path not in PUBLIC and not self._has_key(headers):
+        if settings.keys and path not in PUBLIC and owner is None:
             what = "this server asks for its API key: Authorization: Bearer KEY"
             return JSONResponse(error_body(401, "authentication_error", what), 401, {"WWW-Authenticate": "Bearer"})
         return None
 
-    def _has_key(self, headers: Headers) -> bool:
-        """True for a right key; each is compared, in constant time."""
+    def _owner(self, headers: Headers) -> str | None:
+        """Whose key a request has, None for no right one; each is compared, in constant time.
+
+        The first key is the program's own owner, "", for whom is kept between runs what mode auto learns.
+        """
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
-        return any([hmac.compare_digest(key.encode(), given) for key in self._settings.keys])
+        are_right = [hmac.compare_digest(key.encode(), given) for key in self._settings.keys]
+        return next((str(place) if place else "" for place, is_right in enumerate(are_right) if is_right), None)
+
+
+def owner_of(request: Request) -> str:
+    """Whose a request is."""
+    owner: str = request.scope.get(OWNER, "")
+    return owner
 
 
 def _has_port(headers: Headers) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -12,6 +13,7 @@ from lacli import __version__
 from lacli.api.model import Model
 from lacli.auto.mode import Auto
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve.guard import owner_of
 from lacli.serve.meter import Meter
 from lacli.serve.refusals import INVALID, NOT_SUPPORTED, Refused, body_of
 
@@ -111,7 +113,8 @@ class Inspection:
         content = asked.get("content", "")
         if not isinstance(content, str):
             raise Refused(400, INVALID, "content: give a text")
-        tokens = self._model.session.model.tokenize(content, add_special=bool(asked.get("add_special", False)))
+        special = bool(asked.get("add_special", False))
+        tokens = await run_in_threadpool(self._model.session.model.tokenize, content, add_special=special)
         if not asked.get("with_pieces"):
             return JSONResponse({"tokens": tokens})
         pieces = [{"id": token, "piece": _piece(self._model.session.prompts.piece(token))} for token in tokens]
@@ -125,7 +128,7 @@ class Inspection:
         return JSONResponse({"content": self._model.session.text(tokens)})
 
     async def slots(self, request: Request) -> Response:
-        return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context))
+        return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context, owner_of(request)))
 
     async def metrics(self, request: Request) -> Response:
         text = self._meter.text(*self._model.load)

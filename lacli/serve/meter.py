@@ -84,14 +84,14 @@ class Meter:
             ]
         return "\n".join(lines) + "\n"
 
-    def slots(self, places: int, context: int) -> list[dict[str, Any]]:
-        """The places and what is decoded in them."""
+    def slots(self, places: int, context: int, owner: str = "") -> list[dict[str, Any]]:
+        """The places, and what is decoded in those of `owner`."""
         running = {slot.number: slot for slot in self._running}
         found = []
         for number in range(places):
             slot = running.get(number)
             entry: dict[str, Any] = {"id": number, "n_ctx": context, "is_processing": slot is not None}
-            if slot:
+            if slot and slot.stream.owner == owner:
                 run = slot.stream.statistics
                 entry |= {"n_prompt_tokens": len(slot.prompt), "n_decoded": run.tokens, "timings": timings(run)}
             found.append(entry)

@@ -395,6 +395,16 @@ def test_a_finished_grammar_whose_end_is_forbidden_is_a_dead_end(model: LlamaMod
             sampler.draw(logits)
 
 
+def test_a_grammar_that_takes_too_long_ends_its_text(
+    model: LlamaModel, logits: Floats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LlamaSampler(model, SamplingSettings(seed=1, grammar=GRAMMAR)) as sampler:
+        sampler.begin([])
+        monkeypatch.setattr("lacli.llamacpp.sampler.MAX_GRAMMAR_S", -1.0)
+        with pytest.raises(SamplingError, match="the grammar took more than"):
+            sampler.draw(logits)
+
+
 @pytest.mark.parametrize(
     ("grammar", "words"),
     [

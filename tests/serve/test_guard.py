@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from starlette.types import Message, Receive, Scope, Send
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lacli.errors import LacliError, UsageError
-from lacli.serve.guard import Guard, GuardSettings, guard_settings, read_keys
+from lacli.serve.guard import Guard, GuardSettings, guard_settings, owner_of, read_keys
 
 BODY = 1000
 
@@ -23,7 +25,9 @@ async def inner(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def status(settings: GuardSettings, headers: Mapping[str, str], path: str = "/v1/models") -> int:
+def status(
+    settings: GuardSettings, headers: Mapping[str, str], path: str = "/v1/models", app: ASGIApp | None = None
+) -> int:
     """The status that a request gets."""
     sent: list[Message] = []
 
@@ -35,7 +39,7 @@ def status(settings: GuardSettings, headers: Mapping[str, str], path: str = "/v1
 
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "path": path, "headers": raw, "method": "GET"}
-    asyncio.run(Guard(inner, settings)(scope, receive, send))
+    asyncio.run(Guard(app or inner, settings)(scope, receive, send))
     found: int = sent[0]["status"]
     return found
 
@@ -67,6 +71,53 @@ def test_without_a_right_key_only_health_is_told(headers: Mapping[str, str]) -> 
 
 def test_a_body_that_is_announced_too_large_is_refused() -> None:
     assert status(GuardSettings(body=BODY), {"Content-Length": str(BODY + 1)}) == 413
+
+
+def test_each_key_is_an_owner_of_its_own() -> None:
+    owners: list[str] = []
+
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        owners.append(owner_of(Request(scope)))
+        await inner(scope, receive, send)
+
+    for key in ("one", "two", "three"):
+        status(GuardSettings(("one", "two", "three")), {"X-Api-Key": key}, app=told)
+    assert len({*owners}) == 3 and owners[0] == ""
+
+
+def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    async def never() -> Message:
+        return await asyncio.Future()
+
+    async def send(message: Message) -> None:
+        raise AssertionError
+
+    scope = {"type": "http", "path": "/v1/models", "headers": [], "method": "POST"}
+    with pytest.raises(HTTPException) as caught:
+        asyncio.run(Guard(inner, GuardSettings(body_s=0))(scope, never, send))
+    assert caught.value.status_code == 408
+
+
+def test_after_its_body_a_request_may_take_any_time() -> None:
+    """An answer is waited for by waiting for the client to go."""
+
+    async def patient(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        assert (await receive())["type"] == "http.disconnect"
+
+    async def body_then_end() -> Message:
+        if given:
+            return given.pop()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        raise AssertionError
+
+    given: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+    scope = {"type": "http", "path": "/v1/models", "headers": [], "method": "POST"}
+    asyncio.run(Guard(patient, GuardSettings(body_s=0))(scope, body_then_end, send))
 
 
 def test_an_address_that_others_reach_asks_for_a_key() -> None:

@@ -1,0 +1,55 @@
+"""Several keys: what is decoded for one is neither lent to another nor shown to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from openai import OpenAI
+
+import lacli
+from lacli.api.model import AsyncStream
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve.app import Server, ServeSettings
+from lacli.serve.guard import GuardSettings
+from lacli.serve.meter import Meter
+from lacli.stats import RunStatistics
+from tests.serve.conftest import NAME, serving
+
+PROMPT = "def owners_of(texts):\n    " + '"""Return the owners of texts, each once."""\n' * 3
+
+
+@pytest.fixture(scope="module")
+def guarded(model: lacli.Model) -> Iterator[str]:
+    settings = ServeSettings(NAME, SamplingSettings())
+    with serving(Server(model, settings).app(GuardSettings(("one", "two")))) as address:
+        yield f"{address}/v1"
+
+
+def cached_tokens(address: str, key: str) -> int:
+    client = OpenAI(api_key=key, base_url=address, max_retries=0)
+    usage = client.completions.create(model=NAME, prompt=PROMPT, max_tokens=4).usage
+    assert usage and usage.prompt_tokens_details
+    return usage.prompt_tokens_details.cached_tokens or 0
+
+
+def test_an_owners_beginning_is_decoded_once_and_anothers_again(guarded: str) -> None:
+    assert not cached_tokens(guarded, "one")
+    assert cached_tokens(guarded, "one")
+    assert not cached_tokens(guarded, "two")
+    assert cached_tokens(guarded, "two")
+
+
+def test_slots_tell_an_owner_of_its_own_texts_only() -> None:
+    meter = Meter()
+    streams = [SimpleNamespace(owner=owner, statistics=RunStatistics()) for owner in ("", "1")]
+    with (
+        meter.counting(cast(AsyncStream, streams[0]), [1, 2]),
+        meter.counting(cast(AsyncStream, streams[1]), [1, 2, 3]),
+    ):
+        shown: list[dict[str, Any]] = meter.slots(3, 100, "1")
+    assert [each["is_processing"] for each in shown] == [True, True, False]
+    assert [each.get("n_prompt_tokens") for each in shown] == [None, 3, None]
+    assert set(shown[0]) == set(shown[2])
