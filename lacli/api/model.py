@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,7 +11,7 @@ from json import dumps
 from queue import SimpleQueue
 from threading import Lock
 from typing import TypedDict, TypeVar, Unpack, cast, overload
-from weakref import finalize
+from weakref import WeakValueDictionary, finalize
 
 from lacli.api.loop import Arrival, Request, SharedLoop
 from lacli.errors import PromptError, UsageError
@@ -82,6 +83,7 @@ class Model(Closing):
         # A grammar is made of a schema once, and llama.cpp's vocabulary is not freed while it is asked.
         self._asking = Lock()
         self._loop = SharedLoop(session.alone(), session.texts)
+        self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakValueDictionary()
         # The loop's thread keeps all but this object, and lets go of it once it has ended.
         finalize(self, self._loop.stop).atexit = False
 
@@ -194,6 +196,10 @@ class Model(Closing):
             self, PartialAnswer(request, prompts.piece, tokens, stops, controls=controls, logprobs=found), request
         )
 
+    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
+        with self._asking:
+            return self._mailboxes.setdefault(loop, Mailbox(loop))
+
     def _is_plain(self, mode: str) -> bool:
         """True for an answer of one token a step. Raises UsageError for a mode that the model was not loaded for."""
         own = self.session.settings.mode
@@ -294,14 +300,17 @@ class Answering(Closing):
         self._ended = True
         self._request.end()
 
-    def _begin(self, deliver: Callable[[Arrival], None]) -> None:
+    def _begin(
+        self, deliver: Callable[[Arrival], None], *, wake: Callable[[], None] | None = None, max_unread: int = 0
+    ) -> None:
         if not (self._begun or self._ended):
             self._begun = True
             self._partial.begin()
-            self._request.begin(deliver)
+            self._request.begin(deliver, wake=wake, max_unread=max_unread)
 
     def _take(self, arrival: Arrival) -> list[Piece]:
         """The text that an arrival makes certain. Raises what ended the answer."""
+        self._request.read()
         if self._ended:
             return []
         if arrival.error is not None:
@@ -356,13 +365,18 @@ class AsyncStream(Answering):
             for piece in pieces:
                 yield piece.text
 
-    async def steps(self) -> AsyncGenerator[tuple[Step | None, list[Piece]]]:
-        """Yield each step with the text that it makes certain; None for an end without a step."""
+    async def steps(self, *, max_unread: int = 0) -> AsyncGenerator[tuple[Step | None, list[Piece]]]:
+        """Yield each step with the text that it makes certain; None for an end without a step.
+
+        `max_unread`: steps that may wait to be read. With more the answer is held until half of them are read, and it
+        raises LacliError where nothing is for 20 seconds. 0: no limit.
+        """
         if self._iterated:
             return
         self._iterated = True
         arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
-        self._begin(partial(self._deliver, asyncio.get_running_loop(), arrivals))
+        mailbox = self._model._mailbox(asyncio.get_running_loop())
+        self._begin(partial(mailbox.post, self._request, arrivals), wake=mailbox.wake, max_unread=max_unread)
         try:
             while not self._ended:
                 arrival = await arrivals.get()
@@ -376,9 +390,29 @@ class AsyncStream(Answering):
             pass
         return self.partial_answer()
 
-    def _deliver(self, loop: asyncio.AbstractEventLoop, arrivals: asyncio.Queue[Arrival], arrival: Arrival) -> None:
+
+class Mailbox:
+    """Carries arrivals to the readers of one event loop, and wakes it once for all of a step."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._letters: deque[tuple[Request, asyncio.Queue[Arrival], Arrival]] = deque()
+
+    def post(self, request: Request, reader: asyncio.Queue[Arrival], arrival: Arrival) -> None:
+        """Keep an arrival for `reader` until the event loop is awake; from any thread."""
+        self._letters.append((request, reader, arrival))
+
+    def wake(self) -> None:
+        """Let the event loop hand out what was posted; from any thread."""
         try:
-            loop.call_soon_threadsafe(arrivals.put_nowait, arrival)
+            self._loop.call_soon_threadsafe(self._hand_out)
         except RuntimeError:
             # A loop that is closed has nobody who waits.
-            self._request.end()
+            for request, _, _ in self._letters:
+                request.end()
+            self._letters.clear()
+
+    def _hand_out(self) -> None:
+        while self._letters:
+            _, reader, arrival = self._letters.popleft()
+            reader.put_nowait(arrival)

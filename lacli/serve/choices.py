@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
 from lacli.api.model import AnswerOptions, AsyncStream, Model
@@ -14,6 +15,12 @@ from lacli.stats import Finish, Step
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
+
+MAX_UNREAD = 256
+"""Steps of an answer that may wait until its client has read what was sent before, beside the buffers of its socket.
+
+A pause of the network of a second is bridged at 4 ms a step; a step in memory has about a kilobyte.
+"""
 
 LAST_TOKENS = 16
 """Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
@@ -57,6 +64,7 @@ class Choice:
         end = model.session.text(tokens[-LAST_TOKENS:], special=True)
         self._splitter = None if options.get("raw") else ReasoningSplitter(begun_reasoning(end))
         self._calls = CallSplitter(rules) if rules else None
+        self._has_logprobs = "logprobs" in options
         self._seen = 0
 
     @property
@@ -82,14 +90,15 @@ class Choice:
     async def deltas(self) -> AsyncGenerator[Delta]:
         """Yield what each step adds."""
         with self._meter.counting(self.stream, self.prompt):
-            async for step, pieces in self.stream.steps():
-                yield self._delta(pieces, step)
+            async with aclosing(self.stream.steps(max_unread=MAX_UNREAD)) as steps:
+                async for step, pieces in steps:
+                    yield self._delta(pieces, step)
         rest = self._joined(self._splitter.finish() if self._splitter else (), None, (), final=True)
         if rest.text or rest.reasoning or rest.calls:
             yield rest
 
     def _delta(self, pieces: Sequence[Piece], step: Step | None) -> Delta:
-        logprobs = self.answer.logprobs[self._seen :]
+        logprobs = self.answer.logprobs[self._seen :] if self._has_logprobs else ()
         self._seen += len(logprobs)
         return self._joined(self._splitter.feed(pieces) if self._splitter else pieces, step, logprobs)
 
@@ -109,15 +118,23 @@ class Choice:
 
 async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta | None]]:
     """Yield the deltas of answers as they come, and None behind each one's last. Ends all where it is left early."""
-    news: asyncio.Queue[tuple[Choice, Delta | None | BaseException]] = asyncio.Queue()
+    if len(choices) == 1:
+        async with aclosing(choices[0].deltas()) as deltas:
+            async for delta in deltas:
+                yield choices[0], delta
+        yield choices[0], None
+        return
+    # One that is full holds the answers back.
+    news: asyncio.Queue[tuple[Choice, Delta | None | BaseException]] = asyncio.Queue(len(choices))
 
     async def read(choice: Choice) -> None:
         try:
-            async for delta in choice.deltas():
-                news.put_nowait((choice, delta))
-            news.put_nowait((choice, None))
+            async with aclosing(choice.deltas()) as deltas:
+                async for delta in deltas:
+                    await news.put((choice, delta))
+            await news.put((choice, None))
         except Exception as error:
-            news.put_nowait((choice, error))
+            await news.put((choice, error))
 
     readers = [asyncio.create_task(read(choice)) for choice in choices]
     try:
