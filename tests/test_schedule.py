@@ -35,7 +35,7 @@ class SharedEngine(FakeEngine):
 class Visit:
     """A text that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays.
 
-    `plain`: it gets one token a step.
+    `plain`: it gets one token a step. `held`: the steps after its arrival in which it is held.
     """
 
     prompt: list[int]
@@ -44,6 +44,7 @@ class Visit:
     leaves: int | None
     n_keep: int | None
     plain: bool = False
+    held: range = range(0)
     text: SharedText | None = None
     tokens: list[int] = field(default_factory=list)
 
@@ -62,6 +63,7 @@ visits = st.lists(
         leaves=st.none() | st.integers(1, 20),
         n_keep=st.none() | st.integers(0, 5),
         plain=st.booleans(),
+        held=st.builds(range, st.integers(0, 20), st.integers(0, 40)),
     ),
     min_size=1,
     max_size=2 * PLACES,
@@ -89,10 +91,14 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
             staying.append(visit)
         if not coming and not schedule.texts:
             return
+        for visit in staying:
+            assert visit.text
+            visit.text.is_held = now - visit.arrives in visit.held
         news = {each.text: each.step for each in schedule.step()}
         for visit in staying:
             assert visit.text
             if step := news.get(visit.text):
+                assert not visit.text.is_held
                 visit.tokens += step.tokens
                 assert not (visit.plain and step.drafted)
             if visit.leaves is not None and now - visit.arrives >= visit.leaves:
