@@ -28,7 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from statistics import quantiles
-from time import perf_counter
+from tempfile import NamedTemporaryFile
+from time import perf_counter, sleep
 from typing import Any
 from urllib.request import urlopen
 
@@ -330,14 +331,19 @@ def main() -> int:
     strict = arguments.parallel == 1
     command = [sys.executable, "-m", "lacli", "serve", arguments.model, "--port", "0", "-t", "1", "--no-learn"]
     command += ["-np", str(arguments.parallel), "--queue", str(arguments.clients)] + ["--strict"] * strict
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr
+    with NamedTemporaryFile("r", prefix="lacli-soak-") as log, subprocess.Popen(command, stderr=log.fileno()) as server:
         try:
-            port = next(int(found[1]) for line in server.stderr if (found := re.search(r"http://[^ :]+:(\d+)", line)))
+            while not (found := re.search(r"http://[^ :]+:(\d+)", Path(log.name).read_text())):
+                if server.poll() is not None:
+                    raise SystemExit(Path(log.name).read_text())
+                sleep(0.1)
+            port = int(found[1])
             soak = Soak(port, questions(24, arguments.tokens), lambda: resident(server.pid), strict=strict)
             report = asyncio.run(soak.run(arguments.requests, arguments.clients))
         finally:
             server.terminate()
+            server.wait()
+            print(*Path(log.name).read_text().splitlines()[-30:], sep="\n", file=sys.stderr)
     print(report.table())
     print(*report.wrong[:20], sep="\n", file=sys.stderr)
     return int(bool(report.wrong or report.stuck or report.grows() or server.returncode))
