@@ -100,6 +100,7 @@ class Server:
             Refused: refuse,
             LacliError: refuse_ours,
             HTTPException: refuse_http,
+            ClientDisconnect: answer_nobody,
             RecursionError: refuse_depth,
         }
         return Guard(Starlette(routes=routes, exception_handlers=refusals), guard)
@@ -330,6 +331,11 @@ async def refuse_ours(request: Request, error: Exception) -> Response:
 async def refuse_depth(request: Request, error: Exception) -> Response:
     """Refuse JSON in JSON in JSON, deeper than Python goes."""
     return JSONResponse(error_body(400, INVALID, "the request is nested too deeply"), 400)
+
+
+async def answer_nobody(request: Request, error: Exception) -> Response:
+    """Answer a client that has gone away, which is no error to log."""
+    return Response(status_code=499)
 
 
 async def refuse_http(request: Request, error: Exception) -> Response:
