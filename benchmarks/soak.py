@@ -7,7 +7,7 @@ Before anything else each question is asked once, alone. Under --strict every la
 Answers that share steps may part from it by rounding (docs/exactness.md): without --strict those that do are counted.
 
 Kinds of requests: whole answers, streams, clients that go away before or in an answer, slow readers, sockets that are
-closed in one direction or in the middle of a body, broken JSON, and bodies of 1 MB, of which some are prompts beyond the
+closed in one direction or in the middle of a body, broken JSON, and bodies of 1 MB, some with a prompt beyond the
 context. Times are a client's, its wait for a place included. Memory is the server process's resident memory, in
 `/proc`, so that this needs Linux. Exit code 1 where anything is wrong.
 """
@@ -161,11 +161,11 @@ class Soak:
             assert status == 200, answer
             self._alone.append(text_of(json.loads(answer)))
         kinds = self._random.choices([*KINDS], [*KINDS.values()], k=requests)
-        coming = iter(enumerate(kinds, 1))
+        coming = iter(kinds)
         begin = perf_counter()
 
         async def client() -> None:
-            for number, kind in coming:
+            for kind in coming:
                 await self._one(kind)
                 self.report.kinds[kind] += 1
                 if sum(self.report.kinds.values()) == requests // 2:
@@ -301,7 +301,8 @@ class Soak:
                 break
             await asyncio.sleep(0.1)
         with await asyncio.to_thread(urlopen, f"http://127.0.0.1:{self._port}/slots") as reply:
-            return max(stuck, sum(slot["is_processing"] for slot in json.load(reply)))
+            taken: list[bool] = [slot["is_processing"] for slot in json.load(reply)]
+        return max(stuck, sum(taken))
 
 
 async def closed(writer: asyncio.StreamWriter) -> None:
@@ -317,7 +318,9 @@ def text_of(body: dict[str, Any]) -> str:
 
 def resident(process: int) -> int:
     """Bytes of resident memory of a process."""
-    return int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{process}/status").read_text())[0]) * 2**10
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process}/status").read_text())
+    assert found
+    return int(found[1]) * 2**10
 
 
 def main() -> int:
@@ -329,8 +332,9 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=1, help="answers at a time; with several, without --strict")
     arguments = parser.parse_args()
     strict = arguments.parallel == 1
+    # Requests of clients that have just gone still wait.
     command = [sys.executable, "-m", "lacli", "serve", arguments.model, "--port", "0", "-t", "1", "--no-learn"]
-    command += ["-np", str(arguments.parallel), "--queue", str(arguments.clients)] + ["--strict"] * strict
+    command += ["-np", str(arguments.parallel), "--queue", str(2 * arguments.clients)] + ["--strict"] * strict
     with NamedTemporaryFile("r", prefix="lacli-soak-") as log, subprocess.Popen(command, stderr=log.fileno()) as server:
         try:
             while not (found := re.search(r"http://[^ :]+:(\d+)", Path(log.name).read_text())):

@@ -13,10 +13,11 @@ from starlette.types import ASGIApp
 
 from lacli.errors import Interrupted, LacliError, reason_of
 
-
 SEND_BUFFER = 64 * 2**10
-"""Bytes of an answer that the system keeps for a client that does not read, instead of megabytes: a second of 250 events
-of a token each, so that a client counts as one that does not read soon after it stops."""
+"""Bytes of an answer that the system keeps for a client that does not read, instead of megabytes.
+
+They hold 250 events of a token each, so that a client that stops reading is soon known as one.
+"""
 
 
 class Listener(uvicorn.Server):
