@@ -40,7 +40,8 @@ class SharedText(TextState):
     `has_cells`: False while it waits for them. `is_prefilled`: the cache holds all of it but what the next step
     decodes. `borrowed`: tokens at its beginning whose cells it shares with the text `lender`. `reused`: tokens of its
     prompt that it borrowed when it first got cells. `finish`: why it has ended, None while it goes on. `owner`: whose
-    it is; texts of others get neither its cells nor what was learned of it.
+    it is; texts of others get neither its cells nor what was learned of it. `is_held`: True while its reader wants no
+    step of it; its cells go where another text needs them.
     """
 
     has_cells: bool = False
@@ -50,6 +51,7 @@ class SharedText(TextState):
     reused: int | None = None
     finish: Finish | None = None
     owner: str = ""
+    is_held: bool = False
 
 
 class News(NamedTuple):
@@ -198,7 +200,7 @@ class Schedule:
             if self.ended:
                 self._forget(self.ended[0])
                 continue
-            *others, youngest = [text for text in self.texts if text.has_cells]
+            *others, youngest = sorted((text for text in self.texts if text.has_cells), key=lambda text: text.is_held)
             if not others:
                 # Alone it has every cell there is.
                 self.end(youngest, "length")
@@ -231,12 +233,11 @@ class Schedule:
 
         The last piece of a prompt and the text's first step are one batch, but where prompts are read first.
         """
-        running = sum(text.has_cells and text.is_prefilled for text in self.texts)
+        texts = [text for text in self.texts if text.has_cells and not text.is_held]
+        running = sum(text.is_prefilled for text in texts)
         left = min(self._engine.prefill_rows, self._engine.batch_rows - running)
         ready, pieces = [], []
-        for text in self.texts:
-            if not text.has_cells:
-                continue
+        for text in texts:
             missing = len(text.tokens) - 1 - text.group.past
             if text.is_prefilled:
                 ready.append(text)
@@ -253,12 +254,16 @@ class Schedule:
         """Give cells to the texts that wait, in the order of their arrival, as far as there are enough."""
         headroom = HEADROOM
         for text in self.texts:
-            if text.has_cells:
+            if text.has_cells or text.is_held:
                 continue
             lender, shared, coming = self._longest_prefix(text)
             if coming - shared >= MIN_AWAITED:
                 continue
             fits = self._find_cells(len(text.tokens) - shared + headroom, lender, shared)
+            if not fits and (held := next((each for each in self.texts if each.is_held and each.has_cells), None)):
+                self._take_cells(held)
+                self._give_cells()
+                return
             if not fits and any(each.has_cells for each in self.texts):
                 return
             headroom += HEADROOM

@@ -44,7 +44,7 @@ class SharedEngine(FakeEngine):
 class Visit:
     """A text that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays.
 
-    `plain`: it gets one token a step.
+    `plain`: it gets one token a step. `held`: the steps after its arrival in which it is held.
     """
 
     prompt: list[int]
@@ -54,6 +54,7 @@ class Visit:
     n_keep: int | None
     plain: bool = False
     owner: str = ""
+    held: range = range(0)
     text: SharedText | None = None
     tokens: list[int] = field(default_factory=list)
 
@@ -73,6 +74,7 @@ visits = st.lists(
         n_keep=st.none() | st.integers(0, 5),
         plain=st.booleans(),
         owner=st.sampled_from(["", "a", "b"]),
+        held=st.builds(range, st.integers(0, 20), st.integers(0, 40)),
     ),
     min_size=1,
     max_size=2 * PLACES,
@@ -102,11 +104,15 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
             staying.append(visit)
         if not coming and not schedule.texts:
             return
+        for visit in staying:
+            assert visit.text
+            visit.text.is_held = now - visit.arrives in visit.held
         news = {each.text: each.step for each in schedule.step()}
         check_owners(schedule)
         for visit in staying:
             assert visit.text
             if step := news.get(visit.text):
+                assert not visit.text.is_held
                 visit.tokens += step.tokens
                 assert not (visit.plain and step.drafted)
             if visit.leaves is not None and now - visit.arrives >= visit.leaves:

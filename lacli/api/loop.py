@@ -26,6 +26,9 @@ CLOSED = "the model is closed"
 AGAIN_S = 0.05
 """Seconds after which a closing loop is interrupted once more."""
 
+HELD_S = 20.0
+"""Seconds that a text keeps its place while its reader reads nothing."""
+
 
 class Arrival(NamedTuple):
     """What came of a text. `step`: its next step; None, without an `error`, where it ended without one."""
@@ -83,11 +86,15 @@ class Request:
         self.verifier, self.sampler, self.plain, self.own = verifier, sampler, plain, own
         self.owner = owner
         self.deliver: Callable[[Arrival], None]
+        self.wake: Callable[[], None] | None = None
         self.text: SharedText | None = None
         self.reused, self.prompt_s = 0, 0.0
         self.placed = 0.0
         self.watch: Callable[[PromptProgress], None] | None = None
         self._read_tokens = -1
+        # Each of the two counts is written by one thread alone.
+        self._max_unread = self._delivered = self._read = 0
+        self._last_read = 0.0
 
     @property
     def settings(self) -> DecodeSettings:
@@ -99,9 +106,15 @@ class Request:
         """The n-grams of all texts of its owner."""
         return self._loop.pool(self.owner)
 
-    def begin(self, deliver: Callable[[Arrival], None]) -> None:
-        """Ask for what follows the prompt, once; `deliver` gets each arrival, in the loop's thread."""
-        self.deliver = deliver
+    def begin(
+        self, deliver: Callable[[Arrival], None], *, wake: Callable[[], None] | None = None, max_unread: int = 0
+    ) -> None:
+        """Ask for what follows the prompt, once; `deliver` gets each arrival, in the loop's thread.
+
+        `wake`: called behind the arrivals of a step, once for all texts that have the same. `max_unread`: arrivals
+        without a `read` that hold the text, until half of them are read; 0 for no limit.
+        """
+        self.deliver, self.wake, self._max_unread = deliver, wake, max_unread
         self._loop.add(self)
 
     def tell_progress(self) -> None:
@@ -116,6 +129,36 @@ class Request:
         if read > self._read_tokens:
             self._read_tokens = read
             self.watch(PromptProgress(total, text.reused, read, perf_counter() - self.placed))
+
+    def tell(self, arrival: Arrival) -> None:
+        """Deliver an arrival, in the loop's thread."""
+        self._delivered += 1
+        self.deliver(arrival)
+
+    def read(self) -> None:
+        """Count an arrival as read; a text that is held for that goes on."""
+        self._read += 1
+        self._last_read = perf_counter()
+        if self.text and self.text.is_held:
+            self._loop.look_again()
+
+    def hold(self, now: float) -> None:
+        """Hold the text or let it go on, by what its reader has read."""
+        text = self.text
+        if not self._max_unread or not text:
+            return
+        was_held = text.is_held
+        # Before the count: a reader that reads on in the meantime sees it, and has the loop look again.
+        text.is_held = True
+        unread = self._delivered - self._read
+        text.is_held = unread > self._max_unread // 2 if was_held else unread >= self._max_unread
+        if text.is_held and not was_held:
+            self._last_read = now
+
+    @property
+    def held_until(self) -> float:
+        """When the held text loses its place, unless its reader reads on."""
+        return self._last_read + HELD_S
 
     def end(self) -> None:
         """End the text where it has not ended: it frees its place before the next step, and a last arrival says so."""
@@ -138,6 +181,7 @@ class SharedLoop(Closing):
         self._waiting: deque[Request] = deque()
         self._running: dict[SharedText, Request] = {}
         self._gone: list[Request] = []
+        self._wakes: set[Callable[[], None]] = set()
         self._error: Exception | None = None
         self._closed = False
         self._thread = Thread(target=self._run, name="lacli loop", daemon=True)
@@ -186,6 +230,11 @@ class SharedLoop(Closing):
             self._gone.append(request)
             self._changed.notify()
 
+    def look_again(self) -> None:
+        """Let the loop see that a reader has read on."""
+        with self._changed:
+            self._changed.notify()
+
     def stop(self) -> None:
         """End all texts after the current step, without waiting for it; their readers get a LacliError."""
         with self._changed:
@@ -211,6 +260,7 @@ class SharedLoop(Closing):
                     request.tell_progress()
                 for news in taken:
                     self._tell(news)
+                self._wake_readers()
         except KeyboardInterrupt:
             # `close` has interrupted a piece of a prompt.
             assert self._closed, "Ctrl-C is the main thread's"
@@ -222,9 +272,9 @@ class SharedLoop(Closing):
     def _change_texts(self) -> bool:
         """Take out and take in what was asked for since the last step; wait where there is no text. False to end."""
         with self._changed:
-            while not (self._closed or self._waiting or self._running):
-                self._gone.clear()
-                self._changed.wait()
+            while not self._has_work():
+                held = [request.held_until for request in self._running.values()]
+                self._changed.wait(max(min(held) - perf_counter(), 0) if held else None)
             gone, self._gone = self._gone, []
             for request in gone:
                 if request.text is None and request in self._waiting:
@@ -234,11 +284,30 @@ class SharedLoop(Closing):
             if request.text in self._running:
                 self._schedule.end(request.text)
                 self._end(request)
+        self._end_overdue()
         while self._waiting and not self._schedule.is_full:
             # It waits until it is taken in: an error on the way there ends all that wait.
             self._take_in(self._waiting[0])
             self._waiting.popleft()
         return not self._closed
+
+    def _has_work(self) -> bool:
+        """True where anything can be done: not where every text that has a place is held for its reader."""
+        now = perf_counter()
+        for request in self._running.values():
+            request.hold(now)
+        is_decoding = any(not text.is_held for text in self._running)
+        is_overdue = any(text.is_held and request.held_until <= now for text, request in self._running.items())
+        has_place = bool(self._waiting) and not self._schedule.is_full
+        return self._closed or is_decoding or is_overdue or has_place or bool(self._gone)
+
+    def _end_overdue(self) -> None:
+        now = perf_counter()
+        for text, request in [*self._running.items()]:
+            if text.is_held and request.held_until <= now:
+                self._schedule.end(text)
+                what = f"nothing of the answer was read for {HELD_S:g} s"
+                self._end(request, Arrival(error=LacliError(what, "read it as it comes")))
 
     def _take_in(self, request: Request) -> None:
         request.placed = perf_counter()
@@ -263,7 +332,7 @@ class SharedLoop(Closing):
         if news.text.finish:
             self._end(request, arrival)
         else:
-            request.deliver(arrival)
+            self._deliver(request, arrival)
 
     def _end(self, request: Request, last: Arrival = ENDED) -> None:
         """Forget a request, and give its reader the last arrival."""
@@ -271,7 +340,17 @@ class SharedLoop(Closing):
             self._running.pop(request.text, None)
         if request.sampler:
             request.sampler.close()
-        request.deliver(last)
+        self._deliver(request, last)
+
+    def _deliver(self, request: Request, arrival: Arrival) -> None:
+        request.tell(arrival)
+        if request.wake:
+            self._wakes.add(request.wake)
+
+    def _wake_readers(self) -> None:
+        for wake in self._wakes:
+            wake()
+        self._wakes.clear()
 
     def _end_all(self) -> None:
         with self._changed:
@@ -281,3 +360,4 @@ class SharedLoop(Closing):
             self._waiting.clear()
         for request in left:
             self._end(request, Arrival(error=error))
+        self._wake_readers()

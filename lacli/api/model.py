@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,7 @@ from json import dumps
 from queue import SimpleQueue
 from threading import Lock
 from typing import TypedDict, TypeVar, Unpack, cast, overload
-from weakref import finalize
+from weakref import WeakValueDictionary, finalize
 
 from lacli.api.loop import Arrival, PromptProgress, Request, SharedLoop
 from lacli.errors import PromptError, UsageError
@@ -105,6 +106,7 @@ class Model(Closing):
         self._asking = Lock()
         # Held for the pieces of a step only: steps are read while a prompt is prepared elsewhere.
         self._reading = Lock()
+        self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakValueDictionary()
         self._begin_loop()
 
     @overload
@@ -235,6 +237,10 @@ class Model(Closing):
             self, PartialAnswer(request, prompts.piece, tokens, stops, controls=controls, logprobs=found), request
         )
 
+    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
+        with self._reading:
+            return self._mailboxes.setdefault(loop, Mailbox(loop))
+
     def _is_plain(self, mode: str) -> bool:
         """True for an answer of one token a step. Raises UsageError for a mode that the model was not loaded for."""
         own = self.session.settings.mode
@@ -360,14 +366,17 @@ class Answering(Closing):
         self._ended = True
         self._request.end()
 
-    def _begin(self, deliver: Callable[[Arrival], None]) -> None:
+    def _begin(
+        self, deliver: Callable[[Arrival], None], *, wake: Callable[[], None] | None = None, max_unread: int = 0
+    ) -> None:
         if not (self._begun or self._ended):
             self._begun = True
             self._partial.begin()
-            self._request.begin(deliver)
+            self._request.begin(deliver, wake=wake, max_unread=max_unread)
 
     def _take(self, arrival: Arrival) -> list[Piece]:
         """The text that an arrival makes certain. Raises what ended the answer."""
+        self._request.read()
         if self._ended:
             return []
         if arrival.error is not None:
@@ -433,13 +442,18 @@ class AsyncStream(Answering):
 
         self._request.watch = watch
 
-    async def steps(self) -> AsyncGenerator[tuple[Step | None, list[Piece]]]:
-        """Yield each step with the text that it makes certain; None for an end without a step."""
+    async def steps(self, *, max_unread: int = 0) -> AsyncGenerator[tuple[Step | None, list[Piece]]]:
+        """Yield each step with the text that it makes certain; None for an end without a step.
+
+        `max_unread`: steps that may wait to be read. With more the answer is held until half of them are read, and it
+        raises LacliError where nothing is for 20 seconds. 0: no limit.
+        """
         if self._iterated:
             return
         self._iterated = True
         arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
-        self._begin(partial(self._deliver, asyncio.get_running_loop(), arrivals))
+        mailbox = self._model._mailbox(asyncio.get_running_loop())
+        self._begin(partial(mailbox.post, self._request, arrivals), wake=mailbox.wake, max_unread=max_unread)
         try:
             while not self._ended:
                 arrival = await arrivals.get()
@@ -453,9 +467,29 @@ class AsyncStream(Answering):
             pass
         return self.partial_answer()
 
-    def _deliver(self, loop: asyncio.AbstractEventLoop, arrivals: asyncio.Queue[Arrival], arrival: Arrival) -> None:
+
+class Mailbox:
+    """Carries arrivals to the readers of one event loop, and wakes it once for all of a step."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._letters: deque[tuple[Request, asyncio.Queue[Arrival], Arrival]] = deque()
+
+    def post(self, request: Request, reader: asyncio.Queue[Arrival], arrival: Arrival) -> None:
+        """Keep an arrival for `reader` until the event loop is awake; from any thread."""
+        self._letters.append((request, reader, arrival))
+
+    def wake(self) -> None:
+        """Let the event loop hand out what was posted; from any thread."""
         try:
-            loop.call_soon_threadsafe(arrivals.put_nowait, arrival)
+            self._loop.call_soon_threadsafe(self._hand_out)
         except RuntimeError:
             # A loop that is closed has nobody who waits.
-            self._request.end()
+            for request, _, _ in self._letters:
+                request.end()
+            self._letters.clear()
+
+    def _hand_out(self) -> None:
+        while self._letters:
+            _, reader, arrival = self._letters.popleft()
+            reader.put_nowait(arrival)

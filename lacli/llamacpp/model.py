@@ -254,6 +254,11 @@ class LlamaModel(Closing):
 
     def ends(self) -> list[int]:
         """All tokens that end an answer."""
+        return [*self._ends]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        # A vocabulary of 152,000 tokens takes 44 ms.
         vocabulary = self.vocabulary_handle
         return [token for token in range(self.vocabulary) if lib.llama_vocab_is_eog(vocabulary, token)]
 

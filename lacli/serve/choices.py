@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
 
@@ -16,6 +17,12 @@ from lacli.stats import Finish, Step
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
+
+MAX_UNREAD = 256
+"""Steps of an answer that may wait until its client has read what was sent before, beside the buffers of its socket.
+
+A pause of the network of a second is bridged at 4 ms a step; a step in memory has about a kilobyte.
+"""
 
 LAST_TOKENS = 16
 """Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
@@ -61,6 +68,7 @@ class Choice:
         end = model.session.text(tokens[-LAST_TOKENS:], special=True)
         self._splitter = None if options.get("raw") else ReasoningSplitter(begun_reasoning(end))
         self._calls = CallSplitter(rules) if rules else None
+        self._has_logprobs = "logprobs" in options
         self._seen = 0
 
     @property
@@ -86,14 +94,15 @@ class Choice:
     async def deltas(self) -> AsyncGenerator[Delta]:
         """Yield what each step adds."""
         with self._meter.counting(self.stream, self.prompt):
-            async for step, pieces in self.stream.steps():
-                yield self._delta(pieces, step)
+            async with aclosing(self.stream.steps(max_unread=MAX_UNREAD)) as steps:
+                async for step, pieces in steps:
+                    yield self._delta(pieces, step)
         rest = self._joined(self._splitter.finish() if self._splitter else (), None, (), final=True)
         if rest.text or rest.reasoning or rest.calls:
             yield rest
 
     def _delta(self, pieces: Sequence[Piece], step: Step | None) -> Delta:
-        logprobs = self.answer.logprobs[self._seen :]
+        logprobs = self.answer.logprobs[self._seen :] if self._has_logprobs else ()
         self._seen += len(logprobs)
         return self._joined(self._splitter.feed(pieces) if self._splitter else pieces, step, logprobs)
 
@@ -116,12 +125,22 @@ async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncG
 
     `progress`: some tell how far a prompt is read.
     """
+    if len(choices) == 1 and not progress:
+        async with aclosing(choices[0].deltas()) as deltas:
+            async for delta in deltas:
+                yield choices[0], delta
+        yield choices[0], None
+        return
     news: asyncio.Queue[tuple[Choice, Delta | None | BaseException]] = asyncio.Queue()
+    # Deltas that wait to be read hold the answers back; how far a prompt is read holds nothing back.
+    room = asyncio.Semaphore(len(choices))
 
     async def read(choice: Choice) -> None:
         try:
-            async for delta in choice.deltas():
-                news.put_nowait((choice, delta))
+            async with aclosing(choice.deltas()) as deltas:
+                async for delta in deltas:
+                    await room.acquire()
+                    news.put_nowait((choice, delta))
             news.put_nowait((choice, None))
         except Exception as error:
             news.put_nowait((choice, error))
@@ -140,6 +159,8 @@ async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncG
                 raise found
             left -= found is None
             yield choice, found
+            if found and not found.progress:
+                room.release()
     finally:
         for reader in readers:
             reader.cancel()

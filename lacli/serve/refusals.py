@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from lacli.errors import LacliError, PromptError, UsageError
@@ -78,10 +78,16 @@ async def refuse_http(request: Request, error: Exception) -> Response:
     return JSONResponse(error_body(error.status_code, INVALID, error.detail.lower()), error.status_code, error.headers)
 
 
+async def answer_nobody(request: Request, error: Exception) -> Response:
+    """Answer a client that has gone away, which is no error to log."""
+    return Response(status_code=499)
+
+
 HANDLERS: dict[type[Exception], Callable[[Request, Exception], Any]] = {
     Refused: refuse,
     LacliError: refuse_ours,
     HTTPException: refuse_http,
+    ClientDisconnect: answer_nobody,
     RecursionError: refuse_depth,
 }
 """What answers for each kind of error."""

@@ -80,15 +80,17 @@ class Reader:
         limit: int = 10,
         verifier: Verifier | None = None,
         sampler: object = None,
+        max_unread: int = 0,
     ) -> None:
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
         drawn = cast(LlamaSampler | None, sampler)
         self.request = Request(loop, prompt, limit, verifier=verifier, sampler=drawn)
-        self.request.begin(self._arrivals.put)
+        self.request.begin(self._arrivals.put, max_unread=max_unread)
 
     def next(self) -> list[int]:
         """The tokens of the next step; none where the text has ended. Raises what ended it."""
         step, error = self._arrivals.get()
+        self.request.read()
         if error:
             raise error
         return [*step.tokens] if step else []
@@ -296,3 +298,45 @@ def test_a_sampler_is_closed_once_its_text_ends_in_whatever_way() -> None:
         assert [sampler.closed for sampler in samplers] == [1, 0, 1, 0]
         loop.stop()
     assert [sampler.closed for sampler in samplers] == [1, 1, 1, 1]
+
+
+def test_a_text_that_is_not_read_is_held_and_goes_on_where_it_was() -> None:
+    with stepped(2) as (loop, engine):
+        slow = Reader(loop, [1], 40, max_unread=4)
+        engine.run()
+        other = Reader(loop, [2], 40)
+        assert other.all(40) == alone([2], 40), "others are not held up"
+        # The others have taken 40 steps by now.
+        assert slow.request.text and len(slow.request.text.tokens) == 1 + 4
+        assert loop.load == (1, 0)
+        assert slow.all(40) == alone([1], 40)
+
+
+def test_a_text_whose_reader_does_not_come_back_gives_its_place_to_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lacli.api.loop.HELD_S", 0.0)
+    with stepped(1) as (loop, engine):
+        slow = Reader(loop, [1], 40, max_unread=4)
+        engine.run()
+        assert Reader(loop, [2], 10).all(10) == alone([2], 10)
+        assert [token for _ in range(4) for token in slow.next()] == alone([1], 4)
+        with pytest.raises(LacliError, match="nothing of the answer was read"):
+            slow.next()
+
+
+def test_readers_that_wake_alike_are_woken_once_a_step() -> None:
+    with stepped(2) as (loop, engine):
+        woken: SimpleQueue[int] = SimpleQueue()
+        arrived: SimpleQueue[Arrival] = SimpleQueue()
+
+        def wake() -> None:
+            woken.put(arrived.qsize())
+
+        for number in (1, 2):
+            Request(loop, [number], 3).begin(arrived.put, wake=wake)
+        engine.wait()
+        engine.run()
+        # The second text may come a step later than the first.
+        found = [woken.get() for _ in range(3)]
+        assert found in ([2, 4, 6], [1, 3, 5])

@@ -1,0 +1,103 @@
+"""Streams to clients that read slowly, go away or send rubbish, and errors in the middle of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+import lacli
+from benchmarks.soak import KINDS, Soak, questions
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve import choices
+from lacli.serve.app import Server, ServeSettings
+from lacli.serve.guard import GuardSettings
+from tests.serve.conftest import serving
+from tests.serve.test_app import post
+
+DEAD_END = {"prompt": "x", "grammar": 'root ::= "a"', "ignore_eos": True}
+LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True, "mode": "plain"}
+"""An answer of more events than the buffers of a connection hold."""
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """The port of a server with one place, whose answers are the same in any company."""
+    with lacli.load(threads=1, strict=True) as model:
+        settings = ServeSettings("demo", SamplingSettings(), queue=64)
+        with serving(Server(model, settings).app(GuardSettings())) as address:
+            yield int(address.rpartition(":")[2])
+
+
+def test_every_answer_is_the_one_alone_whatever_other_clients_do(port: int) -> None:
+    soak = Soak(port, questions(6, 16), lambda: 0, strict=True)
+    report = asyncio.run(soak.run(120, 16))
+    assert not report.wrong and not report.stuck
+    assert report.equal and report.first_s and report.gap_s and set(report.kinds) == set(KINDS)
+
+
+def opened(port: int, body: dict[str, Any]) -> socket.socket:
+    """A connection on which a stream was asked for, that takes little before it is read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", port))
+    data = json.dumps({**body, "stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+    client.sendall(head.encode() + data)
+    return client
+
+
+def rest(client: socket.socket) -> list[str]:
+    """The data of all events of a stream."""
+    with client.makefile("rb") as file:
+        lines = file.read().decode().splitlines()
+    client.close()
+    return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+
+
+def decoded(port: int) -> int:
+    """Tokens of the answer that has the place; 0 without one."""
+    with urlopen(f"http://127.0.0.1:{port}/slots") as reply:
+        return int(json.load(reply)[0].get("n_decoded", 0))
+
+
+def test_a_client_that_does_not_read_loses_its_place_and_gets_an_error_event(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choices, "MAX_UNREAD", 8)
+    monkeypatch.setattr("lacli.api.loop.HELD_S", 0.0)
+    client = opened(port, LONG)
+    # There is one place.
+    other = post(f"http://127.0.0.1:{port}/v1/completions", {"prompt": "class A", "max_tokens": 4})
+    assert other["choices"][0]["text"]
+    *_, last = rest(client)
+    assert "nothing of the answer was read" in json.loads(last)["error"]["message"]
+    assert decoded(port) == 0
+
+
+def test_a_dead_end_in_an_answer_is_an_error_event_and_ends_no_other(address: str) -> None:
+    port = int(address.rpartition(":")[2])
+    other = opened(port, {**LONG, "max_tokens": 60})
+    first, *_, last = rest(opened(port, DEAD_END))
+    assert json.loads(first)["choices"][0]["text"] == "a"
+    assert json.loads(last)["error"]["code"] == 500
+    assert rest(other)[-1] == "[DONE]"
+    whole = post(f"{address}/v1/completions", DEAD_END)
+    assert whole["error"]["code"] == 500
+
+
+def test_a_client_that_goes_away_leaves_no_complaint(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    body = b'{"prompt": "def f(", "max_tokens": 1500, "ignore_eos": true}'
+    for announced in (len(body), 2 * len(body)):
+        client = socket.create_connection(("127.0.0.1", port))
+        head = f"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: {announced}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        client.close()
+    # There is one place, so that both are over by then.
+    assert post(f"http://127.0.0.1:{port}/v1/completions", {"prompt": "class A", "max_tokens": 4})["choices"]
+    assert not caplog.records
