@@ -1,0 +1,245 @@
+"""`lacli serve` beside llama-server, over HTTP: tokens/s of all clients, and how long one waits for its events.
+
+    python -m benchmarks.serving --model 05b.gguf --json rows.jsonl
+
+Servers with as many places as clients (`-np`) are asked by OpenAI's client, in turns: each client asks its next prompt
+when its answer has ended. `in this process` is lacli's Model without HTTP, with a thread for each client. Answers are
+greedy and have the same number of tokens; a prompt comes once to each server. One thread decodes, the clients have
+the other cores. llama-server has to be on PATH (docs/benchmarks.md). Rows are added to the file `--json`, and tables
+are of all its rows. No test lives here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+from time import monotonic, perf_counter, sleep
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from openai import AsyncOpenAI
+
+import lacli
+from benchmarks.many import in_range
+from benchmarks.replay import FOLDER
+from lacli.bench.tasks import read_tasks
+from lacli.hub.names import demo_model
+from lacli.text.format import markdown
+
+CLASSES = ("edit", "write")
+HERE, SERVER = "in this process", "llama-server"
+CONTENDERS = {
+    "auto": ("lacli", "serve"),
+    "plain": ("lacli", "serve", "--mode", "plain"),
+    HERE: (),
+    SERVER: ("llama-server",),
+    f"{SERVER} ngram-mod": ("llama-server", "--spec-type", "ngram-mod"),
+}
+ENDLESS = lacli.SamplingSettings(temp=0.0, ignore_eos=True)
+
+PATIENCE_S = 60.0
+"""Seconds that a server has to load its model and to measure what steps cost."""
+
+Answered = list[float]
+"""Seconds at which a prompt was asked, and then those of its events."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """The answers of a contender to prompts of a `kind`, `clients` at a time. `cpu_s`: processor time of the server."""
+
+    kind: str
+    clients: int
+    contender: str
+    lap: int
+    tokens: int
+    cpu_s: float
+    answers: list[Answered]
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second of all clients, from the first question to the last token."""
+        return self.tokens / (max(times[-1] for times in self.answers) - min(times[0] for times in self.answers))
+
+
+@contextmanager
+def serving(command: Sequence[str], model: Path, clients: int, folder: Path) -> Iterator[tuple[str, int]]:
+    """Start a server; yield its address and its process id."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    program = [sys.executable, "-m", "lacli"] if command[0] == "lacli" else [shutil.which(command[0]) or command[0]]
+    flags = ["-m", str(model), "--port", str(port), "-np", str(clients), "-t", "1", "-c", str(2048 * clients)]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder)}
+    with (
+        (folder / "log").open("ab") as log,
+        subprocess.Popen([*program, *command[1:], *flags], stdout=log, stderr=log, env=environment) as server,
+    ):
+        try:
+            until = monotonic() + PATIENCE_S
+            while not _is_up(port):
+                if server.poll() is not None or monotonic() > until:
+                    raise SystemExit(f"{' '.join(command)} does not start: {(folder / 'log').read_text()[-2000:]}")
+                sleep(0.1)
+            yield f"http://127.0.0.1:{port}/v1", server.pid
+        finally:
+            server.terminate()
+
+
+def _is_up(port: int) -> bool:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/health") as reply:
+            return bool(reply.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+def cpu_s(pid: int) -> float:
+    """Processor seconds of a process so far, of all its threads; Linux."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def ask_server(address: str, prompts: Sequence[str], clients: int, limit: int) -> tuple[int, list[Answered]]:
+    """Ask a server as `clients` clients do; return the tokens of all answers, and when their events came."""
+    return asyncio.run(_ask_all(address, prompts, clients, limit))
+
+
+async def _ask_all(address: str, prompts: Sequence[str], clients: int, limit: int) -> tuple[int, list[Answered]]:
+    answers: list[Answered] = []
+    waiting, tokens = [*prompts], 0
+    async with AsyncOpenAI(api_key="none", base_url=address, max_retries=3, timeout=600) as openai:
+
+        async def ask() -> None:
+            nonlocal tokens
+            while waiting:
+                times = [perf_counter()]
+                stream = await openai.completions.create(
+                    model="any",
+                    prompt=waiting.pop(0),
+                    max_tokens=limit,
+                    temperature=0,
+                    stream=True,
+                    stream_options={"include_usage": True},
+                    extra_body={"ignore_eos": True},
+                )
+                async for event in stream:
+                    if event.choices:
+                        times.append(perf_counter())
+                    if event.usage:
+                        tokens += event.usage.completion_tokens
+                answers.append(times)
+
+        await asyncio.gather(*(ask() for _ in range(clients)))
+    return tokens, answers
+
+
+def ask_here(model: lacli.Model, prompts: Sequence[str], clients: int, limit: int) -> tuple[int, list[Answered]]:
+    """The same in this process."""
+
+    def ask(prompt: str) -> tuple[int, Answered]:
+        times = [perf_counter()]
+        stream = model.stream(prompt, raw=True, max_tokens=limit, sampling=ENDLESS)
+        times += [perf_counter() for _ in stream]
+        return len(stream.partial_answer().tokens), times
+
+    with ThreadPoolExecutor(clients) as askers:
+        found = [*askers.map(ask, prompts)]
+    return sum(tokens for tokens, _ in found), [times for _, times in found]
+
+
+def rounds_of(arguments: argparse.Namespace) -> Iterator[Round]:
+    """Ask all contenders in turns, with new prompts in each round; one round that is not counted comes first."""
+    tasks = {kind: [task for task in read_tasks(str(arguments.prompts)) if task.kind == kind] for kind in CLASSES}
+    for clients in map(int, arguments.clients.split(",")):
+        with ExitStack() as stack:
+            ask: dict[str, tuple[int, Callable[[Sequence[str]], tuple[int, list[Answered]]]]] = {}
+            for name in arguments.contenders.split(","):
+                if command := CONTENDERS[name]:
+                    folder = Path(stack.enter_context(TemporaryDirectory()))
+                    address, pid = stack.enter_context(serving(command, arguments.model, clients, folder))
+                    ask[name] = pid, partial(ask_server, address, clients=clients, limit=arguments.limit)
+                else:
+                    model = lacli.load(arguments.model, threads=1, parallel=clients, context=2048 * clients)
+                    stack.enter_context(model)
+                    ask[name] = os.getpid(), partial(ask_here, model, clients=clients, limit=arguments.limit)
+            for lap in range(arguments.rounds + 1):
+                count = clients * arguments.each
+                names = [*ask][lap % len(ask) :] + [*ask][: lap % len(ask)]
+                for kind in CLASSES:
+                    chosen = [tasks[kind][(lap * count + place) % len(tasks[kind])] for place in range(count)]
+                    # A number in front: nothing is read from an earlier round's cells.
+                    prompts = [f"{lap}.{place}. {task.turns[0]}" for place, task in enumerate(chosen)]
+                    for name in names:
+                        pid, answered = ask[name]
+                        before = cpu_s(pid)
+                        tokens, answers = answered(prompts)
+                        if lap:
+                            yield Round(kind, clients, name, lap, tokens, cpu_s(pid) - before, answers)
+
+
+def tables(rounds: Sequence[Round]) -> Iterator[str]:
+    """Tokens/s of all clients; of a second of the server's processor time; auto over others; waits of a client."""
+    names = [name for name in CONTENDERS if any(each.contender == name for each in rounds)]
+    found = {(each.kind, each.clients, each.contender, each.lap): each for each in rounds}
+    cells = sorted({(each.kind, each.clients) for each in rounds})
+    laps = sorted({each.lap for each in rounds})
+
+    def table(words: Callable[[list[Round], tuple[str, int]], str]) -> str:
+        rows = []
+        for cell in cells:
+            groups = ([found[*cell, name, lap] for lap in laps if (*cell, name, lap) in found] for name in names)
+            rows.append([cell[0], str(cell[1]), *(words(group, cell) if group else "" for group in groups)])
+        return markdown(["prompts", "clients", *names], rows, 2)
+
+    def ratios(group: Sequence[Round], cell: tuple[str, int]) -> str:
+        pairs = [(found.get((*cell, "auto", each.lap)), each) for each in group]
+        return in_range([auto.speed / other.speed for auto, other in pairs if auto])
+
+    def waits(group: Sequence[Round], cell: tuple[str, int]) -> str:
+        answers = [times for each in group for times in each.answers]
+        gaps = [1e3 * (after - before) for times in answers for before, after in pairwise(times[1:])]
+        first = median(times[1] - times[0] for times in answers)
+        return f"{first:.2f}, {median(gaps):.0f}, {quantiles(gaps, n=100)[98]:.0f}"
+
+    yield table(lambda group, _: f"{median(each.speed for each in group):.1f}")
+    yield table(lambda group, _: f"{median(each.tokens / each.cpu_s for each in group):.1f}")
+    yield table(ratios)
+    yield table(waits)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=demo_model(), help="a GGUF file")
+    parser.add_argument("--prompts", type=Path, default=FOLDER / "prompts.jsonl", help="a file of prompts")
+    parser.add_argument("--clients", default="1,2,4,8", help="numbers of clients, with commas")
+    parser.add_argument("--contenders", default=",".join(CONTENDERS), help="what is asked, with commas")
+    parser.add_argument("--each", type=int, default=2, help="prompts of each client in a round")
+    parser.add_argument("--limit", type=int, default=64, help="tokens of an answer")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds")
+    parser.add_argument("--json", type=Path, default=Path("serving.jsonl"), help="a file that rows are added to")
+    arguments = parser.parse_args()
+    with arguments.json.open("a") as file, suppress(KeyboardInterrupt):
+        for each in rounds_of(arguments):
+            print(json.dumps(asdict(each)), file=file, flush=True)
+            words = f"{each.kind}, {each.clients} clients, {each.contender}: {each.speed:.1f} tokens/s"
+            print(words, file=sys.stderr, flush=True)
+    print("\n\n".join(tables([Round(**json.loads(row)) for row in arguments.json.read_text().splitlines()])))
+
+
+if __name__ == "__main__":
+    main()
