@@ -208,6 +208,11 @@ class SharedLoop(Closing):
         """Whether it has ended with the process that decoded for it; a new loop can begin once that is opened anew."""
         return isinstance(self._error, ReplicaLost)
 
+    @property
+    def failure(self) -> Exception | None:
+        """What has ended it for good, None where nothing has or a new loop can begin."""
+        return None if self.has_lost else self._error
+
     def pool(self, owner: str) -> NgramPool:
         """The n-grams of an owner's texts."""
         return self._schedule.pool(owner)

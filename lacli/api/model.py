@@ -183,6 +183,11 @@ class Model(Closing):
         """The numbers of answers that are decoded and that wait for a place."""
         return self._loop.load
 
+    @property
+    def failure(self) -> Exception | None:
+        """What ended all answers and ends every later one, None while it answers."""
+        return self._loop.failure
+
     def close(self) -> None:
         """End all answers at their last step, and give the memory back."""
         self._loop.close()

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from lacli.api.model import AnswerOptions, Model
-from lacli.errors import LacliError
+from lacli.errors import LacliError, in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import pages
 from lacli.serve.choices import Choice, Delta, merged
@@ -250,8 +250,11 @@ async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[byt
         async for event in events:
             yield b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
         yield b"data: [DONE]\n\n"
-    except LacliError as error:
-        yield b"data: " + json.dumps(error_body(500, FAILED, str(error))).encode() + b"\n\n"
+    except Exception as error:
+        yield b"data: " + json.dumps(error_body(500, FAILED, in_one_line(error))).encode() + b"\n\n"
+        if not isinstance(error, LacliError):
+            # For the log.
+            raise
     finally:
         await events.aclose()
 

@@ -12,10 +12,11 @@ from starlette.responses import JSONResponse, Response
 from lacli import __version__
 from lacli.api.model import Model
 from lacli.auto.mode import Auto
+from lacli.errors import in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.guard import owner_of
 from lacli.serve.meter import Meter
-from lacli.serve.refusals import INVALID, NOT_SUPPORTED, Refused, body_of
+from lacli.serve.refusals import FAILED, INVALID, NOT_SUPPORTED, Refused, body_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -71,6 +72,8 @@ class Inspection:
         return {"/tokenize": self.tokenize, "/detokenize": self.detokenize}
 
     async def health(self, request: Request) -> Response:
+        if failure := self._model.failure:
+            raise Refused(503, FAILED, f"nothing is decoded any more, start the server again: {in_one_line(failure)}")
         return JSONResponse({"status": "ok"})
 
     async def models(self, request: Request) -> Response:

@@ -20,9 +20,13 @@ QUESTION: Any = [{"role": "user", "content": "Write a function that adds two num
 
 def post(url: str, body: Mapping[str, Any]) -> Any:
     """The JSON that a request is answered with, or its error's."""
-    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    return get(Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"}))
+
+
+def get(asked: str | Request) -> Any:
+    """The JSON that an address answers with, or its error's."""
     try:
-        with urlopen(request) as reply:
+        with urlopen(asked) as reply:
             return json.load(reply)
     except HTTPError as error:
         return json.load(error)
