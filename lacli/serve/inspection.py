@@ -128,7 +128,7 @@ class Inspection:
         if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
             raise Refused(400, INVALID, "tokens: give a list of token ids")
         check_tokens(tokens, self._model)
-        return JSONResponse({"content": self._model.session.text(tokens)})
+        return JSONResponse({"content": await run_in_threadpool(self._model.session.text, tokens)})
 
     async def slots(self, request: Request) -> Response:
         return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context, owner_of(request)))
