@@ -16,7 +16,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from lacli.api.model import AnswerOptions, Model
+from lacli.api.model import Model
+from lacli.api.options import AnswerOptions
 from lacli.errors import LacliError, in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import pages

@@ -8,8 +8,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
 
-from lacli.api.loop import PromptProgress
-from lacli.api.model import AnswerOptions, AsyncStream, Model
+from lacli.api.model import Model
+from lacli.api.options import AnswerOptions
+from lacli.api.request import PromptProgress
+from lacli.api.streams import AsyncStream
 from lacli.serve.meter import Meter
 from lacli.serve.tools import Call, CallRules, CallSplitter
 from lacli.session.generation import Answer

@@ -71,7 +71,7 @@ def test_a_client_that_does_not_read_loses_its_place_and_gets_an_error_event(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choices, "MAX_UNREAD", 8)
-    monkeypatch.setattr("lacli.api.loop.HELD_S", 0.0)
+    monkeypatch.setattr("lacli.api.request.HELD_S", 0.0)
     client = opened(port, LONG)
     # There is one place.
     other = post(f"http://127.0.0.1:{port}/v1/completions", {"prompt": "class A", "max_tokens": 4})
