@@ -122,7 +122,7 @@ class AsyncStream(Answering):
         loop = asyncio.get_running_loop()
 
         def watch(progress: PromptProgress) -> None:
-            # A loop that is closed has nobody who waits.
+            # A closed event loop has no readers.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell, progress)
 
@@ -170,7 +170,7 @@ class Mailbox:
         try:
             self._loop.call_soon_threadsafe(self._hand_out)
         except RuntimeError:
-            # A loop that is closed has nobody who waits.
+            # A closed event loop has no readers.
             for request, _, _ in self._letters:
                 request.end()
             self._letters.clear()

@@ -24,7 +24,7 @@ from lacli.serve import pages
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.forms import ChatForm, Form, PlainForm, Setting, TextForm
 from lacli.serve.guard import Guard, GuardSettings, owner_of
-from lacli.serve.inspection import Endpoint, Inspection, ServeSettings, check_tokens, refusing
+from lacli.serve.inspection import Endpoint, Inspection, ServeSettings, refusing
 from lacli.serve.meter import Meter
 from lacli.serve.origins import with_origins
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, PromptObject
@@ -242,7 +242,6 @@ class Server:
                 tokens.append(part)
         if not tokens:
             raise Refused(400, INVALID, "the prompt is empty")
-        check_tokens(tokens, self._model)
         return tokens
 
 

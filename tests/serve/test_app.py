@@ -137,6 +137,12 @@ def test_tokens_go_there_and_back(address: str) -> None:
     assert (by_text["stop_type"], by_text["timings"]["predicted_n"]) == ("limit", 2)
 
 
+@pytest.mark.parametrize("path", ["detokenize", "completion", "v1/completions"])
+def test_a_token_that_does_not_exist_is_refused(address: str, path: str) -> None:
+    error = post(f"{address}/{path}", {"tokens": [10**9], "prompt": [10**9], "max_tokens": 1})["error"]
+    assert error["code"] == 400 and "there is no token 1000000000" in error["message"]
+
+
 def test_a_client_that_goes_away_frees_its_place(client: OpenAI, address: str) -> None:
     for _ in range(8):
         stream = client.completions.create(
