@@ -293,7 +293,7 @@ class Soak:
         return reader, writer
 
     async def _stuck(self) -> int:
-        """Places that are taken although nobody asks for anything, after some seconds' patience."""
+        """Places that stay taken without a request, 5 seconds after the last one."""
         for _ in range(50):
             with await asyncio.to_thread(urlopen, f"http://127.0.0.1:{self._port}/metrics") as reply:
                 found = dict(re.findall(r"^llamacpp:(requests_\w+) (\d+)$", reply.read().decode(), re.MULTILINE))

@@ -93,7 +93,8 @@ def load(
     """
     from dataclasses import replace
 
-    from lacli.api.model import Model, unknown_option
+    from lacli.api.model import Model
+    from lacli.api.options import unknown_option
     from lacli.errors import UsageError
     from lacli.hub.download import find_model
     from lacli.llamacpp.sampling import SamplingSettings

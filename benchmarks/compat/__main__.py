@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 from typing import Annotated
 
 import typer
@@ -127,7 +128,7 @@ def _written(cases: Counter[str]) -> str:
     for function, count in cases.items():
         file, _, name = function.partition("::test_")
         files.setdefault(file, []).append(name + (f" x{count}" if count > 1 else ""))
-    lines = [f"- {file}: {', '.join(names)}" for file, names in files.items()]
+    lines = [fill(f"- {file}: {', '.join(names)}", 120, subsequent_indent="  ") for file, names in files.items()]
     return f"{sum(cases.values())} tests:\n\n" + "\n".join(lines) if lines else "None."
 
 

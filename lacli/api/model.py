@@ -3,90 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from json import dumps
 from queue import SimpleQueue
 from threading import Lock
-from typing import TypedDict, TypeVar, Unpack, cast, overload
+from typing import TypeVar, Unpack, cast, overload
 from weakref import WeakValueDictionary, finalize
 
-from lacli.api.loop import Arrival, PromptProgress, Request, SharedLoop
-from lacli.errors import PromptError, UsageError
+from lacli.api.loop import SharedLoop
+from lacli.api.options import SAMPLED, AnswerOptions, check_options, checked_messages, checked_prompts, checked_tokens
+from lacli.api.request import Arrival, Request
+from lacli.api.streams import Answering, AsyncStream, Mailbox, Stream
+from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import Mode
 from lacli.session.generation import Answer, PartialAnswer, as_stops
 from lacli.session.prompt import Messages
 from lacli.session.session import Session
 from lacli.settings import LETTERS, DecodeSettings
-from lacli.stats import RunStatistics, Step
 from lacli.text.files import Closing
-from lacli.text.format import did_you_mean
-from lacli.text.stream import Piece
 from lacli.verify import MostProbable, Recorder
 
 Prompt = str | Messages | Sequence[int]
 """A question, or a conversation: its messages, each with `role` and `content`; or the tokens of a prompt."""
 
-
-class AnswerOptions(TypedDict, total=False):
-    """What may be said of one answer; what is left out is as `load` was told.
-
-    `max_tokens`: -1 for no limit but the context's. `stop`: a text that ends the answer, or several. `temperature`,
-    `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text or a mapping): as in SamplingSettings;
-    `sampling`: all of them at once. `system`: the system prompt before a question. `raw`: continue the prompt as it
-    stands, without the chat template. `logprobs`: keep the log probability of each token of the answer, and of this
-    number of the most probable ones in its place; `drawn_logprobs`: by the distribution that is drawn from, behind all
-    samplers, instead of the model's. `n_keep`: a full context loses half of what is behind its first
-    `n_keep` tokens, and the answer goes on. `mode`: plain for one token a step, otherwise the mode that was loaded.
-    `window`, `ngram`, `guesses`: W, N and G where that is lookahead; at most what was loaded, and N as there.
-    `owner`: a name; only answers of the same owner share cells of the cache, n-grams and what was learned of texts.
-    """
-
-    max_tokens: int
-    stop: str | Sequence[str]
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int
-    grammar: str
-    json_schema: str | Mapping[str, object]
-    sampling: SamplingSettings
-    system: str
-    raw: bool
-    logprobs: int
-    drawn_logprobs: bool
-    n_keep: int
-    mode: str
-    window: int
-    ngram: int
-    guesses: int
-    owner: str
-
-
-AnyStream = TypeVar("AnyStream", bound="Answering")
-
-SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed"}
-"""Options of an answer that are numbers of SamplingSettings, with its names of them."""
-
-ELSEWHERE = {
-    "model_path": "model",
-    "n_ctx": "context",
-    "n_gpu_layers": "gpu_layers",
-    "n_threads": "threads",
-    **dict.fromkeys(("max_new_tokens", "n_predict"), "max_tokens"),
-    "temp": "temperature",
-    "stop_strings": "stop",
-    "system_prompt": "system",
-}
-"""Options of llama-cpp-python and transformers that look like none here, by their names here."""
-
-LEAST = {"max_tokens": -1, "logprobs": 0, "n_keep": 0}
-"""The least values of the whole numbers among an answer's own options."""
+AnyStream = TypeVar("AnyStream", bound=Answering)
 
 
 class Model(Closing):
@@ -183,6 +125,11 @@ class Model(Closing):
         """The numbers of answers that are decoded and that wait for a place."""
         return self._loop.load
 
+    @property
+    def failure(self) -> Exception | None:
+        """What ended all answers and ends every later one, None while it answers."""
+        return self._loop.failure
+
     def close(self) -> None:
         """End all answers at their last step, and give the memory back."""
         self._loop.close()
@@ -276,220 +223,3 @@ class Model(Closing):
         if any(form.values()):
             chosen |= form
         return replace(options.get("sampling", self._sampling), **chosen)  # type: ignore[arg-type]  # names of its fields
-
-
-def unknown_option(of: str, name: str, known: Sequence[str]) -> UsageError:
-    """The error about an option that does not exist, with the `known` one that was meant, or all of them."""
-    return UsageError(f"{of} has no option {name!r}", did_you_mean(ELSEWHERE.get(name, name), known, ", ".join(known)))
-
-
-def check_options(options: AnswerOptions) -> None:
-    """Raise UsageError for options of an answer that do not exist or cannot be; SamplingSettings checks its own."""
-    known = AnswerOptions.__annotations__
-    if unknown := options.keys() - known.keys():
-        raise unknown_option("an answer", min(unknown), [*known])
-    for name, least in LEAST.items():
-        value = options.get(name, least)
-        if type(value) is not int or value < least:
-            raise UsageError(f"{name} is {value!r:.60}", f"give a whole number, {least} or more, or leave it out")
-    stops = options.get("stop", ())
-    if stops == "" or not isinstance(stops, Sequence) or not all(stop and isinstance(stop, str) for stop in stops):
-        raise UsageError(f"stop is {stops!r:.60}", "give a text, or several in a list")
-    for name in ("system", "owner"):
-        if not isinstance(options.get(name, ""), str):
-            raise UsageError(f"{name} is {options[name]!r:.60}", "give a text")  # type: ignore[literal-required]
-    if not isinstance(options.get("raw", False), bool):
-        raise UsageError(f"raw is {options['raw']!r:.60}", "give True or False")
-    if not isinstance(options.get("sampling", SamplingSettings()), SamplingSettings):
-        raise UsageError(f"sampling is {options['sampling']!r:.60}", "give SamplingSettings")
-
-
-def checked_prompts(prompts: Sequence[str]) -> Sequence[str]:
-    """Several prompts. Raises UsageError for what is no list of texts."""
-    if not isinstance(prompts, Sequence) or not all(isinstance(each, str) for each in prompts):
-        raise UsageError(f"the prompt is {prompts!r:.60}", "give a text or a list of texts; chat takes messages")
-    return prompts
-
-
-def checked_messages(messages: Messages) -> Messages:
-    """The messages of a conversation. Raises PromptError for none, and for one without a role or a content."""
-    form = 'give messages, [{"role": "user", "content": "..."}]'
-    if isinstance(messages, str) or not isinstance(messages, Sequence):
-        raise PromptError(f"the conversation is {messages!r:.60}", form)
-    if not messages:
-        raise PromptError("the conversation is empty", form)
-    for message in messages:
-        if not isinstance(message, Mapping) or not all(
-            isinstance(message.get(key), str) for key in ("role", "content")
-        ):
-            raise PromptError(f"a message needs a role and a content: {message!r:.80}", "both are texts")
-    return messages
-
-
-def checked_tokens(tokens: Sequence[int], vocabulary: int) -> list[int]:
-    """The tokens of a prompt. Raises PromptError for one that does not exist."""
-    for token in tokens:
-        if type(token) is not int or not 0 <= token < vocabulary:
-            raise PromptError(f"there is no token {token!r:.20}", f"ids go from 0 to {vocabulary - 1:,}")
-    return [*tokens]
-
-
-class Answering(Closing):
-    """An answer on its way to one reader."""
-
-    def __init__(self, model: Model, partial: PartialAnswer, request: Request) -> None:
-        """`model`: kept as long as this is."""
-        self._model, self._partial, self._request = model, partial, request
-        self._begun = self._iterated = self._ended = False
-
-    @property
-    def prompt(self) -> Sequence[int]:
-        """The prompt's tokens."""
-        return self._request.prompt
-
-    @property
-    def owner(self) -> str:
-        """Whose it is."""
-        return self._request.owner
-
-    @property
-    def statistics(self) -> RunStatistics:
-        """What the answer has cost by now."""
-        return self._partial.statistics
-
-    def partial_answer(self) -> Answer:
-        """What there is of the answer by now."""
-        return self._partial.answer()
-
-    def close(self) -> None:
-        """End it at the last step that was read; another thread or task that iterates it comes to its end."""
-        self._ended = True
-        self._request.end()
-
-    def _begin(
-        self, deliver: Callable[[Arrival], None], *, wake: Callable[[], None] | None = None, max_unread: int = 0
-    ) -> None:
-        if not (self._begun or self._ended):
-            self._begun = True
-            self._partial.begin()
-            self._request.begin(deliver, wake=wake, max_unread=max_unread)
-
-    def _take(self, arrival: Arrival) -> list[Piece]:
-        """The text that an arrival makes certain. Raises what ended the answer."""
-        self._request.read()
-        if self._ended:
-            return []
-        if arrival.error is not None:
-            self._ended = True
-            raise arrival.error
-        step, partial = arrival.step, self._partial
-        with self._model._reading:
-            pieces = partial.take(step) if step else []
-            if partial.stopped:
-                self.close()
-            elif step is None or step.finish:
-                self._ended = True
-                pieces += partial.end()
-        return pieces
-
-
-class Stream(Answering):
-    """An answer on its way: iterate it, once, for its text as it is accepted; then, or at any time, read `answer()`."""
-
-    def __init__(self, model: Model, partial: PartialAnswer, request: Request) -> None:
-        super().__init__(model, partial, request)
-        self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
-
-    def __iter__(self) -> Iterator[str]:
-        if self._iterated:
-            return
-        self._iterated = True
-        self.begin()
-        try:
-            while not self._ended:
-                for piece in self._take(self._arrivals.get()):
-                    yield piece.text
-        finally:
-            self.close()
-
-    def begin(self) -> None:
-        """Let it be decoded from now on; otherwise that begins with the first piece that is asked for."""
-        self._begin(self._arrivals.put)
-
-    def answer(self) -> Answer:
-        """The whole answer; where its iteration was left early, what there is of it."""
-        for _ in self:
-            pass
-        return self.partial_answer()
-
-
-class AsyncStream(Answering):
-    """The same for `async for`; other tasks go on in the meantime."""
-
-    async def __aiter__(self) -> AsyncIterator[str]:
-        async for _, pieces in self.steps():
-            for piece in pieces:
-                yield piece.text
-
-    def watch_prompt(self, tell: Callable[[PromptProgress], None]) -> None:
-        """Have `tell` called in this task's loop whenever more of the prompt is read; first with what is reused."""
-        loop = asyncio.get_running_loop()
-
-        def watch(progress: PromptProgress) -> None:
-            # A loop that is closed has nobody who waits.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(tell, progress)
-
-        self._request.watch = watch
-
-    async def steps(self, *, max_unread: int = 0) -> AsyncGenerator[tuple[Step | None, list[Piece]]]:
-        """Yield each step with the text that it makes certain; None for an end without a step.
-
-        `max_unread`: steps that may wait to be read. With more the answer is held until half of them are read, and it
-        raises LacliError where nothing is for 20 seconds. 0: no limit.
-        """
-        if self._iterated:
-            return
-        self._iterated = True
-        arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
-        mailbox = self._model._mailbox(asyncio.get_running_loop())
-        self._begin(partial(mailbox.post, self._request, arrivals), wake=mailbox.wake, max_unread=max_unread)
-        try:
-            while not self._ended:
-                arrival = await arrivals.get()
-                yield arrival.step, self._take(arrival)
-        finally:
-            self.close()
-
-    async def answer(self) -> Answer:
-        """The whole answer; where its iteration was left early, what there is of it."""
-        async for _ in self:
-            pass
-        return self.partial_answer()
-
-
-class Mailbox:
-    """Carries arrivals to the readers of one event loop, and wakes it once for all of a step."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._letters: deque[tuple[Request, asyncio.Queue[Arrival], Arrival]] = deque()
-
-    def post(self, request: Request, reader: asyncio.Queue[Arrival], arrival: Arrival) -> None:
-        """Keep an arrival for `reader` until the event loop is awake; from any thread."""
-        self._letters.append((request, reader, arrival))
-
-    def wake(self) -> None:
-        """Let the event loop hand out what was posted; from any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._hand_out)
-        except RuntimeError:
-            # A loop that is closed has nobody who waits.
-            for request, _, _ in self._letters:
-                request.end()
-            self._letters.clear()
-
-    def _hand_out(self) -> None:
-        while self._letters:
-            _, reader, arrival = self._letters.popleft()
-            reader.put_nowait(arrival)

@@ -54,7 +54,7 @@ class Experience:
     ) -> None:
         """Begin with a measured `cost` and texts of earlier runs, if any; `sampled`: tokens are drawn, not argmax."""
         self._settings, self.is_kept = settings, True
-        # A row that nobody needs cannot be taken back where few rows can.
+        # Where few rows can be taken back, none are left for padding.
         self.cost_model = StepCostModel(settings.max_rows, cost, fills=settings.max_rollback < 0)
         self._begin_owner(texts, sampled=sampled)
 

@@ -60,7 +60,7 @@ class Auto(Mode):
         return trees
 
     def _fill_up(self, trees: Sequence[Tree], rooms: Sequence[int], room: int) -> None:
-        """Add rows that nobody needs where a step of more rows takes less time, as far as the texts have cells."""
+        """Pad the step where one of more rows takes less time, as far as the texts have cells."""
         filled, rows = self.experience.cost_model.filled, sum(map(len, trees))
         if rows >= len(filled) or filled[rows] > room:
             return

@@ -16,14 +16,15 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from lacli.api.model import AnswerOptions, Model
-from lacli.errors import LacliError
+from lacli.api.model import Model
+from lacli.api.options import AnswerOptions
+from lacli.errors import LacliError, in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import pages
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.forms import ChatForm, Form, PlainForm, Setting, TextForm
 from lacli.serve.guard import Guard, GuardSettings, owner_of
-from lacli.serve.inspection import Endpoint, Inspection, ServeSettings, check_tokens, refusing
+from lacli.serve.inspection import Endpoint, Inspection, ServeSettings, refusing
 from lacli.serve.meter import Meter
 from lacli.serve.origins import with_origins
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, PromptObject
@@ -91,30 +92,30 @@ class Server:
         grammar = await self._aside(rules.grammar, rendered) if rules else ""
         prompt = await self._aside(prompts.tokenize, rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
-        choices = await self._aside(
-            partial(self._choices, asked, [prompt] * asked.n, logprobs, raw=False, rules=rules, grammar=grammar),
-            owner_of(request),
-        )
-        return await self._answered(request, asked, choices, ChatForm(self._setting_of(asked)))
+        sampling = await self._aside(self._sampling, asked)
+        begin = partial(self._choices, asked, sampling, [prompt] * asked.n, logprobs, raw=False)
+        choices = await self._aside(partial(begin, rules=rules, grammar=grammar), owner_of(request))
+        return await self._answered(request, asked, choices, ChatForm(self._setting_of(asked, sampling)))
 
     async def complete(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
         prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts for _ in range(asked.n)]
-        choices = await self._aside(partial(self._choices, asked, prompts, asked.logprobs, raw=True), owner_of(request))
-        return await self._answered(request, asked, choices, TextForm(self._setting_of(asked)))
+        sampling = await self._aside(self._sampling, asked)
+        begin = partial(self._choices, asked, sampling, prompts, asked.logprobs, raw=True)
+        choices = await self._aside(begin, owner_of(request))
+        return await self._answered(request, asked, choices, TextForm(self._setting_of(asked, sampling)))
 
     async def complete_plainly(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
         prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts]
-        drawn = asked.post_sampling_probs
-        begin = partial(self._choices, asked, prompts, asked.n_probs or None, raw=True, drawn=drawn)
-        choices = await self._aside(begin, owner_of(request))
-        return await self._answered(request, asked, choices, PlainForm(self._setting_of(asked), asked))
+        sampling = await self._aside(self._sampling, asked)
+        begin = partial(self._choices, asked, sampling, prompts, asked.n_probs or None, raw=True)
+        choices = await self._aside(partial(begin, drawn=asked.post_sampling_probs), owner_of(request))
+        return await self._answered(request, asked, choices, PlainForm(self._setting_of(asked, sampling), asked))
 
-    def _setting_of(self, asked: AnswerRequest) -> Setting:
+    def _setting_of(self, asked: AnswerRequest, sampling: SamplingSettings) -> Setting:
         """What the bodies and events of a request's answers are made of."""
         session, limit = self._model.session, self._limit(asked)
-        sampling = self._sampling(asked)
         ends = session.model.ends() if sampling.ignore_eos else ()
         return Setting(
             self._settings.name,
@@ -131,6 +132,7 @@ class Server:
         return self._settings.max_tokens if asked.limit is None else asked.limit
 
     def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
+        """How its tokens are drawn; a bias on a text is on its tokens, which take a while."""
         model = self._model.session.model
         return asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
 
@@ -142,6 +144,7 @@ class Server:
     def _choices(
         self,
         asked: AnswerRequest,
+        sampling: SamplingSettings,
         prompts: Sequence[Sequence[int]],
         logprobs: int | None,
         owner: str,
@@ -168,7 +171,6 @@ class Server:
                 n_prompt_tokens=longest,
                 n_ctx=self._model.context,
             )
-        sampling = self._sampling(asked)
         if grammar:
             if asked.has_form:
                 raise Refused(400, INVALID, "an answer that has to call a tool cannot have another grammar or format")
@@ -240,7 +242,6 @@ class Server:
                 tokens.append(part)
         if not tokens:
             raise Refused(400, INVALID, "the prompt is empty")
-        check_tokens(tokens, self._model)
         return tokens
 
 
@@ -250,8 +251,11 @@ async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[byt
         async for event in events:
             yield b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
         yield b"data: [DONE]\n\n"
-    except LacliError as error:
-        yield b"data: " + json.dumps(error_body(500, FAILED, str(error))).encode() + b"\n\n"
+    except Exception as error:
+        yield b"data: " + json.dumps(error_body(500, FAILED, in_one_line(error))).encode() + b"\n\n"
+        if not isinstance(error, LacliError):
+            # For the log.
+            raise
     finally:
         await events.aclose()
 

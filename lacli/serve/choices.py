@@ -8,12 +8,14 @@ from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
 
-from lacli.api.loop import PromptProgress
-from lacli.api.model import AnswerOptions, AsyncStream, Model
+from lacli.api.model import Model
+from lacli.api.options import AnswerOptions
+from lacli.api.request import PromptProgress
+from lacli.api.streams import AsyncStream
 from lacli.serve.meter import Meter
 from lacli.serve.tools import Call, CallRules, CallSplitter
 from lacli.session.generation import Answer
-from lacli.stats import Finish, Step
+from lacli.stats import Finish, RunStatistics, Step
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
@@ -75,6 +77,11 @@ class Choice:
     def answer(self) -> Answer:
         """What there is of it by now."""
         return self.stream.partial_answer()
+
+    @property
+    def statistics(self) -> RunStatistics:
+        """What it has cost by now."""
+        return self.stream.statistics
 
     @property
     def prompt_text(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lacli.api.loop import PromptProgress
+from lacli.api.request import PromptProgress
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.protocol import CompletionRequest
 from lacli.serve.replies import REASONS, Reply, timings, token_logprob, token_probability, usage
@@ -48,7 +48,7 @@ class Form:
     def whole(self, deltas: Mapping[Choice, Sequence[Delta]]) -> Any:
         """The body of answers that have ended."""
         choices = [self._choice(choice, parts) for choice, parts in deltas.items()]
-        runs = [choice.answer.statistics for choice in deltas]
+        runs = [choice.statistics for choice in deltas]
         return self._reply.body(choices, usage=usage(runs), timings=timings(runs[0]), **self._told([*deltas][0]))
 
     async def events(self, choices: Sequence[Choice], *, counted: bool) -> AsyncGenerator[dict[str, Any]]:
@@ -60,11 +60,11 @@ class Form:
         async for choice, delta in merged(choices, progress=setting.progress):
             more: dict[str, Any] = {}
             if delta is None:
-                run = choice.answer.statistics
+                run = choice.statistics
                 yield self._event(self._last(choice), timings=timings(run), **self._told(choice))
                 continue
             if setting.per_token:
-                more["timings"] = timings(delta.progress.statistics if delta.progress else choice.answer.statistics)
+                more["timings"] = timings(delta.progress.statistics if delta.progress else choice.statistics)
             if delta.progress:
                 yield self._event(self._blank(choice), prompt_progress=progress(delta.progress), **more)
             elif setting.watched:
@@ -72,7 +72,7 @@ class Form:
             elif delta.text or delta.reasoning or delta.logprobs or delta.calls:
                 yield self._event(self._next(choice, delta), **more)
         if counted:
-            runs = [choice.answer.statistics for choice in choices]
+            runs = [choice.statistics for choice in choices]
             yield self._reply.body([], chunk=True, usage=usage(runs), timings=timings(runs[0]))
 
     def _event(self, choice: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class PlainForm(Form):
             "tokens": [*delta.tokens],
             "stop": False,
             "id_slot": -1,
-            "tokens_predicted": choice.answer.statistics.tokens,
+            "tokens_predicted": choice.statistics.tokens,
             "tokens_evaluated": len(choice.prompt),
         }
         if found := self._probabilities([delta]):

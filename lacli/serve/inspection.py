@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from starlette.concurrency import run_in_threadpool
@@ -11,11 +11,13 @@ from starlette.responses import JSONResponse, Response
 
 from lacli import __version__
 from lacli.api.model import Model
+from lacli.api.options import checked_tokens
 from lacli.auto.mode import Auto
+from lacli.errors import in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.guard import owner_of
 from lacli.serve.meter import Meter
-from lacli.serve.refusals import INVALID, NOT_SUPPORTED, Refused, body_of
+from lacli.serve.refusals import FAILED, INVALID, NOT_SUPPORTED, Refused, body_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -71,6 +73,8 @@ class Inspection:
         return {"/tokenize": self.tokenize, "/detokenize": self.detokenize}
 
     async def health(self, request: Request) -> Response:
+        if failure := self._model.failure:
+            raise Refused(503, FAILED, f"nothing is decoded any more, start the server again: {in_one_line(failure)}")
         return JSONResponse({"status": "ok"})
 
     async def models(self, request: Request) -> Response:
@@ -122,10 +126,11 @@ class Inspection:
 
     async def detokenize(self, request: Request) -> Response:
         tokens = (await body_of(request)).get("tokens", [])
-        if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+        if not isinstance(tokens, list):
             raise Refused(400, INVALID, "tokens: give a list of token ids")
-        check_tokens(tokens, self._model)
-        return JSONResponse({"content": self._model.session.text(tokens)})
+        session = self._model.session
+        known = checked_tokens(tokens, session.model.vocabulary)
+        return JSONResponse({"content": await run_in_threadpool(session.text, known)})
 
     async def slots(self, request: Request) -> Response:
         return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context, owner_of(request)))
@@ -152,13 +157,6 @@ def refusing(why: str) -> Endpoint:
         raise Refused(501, NOT_SUPPORTED, why)
 
     return refuse
-
-
-def check_tokens(tokens: Sequence[int], model: Model) -> None:
-    """Raise Refused for a token that does not exist."""
-    vocabulary = model.session.model.vocabulary
-    if wrong := [token for token in tokens if not 0 <= token < vocabulary]:
-        raise Refused(400, INVALID, f"there is no token {wrong[0]}: the vocabulary has {vocabulary:,}")
 
 
 def _piece(text: bytes) -> str | list[int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter, time
 from typing import Any
 
-from lacli.api.model import AsyncStream
+from lacli.api.streams import AsyncStream
 from lacli.serve.replies import timings
 
 HELP = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from json import loads
 from re import fullmatch
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from lacli.serve.sampled import Sampled
+from lacli.serve.sampled import Sampled, WithoutNull
 
 MOST_CHOICES = 16
 """Answers to one request at most: each takes a place among the texts."""
@@ -63,12 +63,6 @@ class AnswerRequest(Sampled):
     G: int | None = Field(None, ge=0)
     lacli: Watching = Watching()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_null(cls, given: object) -> object:
-        # Clients write null for what they do not ask for.
-        return {k: v for k, v in given.items() if v is not None} if isinstance(given, Mapping) else given
-
     @field_validator("stop", mode="before")
     @classmethod
     def _as_list(cls, stop: object) -> object:
@@ -88,7 +82,7 @@ class Part(BaseModel):
     text: str
 
 
-class Function(BaseModel):
+class Function(WithoutNull):
     """A function that the model may call; `parameters`: the JSON schema of its arguments, an object."""
 
     model_config = ConfigDict(extra="allow")
@@ -97,11 +91,6 @@ class Function(BaseModel):
     # Some templates fail where one of these is missing.
     description: str = ""
     parameters: dict[str, Any] = {"type": "object", "properties": {}}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_null(cls, given: object) -> object:
-        return {k: v for k, v in given.items() if v is not None} if isinstance(given, Mapping) else given
 
 
 class Tool(BaseModel):
@@ -246,7 +235,7 @@ class ChatRequest(AnswerRequest):
 
 
 class PromptObject(BaseModel):
-    """A prompt as llama.cpp's server takes it with media, of which there are none here."""
+    """A prompt as llama.cpp's server takes it with media, which are not offered."""
 
     prompt_string: str
     multimodal_data: list[str] = Field(default=[], max_length=0)

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from lacli.errors import LacliError, PromptError, UsageError
+from lacli.errors import LacliError, PromptError, UsageError, in_one_line
 from lacli.serve.protocol import in_words
 from lacli.serve.replies import error_body
 
@@ -29,9 +29,11 @@ Asked = TypeVar("Asked", bound=BaseModel)
 class Refused(Exception):
     """A request that gets an error and no answer."""
 
-    def __init__(self, status: int, kind: str, message: str, **more: Any) -> None:
+    def __init__(self, status: int, kind: str, message: str, *, retry: bool = False, **more: Any) -> None:
+        """`retry`: another try may soon be answered. `more`: further fields of the error."""
         super().__init__(message)
         self.status, self.body = status, error_body(status, kind, message, **more)
+        self.headers = {"Retry-After": "1"} if retry else None
 
 
 async def body_of(request: Request) -> dict[str, Any]:
@@ -55,8 +57,7 @@ def parsed(kind: type[Asked], body: dict[str, Any]) -> Asked:
 
 async def refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    headers = {"Retry-After": "1"} if error.status == 503 else None
-    return JSONResponse(error.body, error.status, headers)
+    return JSONResponse(error.body, error.status, error.headers)
 
 
 async def refuse_ours(request: Request, error: Exception) -> Response:
@@ -78,6 +79,11 @@ async def refuse_http(request: Request, error: Exception) -> Response:
     return JSONResponse(error_body(error.status_code, INVALID, error.detail.lower()), error.status_code, error.headers)
 
 
+async def refuse_failure(request: Request, error: Exception) -> Response:
+    """Say what failed inside; Starlette raises it again, so that the log has its traceback."""
+    return JSONResponse(error_body(500, FAILED, in_one_line(error)), 500)
+
+
 async def answer_nobody(request: Request, error: Exception) -> Response:
     """Answer a client that has gone away, which is no error to log."""
     return Response(status_code=499)
@@ -89,5 +95,6 @@ HANDLERS: dict[type[Exception], Callable[[Request, Exception], Any]] = {
     HTTPException: refuse_http,
     ClientDisconnect: answer_nobody,
     RecursionError: refuse_depth,
+    Exception: refuse_failure,
 }
 """What answers for each kind of error."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lacli.errors import Interrupted, LacliError, reason_of
 
@@ -20,8 +21,60 @@ They hold 250 events of a token each, so that a client that stops reading is soo
 """
 
 
+HEADERS_S = 20.0
+"""Seconds in which the headers of a request have to come, as Apache's mod_reqtimeout has it."""
+
+
+class TimedProtocol(H11Protocol):
+    """Closes a connection on which `HEADERS_S` seconds pass without the whole headers of a request.
+
+    They count from its beginning, and again from the first byte behind an answer: be it of headers, or of a body that
+    was answered before its end. uvicorn itself closes a connection that stays silent there.
+    """
+
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._time()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop()
+
+    def _time(self) -> None:
+        """Go on counting the seconds, or stop where an answer is on its way."""
+        if self.cycle and not self.cycle.response_complete:
+            self._stop()
+        elif not self._closing:
+            self._closing = self.loop.call_later(HEADERS_S, self.transport.close)
+
+    def _stop(self) -> None:
+        if self._closing:
+            self._closing.cancel()
+            self._closing = None
+
+
 class Listener(uvicorn.Server):
-    """uvicorn's server, whose signals are `serve`'s."""
+    """uvicorn's server with settings of its own; its signals are `serve`'s."""
+
+    def __init__(self, app: ASGIApp, drain_s: float) -> None:
+        """`drain_s`: seconds that running answers have when it ends."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=TimedProtocol,
+                ws="none",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=int(drain_s),
+                lifespan="off",
+            )
+        )
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -66,10 +119,7 @@ def serve(app: ASGIApp, listening: Sequence[socket.socket], *, drain_s: float, s
 
     Raises Interrupted after Ctrl-C.
     """
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=int(drain_s), lifespan="off"
-    )
-    server = Listener(config)
+    server = Listener(app, drain_s)
     pressed: list[int] = []
 
     def end(number: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from json import dumps
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
@@ -61,7 +61,16 @@ class ResponseFormat(BaseModel):
         return dumps(schema)
 
 
-class Sampled(BaseModel):
+class WithoutNull(BaseModel):
+    """A part of a request in which clients may write null for what they do not ask for."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, given: object) -> object:
+        return {k: v for k, v in given.items() if v is not None} if isinstance(given, Mapping) else given
+
+
+class Sampled(WithoutNull):
     """How the tokens of an answer are drawn; None is as the server's flags say."""
 
     seed: int | None = None

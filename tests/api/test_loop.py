@@ -11,7 +11,8 @@ from typing import cast
 
 import pytest
 
-from lacli.api.loop import Arrival, Request, SharedLoop
+from lacli.api.loop import SharedLoop
+from lacli.api.request import Arrival, Request
 from lacli.batch import Batch
 from lacli.engine import Floats
 from lacli.errors import LacliError, PromptError, SamplingError
@@ -315,7 +316,7 @@ def test_a_text_that_is_not_read_is_held_and_goes_on_where_it_was() -> None:
 def test_a_text_whose_reader_does_not_come_back_gives_its_place_to_those_that_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lacli.api.loop.HELD_S", 0.0)
+    monkeypatch.setattr("lacli.api.request.HELD_S", 0.0)
     with stepped(1) as (loop, engine):
         slow = Reader(loop, [1], 40, max_unread=4)
         engine.run()

@@ -18,8 +18,8 @@ import pytest
 
 import lacli
 from lacli import LacliError, Model, ModelSettings, ReplicaSettings, SamplingSettings
-from lacli.api.loop import ENDED, Arrival
-from lacli.api.model import AsyncStream, Stream
+from lacli.api.request import ENDED, Arrival
+from lacli.api.streams import AsyncStream, Stream
 from lacli.check.judge import PLAIN, plain_logits
 from lacli.errors import PromptError, ReplicaLost, SamplingError, UsageError
 from lacli.llamacpp.context import LlamaEngine

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-import uvicorn
 from openai import OpenAI
 from starlette.types import ASGIApp
 
@@ -25,7 +24,7 @@ NAME = "demo"
 def serving(app: ASGIApp) -> Iterator[str]:
     """The address of a server with this application, which ends with the block."""
     listening = open_socket("127.0.0.1", 0)
-    server = Listener(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=5))
+    server = Listener(app, 5)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
     thread.start()
     try:

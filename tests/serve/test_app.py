@@ -20,9 +20,13 @@ QUESTION: Any = [{"role": "user", "content": "Write a function that adds two num
 
 def post(url: str, body: Mapping[str, Any]) -> Any:
     """The JSON that a request is answered with, or its error's."""
-    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    return get(Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"}))
+
+
+def get(asked: str | Request) -> Any:
+    """The JSON that an address answers with, or its error's."""
     try:
-        with urlopen(request) as reply:
+        with urlopen(asked) as reply:
             return json.load(reply)
     except HTTPError as error:
         return json.load(error)
@@ -131,6 +135,12 @@ def test_tokens_go_there_and_back(address: str) -> None:
     )
     assert by_tokens["content"] == by_text["content"]
     assert (by_text["stop_type"], by_text["timings"]["predicted_n"]) == ("limit", 2)
+
+
+@pytest.mark.parametrize("path", ["detokenize", "completion", "v1/completions"])
+def test_a_token_that_does_not_exist_is_refused(address: str, path: str) -> None:
+    error = post(f"{address}/{path}", {"tokens": [10**9], "prompt": [10**9], "max_tokens": 1})["error"]
+    assert error["code"] == 400 and "there is no token 1000000000" in error["message"]
 
 
 def test_a_client_that_goes_away_frees_its_place(client: OpenAI, address: str) -> None:

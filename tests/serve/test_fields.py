@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPConnection
+from threading import current_thread
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -160,6 +161,26 @@ def test_a_text_can_be_biased(address: str) -> None:
     biased = post(f"{address}/completion", {**body, "logit_bias": [["self", -100]]})
     assert "self" not in biased["content"]
     assert all(each["bias"] == -100 for each in biased["generation_settings"]["logit_bias"])
+
+
+def test_texts_become_tokens_and_tokens_texts_beside_the_streams(
+    address: str, model: lacli.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noting(call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any, **more: Any) -> Any:
+            threads.append(current_thread().name)
+            return call(*given, **more)
+
+        return noted
+
+    threads: list[str] = []
+    monkeypatch.setattr(model.session.model, "tokenize", noting(model.session.model.tokenize))
+    monkeypatch.setattr(model.session, "text", noting(model.session.text))
+    tokens = post(f"{address}/tokenize", {"content": "def f("})["tokens"]
+    assert post(f"{address}/detokenize", {"tokens": tokens})["content"] == "def f("
+    body = {"prompt": "def f(", "max_tokens": 1, "logit_bias": {" return": 5}}
+    assert post(f"{address}/v1/completions", body)["choices"]
+    assert len(threads) > 3 and all("worker" in name for name in threads)
 
 
 def test_null_is_as_if_a_field_were_left_out(address: str) -> None:

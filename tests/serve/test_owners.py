@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 import lacli
-from lacli.api.model import AsyncStream
+from lacli.api.streams import AsyncStream
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.guard import GuardSettings

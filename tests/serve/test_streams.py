@@ -14,11 +14,12 @@ import pytest
 import lacli
 from benchmarks.soak import KINDS, Soak, questions
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.schedule import News, Schedule
 from lacli.serve import choices
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.guard import GuardSettings
 from tests.serve.conftest import serving
-from tests.serve.test_app import post
+from tests.serve.test_app import get, post
 
 DEAD_END = {"prompt": "x", "grammar": 'root ::= "a"', "ignore_eos": True}
 LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True, "mode": "plain"}
@@ -70,7 +71,7 @@ def test_a_client_that_does_not_read_loses_its_place_and_gets_an_error_event(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choices, "MAX_UNREAD", 8)
-    monkeypatch.setattr("lacli.api.loop.HELD_S", 0.0)
+    monkeypatch.setattr("lacli.api.request.HELD_S", 0.0)
     client = opened(port, LONG)
     # There is one place.
     other = post(f"http://127.0.0.1:{port}/v1/completions", {"prompt": "class A", "max_tokens": 4})
@@ -101,3 +102,21 @@ def test_a_client_that_goes_away_leaves_no_complaint(port: int, caplog: pytest.L
     # There is one place, so that both are over by then.
     assert post(f"http://127.0.0.1:{port}/v1/completions", {"prompt": "class A", "max_tokens": 4})["choices"]
     assert not caplog.records
+
+
+def test_an_engine_that_fails_is_told_to_those_who_wait_and_by_health(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(schedule: Schedule) -> list[News]:
+        if not (news := one_step(schedule)):
+            return news
+        raise RuntimeError("the device is gone")
+
+    one_step = Schedule.step
+    settings = ServeSettings("demo", SamplingSettings())
+    with lacli.load(threads=1) as model, serving(Server(model, settings).app(GuardSettings())) as address:
+        assert get(f"{address}/health") == {"status": "ok"}
+        monkeypatch.setattr(Schedule, "step", step)
+        last = rest(opened(int(address.rpartition(":")[2]), LONG))[-1]
+        later = post(f"{address}/v1/completions", LONG)
+        for found in (json.loads(last), later):
+            assert (found["error"]["code"], found["error"]["message"]) == (500, "the device is gone")
+        assert "the device is gone" in get(f"{address}/health")["error"]["message"]

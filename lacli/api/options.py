@@ -1,0 +1,122 @@
+"""What may be said of an answer, and its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from lacli.errors import PromptError, UsageError
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.session.prompt import Messages
+from lacli.text.format import did_you_mean
+
+
+class AnswerOptions(TypedDict, total=False):
+    """What may be said of one answer; what is left out is as `load` was told.
+
+    `max_tokens`: -1 for no limit but the context's. `stop`: a text that ends the answer, or several. `temperature`,
+    `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text or a mapping): as in SamplingSettings;
+    `sampling`: all of them at once. `system`: the system prompt before a question. `raw`: continue the prompt as it
+    stands, without the chat template. `logprobs`: keep the log probability of each token of the answer, and of this
+    number of the most probable ones in its place; `drawn_logprobs`: by the distribution that is drawn from, behind all
+    samplers, instead of the model's. `n_keep`: a full context loses half of what is behind its first
+    `n_keep` tokens, and the answer goes on. `mode`: plain for one token a step, otherwise the mode that was loaded.
+    `window`, `ngram`, `guesses`: W, N and G where that is lookahead; at most what was loaded, and N as there.
+    `owner`: a name; only answers of the same owner share cells of the cache, n-grams and what was learned of texts.
+    """
+
+    max_tokens: int
+    stop: str | Sequence[str]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    grammar: str
+    json_schema: str | Mapping[str, object]
+    sampling: SamplingSettings
+    system: str
+    raw: bool
+    logprobs: int
+    drawn_logprobs: bool
+    n_keep: int
+    mode: str
+    window: int
+    ngram: int
+    guesses: int
+    owner: str
+
+
+SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed"}
+"""Options of an answer that are numbers of SamplingSettings, with its names of them."""
+
+ELSEWHERE = {
+    "model_path": "model",
+    "n_ctx": "context",
+    "n_gpu_layers": "gpu_layers",
+    "n_threads": "threads",
+    **dict.fromkeys(("max_new_tokens", "n_predict"), "max_tokens"),
+    "temp": "temperature",
+    "stop_strings": "stop",
+    "system_prompt": "system",
+}
+"""Options of llama-cpp-python and transformers that look like none here, by their names here."""
+
+LEAST = {"max_tokens": -1, "logprobs": 0, "n_keep": 0}
+"""The least values of the whole numbers among an answer's own options."""
+
+
+def unknown_option(of: str, name: str, known: Sequence[str]) -> UsageError:
+    """The error about an option that does not exist, with the `known` one that was meant, or all of them."""
+    return UsageError(f"{of} has no option {name!r}", did_you_mean(ELSEWHERE.get(name, name), known, ", ".join(known)))
+
+
+def check_options(options: AnswerOptions) -> None:
+    """Raise UsageError for options of an answer that do not exist or cannot be; SamplingSettings checks its own."""
+    known = AnswerOptions.__annotations__
+    if unknown := options.keys() - known.keys():
+        raise unknown_option("an answer", min(unknown), [*known])
+    for name, least in LEAST.items():
+        value = options.get(name, least)
+        if type(value) is not int or value < least:
+            raise UsageError(f"{name} is {value!r:.60}", f"give a whole number, {least} or more, or leave it out")
+    stops = options.get("stop", ())
+    if stops == "" or not isinstance(stops, Sequence) or not all(stop and isinstance(stop, str) for stop in stops):
+        raise UsageError(f"stop is {stops!r:.60}", "give a text, or several in a list")
+    for name in ("system", "owner"):
+        if not isinstance(options.get(name, ""), str):
+            raise UsageError(f"{name} is {options[name]!r:.60}", "give a text")  # type: ignore[literal-required]
+    if not isinstance(options.get("raw", False), bool):
+        raise UsageError(f"raw is {options['raw']!r:.60}", "give True or False")
+    if not isinstance(options.get("sampling", SamplingSettings()), SamplingSettings):
+        raise UsageError(f"sampling is {options['sampling']!r:.60}", "give SamplingSettings")
+
+
+def checked_prompts(prompts: Sequence[str]) -> Sequence[str]:
+    """Several prompts. Raises UsageError for what is no list of texts."""
+    if not isinstance(prompts, Sequence) or not all(isinstance(each, str) for each in prompts):
+        raise UsageError(f"the prompt is {prompts!r:.60}", "give a text or a list of texts; chat takes messages")
+    return prompts
+
+
+def checked_messages(messages: Messages) -> Messages:
+    """The messages of a conversation. Raises PromptError for none, and for one without a role or a content."""
+    form = 'give messages, [{"role": "user", "content": "..."}]'
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        raise PromptError(f"the conversation is {messages!r:.60}", form)
+    if not messages:
+        raise PromptError("the conversation is empty", form)
+    for message in messages:
+        if not isinstance(message, Mapping) or not all(
+            isinstance(message.get(key), str) for key in ("role", "content")
+        ):
+            raise PromptError(f"a message needs a role and a content: {message!r:.80}", "both are texts")
+    return messages
+
+
+def checked_tokens(tokens: Sequence[int], vocabulary: int) -> list[int]:
+    """The tokens of a prompt. Raises PromptError for one that does not exist."""
+    for token in tokens:
+        if type(token) is not int or not 0 <= token < vocabulary:
+            raise PromptError(f"there is no token {token!r:.20}", f"ids go from 0 to {vocabulary - 1:,}")
+    return [*tokens]

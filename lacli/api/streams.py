@@ -1,0 +1,181 @@
+"""Answers on their way to their readers, which are threads or tasks of an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from lacli.api.request import Arrival, PromptProgress, Request
+from lacli.session.generation import Answer, PartialAnswer
+from lacli.stats import RunStatistics, Step
+from lacli.text.files import Closing
+from lacli.text.stream import Piece
+
+if TYPE_CHECKING:
+    from lacli.api.model import Model
+
+
+class Answering(Closing):
+    """An answer on its way to one reader."""
+
+    def __init__(self, model: Model, partial: PartialAnswer, request: Request) -> None:
+        """`model`: kept as long as this is."""
+        self._model, self._partial, self._request = model, partial, request
+        self._begun = self._iterated = self._ended = False
+
+    @property
+    def prompt(self) -> Sequence[int]:
+        """The prompt's tokens."""
+        return self._request.prompt
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+        return self._request.owner
+
+    @property
+    def statistics(self) -> RunStatistics:
+        """What the answer has cost by now."""
+        return self._partial.statistics
+
+    def partial_answer(self) -> Answer:
+        """What there is of the answer by now."""
+        return self._partial.answer()
+
+    def close(self) -> None:
+        """End it at the last step that was read; another thread or task that iterates it comes to its end."""
+        self._ended = True
+        self._request.end()
+
+    def _begin(
+        self, deliver: Callable[[Arrival], None], *, wake: Callable[[], None] | None = None, max_unread: int = 0
+    ) -> None:
+        if not (self._begun or self._ended):
+            self._begun = True
+            self._partial.begin()
+            self._request.begin(deliver, wake=wake, max_unread=max_unread)
+
+    def _take(self, arrival: Arrival) -> list[Piece]:
+        """The text that an arrival makes certain. Raises what ended the answer."""
+        self._request.read()
+        if self._ended:
+            return []
+        if arrival.error is not None:
+            self._ended = True
+            raise arrival.error
+        step, partial = arrival.step, self._partial
+        with self._model._reading:
+            pieces = partial.take(step) if step else []
+            if partial.stopped:
+                self.close()
+            elif step is None or step.finish:
+                self._ended = True
+                pieces += partial.end()
+        return pieces
+
+
+class Stream(Answering):
+    """An answer on its way: iterate it, once, for its text as it is accepted; then, or at any time, read `answer()`."""
+
+    def __init__(self, model: Model, partial: PartialAnswer, request: Request) -> None:
+        super().__init__(model, partial, request)
+        self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
+
+    def __iter__(self) -> Iterator[str]:
+        if self._iterated:
+            return
+        self._iterated = True
+        self.begin()
+        try:
+            while not self._ended:
+                for piece in self._take(self._arrivals.get()):
+                    yield piece.text
+        finally:
+            self.close()
+
+    def begin(self) -> None:
+        """Let it be decoded from now on; otherwise that begins with the first piece that is asked for."""
+        self._begin(self._arrivals.put)
+
+    def answer(self) -> Answer:
+        """The whole answer; where its iteration was left early, what there is of it."""
+        for _ in self:
+            pass
+        return self.partial_answer()
+
+
+class AsyncStream(Answering):
+    """The same for `async for`; other tasks go on in the meantime."""
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        async for _, pieces in self.steps():
+            for piece in pieces:
+                yield piece.text
+
+    def watch_prompt(self, tell: Callable[[PromptProgress], None]) -> None:
+        """Have `tell` called in this task's loop whenever more of the prompt is read; first with what is reused."""
+        loop = asyncio.get_running_loop()
+
+        def watch(progress: PromptProgress) -> None:
+            # A closed event loop has no readers.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell, progress)
+
+        self._request.watch = watch
+
+    async def steps(self, *, max_unread: int = 0) -> AsyncGenerator[tuple[Step | None, list[Piece]]]:
+        """Yield each step with the text that it makes certain; None for an end without a step.
+
+        `max_unread`: steps that may wait to be read. With more the answer is held until half of them are read, and it
+        raises LacliError where nothing is for 20 seconds. 0: no limit.
+        """
+        if self._iterated:
+            return
+        self._iterated = True
+        arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
+        mailbox = self._model._mailbox(asyncio.get_running_loop())
+        self._begin(partial(mailbox.post, self._request, arrivals), wake=mailbox.wake, max_unread=max_unread)
+        try:
+            while not self._ended:
+                arrival = await arrivals.get()
+                yield arrival.step, self._take(arrival)
+        finally:
+            self.close()
+
+    async def answer(self) -> Answer:
+        """The whole answer; where its iteration was left early, what there is of it."""
+        async for _ in self:
+            pass
+        return self.partial_answer()
+
+
+class Mailbox:
+    """Carries arrivals to the readers of one event loop, and wakes it once for all of a step."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._letters: deque[tuple[Request, asyncio.Queue[Arrival], Arrival]] = deque()
+
+    def post(self, request: Request, reader: asyncio.Queue[Arrival], arrival: Arrival) -> None:
+        """Keep an arrival for `reader` until the event loop is awake; from any thread."""
+        self._letters.append((request, reader, arrival))
+
+    def wake(self) -> None:
+        """Let the event loop hand out what was posted; from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._hand_out)
+        except RuntimeError:
+            # A closed event loop has no readers.
+            for request, _, _ in self._letters:
+                request.end()
+            self._letters.clear()
+
+    def _hand_out(self) -> None:
+        while self._letters:
+            _, reader, arrival = self._letters.popleft()
+            reader.put_nowait(arrival)
