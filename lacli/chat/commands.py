@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from subprocess import SubprocessError
 from typing import TextIO
 
-from lacli.chat.conversation import Conversation, Talk
 from lacli.chat.input import Command, help_text
 from lacli.chat.settings import (
     DEFAULT,
@@ -30,6 +29,7 @@ from lacli.chat.settings import (
     plain_name,
     unquoted,
 )
+from lacli.chat.talk import Conversation, Talk
 from lacli.chat.transcript import (
     SavedChat,
     Transcript,

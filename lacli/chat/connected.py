@@ -8,9 +8,9 @@ from contextlib import ExitStack, closing, contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from lacli.chat.conversation import Conversation, Message, Talk
 from lacli.chat.repl import ChatPlan, Opened, converse
 from lacli.chat.settings import SETTINGS, ChatSettings
+from lacli.chat.talk import Conversation, Message, Talk
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.hub.library import without_secrets
 from lacli.pool import NgramPool

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lacli.auto.past_texts import open_texts
 from lacli.chat.commands import Commands, Reply, oldest
-from lacli.chat.conversation import Chat, Conversation, Message, Talk
+from lacli.chat.conversation import Chat
 from lacli.chat.input import (
     PLAIN_WORDS,
     Editing,
@@ -23,6 +23,7 @@ from lacli.chat.input import (
     parse,
 )
 from lacli.chat.settings import ChatSettings, given_beside
+from lacli.chat.talk import Conversation, Message, Talk
 from lacli.chat.transcript import SavedChat, Transcript
 from lacli.errors import (
     Interrupted,

@@ -18,7 +18,6 @@ from lacli.chat.commands import (
     file_and_rest,
     file_name,
 )
-from lacli.chat.conversation import Message
 from lacli.chat.input import (
     COMMANDS,
     Entry,
@@ -26,6 +25,7 @@ from lacli.chat.input import (
     parse,
 )
 from lacli.chat.settings import ChatSettings
+from lacli.chat.talk import Message
 from lacli.chat.transcript import (
     SavedChat,
     Transcript,

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from lacli.chat.connected import ConnectedChat, Server
-from lacli.chat.conversation import Conversation
 from lacli.chat.settings import ChatSettings
+from lacli.chat.talk import Conversation
 from lacli.errors import LacliError, PromptError
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin

@@ -15,8 +15,8 @@ import pytest
 
 import lacli
 from lacli.chat.connected import ConnectedChat, Server
-from lacli.chat.conversation import Conversation
 from lacli.chat.settings import ChatSettings
+from lacli.chat.talk import Conversation
 from tests.program import SECONDS, environment
 from tests.serve.conftest import NAME
 
