@@ -314,7 +314,7 @@ class Commands:
 
     def _context_used(self) -> str:
         used, cells = self.chat.used, self.chat.cells
-        return f"{used} of {cells} tokens used ({100 * used // cells}%)" if cells else counted(used, "token")
+        return f"{used:,} of {cells:,} tokens used ({100 * used // cells}%)" if cells else counted(used, "token")
 
 
 def oldest(count: int) -> str:

@@ -163,7 +163,7 @@ def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Convers
         others = commands.differences(saved) if plan.saved else []
         screen.notes([*notes, *others], warnings)
         if repl.interactive:
-            context = f", context {talk.cells} tokens" if talk.cells else ""
+            context = f", context {talk.cells:,} tokens" if talk.cells else ""
             known = f", {counted(len(saved.messages), 'message')} loaded" if saved.messages else ""
             screen.note(f"{talk.description}{context}{known}; /help for help, Ctrl-D ends")
             repl.show_last()
