@@ -23,8 +23,9 @@ from time import perf_counter
 from benchmarks.core import PROMPTS, ms, print_table
 from benchmarks.keeping import KeepingNothing, LearningAnew, Unforgetting
 from lacli.auto.mode import AutoModes
-from lacli.chat.conversation import Chat, Conversation, PromptTokens
+from lacli.chat.conversation import Chat, PromptTokens
 from lacli.chat.settings import ChatSettings
+from lacli.chat.talk import Conversation
 from lacli.decode import Decoder
 from lacli.hub.download import find_model
 from lacli.llamacpp.sampling import SamplingSettings

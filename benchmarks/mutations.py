@@ -315,7 +315,7 @@ MUTANTS = (
         ("tests/hub/test_download.py",),
     ),
     Mutant(
-        "lacli/chat/conversation.py",
+        "lacli/chat/talk.py",
         "del self.messages[:2]",
         "del self.messages[:1]",
         ("tests/chat/test_conversation.py",),

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from subprocess import SubprocessError
 from typing import TextIO
 
-from lacli.chat.conversation import Conversation, Talk
 from lacli.chat.input import Command, help_text
 from lacli.chat.settings import (
     DEFAULT,
@@ -30,6 +29,7 @@ from lacli.chat.settings import (
     plain_name,
     unquoted,
 )
+from lacli.chat.talk import Conversation, Talk
 from lacli.chat.transcript import (
     SavedChat,
     Transcript,
@@ -314,7 +314,7 @@ class Commands:
 
     def _context_used(self) -> str:
         used, cells = self.chat.used, self.chat.cells
-        return f"{used} of {cells} tokens used ({100 * used // cells}%)" if cells else counted(used, "token")
+        return f"{used:,} of {cells:,} tokens used ({100 * used // cells}%)" if cells else counted(used, "token")
 
 
 def oldest(count: int) -> str:

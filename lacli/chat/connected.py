@@ -8,9 +8,9 @@ from contextlib import ExitStack, closing, contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from lacli.chat.conversation import Conversation, Message, Talk
 from lacli.chat.repl import ChatPlan, Opened, converse
 from lacli.chat.settings import SETTINGS, ChatSettings
+from lacli.chat.talk import Conversation, Message, Talk
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.hub.library import without_secrets
 from lacli.pool import NgramPool
@@ -285,7 +285,10 @@ class ConnectedChat(Talk):
             named = {"name": "answer", "schema": json.loads(schema)}
             chosen["response_format"] = {"type": "json_schema", "json_schema": named}
         steps = {"lacli": {"steps": True}} if self._server.is_lacli else {}
-        options = {"stream": True, "stream_options": {"include_usage": True}}
+        options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+        if self._server.cells:
+            # An answer that is stopped has no last event with its numbers. Servers that are not llama.cpp's may refuse.
+            options["timings_per_token"] = True
         return {"model": self._server.name, "messages": messages, **options, **chosen, **steps}
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lacli.auto.past_texts import open_texts
 from lacli.chat.commands import Commands, Reply, oldest
-from lacli.chat.conversation import Chat, Conversation, Message, Talk
+from lacli.chat.conversation import Chat
 from lacli.chat.input import (
     PLAIN_WORDS,
     Editing,
@@ -23,6 +23,7 @@ from lacli.chat.input import (
     parse,
 )
 from lacli.chat.settings import ChatSettings, given_beside
+from lacli.chat.talk import Conversation, Message, Talk
 from lacli.chat.transcript import SavedChat, Transcript
 from lacli.errors import (
     Interrupted,
@@ -162,7 +163,7 @@ def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Convers
         others = commands.differences(saved) if plan.saved else []
         screen.notes([*notes, *others], warnings)
         if repl.interactive:
-            context = f", context {talk.cells} tokens" if talk.cells else ""
+            context = f", context {talk.cells:,} tokens" if talk.cells else ""
             known = f", {counted(len(saved.messages), 'message')} loaded" if saved.messages else ""
             screen.note(f"{talk.description}{context}{known}; /help for help, Ctrl-D ends")
             repl.show_last()

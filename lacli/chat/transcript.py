@@ -16,8 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lacli.chat.conversation import Conversation, Message
 from lacli.chat.settings import ChatSettings, settings_from_json
+from lacli.chat.talk import Conversation, Message
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.sampling import MOST_SEED
 from lacli.session.generation import Answer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.environment import setting, variables, yes_or_no
+from lacli.cli.environment import setting, yes_or_no
 from lacli.cli.folders import history_file
 from lacli.cli.groups import Group, typed, with_groups
 from lacli.cli.lookahead_options import lookahead_group
@@ -77,8 +77,8 @@ Connect = Annotated[
 ]  # fmt: skip
 ApiKey = Annotated[
     str,
-    typer.Option("--api-key", metavar="KEY", show_default=False, rich_help_panel=CHAT, show_envvar=False,
-                 envvar=[*variables("--api-key"), "LLAMA_API_KEY"], help="The key that the server of --connect wants."),
+    setting("--api-key", metavar="KEY", show_default=False, rich_help_panel=CHAT,
+            help="The key that the server of --connect wants."),
 ]  # fmt: skip
 
 TO_A_SERVER = {

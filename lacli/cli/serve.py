@@ -49,9 +49,13 @@ ContextShift = Annotated[
     setting("--context-shift/--no-context-shift", parser=yes_or_no, rich_help_panel=SERVER,
             help="A full context forgets its oldest tokens. Otherwise the answer ends."),
 ]  # fmt: skip
-Slots = Annotated[bool, setting("--slots/--no-slots", rich_help_panel=SERVER, help="Answer GET /slots.")]
-Metrics = Annotated[bool, setting("--metrics/--no-metrics", rich_help_panel=SERVER, help="Answer GET /metrics.")]
-Page = Annotated[bool, setting("--ui/--no-ui", rich_help_panel=SERVER, help="Show the page at /.")]
+Slots = Annotated[
+    bool, setting("--slots/--no-slots", parser=yes_or_no, rich_help_panel=SERVER, help="Answer GET /slots.")
+]
+Metrics = Annotated[
+    bool, setting("--metrics/--no-metrics", parser=yes_or_no, rich_help_panel=SERVER, help="Answer GET /metrics.")
+]
+Page = Annotated[bool, setting("--ui/--no-ui", parser=yes_or_no, rich_help_panel=SERVER, help="Show the page at /.")]
 Cors = Annotated[
     str,
     setting("--cors-origins", "--cors", metavar="ORIGINS", rich_help_panel=SERVER, show_default=False,

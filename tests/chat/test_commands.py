@@ -18,7 +18,6 @@ from lacli.chat.commands import (
     file_and_rest,
     file_name,
 )
-from lacli.chat.conversation import Message
 from lacli.chat.input import (
     COMMANDS,
     Entry,
@@ -26,6 +25,7 @@ from lacli.chat.input import (
     parse,
 )
 from lacli.chat.settings import ChatSettings
+from lacli.chat.talk import Message
 from lacli.chat.transcript import (
     SavedChat,
     Transcript,
@@ -143,6 +143,8 @@ def test_show_names_model_template_settings_and_context() -> None:
                   "mode plain, temp 0.5", "2 questions", "10 of 100 tokens used (10%)"):  # fmt: skip
         assert words in text
     assert len(text.splitlines()) == 8
+    chat.used, chat.cells = 1204, 8192
+    assert "1,204 of 8,192 tokens used (14%)" in run(chat, "/show").text
 
 
 def test_stats_has_the_last_answer_and_the_sum_of_all() -> None:

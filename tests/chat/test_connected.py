@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from lacli.chat.connected import ConnectedChat, Server
-from lacli.chat.conversation import Conversation
 from lacli.chat.settings import ChatSettings
+from lacli.chat.talk import Conversation
 from lacli.errors import LacliError, PromptError
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin
@@ -113,7 +113,7 @@ def test_a_request_has_the_conversation_the_temperature_and_what_was_changed() -
     list(chat.ask("two"))
     first, second = bodies
     assert first["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "one"}]
-    assert {*first} == {"model", "messages", "stream", "stream_options", "temperature", "lacli"}
+    assert {*first} == {"model", "messages", "stream", "stream_options", "timings_per_token", "temperature", "lacli"}
     assert [each["role"] for each in second["messages"]] == ["system", "user", "assistant", "user"]
     assert (second["top_k"], second["stop"], second["max_tokens"]) == (7, ["x"], 9)
     assert second["logit_bias"] == {"3": -100.0}

@@ -15,13 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.chat.conversation import (
-    Chat,
-    Conversation,
-    Message,
-    PromptTokens,
-)
+from lacli.chat.conversation import Chat, PromptTokens
 from lacli.chat.settings import ChatSettings
+from lacli.chat.talk import Conversation, Message
 from lacli.check.judge import PLAIN
 from lacli.decode import Decoder
 from lacli.errors import (

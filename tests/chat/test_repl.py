@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from lacli.chat.commands import Commands
-from lacli.chat.conversation import Chat, Conversation, Message
+from lacli.chat.conversation import Chat
 from lacli.chat.repl import ChatPlan, Repl, status_line
 from lacli.chat.settings import ChatSettings
+from lacli.chat.talk import Conversation, Message
 from lacli.chat.transcript import (
     SavedChat,
     Transcript,

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lacli.chat.commands import Commands
-from lacli.chat.conversation import Message
 from lacli.chat.input import parse
 from lacli.chat.settings import ChatSettings
+from lacli.chat.talk import Message
 from lacli.chat.transcript import (
     SavedChat,
     Transcript,

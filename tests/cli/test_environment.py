@@ -172,6 +172,7 @@ THEIR_WORDS = {
     },
     "OFFLINE": {**dict.fromkeys(("on", "enabled", "true"), "1"), **dict.fromkeys(("off", "disabled", "false"), "0")},
     "CONTEXT_SHIFT": {"enabled": "1", "disabled": "0"},
+    "UI": {"enabled": "1", "disabled": "0"},
 }
 """What llama.cpp's variables may say, and what our options call it. Source: common/arg.cpp."""
 
@@ -179,10 +180,10 @@ THEIR_WORDS = {
 @pytest.mark.parametrize("name", THEIR_WORDS)
 def test_a_variable_of_llama_cpps_is_read_in_its_words(name: str) -> None:
     theirs = f"LLAMA_ARG_{name}"
-    parameter = next(each for each in COMMANDS["chat"].params if theirs in (each.envvar or ()))
+    command, parameter = next(each for each in EVERY if theirs in each[1].envvar)
     for word, ours in THEIR_WORDS[name].items():
-        expected = parsed("chat", parameter, [], {f"LACLI_{name}": ours})
-        assert parsed("chat", parameter, [], {theirs: word}) == expected, word
+        expected = parsed(command, parameter, [], {f"LACLI_{name}": ours})
+        assert parsed(command, parameter, [], {theirs: word}) == expected, word
 
 
 @pytest.mark.parametrize("command", ["run", "bench", "check", "cost"])
@@ -201,6 +202,7 @@ def test_every_long_spelling_makes_a_variable_which_means_the_same_option_in_eve
     for name, parameter in EVERY:
         longs = {f"LACLI_{each[2:].replace('-', '_').upper()}" for each in parameter.opts if each.startswith("--")}
         assert longs <= {*parameter.envvar}, (name, parameter.opts)
+        assert len(parameter.envvar) == len({*parameter.envvar}), (name, parameter.opts)
         for variable in parameter.envvar:
             assert found.setdefault(variable, long_name(parameter)) == long_name(parameter)
     known = known_variables(COMMANDS)
@@ -210,7 +212,7 @@ def test_every_long_spelling_makes_a_variable_which_means_the_same_option_in_eve
 LLAMA_CPPS_OWN = (
     *("UBATCH", "REPACK", "NO_CONTEXT_SHIFT", "NO_OFFLINE", "N_GPU_LAYERS_DRAFT", "CTX_SIZE_DRAFT", "THREADS_HTTP"),
     *("CACHE_TYPE_K_DRAFT", "CHAT_TEMPLATE_FILE", "MODEL_URL", "MODEL_DRAFT", "MODELS_DIR", "N_PARALLEL", "FIT_CTX"),
-    *("SPEC_DRAFT_CACHE_TYPE_V", "HF_REPO", "CACHE_RAM", "CACHE_REUSE", "N_CPU_MOE", "CPU_MOE", "TOOLS", "PORT"),
+    *("SPEC_DRAFT_CACHE_TYPE_V", "HF_REPO", "CACHE_RAM", "CACHE_REUSE", "N_CPU_MOE", "CPU_MOE", "TOOLS", "API_PREFIX"),
 )
 """Variables that llama.cpp reads and lacli does not, those that resemble one that it reads among them."""
 

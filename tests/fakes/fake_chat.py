@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import cast
 
-from lacli.chat.conversation import Chat, Conversation
+from lacli.chat.conversation import Chat
 from lacli.chat.settings import ChatSettings
+from lacli.chat.talk import Conversation
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.pool import NgramPool

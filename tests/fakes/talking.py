@@ -8,8 +8,9 @@ from dataclasses import replace
 from itertools import accumulate
 
 from lacli.batch import Batch
-from lacli.chat.conversation import Chat, Conversation
+from lacli.chat.conversation import Chat
 from lacli.chat.settings import ChatSettings
+from lacli.chat.talk import Conversation
 from lacli.check.judge import (
     Difference,
     largest_difference,

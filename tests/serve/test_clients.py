@@ -15,8 +15,8 @@ import pytest
 
 import lacli
 from lacli.chat.connected import ConnectedChat, Server
-from lacli.chat.conversation import Conversation
 from lacli.chat.settings import ChatSettings
+from lacli.chat.talk import Conversation
 from tests.program import SECONDS, environment
 from tests.serve.conftest import NAME
 
@@ -47,6 +47,7 @@ def test_an_answer_that_is_stopped_gives_its_place_back(address: str, model: lac
         while sum(model.load):
             assert monotonic() - began < SECONDS
     assert chat.last and chat.last.finish_reason == "interrupt" and not chat.conversation.is_open
+    assert chat.used == chat.last.statistics.prompt_tokens + chat.last.statistics.tokens > len(QUESTION.split())
 
 
 @pytest.fixture(scope="module")
