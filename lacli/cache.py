@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
 from lacli.batch import Batch, BatchPart, from_tokens
-from lacli.engine import Engine, EngineGroup, Floats, Read, Successors, unread
+from lacli.engine import Engine, EngineGroup, Floats, Read, Saved, Saver, Successors, unread
 from lacli.tree import ROOT, Branches, Tree
 
 ALL = -1
@@ -115,6 +115,20 @@ class Cache:
         """Share the cells of the first `length` tokens of another text of the engine; nothing is held before."""
         self._engine.copy(lender.first, self.first, 0, length)
         self.past = length
+
+    def save(self, saver: Saver) -> Saved:
+        """A copy of the text's own sequence."""
+        return saver.save(self.first)
+
+    def restore(self, saver: Saver, saved: Saved, held: int, length: int) -> bool:
+        """Hold the first `length` of the `held` tokens of a saved sequence; nothing is held before.
+
+        False, with nothing held, for want of cells.
+        """
+        if not saver.restore(saved, self.first):
+            return False
+        self.past = held
+        return self.truncate(length)
 
     def unshare(self) -> None:
         """Take everything from the sequences but the first; each gets it again when it is next used."""

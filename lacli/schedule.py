@@ -1,9 +1,9 @@
 """Many texts in one engine: which of them decode in the next step, and which wait for cells of the cache.
 
 Every step serves all texts that have cells: a row and its guesses for each, and beside them pieces of the prompts that
-are not decoded yet. A text that has ended keeps its cells for prompts that begin like it, until they are needed. When
-cells run short the youngest text is set aside: its cells go, its tokens stay, and it is decoded again from its tokens
-when there is room.
+are not decoded yet. A text that has ended is saved for prompts that begin like it (saved.py); in an engine that cannot
+save it keeps its cells until they are needed. When cells run short the youngest text is set aside: it is saved too, or
+its tokens stay, and it is decoded again from these when there is room.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from lacli.decode import Decoder, TextState
 from lacli.errors import SamplingError
 from lacli.modes import Mode, common_prefix
 from lacli.pool import NgramPool
+from lacli.saved import SavedText, SavedTexts
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
 from lacli.verify import Verifier
@@ -66,8 +67,9 @@ class Schedule:
     """The texts of one engine in the order of their arrival, at most one for each of its `places`.
 
     A place is a range of sequence ids; further ids of the engine hold a text each that has ended. No call names other
-    ids, so that no text can touch another's cells. `ended`: texts whose cells may serve others, oldest first. `cells`:
-    tokens that a text may have. `latest`: the mode of the text that came last, for what it knows of the machine.
+    ids, so that no text can touch another's cells. `ended`: texts whose cells may serve others, oldest first. `saved`:
+    those that serve them from memory. `cells`: tokens that a text may have. `latest`: the mode of the text that came
+    last, for what it knows of the machine.
     """
 
     def __init__(self, decoder: Decoder, places: int, *, reads_first: bool = False) -> None:
@@ -87,7 +89,10 @@ class Schedule:
         self._free = [SingleEngine(engine, ids, step, cells) for ids in ranges][::-1]
         # Freed cells between those of others are not in the order of a text.
         self._lends = engine.can_lend and not decoder.settings.ordered
-        rest = range(places * size, engine.sequences if self._lends else 0)
+        self._saver = engine.saver if self._lends else None
+        # As many tokens as the cache has cells: at most its memory again.
+        self.saved = SavedTexts(engine.cells)
+        rest = range(places * size, engine.sequences if self._lends and not self._saver else 0)
         self._rests = [SingleEngine(engine, range(each, each + 1), step) for each in rest]
         self.texts: list[SharedText] = []
         self.ended: list[SharedText] = []
@@ -171,6 +176,7 @@ class Schedule:
         self.texts.remove(text)
         place = _cells(text)
         self._free.append(place)
+        self._save(text)
         if self._rests and place.past and self._shares(text):
             text.mode, text.group = Mode(), self._rests.pop()
             _cells(text).cache.borrow(place.cache, place.past)
@@ -205,6 +211,7 @@ class Schedule:
                 # Alone it has every cell there is.
                 self.end(youngest, "length")
                 return [*news, News(youngest)]
+            self._save(youngest)
             self._take_cells(youngest)
         for text in pieces:
             _cells(text).commit_prompt()
@@ -257,10 +264,15 @@ class Schedule:
             if text.has_cells or text.is_held:
                 continue
             lender, shared, coming = self._longest_prefix(text)
-            if coming - shared >= MIN_AWAITED:
+            saved, kept = self.saved.longest(text.tokens[:-1], text.owner) if self._shares(text) else (None, 0)
+            if coming - max(shared, kept) >= MIN_AWAITED:
                 continue
-            fits = self._find_cells(len(text.tokens) - shared + headroom, lender, shared)
+            needed = len(text.tokens) - shared
+            if saved and kept > shared:
+                lender, shared, needed = None, kept, max(len(text.tokens), len(saved.tokens))
+            fits = self._find_cells(needed + headroom, lender, shared)
             if not fits and (held := next((each for each in self.texts if each.is_held and each.has_cells), None)):
+                self._save(held)
                 self._take_cells(held)
                 self._give_cells()
                 return
@@ -268,6 +280,8 @@ class Schedule:
                 return
             headroom += HEADROOM
             text.has_cells = True
+            if not lender and saved and shared:
+                shared = self._restore(text, saved, shared)
             if lender:
                 _cells(text).cache.borrow(_cells(lender).cache, shared)
                 text.lender, text.borrowed = lender, shared
@@ -322,6 +336,19 @@ class Schedule:
                 if min(same, other.group.past) > shared:
                     lender, shared = other, min(same, other.group.past)
         return lender, shared, coming
+
+    def _save(self, text: SharedText) -> None:
+        """Save what a text holds, where that can be, for those that begin like it, and for itself where it goes on."""
+        cache = _cells(text).cache
+        if self._saver and cache.past and self._shares(text):
+            self.saved.keep(SavedText(text.tokens[: cache.past], text.owner, cache.save(self._saver)))
+
+    def _restore(self, text: SharedText, saved: SavedText, shared: int) -> int:
+        """Give a text the first `shared` tokens of a saved one; return how many it has got, 0 for want of cells."""
+        cache = _cells(text).cache
+        assert self._saver, "a text was saved"
+        cache.restore(self._saver, saved.cells, len(saved.tokens), shared)
+        return cache.past
 
     def _shares(self, text: SharedText) -> bool:
         return text.n_keep is None and self._lends

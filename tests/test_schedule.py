@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +33,14 @@ PLACES = 4
 
 
 class SharedEngine(FakeEngine):
-    """Refuses calls that name all sequences: they would cut every text."""
+    """Refuses calls that name all sequences: they would cut every text. `rows_decoded`: of all batches."""
+
+    rows_decoded = 0
+
+    def decode(self, batch: Batch) -> bool:
+        is_decoded = super().decode(batch)
+        self.rows_decoded += len(batch) if is_decoded else 0
+        return is_decoded
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         if sequence == -1:
@@ -86,8 +94,9 @@ MAX_STEPS = 4000
 def engine_of(
     chosen: DecodeSettings, cells: int, ends: frozenset[int] = frozenset(), rows: int = 256, rests: int = 0
 ) -> SharedEngine:
-    """`rests`: sequence ids for texts that have ended."""
-    return SharedEngine(cells, rows, PLACES * chosen.sequences + rests, VOCABULARY, ends)
+    """`rests`: sequence ids for texts that have ended; with -1 there are none, and ended texts are saved."""
+    sequences = PLACES * chosen.sequences + max(rests, 0)
+    return SharedEngine(cells, rows, sequences, VOCABULARY, ends, saves=rests < 0)
 
 
 def attend(schedule: Schedule, coming: list[Visit]) -> None:
@@ -142,7 +151,7 @@ def alone(visit: Visit, cells: int, ends: frozenset[int]) -> list[int]:
     return tokens_of(list(decoder.generate(visit.prompt, limit, n_keep=visit.n_keep)))
 
 
-@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256), st.integers(0, 3))
+@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256), st.integers(-1, 3))
 @settings(max_examples=200, deadline=None)
 def test_every_text_gets_what_it_gets_alone(
     chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int, rests: int
@@ -160,7 +169,7 @@ def test_every_text_gets_what_it_gets_alone(
             assert visit.tokens == expected
         else:
             assert visit.tokens == expected[: len(visit.tokens)]
-    assert len(schedule.ended) <= rests
+    assert len(schedule.ended) <= max(rests, 0)
     assert len(engine._cells) == schedule._used_cells(), "all other cells are free again"
 
 
@@ -169,7 +178,7 @@ def fours(rows: int) -> float:
     return 1e-2 * (1 + 0.1 * (rows // 4) + rows % 4)
 
 
-@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256), st.integers(0, 3))
+@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256), st.integers(-1, 3))
 @settings(max_examples=100, deadline=None)
 def test_a_row_that_fills_a_step_up_changes_no_text(
     chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int, rests: int
@@ -215,6 +224,35 @@ def test_an_ended_text_lends_its_cells_to_the_next_turn() -> None:
     assert turn.reused == len(first.tokens) - 1
     # What the second turn holds is all of the first one's.
     assert schedule.ended == [turn] and len(engine._cells) == len(turn.tokens) - 1
+
+
+def test_a_saved_text_is_restored_for_the_next_turn_of_its_owner() -> None:
+    engine = engine_of(PLAIN, 200, rests=-1)
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+
+    def ended(prompt: Sequence[int], owner: str) -> SharedText:
+        text = schedule.add(prompt, 10, owner=owner)
+        while schedule.texts:
+            schedule.step()
+        assert not engine._cells, "an ended text makes no step longer"
+        return text
+
+    first = ended([*LONG, 1], "ann")
+    assert ended([*first.tokens, 2], "bob").reused == 0
+    assert ended([*first.tokens, 2], "ann").reused == len(first.tokens) - 1
+    # Half of a text serves too.
+    assert ended([*LONG[:20], 2], "ann").reused == 20
+
+
+def test_a_text_that_is_set_aside_goes_on_from_what_was_saved_of_it() -> None:
+    engine = engine_of(PLAIN, 100, rests=-1)
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    first, second = schedule.add([1] * 40, 12), schedule.add([2] * 40, 30)
+    while schedule.texts:
+        schedule.step()
+    assert [len(first.tokens), len(second.tokens)] == [52, 70]
+    # Each token but the last ones is decoded once.
+    assert engine.rows_decoded == 51 + 69
 
 
 def test_ended_texts_make_room_oldest_first() -> None:

@@ -41,6 +41,7 @@ class Device:
     vocabulary = 1
     can_lend = True
     can_shift = False
+    saver = None
 
     def __init__(self, clock: Clock, stairs: Callable[[int], float], travel: Travel | None) -> None:
         """travel: to a device that is not here."""

@@ -113,6 +113,10 @@ class Recorder:
         return self.engine.can_lend
 
     @property
+    def saver(self) -> None:
+        """Its texts end with it."""
+
+    @property
     def can_shift(self) -> bool:
         return self.engine.can_shift
 

@@ -290,6 +290,7 @@ class RemoteEngine(Closing):
     vocabulary: int
     can_lend: bool
     can_shift: bool
+    saver: None = None
     memory: float
     max_rollback: int
 

@@ -7,12 +7,13 @@ mistake in a mask or a cache call changes the text or breaks a rule. No test liv
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from lacli.batch import Batch, Ints
-from lacli.engine import Floats, Successors
+from lacli.engine import Floats, Saved, Successors
 from lacli.llamacpp.logits import ranked
 
 SPREADS = np.random.default_rng(0).uniform(-2, 2, (101, 64))
@@ -37,6 +38,7 @@ class FakeEngine:
     `ordered`: a row must see its cells in the order of the text, which sums that are the same in every step need.
     `min_outputs`: rows whose logits a step must ask for at least, for the same reason. `max_rollback`: snapshots
     of a recurrent state, kept after the rows of a batch; a removal at the end uses one up. None: no recurrent state.
+    `saves`: sequences can be kept outside of the cache.
     """
 
     cells: int = 256
@@ -53,6 +55,7 @@ class FakeEngine:
     max_rollback: int | None = None
     prefill_rows: int = 512
     trained_context: int = 4096
+    saves: bool = False
     _snapshots: int = 0
     _cells: list[Cell] = field(default_factory=list)
     _logits: list[Floats] = field(default_factory=list)
@@ -79,8 +82,7 @@ class FakeEngine:
             return False
         self.calls += 1
         self._snapshots = min(self.max_rollback or 0, len(rows) - 1)
-        taken = {cell.slot for cell in self._cells}
-        free = (slot for slot in range(self.cells) if slot not in taken)
+        free = self._free_slots()
         self._cells += [Cell(next(free), position, token, set(owners)) for token, position, owners in rows]
         self._logits = []
         for (_, position, owners), wanted in zip(rows, batch.outputs[: len(batch)].tolist(), strict=True):
@@ -133,6 +135,26 @@ class FakeEngine:
         return self.max_rollback is None
 
     @property
+    def saver(self) -> FakeEngine | None:
+        return self if self.saves else None
+
+    def save(self, sequence: int) -> Saved:
+        self._check_sequence(sequence)
+        return np.array(self.held(sequence), np.int32).view(np.uint8)
+
+    def restore(self, saved: Saved, sequence: int) -> bool:
+        if self.held(sequence):
+            raise RuleBroken(f"sequence {sequence} would lose its cells")
+        tokens = saved.view(np.int32).tolist()
+        if len(self._cells) + len(tokens) > self.cells:
+            return False
+        self._cells += [
+            Cell(slot, position, token, {sequence})
+            for slot, (position, token) in zip([*self._free_slots()][: len(tokens)], enumerate(tokens), strict=True)
+        ]
+        return True
+
+    @property
     def can_shift(self) -> bool:
         return True
 
@@ -148,6 +170,10 @@ class FakeEngine:
 
     def is_end(self, token: int) -> bool:
         return token in self.ends
+
+    def _free_slots(self) -> Iterator[int]:
+        taken = {cell.slot for cell in self._cells}
+        return (slot for slot in range(self.cells) if slot not in taken)
 
     def held(self, sequence: int = 0) -> list[int]:
         """The tokens of a sequence by position."""

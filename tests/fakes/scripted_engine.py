@@ -35,6 +35,7 @@ class ScriptedEngine:
     sequences: int = 256
     can_lend: bool = True
     can_shift: bool = False
+    saver: None = None
     prefill_rows: int = 512
     trained_context: int = 4096
     _choices: list[int] = field(default_factory=list)
