@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from lacli.auto.cost_model import KeptSteps
 from lacli.auto.experience import Experience
 from lacli.auto.measure import MeasurePlan
 from lacli.auto.mode import AutoModes
@@ -26,7 +25,7 @@ from lacli.auto.model_cost import (
     known_cost,
     machine_key,
 )
-from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.auto.step_cost import Cost, KeptSteps, Point, StepCost
 from lacli.decode import Decoder
 from lacli.llamacpp.devices import Device, with_threads
 from lacli.llamacpp.library import Backend, build, devices
