@@ -328,8 +328,6 @@ def _grammar(model: LlamaModel, text: str) -> Any:
 def _danger(grammar: str) -> str:
     """The reason why llama.cpp's parser would crash on a grammar, or never return; "" without one."""
     bare = TEXT.sub(" ", grammar)
-    if "\0" in grammar:
-        return "it holds a NUL character"
     for found in REPEAT.finditer(bare):
         if int(found[1]) > int(found[2]):
             return f"{found[0]} repeats at least {int(found[1])} and at most {int(found[2])} times"

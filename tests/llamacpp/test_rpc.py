@@ -100,13 +100,6 @@ def test_an_address_at_which_nothing_answers_is_given_up_in_time_with_the_reason
     assert hint in caught.value.hint and limits == [min(timeout_s, rpc.CONNECT_S)]
 
 
-def test_one_server_under_two_names_is_refused_because_it_serves_one_client_at_a_time() -> None:
-    with socket.create_server((HERE, 0)) as server:
-        port = server.getsockname()[1]
-        with pytest.raises(UsageError, match=f"--rpc: {HERE}:{port} and localhost:{port} are the same RPC server"):
-            check_reachable((f"{HERE}:{port}", f"localhost:{port}"), 5.0)
-
-
 def test_a_busy_server_is_not_waited_for_as_long_as_a_step_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float] = []
 
