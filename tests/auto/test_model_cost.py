@@ -15,16 +15,7 @@ import pytest
 from lacli.auto.experience import Experience
 from lacli.auto.measure import MeasurePlan
 from lacli.auto.mode import AutoModes
-from lacli.auto.model_cost import (
-    KIND,
-    LEARNED,
-    ModelRecords,
-    cost_key,
-    cost_of,
-    device_names,
-    known_cost,
-    machine_key,
-)
+from lacli.auto.model_cost import KIND, LEARNED, ModelRecords, cost_key, cost_of, device_names, known_cost, machine_key
 from lacli.auto.step_cost import Cost, KeptSteps, Point, StepCost
 from lacli.decode import Decoder
 from lacli.llamacpp.devices import Device, with_threads

@@ -10,15 +10,7 @@ import pytest
 
 from lacli import __version__
 from lacli.llamacpp import build
-from lacli.llamacpp.build import (
-    GIB,
-    Kind,
-    Library,
-    LibraryMissing,
-    Processor,
-    rebuild_command,
-    version_lines,
-)
+from lacli.llamacpp.build import GIB, Kind, Library, LibraryMissing, Processor, rebuild_command, version_lines
 from lacli.llamacpp.devices import Device
 from lacli.llamacpp.library import Backend, Build
 from tests.program import call, run

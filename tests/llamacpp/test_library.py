@@ -7,13 +7,7 @@ import platform
 import pytest
 
 from lacli.llamacpp.devices import CPU
-from lacli.llamacpp.library import (
-    Backend,
-    Log,
-    backends,
-    build,
-    devices,
-)
+from lacli.llamacpp.library import Backend, Log, backends, build, devices
 
 INFO = 2
 

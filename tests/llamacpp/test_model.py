@@ -11,9 +11,7 @@ import pytest
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
-from lacli.text.template import (
-    with_one_bos,
-)
+from lacli.text.template import with_one_bos
 from tests.fakes import tiny_models
 from tests.fakes.margins import PLAIN
 from tests.loading import load

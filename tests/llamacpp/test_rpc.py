@@ -16,13 +16,7 @@ from lacli.errors import LacliError, UsageError
 from lacli.llamacpp import rpc
 from lacli.llamacpp.probe import python_environment
 from lacli.llamacpp.rpc import check_endpoints, check_reachable, remote_devices
-from tests.fakes.rpc_servers import (
-    HERE,
-    Pretender,
-    hello,
-    rpc_server,
-    with_rpc,
-)
+from tests.fakes.rpc_servers import HERE, Pretender, hello, rpc_server, with_rpc
 from tests.program import call
 
 

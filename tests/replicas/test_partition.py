@@ -14,13 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.pool import NgramPool
-from lacli.replicas.partition import (
-    CATCH_UP_STEPS,
-    Load,
-    Part,
-    partition,
-    paths_of,
-)
+from lacli.replicas.partition import CATCH_UP_STEPS, Load, Part, partition, paths_of
 from lacli.settings import DecodeSettings, window_rows
 from lacli.tree import ROOT, Origin, Tree
 from lacli.window import WindowBranch
