@@ -5,13 +5,12 @@ Token ids in, steps out. It knows a group of engines, modes and a verifier, but 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
 from lacli.cache import SingleEngine
-from lacli.engine import Engine, EngineGroup, Read, unread
+from lacli.engine import Engine, EngineGroup, Reading, StepClock, unseen
 from lacli.errors import PromptError, ReplicaLost, SamplingError
 from lacli.modes import Growing, MakeMode, Mode, Outcome, common_prefix, new_mode
 from lacli.pool import NgramPool
@@ -22,14 +21,6 @@ from lacli.verify import Choose, Path, Verifier, verify_tree
 
 ROOM = 512
 """Tokens for an answer in the context that is advised for a prompt."""
-
-Reading = Callable[[int], AbstractContextManager[Read]]
-"""Shows how a prompt is read: is entered with the tokens to read, and gets their number after each part."""
-
-
-def unseen(tokens: int, threads: int = 0) -> AbstractContextManager[Read]:
-    """Show nothing while a prompt is read."""
-    return nullcontext(unread)
 
 
 @dataclass(eq=False)
@@ -259,7 +250,7 @@ class Decoder:
         if not texts:
             return [] if self._run((), (), prompts) else None
         while True:
-            clock = StepClock(texts)
+            clock = StepClock([text.group for text in texts])
             trees = self._decode(texts, prompts)
             if trees is None:
                 return None
@@ -324,7 +315,7 @@ class Decoder:
             group.cut(group.past)
             return error
         clock.choose_s += perf_counter() - begin
-        rows = len(text.tokens) - 1 - group.past + len(tree) if len(clock.texts) == 1 else group.rows
+        rows = len(text.tokens) - 1 - group.past + len(tree) if len(clock.groups) == 1 else group.rows
         group.commit(path.nodes, ordered=self.settings.ordered)
         text.tokens += path.tokens
         if text.remaining is not None:
@@ -372,37 +363,3 @@ class Decoder:
         """The verifier's choice after a node of the tree that was just decoded."""
         logits = group.logits()
         return lambda node: verifier.choose(logits(node), tree.guesses(node))
-
-
-class StepClock:
-    """What the parts of one step take, in seconds, counted from its making on.
-
-    `texts`: those of the step. Where there are several, each is told the time of the whole step up to its own end.
-    `choose_s`: seconds of reading the most probable tokens and, added by each text, of choosing its own.
-    """
-
-    def __init__(self, texts: Sequence[TextState]) -> None:
-        self.texts = texts
-        self._begin, self._cache_before = perf_counter(), self._cache_s()
-
-    def decoded(self) -> None:
-        """The batch is decoded, and the most probable tokens are read."""
-        # Sequences that catch up with a long text do so once: no step costs that again.
-        self._shared_s = self._cache_s() - self._cache_before
-        self._decode_s, self.choose_s = self.texts[0].group.times
-
-    def step_s(self) -> float:
-        """The time so far, which another step like this one takes too."""
-        return perf_counter() - self._begin - self._shared_s
-
-    def parts(self) -> tuple[float, float, float, float]:
-        """The time so far: decoding, choosing, sequence calls, and Python for all the rest."""
-        cache_s = self._cache_s() - self._cache_before
-        known = self._decode_s + self.choose_s + cache_s
-        return self._decode_s, self.choose_s, cache_s, perf_counter() - self._begin - known
-
-    def _cache_s(self) -> float:
-        seconds = 0.0
-        for text in self.texts:
-            seconds += text.group.cache_s
-        return seconds

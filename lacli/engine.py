@@ -1,9 +1,11 @@
-"""What the loop needs of a model: one batch in, logits out, the cache's sequence calls, and a sampler."""
+"""What the loop needs of a model: one batch in, logits out, the cache's sequence calls, a clock and a sampler."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -18,12 +20,20 @@ Floats = npt.NDArray[np.floating]
 Saved = npt.NDArray[np.uint8]
 """The keys and values of a sequence, in an engine's own form."""
 
-
 Read = Callable[[int], None]
 
 
 def unread(done: int) -> None:
     """Tell nobody how many tokens of a prompt are decoded."""
+
+
+Reading = Callable[[int], AbstractContextManager[Read]]
+"""Shows how a prompt is read: is entered with the tokens to read, and gets their number after each part."""
+
+
+def unseen(tokens: int, threads: int = 0) -> AbstractContextManager[Read]:
+    """Show nothing while a prompt is read."""
+    return nullcontext(unread)
 
 
 class Successors(NamedTuple):
@@ -133,7 +143,12 @@ class EngineGroup(ABC):
     """What decodes the steps of one text: a single engine, or replicas that share the rows of each step.
 
     `tokens` is always the whole text: the cache holds a beginning of it, and its last token is the next step's input.
+    `work`: what each replica has decoded of this answer, by its name; nothing where there is one engine. `lost`: why
+    replicas were dropped, by their names.
     """
+
+    work: Mapping[str, ReplicaWork] = {}
+    lost: Mapping[str, str] = {}
 
     @property
     @abstractmethod
@@ -164,16 +179,6 @@ class EngineGroup(ABC):
     @abstractmethod
     def times(self) -> tuple[float, float]:
         """Seconds of decoding the last step and of reading its choices."""
-
-    @property
-    def work(self) -> Mapping[str, ReplicaWork]:
-        """What each replica has decoded of this answer, by its name; nothing where there is one engine."""
-        return {}
-
-    @property
-    def lost(self) -> Mapping[str, str]:
-        """Why replicas were dropped, by their names."""
-        return {}
 
     def begin(self) -> None:  # noqa: B027  # one engine counts no work
         """Count work anew: another answer begins."""
@@ -239,6 +244,40 @@ class EngineGroup(ABC):
 
         Empty where the model cannot take them back.
         """
+
+
+class StepClock:
+    """What the parts of one step take, in seconds, counted from its making on.
+
+    `groups`: of the step's texts. Where there are several, each is told the time of the whole step up to its own end.
+    `choose_s`: seconds of reading the most probable tokens and, added by each text, of choosing its own.
+    """
+
+    def __init__(self, groups: Sequence[EngineGroup]) -> None:
+        self.groups = groups
+        self._begin, self._cache_before = perf_counter(), self._cache_s()
+
+    def decoded(self) -> None:
+        """The batch is decoded, and the most probable tokens are read."""
+        # Sequences that catch up with a long text do so once: no step costs that again.
+        self._shared_s = self._cache_s() - self._cache_before
+        self._decode_s, self.choose_s = self.groups[0].times
+
+    def step_s(self) -> float:
+        """The time so far, which another step like this one takes too."""
+        return perf_counter() - self._begin - self._shared_s
+
+    def parts(self) -> tuple[float, float, float, float]:
+        """The time so far: decoding, choosing, sequence calls, and Python for all the rest."""
+        cache_s = self._cache_s() - self._cache_before
+        known = self._decode_s + self.choose_s + cache_s
+        return self._decode_s, self.choose_s, cache_s, perf_counter() - self._begin - known
+
+    def _cache_s(self) -> float:
+        seconds = 0.0
+        for group in self.groups:
+            seconds += group.cache_s
+        return seconds
 
 
 class Distribution(NamedTuple):

@@ -1,15 +1,5 @@
 """The errors a user can cause, each with what happened, what to do about it and an exit code.
 
-    LacliError             1   something outside the program is wrong (a file, memory, the model)
-    ├── ModelLoadError     1   the model file cannot be used
-    ├── BatchRefused       1   llama.cpp refuses a batch that it has to take: a mistake of ours
-    ├── ReplicaLost        1   the process that a replica runs in is gone, or does not answer
-    ├── PromptError        1   the prompt cannot be decoded in this context
-    ├── OutputError        1   the answer cannot be written
-    ├── SamplingError      1   no token is left to choose from (a grammar's dead end)
-    ├── UsageError         2   the options contradict each other or leave their range
-    └── Interrupted      130   Ctrl-C
-
 Programming errors are not here: they stay `assert` and a traceback.
 """
 

@@ -17,12 +17,7 @@ from lacli.decode import Decoder
 from lacli.errors import PromptError
 from lacli.modes import Mode, Outcome
 from lacli.replicas.group import ReplicaGroup
-from lacli.settings import (
-    MODES,
-    SOURCES,
-    DecodeSettings,
-    ModeName,
-)
+from lacli.settings import MODES, SOURCES, DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.tree import Origin, Tree
 from tests.fakes.clock import FakeClock

@@ -17,13 +17,7 @@ from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine
-from tests.test_decode import (
-    VOCABULARY,
-    ends,
-    plain_tokens,
-    prompts,
-    tokens_of,
-)
+from tests.test_decode import VOCABULARY, ends, plain_tokens, prompts, tokens_of
 
 CHAINS = ("jacobi", "lookup", "auto")
 

@@ -12,20 +12,8 @@ from hypothesis import strategies as st
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import (
-    CACHE_TYPES,
-    ModelSettings,
-    Placement,
-    check_rows,
-    fitted,
-)
-from lacli.settings import (
-    MAX_SEQUENCES,
-    PRESETS,
-    DecodeSettings,
-    ModeName,
-    decode_settings,
-)
+from lacli.llamacpp.settings import CACHE_TYPES, ModelSettings, Placement, check_rows, fitted
+from lacli.settings import MAX_SEQUENCES, PRESETS, DecodeSettings, ModeName, decode_settings
 
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     (

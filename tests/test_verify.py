@@ -20,21 +20,11 @@ from hypothesis import strategies as st
 from lacli.engine import Distribution, Floats
 from lacli.settings import DecodeSettings, ModeName
 from lacli.tree import Origin, Tree
-from lacli.verify import (
-    Rejection,
-    SampleAndMatch,
-    Verifier,
-    verify_tree,
-)
+from lacli.verify import Rejection, SampleAndMatch, Verifier, verify_tree
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine
 from tests.fakes.sampler import FakeSampler
-from tests.test_decode import (
-    any_settings,
-    engine_for,
-    prompts,
-    tokens_of,
-)
+from tests.test_decode import any_settings, engine_for, prompts, tokens_of
 
 DRAWS = 4_000
 LENGTH = 3

@@ -16,7 +16,8 @@ from benchmarks.parallel.trace import Trace
 from benchmarks.shapes import Shape
 from benchmarks.simulated import Stairs
 from lacli import cache
-from lacli.replicas.group import ReplicaGroup, shared_s
+from lacli.replicas.group import ReplicaGroup
+from lacli.replicas.replica import shared_s
 from lacli.tree import Tree
 
 RPC_LAYER_BYTES = 13_000

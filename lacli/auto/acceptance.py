@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from math import inf
 from typing import Any
 
 from lacli.settings import window_rows
@@ -77,22 +76,15 @@ class AcceptanceEstimate:
     def begin_from(self, kept: Any, weight: float) -> None:
         """Begin from the `numbers` of an earlier run, whose tries count `weight` times and as MAX_KEPT_TRIES at most.
 
-        Raises ValueError or TypeError, and changes nothing, where they are none.
+        Raises ValueError or TypeError, and changes nothing, where they are of other kinds.
         """
-        counted = [_counted(float(hits), float(tries), weight) for hits, tries in kept]
-        if len(counted) != len(self._expected):
-            raise ValueError("other kinds")
+        counted = []
+        for (hits, tries), _ in zip(kept, self._expected, strict=True):
+            share = weight * MAX_KEPT_TRIES / max(tries, MAX_KEPT_TRIES)
+            counted.append((hits * share, tries * share))
         # Texts share these lists.
         self._all_hits[:], self._all_tries[:] = [hits for hits, _ in counted], [tries for _, tries in counted]
         self.begin()
-
-
-def _counted(hits: float, tries: float, weight: float) -> tuple[float, float]:
-    """Return kept hits and tries by what they count now. Raises ValueError for numbers that cannot be."""
-    if not 0 <= hits <= tries < inf:
-        raise ValueError("no hits of tries")
-    share = weight * min(MAX_KEPT_TRIES / tries, 1.0) if tries else 0.0
-    return hits * share, tries * share
 
 
 FIRST_TRIAL, MAX_PAUSE = 64, 4096
@@ -159,21 +151,17 @@ class SourceAccount:
     def begin_from(self, kept: Any, weight: float) -> None:
         """Go on as an earlier run would have; `weight`: part of its pauses, and of what it trusted less, that counts.
 
-        Raises ValueError or TypeError, and changes nothing, for other numbers.
+        Raises ValueError or TypeError, and changes nothing, for anything else.
         """
         *pauses, trust = kept
-        if not 0 < trust <= 1:
-            raise ValueError("no trust")
+        trust = 1 - weight * (1 - trust)
         self._pause, self._remaining = _pauses(pauses, weight)
-        self.trust = 1 - weight * (1 - trust)
-        self._hits, self._promised = PROMISED * self.trust, PROMISED
+        self.trust, self._hits, self._promised = trust, PROMISED * trust, PROMISED
 
 
 def _pauses(kept: Any, weight: float) -> tuple[int, int]:
     """Return the steps between two trials and those to the next one, `weight` times those that were kept."""
     pause, remaining = (int(steps * weight) for steps in kept)
-    if not 0 <= remaining <= pause <= MAX_PAUSE:
-        raise ValueError("no pause")
     return max(pause, FIRST_TRIAL), remaining
 
 
@@ -224,12 +212,9 @@ class LossBudget:
     def begin_from(self, kept: Any, weight: float) -> None:
         """Go on with `weight` parts of an earlier run's balance, which is AMPLE_BALANCE at most.
 
-        Raises ValueError or TypeError, and changes nothing, for another number.
+        Raises ValueError or TypeError, and changes nothing, for anything else.
         """
-        balance = float(kept)
-        if not MIN_BALANCE <= balance <= MAX_BALANCE:
-            raise ValueError("no balance")
-        self._balance = INITIAL_BUDGET + weight * (min(balance, AMPLE_BALANCE) - INITIAL_BUDGET)
+        self._balance = INITIAL_BUDGET + weight * (min(float(kept), AMPLE_BALANCE) - INITIAL_BUDGET)
 
 
 MAX_WINDOW_SHARE = 0.1
@@ -281,7 +266,7 @@ class WindowWidth:
         return [self._pause, 0 if self.columns else max(self._remaining, 0)]
 
     def begin_from(self, kept: Any, weight: float) -> None:
-        """Wait as long as an earlier run would have, or `weight` times that. Raises ValueError for other numbers."""
+        """Wait as long as an earlier run would have, or `weight` times that. Raises as the others do."""
         self._pause, self._remaining = _pauses(kept, weight)
 
     def _begin_trial(self, relative: Sequence[float], rows: int) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from math import inf
-from statistics import median_low
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lacli.auto.step_cost import Cost
+from lacli.auto.plain_steps import JUMP, MIN_PLAIN, PlainSteps
+from lacli.auto.step_cost import Cost, KeptSteps
 
 UNKNOWN_ROW = 0.35
 """Plain steps assumed for a further row where nothing is known of the machine; the first steps correct it."""
@@ -26,10 +25,6 @@ OUTLIER_PAUSE = 32
 NEIGHBOUR_CHANGE = 0.1
 """Relative change of a size's cost from which its neighbours follow."""
 
-RETURN_S, MAX_RETURN, RETURNS = 2e-4, 2.0, 8
-"""Seconds that going back to one row costs at first (llama.cpp builds another graph: 0.2 ms on the demo model), the
-most plain steps it may cost, and the number of steps whose mean it is."""
-
 MEASURED_WEIGHT, MAX_WEIGHT = 4, 12
 """Steps that an earlier measurement counts as, and most steps that decide what a size costs."""
 
@@ -39,14 +34,8 @@ KEPT_SHARE, MIN_KEPT = 0.5, 0.4
 One step lasts for a run, many for four: a size that looked too dear to be taken again is looked at anew.
 """
 
-PLAIN_STEPS, MIN_PLAIN = 9, 2
-"""Latest plain steps whose median is the cost of one, and plain steps timed before others are compared with them."""
-
-PATIENCE, MAX_PATIENCE = 16, 64
-"""Steps with guesses after which a plain step is timed again, at first and at most; it doubles each time."""
-
-JUMP, FIRST_JUMP = 1.5, 2.0
-"""Slow-down beyond which a step is an outlier, for sizes seen before and for new ones."""
+FIRST_JUMP = 2.0
+"""Slow-down beyond which a step is an outlier where none of its size was seen before; JUMP counts for the others."""
 
 FIRST_ROWS = 3
 """Rows of the first steps where nothing is known of the machine: a wrong guess costs a plain step or two."""
@@ -65,97 +54,6 @@ slower by 5% in edits (benchmarks.many laws, 3 texts), since plain steps had to 
 
 CONTEXT_STEP = 256
 """Tokens after which the cost of the longer context is looked up."""
-
-
-class PlainSteps:
-    """Times of single-row steps: the seconds of one, when the next is due, and what going back to one row costs.
-
-    `larger`: steps of more rows since the last plain one. `return_cost`: in plain steps, for each step of more rows.
-    """
-
-    def __init__(self) -> None:
-        self.larger = 0
-        self.return_cost = 0.0
-        self._return_seen = False
-        self._patience = PATIENCE
-        self._times: deque[float] = deque(maxlen=PLAIN_STEPS)
-
-    def __len__(self) -> int:
-        return len(self._times)
-
-    @property
-    def seconds(self) -> float:
-        """Median seconds of a plain step, 0 before the first."""
-        # A median, since one of a few steps may meet a busy moment, or be the first of a context and slow for that.
-        return median_low(self._times) if self._times else 0.0
-
-    def of_other_texts(self, ratio: float) -> PlainSteps:
-        """Return those of another number of texts; `ratio`: the cost of one here in units of theirs."""
-        steps = PlainSteps()
-        steps.return_cost, steps._return_seen = self.return_cost * ratio, self._return_seen
-        return steps
-
-    @property
-    def measured_return(self) -> float | None:
-        """The return cost, None while it is RETURN_S and not a measured one."""
-        return self.return_cost if self._return_seen else None
-
-    def begin_return(self, cost: float) -> None:
-        """Begin from a return cost that was measured before."""
-        self.return_cost, self._return_seen = cost, True
-
-    @property
-    def is_first_guess(self) -> bool:
-        """True while the return cost is a guess that the first plain steps correct."""
-        return len(self._times) <= MIN_PLAIN and not self._return_seen
-
-    def is_due(self, measured_s: float) -> bool:
-        """Return True if a plain step has to be timed first; `measured_s`: seconds of one as once measured, or 0."""
-        if self.larger >= self._patience or not self._times:
-            return True
-        # The first one may be slow for reasons of its own; that shows beside a measured one.
-        return len(self._times) < MIN_PLAIN and self._times[0] > JUMP * measured_s
-
-    def record(self, seconds: float) -> float:
-        """Record a plain step and return its excess in plain steps, 0 unless it came behind a larger one."""
-        if not self.larger:
-            self._times.append(seconds)
-            if self.is_first_guess:
-                self.return_cost = min(RETURN_S / self.seconds, MAX_RETURN / 2) if self.seconds else 0.0
-            return 0.0
-        plain = self.seconds
-        excess = min(max(seconds / plain - 1, 0.0), MAX_RETURN)
-        self._average(excess)
-        if self.larger >= self._patience:
-            self._patience = min(2 * self._patience, MAX_PATIENCE)
-        self.larger = 0
-        # Behind a larger step it tells only whether plain steps still cost what they did.
-        if not plain / JUMP < seconds < plain * (JUMP + self.return_cost):
-            self._times.clear()
-        return excess
-
-    def record_larger(self) -> None:
-        """Count a step of more rows; behind another one it did not come back to a single row."""
-        if self.larger:
-            self._average(0.0)
-        self.larger += 1
-
-    def _average(self, excess: float) -> None:
-        self._return_seen = True
-        self.return_cost += (excess - self.return_cost) / RETURNS
-
-
-class KeptSteps(NamedTuple):
-    """What an earlier run has seen of steps.
-
-    `plain_s`: seconds of a plain one. `context`: tokens behind which they were seen. `return_cost`: as in `PlainSteps`,
-    None where none was seen. `sizes`: (rows, cost in plain steps without the return, steps that say so).
-    """
-
-    plain_s: float
-    context: int
-    return_cost: float | None
-    sizes: tuple[tuple[int, float, float], ...]
 
 
 @dataclass
@@ -187,7 +85,6 @@ class StepCostModel:
     slope: list[float]
     filled: list[int]
     _expected: npt.NDArray[np.float64]
-    _stale: bool
 
     def __init__(self, max_rows: int, cost: Cost | None = None, *, fills: bool = True) -> None:
         self._max_rows = max_rows
@@ -234,7 +131,8 @@ class StepCostModel:
             (rows, round(1 + self._unit(rows) * each.share, 4), round(each.count, 3))
             for rows, each in sorted(self._observed.items())
         ]
-        return KeptSteps(self.plain_s, self._context, self._plain.measured_return, tuple(sizes))
+        back = self._plain.return_cost if self._plain.is_return_known else None
+        return KeptSteps(self.plain_s, self._context, back, tuple(sizes))
 
     @property
     def _base(self) -> float:
@@ -285,20 +183,15 @@ class StepCostModel:
         """Begin from the `numbers` of an earlier run once a plain step takes as long as then.
 
         What it saw of a size counts as MEASURED_WEIGHT * `weight` steps at most. Raises ValueError, LookupError or
-        TypeError, and changes nothing, where they are no such numbers.
+        TypeError, and changes nothing, where they are of another form.
         """
         sizes = [
             (int(rows), float(cost), min(KEPT_SHARE * count, MEASURED_WEIGHT) * weight)
             for rows, cost, count in kept["sizes"]
         ]
-        plain_s, back = float(kept["plain_s"]), kept["return_cost"]
-        if not 0 < plain_s < inf or not all(rows > 1 and 1 <= cost < inf and 0 <= n < inf for rows, cost, n in sizes):
-            raise ValueError("no costs of steps")
-        if back is not None and not 0 <= back <= MAX_RETURN:
-            raise ValueError("no cost of going back to one row")
         # A step that cost twice as many plain ones as it had rows was held up by something else.
         believed = tuple(each for each in sizes if each[2] >= MIN_KEPT and each[1] < FIRST_JUMP * each[0])
-        self._kept = KeptSteps(plain_s, int(kept["context"]), back, believed)
+        self._kept = KeptSteps(float(kept["plain_s"]), int(kept["context"]), kept["return_cost"], believed)
 
     def refresh(self) -> None:
         """Let new times count in `relative` and `slope`: sizes without any follow the nearest one that has some."""
@@ -372,7 +265,7 @@ class StepCostModel:
         """Go on from what an earlier run has seen."""
         self._measured_s = kept.plain_s
         if kept.return_cost is not None:
-            self._plain.begin_return(kept.return_cost)
+            self._plain.return_cost, self._plain.is_return_known = kept.return_cost, True
         is_recent = abs(kept.context - self._context) < CONTEXT_STEP
         for rows, cost, count in kept.sizes:
             if rows <= self._max_rows and rows not in self._observed:

@@ -41,6 +41,7 @@ class Experience:
 
     Of acceptance it knows the mean of all texts of its kind, whose tokens are `sampled` or not; each text makes an
     estimate of its own from that. `kinds`: what is known of each kind; they have all but acceptance in common.
+    `acceptances`: how often guesses come true, by the names of their sources.
     Owners of texts have nothing in common but the costs of steps; `is_kept`: false for all but the program's own.
     """
 
@@ -86,24 +87,16 @@ class Experience:
     def _begin_kind(self, *, sampled: bool) -> None:
         self.sampled = sampled
         self.kinds[sampled] = self
-        self.suffix_acceptance = AcceptanceEstimate(suffix.EXPECTED_SAMPLED if sampled else suffix.EXPECTED)
-        self.rewriting_acceptance = AcceptanceEstimate(rewriting.EXPECTED_SAMPLED if sampled else rewriting.EXPECTED)
-        self.recycling.acceptance = AcceptanceEstimate(recycling.EXPECTED)
-        self.text_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
-        self.window_ngram_acceptance = AcceptanceEstimate(pool_source.EXPECTED)
-        self.past_text_acceptance = AcceptanceEstimate(past_texts.EXPECTED)
-
-    @property
-    def acceptances(self) -> Mapping[str, AcceptanceEstimate]:
-        """How often guesses come true, by the names of their sources."""
-        return {
-            "suffix": self.suffix_acceptance,
-            "rewriting": self.rewriting_acceptance,
-            "recycling": self.recycling.acceptance,
-            "pool": self.text_ngram_acceptance,
-            "window": self.window_ngram_acceptance,
-            "store": self.past_text_acceptance,
+        expected = {
+            "suffix": suffix.EXPECTED_SAMPLED if sampled else suffix.EXPECTED,
+            "rewriting": rewriting.EXPECTED_SAMPLED if sampled else rewriting.EXPECTED,
+            "recycling": recycling.EXPECTED,
+            "pool": pool_source.EXPECTED,
+            "window": pool_source.EXPECTED,
+            "store": past_texts.EXPECTED,
         }
+        self.acceptances = {name: AcceptanceEstimate(chances) for name, chances in expected.items()}
+        self.recycling.acceptance = self.acceptances["recycling"]
 
     @property
     def hit_rates(self) -> Mapping[str, tuple[float, float]]:

@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
-from math import isfinite
 from pathlib import Path
 from time import time
 from typing import Any
 
 from lacli.auto.experience import STEPS, Experience
-from lacli.auto.measure import (
-    ROWS,
-    SAMPLE,
-    MeasurePlan,
-    drift,
-    engine_settings,
-    measure,
-)
+from lacli.auto.measure import ROWS, SAMPLE, MeasurePlan, drift, engine_settings, measure
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.llamacpp.build import build_files
 from lacli.llamacpp.context import LlamaEngine, max_rollback
@@ -29,7 +20,7 @@ from lacli.llamacpp.devices import CPU, Device, with_threads
 from lacli.llamacpp.library import build, devices
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.probe import proven
-from lacli.llamacpp.settings import MOST_CELLS, ModelSettings, Placement
+from lacli.llamacpp.settings import ModelSettings, Placement
 from lacli.text.records import UNREADABLE, Records, model_identity
 
 KIND, LEARNED = "cost", "learned"
@@ -146,7 +137,7 @@ class ModelRecords:
         """
         self._experience = experience
         kept = Records(self._state).read(LEARNED, self._key(experience)) if self._learns else None
-        saved_at = _saved_at(kept)
+        saved_at: float = kept[SAVED_AT] if kept else 0.0
         if saved_at:
             experience.begin_from(self._without_costs(kept), time() - saved_at)
         return saved_at
@@ -270,49 +261,13 @@ def _richness(cost: Cost) -> tuple[int, float, float]:
     return sum(len(step_cost.points) for step_cost in cost.staircases), cost.budget, cost.measured_at
 
 
-def _saved_at(kept: Any) -> float:
-    """Return when something learned was saved, in seconds since 1970; 0 if it is nothing of that kind."""
-    try:
-        return max(_moment(kept[SAVED_AT]), 0.0)
-    except UNREADABLE:
-        return 0.0
-
-
-def _moment(kept: Any) -> float:
-    """Return a kept time in seconds since 1970. Raises one of UNREADABLE for one that no calendar has."""
-    seconds = float(kept)
-    datetime.fromtimestamp(seconds, UTC)
-    return seconds
-
-
 def _cost(kept: Any) -> Cost | None:
     """Return a cost as it was saved, None for anything else."""
     try:
-        cost = Cost(
-            tuple(map(_step_cost, kept["staircases"])),
-            description=str(kept["description"]),
-            devices=str(kept["devices"]),
-            chain_only=str(kept["chain_only"]),
-            notes=tuple(map(str, kept["notes"])),
-            measured_at=_moment(kept["measured_at"]),
-            budget=float(kept["budget"]),
+        staircases = tuple(
+            StepCost(each["context"], tuple(Point(**point) for point in each["points"])) for each in kept["staircases"]
         )
+        cost = Cost(**{**kept, "staircases": staircases, "notes": tuple(kept["notes"])})
     except UNREADABLE:
         return None
     return cost if cost.staircases or cost.chain_only else None
-
-
-def _step_cost(kept: dict[str, Any]) -> StepCost:
-    points = tuple(map(_point, kept["points"]))
-    rows = [point.rows for point in points]
-    context = int(kept["context"])
-    if rows[:1] != [1] or rows != sorted(set(rows)) or max(context, rows[-1]) > MOST_CELLS:
-        raise ValueError("no t(b)")
-    return StepCost(context, points)
-
-
-def _point(kept: dict[str, Any]) -> Point:
-    every, first, spread = (float(kept[name]) for name in ("every", "first", "spread"))
-    if not all(isfinite(seconds) and seconds > 0 for seconds in (every, first)):
-        raise ValueError("no time of a step")
-    return Point(int(kept["rows"]), every, first, spread, int(kept["repeats"]))

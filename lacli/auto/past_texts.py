@@ -12,13 +12,7 @@ import numpy.typing as npt
 
 from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.auto.planner import Guess
-from lacli.auto.suffix import (
-    LENGTHS,
-    MAX_COMPARED,
-    NO_MATCH,
-    MatchSource,
-    kind_of,
-)
+from lacli.auto.suffix import LENGTHS, MAX_COMPARED, NO_MATCH, MatchSource, kind_of
 from lacli.llamacpp.gguf import GgufFile, parts
 from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings

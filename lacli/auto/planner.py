@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lacli.auto.acceptance import AcceptanceEstimate, SourceAccount
 from lacli.tree import Origin
@@ -96,20 +96,6 @@ def is_affordable(tokens: float, cost: float, max_cost: float, overdraft: float 
     return cost <= max_cost + (promised if promised > 0 and max_cost > 1 else 0.0)
 
 
-class Order(Protocol):
-    """The guesses of one text in the order in which they enter a step, the most probable ones first.
-
-    `chance`: probability of the next one, 0 where there is none. `taken`: probabilities of those before it.
-    """
-
-    chance: float
-    taken: list[float]
-
-    def take(self) -> bool:
-        """Take the next guess; False if it is left out."""
-        raise NotImplementedError
-
-
 class Limits(NamedTuple):
     """What a step may be.
 
@@ -125,7 +111,7 @@ class Limits(NamedTuple):
     beside: int = 0
 
 
-def best_prefix(orders: Sequence[Order], limits: Limits, *, chains: bool = False) -> tuple[list[int], float]:
+def best_prefix(orders: Sequence[Chain | Branches], limits: Limits, *, chains: bool = False) -> tuple[list[int], float]:
     """Return how many guesses of each order make the step with the most expected tokens a second, and its tokens.
 
     The orders are merged, the most probable guess first, and every beginning of the merged order may be the step; one
@@ -164,24 +150,30 @@ def best_prefix(orders: Sequence[Order], limits: Limits, *, chains: bool = False
     return best, best_tokens
 
 
-class Chain(Order):
-    """One continuation of a text. `chances`: probability of each token if those before it came true."""
+class Chain:
+    """One continuation of a text as the order in which its guesses enter a step.
+
+    `chances`: probability of each token if those before it came true. `chance`: of the next one to come true, 0 where
+    there is none. `taken`: those of the guesses before it.
+    """
 
     def __init__(self, chances: Iterable[float]) -> None:
         self._chances = iter(chances)
-        self.taken = []
+        self.taken: list[float] = []
         self.chance = next(self._chances, 0.0)
 
     def take(self) -> bool:
+        """Take the next guess; True, since none is left out."""
         self.taken.append(self.chance)
         self.chance *= next(self._chances, 0.0)
         return True
 
 
-class Branches(Order):
+class Branches:
     """The guesses of all `sources` of a text as a tree of at most `max_nodes` guesses and `max_leaves` branches.
 
-    `nodes`: those that were taken, each after its parent. Taking one queues its children.
+    The most probable ones come first. `chance`, `taken`: as in Chain. `nodes`: those that were taken, each after its
+    parent. Taking one queues its children.
     """
 
     def __init__(self, sources: Sequence[Source], text: Sequence[int], max_leaves: int, max_nodes: int) -> None:
@@ -192,7 +184,7 @@ class Branches(Order):
         self._parents: set[int] = set()
         self._count = 0
         self.nodes: list[Node] = []
-        self.taken = []
+        self.taken: list[float] = []
         # Negative probabilities, since the heap gives the smallest first; the count keeps equal ones in order.
         self._waiting: list[tuple[float, int, Node, int, Followers]] = []
         found = [(source, guess) for source in sources for guess in source.first(text)]

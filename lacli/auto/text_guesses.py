@@ -81,22 +81,22 @@ class TextGuesses:
         # With each, by kind of match, the step until which it rests because it did not pay.
         self._match_sources: list[tuple[MatchSource, list[int]]] = []
         if "suffix" in chosen:
-            matches = SuffixSource(experience.suffix_acceptance.for_text(), is_end)
-            copies = RewritingSource(matches, experience.rewriting_acceptance.for_text())
+            matches = SuffixSource(experience.acceptances["suffix"].for_text(), is_end)
+            copies = RewritingSource(matches, experience.acceptances["rewriting"].for_text())
             self._match_sources.append((matches, [0] * len(suffix.EXPECTED)))
             self._match_sources.append((copies, [0] * len(rewriting.EXPECTED)))
         if "store" in chosen and experience.past_texts:
-            source = PastTextSource(experience.past_texts, experience.past_text_acceptance.for_text())
+            source = PastTextSource(experience.past_texts, experience.acceptances["store"].for_text())
             self._match_sources.append((source, [0] * len(suffix.EXPECTED)))
         # Those that are asked for branches only, where rows are cheap, and only while they pay.
         self.branch_sources: list[Source] = []
         self._recycling = experience.recycling.for_text()
         if "pool" in chosen:
-            acceptance = experience.text_ngram_acceptance.for_text()
+            acceptance = experience.acceptances["pool"].for_text()
             self.branch_sources.append(PoolSource(pool, Origin.POOL, TextNgrams(pool), acceptance))
         if "recycling" in chosen:
             self.branch_sources.append(self._recycling)
-        acceptance = experience.window_ngram_acceptance.for_text()
+        acceptance = experience.acceptances["window"].for_text()
         self.window_source = PoolSource(pool, Origin.WINDOW, acceptance=acceptance)
         self._all_sources = [*(each for each, _ in self._match_sources), *self.branch_sources, self.window_source]
         for each in self._all_sources:

@@ -170,18 +170,14 @@ def rebuild_command(*kinds: Kind, as_before: bool = True) -> str:
 
 
 def _requirement() -> str:
-    """llama-cpp-python with lacli's range of versions, from lacli's metadata or its checkout."""
+    """llama-cpp-python with the range of versions in lacli's metadata; without one where lacli is not installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
-    try:
-        requirements = requires("lacli") or []
-    except PackageNotFoundError:
-        import tomllib
-
-        project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
-        requirements = project["project"]["dependencies"]
-    found = next((each for each in requirements if each.startswith(PACKAGE)), PACKAGE)
-    return found.partition(";")[0].strip()
+    with suppress(PackageNotFoundError):
+        for each in requires("lacli") or ():
+            if each.startswith(PACKAGE):
+                return each.partition(";")[0].strip()
+    return PACKAGE
 
 
 def version_lines(library: Library) -> list[str]:

@@ -150,18 +150,8 @@ def _identical(count: int, own: tuple[str, ...], found: Sequence[Device]) -> tup
     there = ", ".join(f"{card.name} ({card.description.strip()})" for card in cards)
     raise UsageError(
         f"--replicas {count}: there are not {count} devices alike, there is {there}",
-        _names_instead(count, usable, named_by_user=bool(own)),
+        "names take any, one device of a server: --replicas A,B without --device",
     )
-
-
-def _names_instead(count: int, usable: Sequence[Device], *, named_by_user: bool) -> str:
-    """The names to type for `count` copies on unlike devices; only local devices can have several copies."""
-    remote = [card.name for card in usable if _backend(card) == RPC]
-    local = [card.name for card in usable if _backend(card) != RPC] or [CPU]
-    names = ",".join((local + remote + local * count)[:count])
-    without = " without --device" if named_by_user else ""
-    another = "; or start another server: lacli rpc-server" if remote else ""
-    return f"names take any: --replicas {names}{without}{another}"
 
 
 def _backend(device: Device) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -42,11 +41,6 @@ NOT_LOADED = {
 }
 """Hints by a part of llama.cpp's reason why it cannot load a model."""
 
-ESCAPED = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))", re.DOTALL)
-
-LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
-"""Escapes of bytes in an RWKV vocabulary (llama_unescape_rwkv_token)."""
-
 
 def offloads(settings: ModelSettings) -> bool:
     """True if a model with these settings computes on a GPU, of this machine or of another."""
@@ -63,16 +57,6 @@ def _lacks_bytes(texts: Iterable[bytes]) -> bool:
         if not missing:
             return False
     return True
-
-
-def _lacks_first_bytes(texts: Iterable[bytes]) -> bool:
-    """True if an RWKV vocabulary lacks the first byte of a token, which llama.cpp would read again and again."""
-
-    def byte(escaped: re.Match[bytes]) -> bytes:
-        return bytes.fromhex(escaped[1].decode()) if escaped[1] else LETTERS.get(escaped[2], escaped[2])
-
-    words = {ESCAPED.sub(byte, text) for text in texts}
-    return not {word[:1] for word in words} <= {*words, b""}
 
 
 class LlamaModel(Closing):
@@ -314,13 +298,11 @@ class LlamaModel(Closing):
         raise ModelLoadError(what, hint)
 
     def _vocabulary_fault(self) -> str:
-        """The reason why `llama_tokenize` would end the process on some text, or never return; "" without one."""
+        """The reason why `llama_tokenize` would end the process on some text; "" without one."""
         kind = lib.llama_vocab_type(self._vocabulary_handle)
         if kind == lib.LLAMA_VOCAB_TYPE_NONE:
             return "it has no vocabulary"
         texts = (lib.llama_vocab_get_text(self._vocabulary_handle, token) for token in range(self.vocabulary))
         if kind == lib.LLAMA_VOCAB_TYPE_SPM and _lacks_bytes(texts):
             return "its tokenizer is of the kind 'llama', and its vocabulary lacks tokens for some bytes"
-        if kind == lib.LLAMA_VOCAB_TYPE_RWKV and _lacks_first_bytes(texts):
-            return "its tokenizer is of the kind 'rwkv', and its vocabulary has words without their first bytes"
         return ""

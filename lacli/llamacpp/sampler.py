@@ -301,11 +301,7 @@ def _bias(model: LlamaModel, settings: SamplingSettings) -> list[Any]:
 
 LOCATED = re.compile(r"error parsing grammar: (?P<what>.*?)(?: at (?P<rest>.*))?\Z", re.DOTALL)
 
-RULE = re.compile(r"^\s*([A-Za-z0-9-]+)\s*::=", re.MULTILINE)
-
 TEXT = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
-
-NAME = re.compile(r"[\s(]*([A-Za-z][A-Za-z0-9-]*)")
 
 REPEAT = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
 
@@ -332,8 +328,6 @@ def _grammar(model: LlamaModel, text: str) -> Any:
 def _danger(grammar: str) -> str:
     """The reason why llama.cpp's parser would crash on a grammar, or never return; "" without one."""
     bare = TEXT.sub(" ", grammar)
-    if "\0" in grammar:
-        return "it holds a NUL character"
     for found in REPEAT.finditer(bare):
         if int(found[1]) > int(found[2]):
             return f"{found[0]} repeats at least {int(found[1])} and at most {int(found[2])} times"
@@ -359,25 +353,7 @@ def _complaint(grammar: str, printed: str, logged: str) -> str:
         here = rest.split("\n", 1)[0].strip()[:40]
         return f"line {line}: {what} at {here!r}" if here else f"line {line}: {what}"
     if "left recursion" in logged:
-        rule = _left_recursive(grammar)
-        return f"rule {rule!r} begins with itself (left recursion)" if rule else "a rule begins with itself"
+        return "a rule begins with itself (left recursion)"
     if "'root' symbol" in logged:
         return "it has no rule named 'root'"
     return logged if "::=" in grammar else "it has no rules"
-
-
-def _left_recursive(grammar: str) -> str | None:
-    """The first rule that reaches itself through the first names of alternatives."""
-    rules = RULE.split(TEXT.sub(" '' ", grammar))[1:]
-    first = {
-        name: {found[1] for alternative in re.split(r"[|(]", body) if (found := NAME.match(alternative))}
-        for name, body in zip(rules[::2], rules[1::2], strict=True)
-    }
-    for name in first:
-        reached, new = set[str](), {name}
-        while new:
-            new = {follower for rule in new for follower in first.get(rule, ())} - reached
-            reached |= new
-        if name in reached:
-            return name
-    return None

@@ -1,6 +1,6 @@
 """The program of a child process: open a context and answer requests until the other end closes.
 
-`isolated.py` starts it, sends the requests, and reads its standard error for the reason if it dies.
+`process.py` starts it, sends the requests, and reads its standard error for the reason if it dies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import numpy as np
 
 from lacli.batch import Batch, Ints
 from lacli.errors import LacliError
-from lacli.replicas.isolated import ATTRIBUTES, LENGTH, ChildSettings, Reply, Request, send
+from lacli.replicas.isolated import ATTRIBUTES, ChildSettings
+from lacli.replicas.process import Reply, Request, send
 
 if TYPE_CHECKING:
     from lacli.llamacpp.context import Context
@@ -117,7 +118,8 @@ def run(opens: Open = open_context) -> NoReturn:
     """Run the child process to its end; the system frees its memory."""
     # Ctrl-C goes to all processes of a terminal; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection = _connection(sys.argv[1])
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.set_inheritable(False)
     Thread(target=_end_with_parent, daemon=True).start()
     try:
         with suppress(EOFError, ConnectionError):
@@ -127,15 +129,6 @@ def run(opens: Open = open_context) -> NoReturn:
         traceback.print_exc()
         os._exit(FAILED)
     os._exit(0)
-
-
-def _connection(address: str) -> socket.socket:
-    """This end of the connection: by its file descriptor, on Windows from what standard input describes."""
-    if sys.platform == "win32":
-        return socket.fromshare(os.read(0, int.from_bytes(os.read(0, LENGTH), "little")))
-    connection = socket.socket(fileno=int(address))
-    connection.set_inheritable(False)
-    return connection
 
 
 def _end_with_parent() -> None:

@@ -13,14 +13,7 @@ from pathlib import Path
 
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import Context, LlamaEngine
-from lacli.llamacpp.devices import (
-    CPU,
-    RPC,
-    Device,
-    offloading,
-    placements,
-    shared_threads,
-)
+from lacli.llamacpp.devices import CPU, RPC, Device, offloading, placements, shared_threads
 from lacli.llamacpp.library import devices
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings, Placement, ReplicaSettings

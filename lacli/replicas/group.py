@@ -9,14 +9,14 @@ from itertools import chain
 from math import inf
 from threading import Event
 from time import perf_counter
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from lacli.engine import Engine, EngineGroup, Floats, Read, Successors, unread
 from lacli.errors import BatchRefused, LacliError
 from lacli.replicas.partition import Load, Part, partition, paths_of
-from lacli.replicas.replica import Replica
+from lacli.replicas.replica import Replica, shared_s
 from lacli.stats import ReplicaWork
 from lacli.tree import ROOT, Branches, Tree
 
@@ -34,17 +34,8 @@ TRIAL_BEHIND = 16
 CLEARLY_FASTER = 0.8
 """The part of the leader's time below which another replica gets whole steps: less is within the noise of steps."""
 
-
 AGAIN_S = 0.05
 """Seconds after which replicas are interrupted once more: one may have been between two pieces of a prompt."""
-
-
-@runtime_checkable
-class Interruptible(Protocol):
-    """An engine whose calls can be left in the middle."""
-
-    def interrupt(self) -> None:
-        """Let the call that another thread has made of it raise KeyboardInterrupt, where that can be."""
 
 
 class Share(NamedTuple):
@@ -69,15 +60,12 @@ class ReplicaGroup(EngineGroup):
     def __init__(self, engines: Mapping[str, Engine]) -> None:
         self.replicas = [Replica(engine, name) for name, engine in engines.items()]
         self._all = [*self.replicas]
-        self._lost: dict[str, str] = {}
+        self.lost: dict[str, str] = {}
         # llama.cpp's own threads belong to the one that calls it, so each replica keeps to one.
         self._threads = {replica: ThreadPoolExecutor(1) for replica in self.replicas[1:]}
         self._shares: list[Share] = []
         self._took = 0.0
         self.begin()
-
-    def __len__(self) -> int:
-        return len(self.replicas)
 
     @property
     def engine(self) -> Engine:
@@ -114,18 +102,10 @@ class ReplicaGroup(EngineGroup):
             return self._shares[0].replica.times[0], choose_s
         return self._took - choose_s, choose_s
 
-    @property
-    def work(self) -> Mapping[str, ReplicaWork]:
-        return self._work
-
-    @property
-    def lost(self) -> Mapping[str, str]:
-        return self._lost
-
     def begin(self) -> None:
         for replica in self.replicas:
             replica.answer_work = ReplicaWork()
-        self._work = {replica.name: replica.answer_work for replica in self.replicas}
+        self.work = {replica.name: replica.answer_work for replica in self.replicas}
 
     def room(self, tokens: Sequence[int]) -> int:
         return min(self.leader.room(tokens), self.cells - (len(tokens) - 1))
@@ -134,16 +114,12 @@ class ReplicaGroup(EngineGroup):
         for replica in self.replicas:
             replica.prompt_rows, replica.prompt_s = 0, 0.0
         past = self.past
-        rows = len(tokens) - past
-
-        def show() -> None:
-            read(self.past - past)
-
         while self.past < len(tokens):
             wanted = [*self.replicas] if all_replicas else [self.leader]
             over = Event()
-            self._run([(each, partial(each.prefill_until, tokens, over, show)) for each in wanted])
-        return shared_s(rows, ((each.prompt_rows, each.prompt_s) for each in self.replicas))
+            calls = [partial(each.prefill_until, tokens, over, lambda: read(self.past - past)) for each in wanted]
+            self._run(zip(wanted, calls, strict=True))
+        return shared_s(len(tokens) - past, ((each.prompt_rows, each.prompt_s) for each in self.replicas))
 
     def decode(self, tokens: Sequence[int], tree: Tree) -> bool:
         """Decode a step; False, with nothing changed, if it finds no cells. Raises the error of the last replica."""
@@ -205,12 +181,8 @@ class ReplicaGroup(EngineGroup):
 
     def shift(self, tokens: Sequence[int], n_keep: int, count: int) -> None:
         past = tokens[: self.past]
-
-        def shift(replica: Replica) -> None:
-            replica.prefill(past)
-            replica.shift(tokens, n_keep, count)
-
-        self._each(shift)
+        self._each(lambda replica: replica.prefill(past))
+        self._each(lambda replica: replica.shift(tokens, n_keep, count))
 
     def grow(self, past: int) -> None:
         self._each(lambda replica: replica.grow(past))
@@ -234,7 +206,7 @@ class ReplicaGroup(EngineGroup):
         self._shares = [Share(only, tree, range(len(tree)))]
         only.prepare(tokens, tree)
         decoded = only.run()
-        if decoded and len(self._work) > 1:
+        if decoded and len(self.work) > 1:
             only.learn()
         return decoded
 
@@ -339,20 +311,18 @@ class ReplicaGroup(EngineGroup):
         """The result of a call; a replica that fails is dropped, but the last one's error is raised."""
         try:
             return call()
-        except BatchRefused:
-            raise
         except LacliError as error:
-            if len(self.replicas) == 1:
+            if len(self.replicas) == 1 or isinstance(error, BatchRefused):
                 raise
             self.replicas.remove(replica)
-            self._lost[replica.name] = str(error)
+            self.lost[replica.name] = str(error)
             return None
 
     def _interrupt(self) -> None:
         """End the calls of all replicas that can be left in the middle."""
         for replica in self.replicas:
-            if isinstance(replica.engine, Interruptible):
-                replica.engine.interrupt()
+            # Not every engine can leave the call that another thread has made of it.
+            getattr(replica.engine, "interrupt", bool)()
 
 
 def _wait(futures: Iterable[Future[bool]], interrupt: Callable[[], None], *, pressed: bool) -> None:
@@ -374,9 +344,3 @@ def _wait(futures: Iterable[Future[bool]], interrupt: Callable[[], None], *, pre
                 pressed = True
     if raised:
         raise raised[-1]
-
-
-def shared_s(rows: int, parts: Iterable[tuple[int, float]]) -> float:
-    """Seconds for `rows` rows shared by all replicas at their measured rates. `parts`: rows and seconds of each."""
-    rate = sum(done / seconds for done, seconds in parts if seconds > 0)
-    return rows / rate if rate else 0.0

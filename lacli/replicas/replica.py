@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Event
 
 from lacli.cache import SingleEngine
@@ -99,6 +99,12 @@ class Speed:
 def _split(rows: int, seconds: float) -> tuple[float, float]:
     """The line (fixed, row) through one point, with `SLOPE` of its time in the rows."""
     return (1 - SLOPE) * seconds, SLOPE * seconds / rows
+
+
+def shared_s(rows: int, parts: Iterable[tuple[int, float]]) -> float:
+    """Seconds for `rows` rows shared by all replicas at their measured rates. `parts`: rows and seconds of each."""
+    rate = sum(done / seconds for done, seconds in parts if seconds > 0)
+    return rows / rate if rate else 0.0
 
 
 PATIENCE = 0.1

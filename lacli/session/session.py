@@ -16,8 +16,8 @@ from lacli.auto.model_cost import ModelRecords, cost_beside
 from lacli.auto.past_texts import PastTexts
 from lacli.auto.step_cost import Cost
 from lacli.batch import Ints
-from lacli.decode import Decoder, unseen
-from lacli.engine import Engine, Read
+from lacli.decode import Decoder
+from lacli.engine import Engine, Read, unseen
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import CONTEXT_PAD, Context, max_rollback
 from lacli.llamacpp.gguf import weight_types

@@ -8,20 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.auto import cost_model
+from lacli.auto import cost_model, plain_steps
 from lacli.auto.cost_model import (
     FILL_ROWS,
     FILL_SAVING,
-    JUMP,
     MAX_WEIGHT,
     MEASURED_WEIGHT,
     MIN_COST,
     MIN_PREFILL,
     OUTLIER_PAUSE,
-    PATIENCE,
-    PLAIN_STEPS,
     SMALL_BATCH,
 )
+from lacli.auto.plain_steps import JUMP, PATIENCE, PLAIN_STEPS
 from lacli.auto.step_cost import Cost, Point, StepCost
 
 MOST = 16
@@ -46,7 +44,7 @@ class Model(cost_model.StepCostModel):
 @pytest.fixture(autouse=True, scope="module")
 def going_back_costs_nothing() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cost_model, "RETURN_S", 0.0)
+        patch.setattr(plain_steps, "RETURN_S", 0.0)
         yield
 
 
@@ -213,7 +211,7 @@ def test_what_going_back_to_one_row_costs_is_learned_and_counts_for_every_larger
     assert [model.relative[rows] for rows in (4, 8)] == pytest.approx([1.9 + 0.5, 3.4 + 0.5], rel=0.02)
     assert model.plain_s == PLAIN_S
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cost_model, "RETURN_S", 0.1 * PLAIN_S)
+        patch.setattr(plain_steps, "RETURN_S", 0.1 * PLAIN_S)
         assert model_of().relative[4] == pytest.approx(1.9 + 0.1)
 
 
@@ -335,19 +333,14 @@ def test_a_prefills_hint_counts_for_sizes_that_an_earlier_run_has_not_seen() -> 
 @pytest.mark.parametrize(
     "change",
     [
-        *({"plain_s": each} for each in (0, -1, float("inf"), float("nan"), "x", None)),
-        *({"context": each} for each in ("x", None, float("nan"), float("inf"))),
-        *({"return_cost": each} for each in (-1, 99, "x", float("nan"))),
-        *(
-            {"sizes": [[4, 2.0, 9], each]}
-            for each in ([1, 2.0, 4], [4, 0.5, 4], [4, float("inf"), 4], [4, 2.0, float("nan")], [4], 4)
-        ),
+        *({name: each} for name in ("plain_s", "context", "sizes") for each in ("x", None)),
+        {"sizes": [[4, 2.0, 9], [4]]},
     ],
     ids=str,
 )
-def test_numbers_of_steps_that_cannot_be_are_refused_whole(change: dict[str, object]) -> None:
+def test_numbers_of_steps_of_another_form_are_refused_whole(change: dict[str, object]) -> None:
     model = Model(MOST)
-    with pytest.raises((ValueError, TypeError, OverflowError)):
+    with pytest.raises((ValueError, TypeError)):
         model.begin_from({**model_of().numbers(), **change}, 1.0)
     assert model.numbers() == Model(MOST).numbers()
 

@@ -8,16 +8,7 @@ from typing import Any
 
 import pytest
 
-from lacli.auto.measure import (
-    MIN_ROUNDS,
-    SINGLES,
-    WARMING,
-    Measurement,
-    MeasurePlan,
-    drift,
-    engine_settings,
-    measure,
-)
+from lacli.auto.measure import MIN_ROUNDS, SINGLES, WARMING, Measurement, MeasurePlan, drift, engine_settings, measure
 from lacli.batch import Batch
 from tests.fakes.engine import FakeEngine
 

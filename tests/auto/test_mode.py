@@ -28,15 +28,7 @@ from lacli.verify import SampleAndMatch
 from tests.fakes.clock import ClockedEngine, FakeClock
 from tests.fakes.sampler import FakeSampler
 from tests.fakes.scripted_engine import ScriptedEngine
-from tests.test_decode import (
-    VOCABULARY,
-    ends,
-    engine_for,
-    holds_its_text,
-    plain_tokens,
-    prompts,
-    tokens_of,
-)
+from tests.test_decode import VOCABULARY, ends, engine_for, holds_its_text, plain_tokens, prompts, tokens_of
 
 PLAIN_S = 0.01
 

@@ -14,15 +14,7 @@ from hypothesis import strategies as st
 
 from lacli.auto import past_texts
 from lacli.auto.acceptance import AcceptanceEstimate
-from lacli.auto.past_texts import (
-    EXPECTED,
-    MIN_RUN,
-    PastTexts,
-    PastTextSource,
-    TextStore,
-    open_texts,
-    text_key,
-)
+from lacli.auto.past_texts import EXPECTED, MIN_RUN, PastTexts, PastTextSource, TextStore, open_texts, text_key
 from lacli.auto.suffix import KIND_OF_LENGTH, MAX_COMPARED, kind_of
 from lacli.errors import ModelLoadError
 from lacli.hub.download import find_model

@@ -11,12 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.auto.planner import Guess
-from lacli.auto.pool_source import (
-    DEPTHS,
-    EXPECTED,
-    RANKS,
-    PoolSource,
-)
+from lacli.auto.pool_source import DEPTHS, EXPECTED, RANKS, PoolSource
 from lacli.pool import NgramPool, TextNgrams
 from lacli.tree import Origin
 from tests.fakes.recorded_acceptance import RecordedAcceptance

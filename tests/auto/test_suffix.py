@@ -12,14 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lacli.auto.suffix import (
-    EXPECTED,
-    MAX_COMPARED,
-    OTHER,
-    PROBES,
-    SuffixSource,
-    kind_of,
-)
+from lacli.auto.suffix import EXPECTED, MAX_COMPARED, OTHER, PROBES, SuffixSource, kind_of
 from tests.fakes.recorded_acceptance import RecordedAcceptance
 from tests.session.test_reuse import ctrl_c_at_line
 

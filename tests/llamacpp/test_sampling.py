@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from lacli.errors import UsageError
-from lacli.llamacpp.sampling import (
-    ALTERS_GREEDY,
-    NEEDS_TEMPERATURE,
-    RANGES,
-    SamplingSettings,
-    flag,
-)
+from lacli.llamacpp.sampling import ALTERS_GREEDY, NEEDS_TEMPERATURE, RANGES, SamplingSettings, flag
 from lacli.settings import spellings
 
 DRAWING = {"temp": 0.8}

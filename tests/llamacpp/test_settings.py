@@ -7,7 +7,9 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,60 +42,40 @@ from tests.fakes import strict_answers, tiny_models
 from tests.loading import generate
 
 
-def test_nothing_said_needs_no_flag() -> None:
-    assert Placement().flags == []
-
-
-def test_what_was_said_is_spelled_as_llama_cpp_takes_it() -> None:
+def test_what_was_said_is_spelled_as_llama_cpp_takes_it_and_a_program_is_told_all() -> None:
     placement = Placement(("CUDA0", "CUDA1"), "row", (3, 0.5))
     assert placement.flags == ["--device", "CUDA0,CUDA1", "-sm", "row", "-ts", "3,0.5"]
+    assert [*placement.by_name.items()] == [
+        ("device", "CUDA0,CUDA1"), ("split_mode", "row"), ("tensor_split", "3,0.5"), ("main_gpu", 0),
+    ]  # fmt: skip
+    assert Placement().flags == []
     assert Placement(("CPU",)).flags == ["--device", "none"]
     assert Placement(split_mode="none", main_gpu=1).flags == ["-sm", "none", "-mg", "1"]
-
-
-def test_a_program_is_told_all_four() -> None:
-    assert Placement(("CUDA0", "CUDA1"), tensor_split=(3, 1)).by_name == {
-        "device": "CUDA0,CUDA1",
-        "split_mode": "layer",
-        "tensor_split": "3,1",
-        "main_gpu": 0,
-    }
-
-
-@pytest.mark.parametrize("shares", [(0.0, 0.0), (3.0, -1.0), (math.nan, 1.0), (math.inf, 1.0)])
-def test_shares_of_nothing_are_refused(shares: tuple[float, ...]) -> None:
-    with pytest.raises(UsageError, match="-ts .* are no proportions"):
-        Placement(tensor_split=shares)
-
-
-def test_a_device_may_have_no_share_while_another_has_one() -> None:
-    assert Placement(tensor_split=(0, 1)).tensor_split == (0, 1)
-
-
-def test_a_model_that_is_not_split_takes_no_shares() -> None:
-    with pytest.raises(UsageError, match="-ts splits the model and -sm none does not"):
-        Placement(split_mode="none", tensor_split=(3, 1))
-
-
-def test_a_main_gpu_is_for_a_model_that_is_not_split() -> None:
-    with pytest.raises(UsageError, match="-sm is row.*add -sm none"):
-        Placement(split_mode="row", main_gpu=1)
-    with pytest.raises(UsageError, match="-mg is -1"):
-        Placement(split_mode="none", main_gpu=-1)
-
-
-def test_there_is_a_bound_of_copies_however_they_are_asked_for() -> None:
+    assert Placement(tensor_split=(0, 1)).flags == ["-ts", "0,1"]
     assert ReplicaSettings(count=MOST_REPLICAS).count == MOST_REPLICAS
-    with pytest.raises(UsageError, match="at most"):
-        ReplicaSettings(count=MOST_REPLICAS + 1)
-    with pytest.raises(UsageError, match="at most"):
-        ReplicaSettings(groups=(("CPU",),) * (MOST_REPLICAS + 1))
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
-def test_a_time_limit_is_a_time(seconds: float) -> None:
-    with pytest.raises(UsageError, match="--replica-timeout.*a number above 0"):
-        ReplicaSettings(limit_s=seconds)
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        *(
+            (partial(Placement, tensor_split=shares), "-ts .* are no proportions")
+            for shares in ((0.0, 0.0), (3.0, -1.0), (math.nan, 1.0), (math.inf, 1.0))
+        ),
+        (partial(Placement, split_mode="none", tensor_split=(3, 1)), "-ts splits the model and -sm none does not"),
+        (partial(Placement, split_mode="row", main_gpu=1), "-sm is row.*add -sm none"),
+        (partial(Placement, split_mode="none", main_gpu=-1), "-mg is -1"),
+        (partial(ReplicaSettings, count=MOST_REPLICAS + 1), "at most"),
+        (partial(ReplicaSettings, groups=(("CPU",),) * (MOST_REPLICAS + 1)), "at most"),
+        *(
+            (partial(ReplicaSettings, limit_s=seconds), "--replica-timeout.*a number above 0")
+            for seconds in (0.0, -1.0, math.nan, math.inf)
+        ),
+    ],
+)
+def test_a_placement_or_copies_that_cannot_be_are_refused(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        make()
 
 
 LOADING, DECODING = ModelSettings(), DecodeSettings(strict=True)
@@ -191,17 +173,10 @@ def test_only_exact_cells_make_batches_of_all_sizes_agree(cells: str, agree: boo
         assert all(found.exact for found in probe(engine, range(300, 700))) is agree
 
 
-def test_every_kind_of_weights_gets_exact_cells_in_order() -> None:
+def test_every_kind_of_weights_gets_exact_cells_in_order_and_keeps_those_that_were_asked_for() -> None:
     model_settings, decode_settings = made_strict("q8_0")
-    assert (model_settings.flash_attention, model_settings.cache_type_k, model_settings.cache_type_v) == (
-        "on",
-        "q8_0",
-        "q8_0",
-    )
-    assert decode_settings.ordered
-
-
-def test_exact_cells_that_were_asked_for_stay() -> None:
+    assert (model_settings.flash_attention, decode_settings.ordered) == ("on", True)
+    assert (model_settings.cache_type_k, model_settings.cache_type_v) == ("q8_0", "q8_0")
     asked = ModelSettings(cache_type_k="bf16")
     model_settings, _ = strict_settings(asked, DECODING, frozenset({"q8_0"}), on_gpu=False)
     assert (model_settings.cache_type_k, model_settings.cache_type_v) == ("bf16", "q8_0")

@@ -26,7 +26,8 @@ from lacli.decode import Decoder
 from lacli.errors import LacliError, ModelLoadError, ReplicaLost
 from lacli.hub.names import demo_model
 from lacli.llamacpp.settings import ModelSettings
-from lacli.replicas.isolated import Child, ChildSettings, RemoteEngine
+from lacli.replicas.isolated import ChildSettings, RemoteEngine
+from lacli.replicas.process import Child
 from lacli.settings import DecodeSettings
 from tests.fakes.engine import FakeEngine
 from tests.fakes.faulty_child import COMMAND, NOISES
@@ -39,7 +40,7 @@ LIMIT = 30
 
 KILLED = "killed by SIGKILL, as the system does when memory is short"
 
-ISOLATED = str(Path("lacli", "replicas", "isolated.py"))
+WIRE = tuple(str(Path("lacli", "replicas", name)) for name in ("isolated.py", "process.py"))
 
 AN_INSTANT = 0.02
 """A limit for those who never answer."""
@@ -113,7 +114,7 @@ def test_a_child_that_dies_is_a_lost_replica_with_its_last_words_and_what_to_do(
 
 @pytest.mark.parametrize("name", NOISES)
 def test_a_child_that_sends_what_is_no_answer_is_a_lost_replica(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.replicas.isolated.MOMENT_S", AN_INSTANT)
+    monkeypatch.setattr("lacli.replicas.process.MOMENT_S", AN_INSTANT)
     with child(name) as engine:
         with pytest.raises(ReplicaLost, match="it sends no more answers"):
             answer(engine)
@@ -212,7 +213,7 @@ def test_closing_leaves_no_process() -> None:
 
 
 def test_a_child_that_hangs_is_killed_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.replicas.isolated.MOMENT_S", AN_INSTANT)
+    monkeypatch.setattr("lacli.replicas.process.MOMENT_S", AN_INSTANT)
     engine = child("hangs")
     engine._child.wire.post("hang", {})  # type: ignore[union-attr]  # it is open
     engine.close()
@@ -266,7 +267,7 @@ class Interrupter:
         self.left = place
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
-        if ISOLATED not in frame.f_code.co_filename:
+        if not frame.f_code.co_filename.endswith(WIRE):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":

@@ -14,13 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.pool import NgramPool
-from lacli.replicas.partition import (
-    CATCH_UP_STEPS,
-    Load,
-    Part,
-    partition,
-    paths_of,
-)
+from lacli.replicas.partition import CATCH_UP_STEPS, Load, Part, partition, paths_of
 from lacli.settings import DecodeSettings, window_rows
 from lacli.tree import ROOT, Origin, Tree
 from lacli.window import WindowBranch
@@ -75,23 +69,13 @@ def able(paths: dict[int, list[int]], loads: list[Load]) -> list[Load]:
 
 @given(guesses, loads)
 @settings(max_examples=400)
-def test_a_division_is_as_quick_as_the_best_one_of_neighbours(
+def test_a_division_deals_every_branch_once_and_is_as_quick_as_the_best_one_of_neighbours(
     guessed: list[tuple[list[int], bool]], loads: list[Load]
 ) -> None:
     paths = paths_of(tree_of(guessed))
     loads = able(paths, loads)
     divided = partition(paths, loads)
     assert slowest(paths, loads, divided) <= 1.03 * best(paths, loads)
-
-
-@given(guesses, loads)
-@settings(max_examples=200)
-def test_every_branch_is_dealt_once_and_no_batch_is_too_large(
-    guessed: list[tuple[list[int], bool]], loads: list[Load]
-) -> None:
-    paths = paths_of(tree_of(guessed))
-    loads = able(paths, loads)
-    divided = partition(paths, loads)
     assert sorted(chain.from_iterable(divided)) == sorted(paths)
     for load, branches in zip(loads, divided, strict=True):
         assert not branches or 1 + load.behind + rows_below(paths, branches) <= load.max_rows
@@ -115,17 +99,12 @@ def test_a_part_is_what_the_tree_says_of_its_branches(guessed: list[tuple[list[i
             assert sorted(ids) == sorted(set(tree.sequences[node]) & set(branches))
 
 
-def test_the_paths_of_a_tree_are_its_branches_from_the_top() -> None:
+def test_the_paths_of_a_tree_are_its_branches_from_the_top_and_a_chain_stays_in_its_sequence() -> None:
     assert paths_of(tree_of([([1, 2], True), ([1, 3], True), ([1, 2], True)])) == {1: [1, 2], 2: [1, 3], 3: [1, 2]}
     chained = Tree(9)
     chained.add_path([4, 5], 0, Origin.CHAIN)
     assert paths_of(chained) == {0: [1, 2]}
     assert paths_of(Tree(9)) == {}
-
-
-def test_a_chain_of_the_texts_own_stays_in_its_sequence() -> None:
-    chained = Tree(9)
-    chained.add_path([4, 5], 0, Origin.CHAIN)
     part = Part(chained, [0], paths_of(chained))
     assert part.sequences == [[0], [0], [0]] == chained.sequences
 

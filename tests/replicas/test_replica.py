@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.replicas.group import shared_s
-from lacli.replicas.replica import DECAY, LATE, PATIENCE, Replica, Speed
+from lacli.replicas.replica import DECAY, LATE, PATIENCE, Replica, Speed, shared_s
 from tests.fakes.engine import FakeEngine, RuleBroken
 
 
