@@ -284,12 +284,7 @@ def killed_replica(random: Random, folder: Path) -> Run:
     return Run(arguments, kill_after=random.uniform(0, 3))
 
 
-KINDS: dict[str, Kind] = {
-    "model": damaged_model,
-    "flags": odd_flags,
-    "files": garbled_file,
-    "replicas": killed_replica,
-}
+KINDS: dict[str, Kind] = {"model": damaged_model, "flags": odd_flags, "files": garbled_file, "replicas": killed_replica}
 
 
 def fuzz(kinds: Sequence[str], runs: int, seed: int) -> Counter[str]:

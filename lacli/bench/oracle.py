@@ -15,13 +15,7 @@ import numpy as np
 from lacli.auto.step_cost import Cost, StepCost
 from lacli.batch import Batch, Ints
 from lacli.bench.results import results
-from lacli.bench.rounds import (
-    Contender,
-    Exchange,
-    Rounds,
-    Trial,
-    timed,
-)
+from lacli.bench.rounds import Contender, Exchange, Rounds, Trial, timed
 from lacli.bench.statistics import Ratio
 from lacli.bench.sweep import Point
 from lacli.check.replay import Recorder

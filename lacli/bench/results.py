@@ -8,12 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from lacli.bench.rounds import (
-    Contender,
-    Exchange,
-    Rounds,
-    Trial,
-)
+from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
 from lacli.bench.statistics import Ratio, median, paired_ratio
 from lacli.bench.tasks import ALL
 from lacli.check.judge import parting

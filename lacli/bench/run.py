@@ -13,32 +13,13 @@ from typing import Any
 from lacli.auto.measure import MeasurePlan
 from lacli.auto.step_cost import Cost
 from lacli.bench import plot
-from lacli.bench.contenders import (
-    Contexts,
-    Judged,
-    contenders,
-    judge,
-    points_of,
-)
-from lacli.bench.oracle import (
-    Asking,
-    Ceilings,
-    Oracles,
-    of_results,
-    oracles,
-)
+from lacli.bench.contenders import Contexts, Judged, contenders, judge, points_of
+from lacli.bench.oracle import Asking, Ceilings, Oracles, of_results, oracles
 from lacli.bench.plan import BenchPrompts, Wish, planned, prompts_of
 from lacli.bench.report import as_lines, lined_up
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Asker, Contender, Rounds
-from lacli.bench.rows import (
-    Format,
-    Machine,
-    ResultRow,
-    as_rows,
-    as_text,
-    machine_of,
-)
+from lacli.bench.rows import Format, Machine, ResultRow, as_rows, as_text, machine_of
 from lacli.bench.summary import Typed, beside_plain, recommendation, summary
 from lacli.bench.sweep import Axes, Point
 from lacli.bench.tasks import Task

@@ -118,11 +118,7 @@ def read_tasks(path: str, *, kind: str = OWN) -> list[Task]:
 
 
 def tasks_in(
-    path: str,
-    rows: Callable[[Stream, str], Rows],
-    form: Callable[[Row, str], Task],
-    kind: str,
-    first: int = 0,
+    path: str, rows: Callable[[Stream, str], Rows], form: Callable[[Row, str], Task], kind: str, first: int = 0
 ) -> list[Task]:
     """The tasks of a file whose format is read by `rows` and whose rows are understood by `form`.
 

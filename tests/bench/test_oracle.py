@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 
 from lacli.auto.step_cost import Cost, StepCost
 from lacli.auto.step_cost import Point as Measured
-from lacli.bench.oracle import (
-    Asking,
-    Ceiling,
-    Oracles,
-    best_rows,
-    chain,
-    of_results,
-    oracle_in,
-    oracles,
-)
+from lacli.bench.oracle import Asking, Ceiling, Oracles, best_rows, chain, of_results, oracle_in, oracles
 from lacli.bench.report import ceiling_table
 from lacli.bench.results import results
 from lacli.bench.rounds import Rounds
@@ -33,17 +24,7 @@ from lacli.decode import Decoder
 from lacli.engine import Engine, Floats
 from lacli.settings import DecodeSettings
 from lacli.verify import SampleAndMatch
-from tests.fakes.bench_field import (
-    LOOKUP,
-    MACHINE,
-    PLAIN,
-    Otherwise,
-    asker,
-    contender,
-    played,
-    task,
-    words,
-)
+from tests.fakes.bench_field import LOOKUP, MACHINE, PLAIN, Otherwise, asker, contender, played, task, words
 from tests.fakes.clock import ClockedEngine, FakeClock
 from tests.fakes.engine import FakeEngine
 from tests.fakes.sampler import FakeSampler

@@ -7,12 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lacli.bench.results import Acceptance, results
-from lacli.bench.rounds import (
-    Contender,
-    Exchange,
-    Rounds,
-    Trial,
-)
+from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
 from lacli.bench.statistics import paired_ratio
 from lacli.bench.tasks import ALL
 from lacli.errors import LacliError

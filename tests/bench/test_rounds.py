@@ -6,23 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from lacli.bench.rounds import (
-    Contender,
-    Exchange,
-    Rounds,
-    Trial,
-)
+from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
 from lacli.errors import LacliError
-from tests.fakes.bench_field import (
-    LOOKAHEAD,
-    LOOKUP,
-    PLAIN,
-    asker,
-    contender,
-    played,
-    task,
-    tokens_of,
-)
+from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, PLAIN, asker, contender, played, task, tokens_of
 from tests.fakes.clock import FakeClock
 
 TASKS = (task("1 2 3 1 2", kind="code"), task("4 5 6 4 5 6 4", kind="edit"))

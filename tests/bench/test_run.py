@@ -23,13 +23,7 @@ from lacli.errors import LacliError
 from lacli.text.records import NAME, Records
 from tests.fakes.bench_field import COST
 from tests.fakes.tiny_models import write_lfm2, write_mamba
-from tests.program import (
-    Done,
-    call,
-    finish,
-    on_terminal,
-    start,
-)
+from tests.program import Done, call, finish, on_terminal, start
 
 MODES = ["plain", "jacobi", "lookup", "lookahead", "auto"]
 QUICK = ("bench", "-q", "--classes", "edit", "--each", "1", "-r", "1", "-n", "24")

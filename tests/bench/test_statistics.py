@@ -7,14 +7,7 @@ from math import exp, sqrt
 import numpy as np
 import pytest
 
-from lacli.bench.statistics import (
-    Ratio,
-    median,
-    paired_ratio,
-    spread,
-    stddev,
-    student_point,
-)
+from lacli.bench.statistics import Ratio, median, paired_ratio, spread, stddev, student_point
 
 Times = list[list[float]]
 

@@ -11,15 +11,7 @@ from threading import Thread
 import pytest
 
 from lacli.bench import tasks as bench_tasks
-from lacli.bench.tasks import (
-    CLASSES,
-    OWN,
-    Task,
-    built_in,
-    of_classes,
-    read_tasks,
-    task_from_row,
-)
+from lacli.bench.tasks import CLASSES, OWN, Task, built_in, of_classes, read_tasks, task_from_row
 from lacli.errors import LacliError, UsageError
 from tests.fakes.prompt_files import GOOD, TWO, complaint, write
 
