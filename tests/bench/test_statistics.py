@@ -7,7 +7,7 @@ from math import exp, sqrt
 import numpy as np
 import pytest
 
-from lacli.bench.statistics import Ratio, median, paired_ratio, spread, stddev, student_point
+from lacli.bench.statistics import Ratio, paired_ratio, spread, stddev, student_point
 
 Times = list[list[float]]
 
@@ -18,11 +18,6 @@ def measured(random: np.random.Generator, prompts: int, repetitions: int, speedu
     gains = random.normal(np.log(speedup), 0.25, (prompts, 1)) + random.normal(0, 0.05, (prompts, repetitions))
     other: Times = (plain / np.exp(gains)).tolist()
     return plain.tolist(), other
-
-
-def test_the_median_is_the_middle_value() -> None:
-    assert median([9.0, 1.0, 2.0]) == 2.0
-    assert median([4.0, 1.0, 2.0, 9.0]) == 3.0
 
 
 def test_the_spread_is_half_the_interquartile_range() -> None:
