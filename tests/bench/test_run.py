@@ -258,22 +258,8 @@ def test_a_bug_makes_check_exit_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
             self._engine.remove(0, self.past - 2, self.past - 1)
 
     monkeypatch.setattr(Cache, "commit", forgetful)
-    done = call(
-        "bench",
-        "-q",
-        "--classes",
-        "edit",
-        "--each",
-        "2",
-        "-r",
-        "1",
-        "-n",
-        "64",
-        "--modes",
-        "lookup",
-        "--check",
-        "--details",
-    )
+    flags = ("--each", "2", "-r", "1", "-n", "64", "--modes", "lookup", "--check", "--details")
+    done = call("bench", "-q", "--classes", "edit", *flags)
     assert done.code == 3
     assert "BUG: " in done.out and " bug\n" in done.out
 
@@ -323,17 +309,6 @@ def test_ctrl_c_prints_what_was_finished() -> None:
     assert "stopped" in done.out
 
 
-def test_ctrl_c_while_warming_up_is_no_traceback() -> None:
-    with start("bench", "--classes", "edit", "--modes", "plain", "-n", "20000", "-c", "20000", "--full") as process:
-        assert process.stderr
-        while b"warming up" not in process.stderr.readline():
-            pass
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
-    assert process.returncode == 130
-    assert b"Traceback" not in err
-
-
 def test_ctrl_c_while_the_oracle_answers_keeps_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = Rounds.__iter__
 
@@ -349,11 +324,17 @@ def test_ctrl_c_while_the_oracle_answers_keeps_the_answers(monkeypatch: pytest.M
     assert "| edit" in done.out and "stopped" in done.err and "| ceiling |" in done.out
 
 
-def test_ctrl_c_while_the_cost_of_rows_is_measured_is_no_traceback(tmp_path: Path) -> None:
-    cache = {"XDG_CACHE_HOME": str(tmp_path)}
-    with start("bench", "--classes", "edit", "--modes", "auto", env=cache) as process:
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--modes", "plain", "-n", "20000", "-c", "20000", "--full"), b"warming up"),
+        (("--modes", "auto"), b"timing steps"),
+    ],
+)
+def test_ctrl_c_before_the_answers_is_no_traceback(flags: tuple[str, ...], words: bytes, tmp_path: Path) -> None:
+    with start("bench", "--classes", "edit", *flags, env={"XDG_CACHE_HOME": str(tmp_path)}) as process:
         assert process.stderr
-        while b"timing steps" not in process.stderr.readline():
+        while words not in process.stderr.readline():
             pass
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
