@@ -216,14 +216,6 @@ def test_without_mode_auto_or_with_other_draws_no_ceiling_is_looked_for() -> Non
         assert {row["ceiling"] for row in json.loads(done.out)} == {None}
 
 
-def test_an_unknown_cost_is_measured_before_the_answers(tmp_path: Path) -> None:
-    loud = [part for part in QUICK if part != "-q"]
-    arguments = (*loud, "--modes", "auto", "--seconds", "6", "-o", "json")
-    done = call(*arguments, env={"XDG_CACHE_HOME": str(tmp_path)})
-    assert done.code == 0
-    assert 0 <= done.err.find("timing steps of") < done.err.find("warming up")
-
-
 def test_a_hybrid_models_chains_are_measured_and_what_is_not_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,13 +262,10 @@ def test_a_bug_makes_check_exit_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--modes", "plain,fast"), "there is no mode 'fast' (the modes are plain, jacobi, lookup, lookahead, auto)"),
         (("--classes", "poems"), "there is no prompt class poems (the classes are " + ", ".join(CLASSES)),
         (("-W", "1-"), "-W '1-' is neither a number nor a range"),
-        (("-G", "V"), "-G 'V'"),
         (("--flash-attn=maybe",), "-fa 'maybe'"),
         (("--plot", "picture.doc"), "picture.doc"),
         (("--chart", "-o", "json"), "--chart is for people"),
         (("--details", "--json"), "--details is for people"),
-        (("-W", ""), "-W ''"),
-        (("-N", "1", "--modes", "lookahead"), "-N is 1"),
         (("-W", "1000", "--modes", "lookahead"), "1016 sequences"),
         (("--check", "--temp", "1", "--verify", "rejection"), "--verify rejection"),
         (("--suite", "gsm8k"), "no such option: --suite"),
@@ -287,12 +276,6 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: tuple[str, ...], wor
     assert (done.code, done.out) == (2, "")
     lines = [line for line in done.err.splitlines() if "no MODEL given" not in line]
     assert len(lines) == 1 and words in lines[0]
-
-
-def test_a_malformed_prompt_file_is_named_with_its_line(tmp_path: Path) -> None:
-    done = of_file(tmp_path, [{"prompt": "fine"}, {"prompt": 7}], "-q")
-    assert done.code == 1 and done.out == ""
-    assert "mine.jsonl:2" in done.err and len(done.err.splitlines()) == 1
 
 
 def test_ctrl_c_prints_what_was_finished() -> None:
