@@ -14,7 +14,7 @@ from time import perf_counter
 
 from lacli.bench.contenders import points_of, with_plain
 from lacli.bench.plan import BenchPrompts, Wish, by_class
-from lacli.bench.rounds import Asker, Contender, Exchange, Trial
+from lacli.bench.rounds import Asker, Contender, Exchange, Trial, accepted_guesses
 from lacli.bench.run import Request
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
@@ -29,7 +29,6 @@ from lacli.stats import Step
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
 from lacli.terminal.screen import Screen
 from lacli.text.format import counted
-from lacli.tree import Origin
 
 MAX_TOKENS = 64
 """Tokens of an answer without -n: prompts are read for every number of texts, so answers have less of the time."""
@@ -177,7 +176,7 @@ def _answering(
             step_count=len(block.rows),
             rows=sum(block.rows),
             drafted=sum(step.drafted for step in block.steps),
-            accepted=sum(origin is not Origin.MODEL for step in block.steps for origin in step.origins),
+            accepted=accepted_guesses(block.steps),
             seconds=block.seconds,
             prompt_s=block.prompt_s,
             # No text waits for the prompts of others elsewhere.
