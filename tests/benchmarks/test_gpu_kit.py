@@ -23,7 +23,7 @@ from benchmarks.gpu import build, measure, pack
 from benchmarks.gpu.commands import Done, KitError
 from benchmarks.gpu.folders import Folders
 from benchmarks.gpu.machine import describe_machine, folder_name
-from benchmarks.gpu.measure import FULL, TINY, Model
+from benchmarks.gpu.measure import FULL, Model
 from benchmarks.gpu.report import report
 from benchmarks.gpu.toolkit import cublas_arguments, driver_arguments, runtime_arguments, toolkit_root
 from benchmarks.gpu.trim import is_needed
@@ -33,34 +33,22 @@ PACKAGE = Path(llama_cpp.__file__).parent
 SCRIPT = "benchmarks/gpu/run.py"
 NEEDED = (
     "CMakeLists.txt",
-    "LICENSE.md",
     "llama_cpp/llama_cpp.py",
-    "vendor/llama.cpp/CMakeLists.txt",
-    "vendor/llama.cpp/LICENSE",
     "vendor/llama.cpp/cmake/common.cmake",
-    "vendor/llama.cpp/common/CMakeLists.txt",
     "vendor/llama.cpp/ggml/CMakeLists.txt",
     "vendor/llama.cpp/ggml/include/ggml-vulkan.h",
     "vendor/llama.cpp/ggml/src/ggml.c",
-    "vendor/llama.cpp/ggml/src/ggml-cpu/arch/x86/quants.c",
     "vendor/llama.cpp/ggml/src/ggml-cuda/template-instances/mmq-instance-q4_0.cu",
     "vendor/llama.cpp/src/models/llama.cpp",
     "vendor/llama.cpp/vendor/nlohmann/json.hpp",
 )
 NEEDLESS = (
     "docs/index.md",
-    "tests/llamacpp/test_model.py",
     "llama_cpp/server/app.py",
     "llama_cpp/lib/libllama.so",
-    "vendor/llama.cpp/models/ggml-vocab-gpt-2.gguf",
-    "vendor/llama.cpp/docs/build.md",
-    "vendor/llama.cpp/media/logo.png",
     "vendor/llama.cpp/tools/server/server.cpp",
-    "vendor/llama.cpp/examples/simple/simple.cpp",
     "vendor/llama.cpp/README.md",
     "vendor/llama.cpp/ggml/src/ggml-vulkan/ggml-vulkan.cpp",
-    "vendor/llama.cpp/ggml/src/ggml-metal/ggml-metal.metal",
-    "vendor/llama.cpp/ggml/src/ggml-sycl/common.hpp",
 )
 
 
@@ -311,24 +299,20 @@ def test_every_command_runs_on_every_model_and_what_has_a_result_does_not_run_ag
     assert again.names == ["cost 7b-Q4_0.gguf"]
 
 
-def test_a_failed_measurement_is_told_and_the_others_run(expanded: Folders) -> None:
-    commands = Commands({"cost": 1})
-    failed = measure.measure(expanded, MODELS, FULL, 3, commands, silent)
-    assert failed == ["lacli cost 1b-F16.gguf: exit code 1", "lacli cost 7b-Q4_0.gguf: exit code 1"]
-    assert len(commands.seen) == 6
-    assert not list(expanded.results.glob("*.cost.json"))
-
-
-def test_a_bug_that_a_check_finds_is_kept_and_told(expanded: Folders) -> None:
-    failed = measure.measure(expanded, MODELS[:1], FULL, 3, Commands({"check": 3}), silent)
-    assert failed == ["lacli check 1b-F16.gguf: it found a bug"]
-    assert (expanded.results / "1b-F16.check.json").exists()
-
-
-def test_what_is_no_json_is_no_result(expanded: Folders) -> None:
-    failed = measure.measure(expanded, MODELS[:1], TINY, 3, Commands(out="[1, 2"), silent)
-    assert failed[0] == "lacli cost 1b-F16.gguf: it printed no JSON"
-    assert not list(expanded.results.glob("*.json"))
+@pytest.mark.parametrize(
+    ("commands", "told", "kept"),
+    [
+        (Commands({"cost": 1}), "lacli cost 1b-F16.gguf: exit code 1", ["bench", "check"]),
+        (Commands({"check": 3}), "lacli check 1b-F16.gguf: it found a bug", ["bench", "check", "cost"]),
+        (Commands(out="[1, 2"), "lacli cost 1b-F16.gguf: it printed no JSON", []),
+    ],
+)
+def test_what_fails_is_told_and_the_others_run(
+    commands: Commands, told: str, kept: list[str], expanded: Folders
+) -> None:
+    failed = measure.measure(expanded, MODELS[:1], FULL, 3, commands, silent)
+    assert failed[0] == told and len(commands.seen) == 3
+    assert sorted(path.name for path in expanded.results.glob("*.json")) == [f"1b-F16.{name}.json" for name in kept]
 
 
 def test_a_model_that_is_missing_is_told(folders: Folders) -> None:
