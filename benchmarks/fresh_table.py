@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
-from lacli.bench.statistics import Ratio, median, paired_ratio
+from lacli.bench.statistics import Ratio, paired_ratio
 from lacli.bench.tasks import ALL
 from lacli.text.format import markdown
 

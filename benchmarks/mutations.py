@@ -48,285 +48,161 @@ class Mutant:
     tests: tuple[str, ...]
 
 
-MUTANTS = (
-    # The pool.
-    Mutant(
-        "lacli/pool.py", "del bucket[next(iter(bucket))]", "del bucket[next(reversed(bucket))]", ("tests/test_pool.py",)
+MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
+    ("lacli/pool.py", ("tests/test_pool.py",)): (
+        ("del bucket[next(iter(bucket))]", "del bucket[next(reversed(bucket))]"),
+        ("if len(bucket) >= self.guesses:", "if len(bucket) > self.guesses:"),
+        ("        return reversed(bucket)\n", "        return iter(bucket)\n"),
+        ("len(tokens) - self.ngram + 1):\n            key", "len(tokens) - self.ngram):\n            key"),
+        ("self._next = min(self._next, max(length - ngram + 1, 0))", "self._next = min(self._next, max(length, 0))"),
     ),
-    Mutant(
-        "lacli/pool.py", "if len(bucket) >= self.guesses:", "if len(bucket) > self.guesses:", ("tests/test_pool.py",)
+    ("lacli/window.py", ("tests/test_window.py", *LOOP)): (("first[1 : column + 1]", "first[:column]"),),
+    ("lacli/window.py", ("tests/test_window.py",)): (
+        ("self.rows = [*self.rows[1:],", "self.rows = [*self.rows[:-1],"),
+        ("if computed >= len(later):", "if computed >= 0:"),
+        ("window.shift(accepted - 1)", "window.shift(accepted)"),
     ),
-    Mutant(
-        "lacli/pool.py", "        return reversed(bucket)\n", "        return iter(bucket)\n", ("tests/test_pool.py",)
+    ("lacli/tree.py", ("tests/test_tree.py", *LOOP)): (
+        ("            elif verify:\n", "            elif not verify:\n"),
+        ("self.depths.append(self.depths[parent] + 1)", "self.depths.append(self.depths[-1] + 1)"),
+        ("            sequences[below].append(sequence)\n", "            sequences[below] = [sequence]\n"),
     ),
-    Mutant(
-        "lacli/pool.py",
-        "len(tokens) - self.ngram + 1):\n            key",
-        "len(tokens) - self.ngram):\n            key",
-        ("tests/test_pool.py",),
+    ("lacli/batch.py", ("tests/llamacpp/test_settings.py", "tests/test_decode.py")): (
+        ("[behind + depth for depth in tree.depths]", "[past + depth for depth in tree.depths]"),
     ),
-    Mutant(
-        "lacli/pool.py",
-        "self._next = min(self._next, max(length - ngram + 1, 0))",
-        "self._next = min(self._next, max(length, 0))",
-        ("tests/test_pool.py",),
+    ("lacli/batch.py", LOOP): (
+        ("self.tokens[0], self.positions[0] = tree.tokens[0], past", "self.tokens[0] = tree.tokens[0]"),
     ),
-    # The window.
-    Mutant("lacli/window.py", "first[1 : column + 1]", "first[:column]", ("tests/test_window.py", *LOOP)),
-    Mutant(
-        "lacli/window.py", "self.rows = [*self.rows[1:],", "self.rows = [*self.rows[:-1],", ("tests/test_window.py",)
+    ("lacli/cache.py", LOOP): (
+        (
+            "self._engine.copy(self.first + owner, self.first, start, end)",
+            "self._engine.copy(self.first + owner, self.first, start, end - 1)",
+        ),
+        (
+            "self._engine.remove(self.first + sequence, start, ALL)",
+            "self._engine.remove(self.first + sequence, start + 1, ALL)",
+        ),
+        ("            self._shared[sequence] = start\n", "            self._shared[sequence] = end\n"),
+        ("gone = self._remove_from(end, [0, *others])", "gone = True"),
     ),
-    Mutant("lacli/window.py", "if computed >= len(later):", "if computed >= 0:", ("tests/test_window.py",)),
-    Mutant(
-        "lacli/window.py",
-        "window.shift(accepted - 1)",
-        "window.shift(accepted)",
-        ("tests/test_window.py",),
+    ("lacli/cache.py", ("tests/session/test_reuse.py", "tests/chat/test_conversation.py", *LOOP)): (
+        ("self._shared = [min(shared, length) for shared in self._shared]", "pass"),
     ),
-    # The tree and the batch.
-    Mutant(
-        "lacli/tree.py", "            elif verify:\n", "            elif not verify:\n", ("tests/test_tree.py", *LOOP)
+    ("lacli/cache.py", ("tests/chat/test_conversation.py", *LOOP)): (
+        (
+            "self._engine.shift(self.first, n_keep + count, ALL, -count)",
+            "self._engine.shift(self.first, n_keep + count, ALL, -count - 1)",
+        ),
     ),
-    Mutant(
-        "lacli/tree.py",
-        "self.depths.append(self.depths[parent] + 1)",
-        "self.depths.append(self.depths[-1] + 1)",
-        ("tests/test_tree.py", *LOOP),
+    ("lacli/cache.py", MANY): (
+        ("copy(lender.first, self.first, 0, length)", "copy(lender.first, self.first, 0, length - 1)"),
+        ("gone = self._remove_from(end, [0, *others])", "gone = self._remove_from(end, [0])"),
+        ("[self.first + each for each in used]", "[*used]"),
+        ("        else:\n            self._remove_from(0)\n", ""),
+        ("choices[place : place + text.outputs]", "choices[: text.outputs]"),
+        ("found.tokens[self.first_output : end]", "found.tokens[: end - self.first_output]"),
+        (
+            "        if self._owns_all:\n            self._engine.clear()",
+            "        if True:\n            self._engine.clear()",
+        ),
     ),
-    Mutant(
-        "lacli/tree.py",
-        "            sequences[below].append(sequence)\n",
-        "            sequences[below] = [sequence]\n",
-        ("tests/test_tree.py", *LOOP),
+    ("lacli/cache.py", (*MANY, *LOOP)): (
+        ("            self._engine.remove(sequence, 0, ALL)\n", "            pass\n"),
     ),
-    Mutant(
-        "lacli/batch.py",
-        "[behind + depth for depth in tree.depths]",
-        "[past + depth for depth in tree.depths]",
-        ("tests/llamacpp/test_settings.py", "tests/test_decode.py"),
+    ("lacli/verify.py", ("tests/test_verify.py", *LOOP)): (
+        ("node = tree.child(node, tokens[-1])", "node = tree.child(node, tokens[0])"),
+        ("while node is not None and finish is None:", "while node is not None:"),
     ),
-    Mutant(
-        "lacli/batch.py",
-        "self.tokens[0], self.positions[0] = tree.tokens[0], past",
-        "self.tokens[0] = tree.tokens[0]",
-        LOOP,
+    ("lacli/verify.py", ("tests/test_verify.py",)): (
+        ("if self._random.random() < left[tried].sum():", "if self._random.random() <= left[tried].sum():"),
+        ("rest = np.where(tried, 0.0, left)", "rest = left"),
     ),
-    # The cache's calls.
-    Mutant(
-        "lacli/cache.py",
-        "self._engine.copy(self.first + owner, self.first, start, end)",
-        "self._engine.copy(self.first + owner, self.first, start, end - 1)",
-        LOOP,
+    ("lacli/decode.py", LOOP): (
+        ("count == remaining", "count + 1 == remaining"),
+        ("rooms = [max(size // 2, 1) for size in sizes]", "return None"),
     ),
-    Mutant(
-        "lacli/cache.py",
-        "self._engine.remove(self.first + sequence, start, ALL)",
-        "self._engine.remove(self.first + sequence, start + 1, ALL)",
-        LOOP,
+    ("lacli/decode.py", ("tests/session/test_reuse.py", "tests/chat/test_conversation.py")): (
+        ("self.group.cut(min(same, len(prompt) - 1))", "self.group.cut(same)"),
     ),
-    Mutant(
-        "lacli/cache.py",
-        "            self._shared[sequence] = start\n",
-        "            self._shared[sequence] = end\n",
-        LOOP,
+    ("lacli/decode.py", MANY): (("            if left < len(texts):\n", "            if False:\n"),),
+    ("lacli/modes.py", MANY): (
+        ("min(most, room // len(texts))", "most"),
+        ("min(most, room // len(texts))", "min(most, 64 // len(texts))"),
     ),
-    Mutant("lacli/cache.py", "gone = self._remove_from(end, [0, *others])", "gone = True", LOOP),
-    Mutant(
-        "lacli/cache.py",
-        "self._shared = [min(shared, length) for shared in self._shared]",
-        "pass",
-        ("tests/session/test_reuse.py", "tests/chat/test_conversation.py", *LOOP),
+    ("lacli/modes.py", ("tests/test_decode.py",)): (
+        ("range(outcome.accepted, 1 + len(self._block))", "range(outcome.accepted, len(self._block))"),
     ),
-    Mutant(
-        "lacli/cache.py",
-        "self._engine.shift(self.first, n_keep + count, ALL, -count)",
-        "self._engine.shift(self.first, n_keep + count, ALL, -count - 1)",
-        ("tests/chat/test_conversation.py", *LOOP),
+    ("lacli/modes.py", ("tests/test_modes.py",)): (
+        (
+            "replaced.append((run, self._end.get(run)))\n                self._end[run] = end",
+            "replaced.append((run, self._end.get(run)))\n                self._end.setdefault(run, end)",
+        ),
     ),
-    # Verification and the loop.
-    Mutant(
-        "lacli/verify.py",
-        "node = tree.child(node, tokens[-1])",
-        "node = tree.child(node, tokens[0])",
-        ("tests/test_verify.py", *LOOP),
+    ("lacli/auto/experience.py", ("tests/auto/test_experience.py", "tests/auto/test_shared_step.py")): (
+        ("        self.kinds[sampled] = self\n", "        self.kinds[sampled] = self.kinds[not sampled] = self\n"),
     ),
-    Mutant(
-        "lacli/verify.py",
-        "while node is not None and finish is None:",
-        "while node is not None:",
-        ("tests/test_verify.py", *LOOP),
+    ("lacli/auto/experience.py", ("tests/auto/test_experience.py",)): (
+        ("weight = 0.5 ** (max(age_s, 0.0) / HALF_LIFE_S)", "weight = 1.0"),
     ),
-    Mutant(
-        "lacli/verify.py",
-        "if self._random.random() < left[tried].sum():",
-        "if self._random.random() <= left[tried].sum():",
-        ("tests/test_verify.py",),
+    ("lacli/auto/shared_step.py", ("tests/auto/test_shared_step.py",)): (
+        ("        if self._unseen:\n            return\n", ""),
+        ("self._budget.record(self._tokens / self._texts, cost)", "self._budget.record(self._tokens, cost)"),
     ),
-    Mutant("lacli/verify.py", "rest = np.where(tried, 0.0, left)", "rest = left", ("tests/test_verify.py",)),
-    Mutant("lacli/decode.py", "count == remaining", "count + 1 == remaining", LOOP),
-    Mutant(
-        "lacli/decode.py",
-        "self.group.cut(min(same, len(prompt) - 1))",
-        "self.group.cut(same)",
-        ("tests/session/test_reuse.py", "tests/chat/test_conversation.py"),
+    ("lacli/schedule.py", MANY): (
+        ("min(text.borrowed, heir.borrowed)", "heir.borrowed"),
+        ("                each.lender = heir\n", "                pass\n"),
+        (
+            "self._find_cells(len(text.tokens) - shared + headroom, lender, shared)",
+            "self._find_cells(0, lender, shared)",
+        ),
+        ("            headroom += HEADROOM\n", ""),
+        ("text.n_keep is None and self._lends", "self._lends"),
+        ("            place.clear()\n", ""),
+        ("min(engine.cells, engine.trained_context)", "engine.cells"),
     ),
-    Mutant("lacli/decode.py", "rooms = [max(size // 2, 1) for size in sizes]", "return None", LOOP),
-    Mutant("lacli/modes.py", "min(most, room // len(texts))", "most", MANY),
-    Mutant("lacli/modes.py", "min(most, room // len(texts))", "min(most, 64 // len(texts))", MANY),
-    Mutant("lacli/decode.py", "            if left < len(texts):\n", "            if False:\n", MANY),
-    Mutant(
-        "lacli/cache.py",
-        "copy(lender.first, self.first, 0, length)",
-        "copy(lender.first, self.first, 0, length - 1)",
-        MANY,
+    ("lacli/auto/planner.py", ("tests/auto/test_planner.py",)): (
+        ("reach * chance >= MIN_PROBABILITY", "chance >= MIN_PROBABILITY"),
+        ("plain, rows, tokens = relative[texts], texts + beside", "plain, rows, tokens = relative[texts], texts"),
     ),
-    Mutant("lacli/cache.py", "gone = self._remove_from(end, [0, *others])", "gone = self._remove_from(end, [0])", MANY),
-    Mutant("lacli/cache.py", "[self.first + each for each in used]", "[*used]", MANY),
-    Mutant("lacli/cache.py", "        else:\n            self._remove_from(0)\n", "", MANY),
-    Mutant(
-        "lacli/cache.py", "            self._engine.remove(sequence, 0, ALL)\n", "            pass\n", (*MANY, *LOOP)
+    ("lacli/auto/suffix.py", ("tests/auto/test_suffix.py",)): (("self._latest[pair] = before\n", "pass\n"),),
+    ("lacli/auto/acceptance.py", ("tests/auto/test_acceptance.py",)): (
+        ("if self._credit < 0:", "if False:"),
+        ("self.trust = min(self._hits / self._promised, 1.0)", "self.trust = 1.0"),
     ),
-    Mutant("lacli/cache.py", "choices[place : place + text.outputs]", "choices[: text.outputs]", MANY),
-    Mutant("lacli/cache.py", "found.tokens[self.first_output : end]", "found.tokens[: end - self.first_output]", MANY),
-    Mutant(
-        "lacli/cache.py",
-        "        if self._owns_all:\n            self._engine.clear()",
-        "        if True:\n            self._engine.clear()",
-        MANY,
+    ("lacli/auto/cost_model.py", ("tests/auto/test_mode.py",)): (
+        ("return max(2 * max(known, *self._observed, self._texts), FIRST_ROWS)", "return self._max_rows"),
     ),
-    Mutant(
-        "lacli/auto/experience.py",
-        "        self.kinds[sampled] = self\n",
-        "        self.kinds[sampled] = self.kinds[not sampled] = self\n",
-        ("tests/auto/test_experience.py", "tests/auto/test_shared_step.py"),
+    ("lacli/text/stream.py", ("tests/text/test_stream.py",)): (
+        ("self._ends.append(self._length + bool(half))", "self._ends.append(self._length)"),
+        ("default=1) - 1)", "default=1) - 2)"),
     ),
-    Mutant(
-        "lacli/auto/shared_step.py",
-        "        if self._unseen:\n            return\n",
-        "",
-        ("tests/auto/test_shared_step.py",),
+    ("lacli/llamacpp/sampler.py", ("tests/llamacpp/test_sampler.py",)): (
+        ("for token in text[-self._reach :] if self._reach else ():", "for token in ():"),
+        (
+            "left = _left_in(_apply(samplers.sampler_chain, array))",
+            "left = self._candidates[: _apply(samplers.sampler_chain, array).size]",
+        ),
     ),
-    Mutant("lacli/schedule.py", "min(text.borrowed, heir.borrowed)", "heir.borrowed", MANY),
-    Mutant("lacli/schedule.py", "                each.lender = heir\n", "                pass\n", MANY),
-    Mutant(
-        "lacli/schedule.py",
-        "self._find_cells(len(text.tokens) - shared + headroom, lender, shared)",
-        "self._find_cells(0, lender, shared)",
-        MANY,
+    ("lacli/llamacpp/context.py", ("tests/end_to_end/test_bad_input.py",)): (
+        ("if not all(map(isfinite, found)):", "if False:"),
     ),
-    Mutant("lacli/schedule.py", "            headroom += HEADROOM\n", "", MANY),
-    Mutant("lacli/schedule.py", "text.n_keep is None and self._lends", "self._lends", MANY),
-    Mutant("lacli/schedule.py", "            place.clear()\n", "", MANY),
-    Mutant("lacli/schedule.py", "min(engine.cells, engine.trained_context)", "engine.cells", MANY),
-    Mutant(
-        "lacli/modes.py",
-        "range(outcome.accepted, 1 + len(self._block))",
-        "range(outcome.accepted, len(self._block))",
-        ("tests/test_decode.py",),
+    ("lacli/text/template.py", ("tests/text/test_template.py", "tests/session/test_template_sessions.py")): (
+        ("return rest if adds_bos else bos + rest", "return prompt"),
     ),
-    Mutant(
-        "lacli/modes.py",
-        "replaced.append((run, self._end.get(run)))\n                self._end[run] = end",
-        "replaced.append((run, self._end.get(run)))\n                self._end.setdefault(run, end)",
-        ("tests/test_modes.py",),
+    ("lacli/hub/names.py", ("tests/hub/test_names.py",)): (("found if whole.search(name)] or found", "found]"),),
+    ("lacli/hub/library.py", ("tests/hub/test_download.py",)): (
+        ('outside = {"", ".", ".."} & set(name.split("/"))', 'outside = {""} & set(name.split("/"))'),
     ),
-    # Mode auto.
-    Mutant(
-        "lacli/auto/planner.py",
-        "reach * chance >= MIN_PROBABILITY",
-        "chance >= MIN_PROBABILITY",
-        ("tests/auto/test_planner.py",),
+    ("lacli/chat/talk.py", ("tests/chat/test_conversation.py",)): (("del self.messages[:2]", "del self.messages[:1]"),),
+    ("lacli/session/session.py", ("tests/session/test_lifetime.py", "tests/session/test_session.py")): (
+        ("if not self._busy.acquire(blocking=False):", "if False:"),
     ),
-    Mutant(
-        "lacli/auto/planner.py",
-        "plain, rows, tokens = relative[texts], texts + beside",
-        "plain, rows, tokens = relative[texts], texts",
-        ("tests/auto/test_planner.py",),
-    ),
-    Mutant(
-        "lacli/auto/shared_step.py",
-        "self._budget.record(self._tokens / self._texts, cost)",
-        "self._budget.record(self._tokens, cost)",
-        ("tests/auto/test_shared_step.py",),
-    ),
-    Mutant("lacli/auto/suffix.py", "self._latest[pair] = before\n", "pass\n", ("tests/auto/test_suffix.py",)),
-    Mutant("lacli/auto/acceptance.py", "if self._credit < 0:", "if False:", ("tests/auto/test_acceptance.py",)),
-    Mutant(
-        "lacli/auto/acceptance.py",
-        "self.trust = min(self._hits / self._promised, 1.0)",
-        "self.trust = 1.0",
-        ("tests/auto/test_acceptance.py",),
-    ),
-    Mutant(
-        "lacli/auto/cost_model.py",
-        "return max(2 * max(known, *self._observed, self._texts), FIRST_ROWS)",
-        "return self._max_rows",
-        ("tests/auto/test_mode.py",),
-    ),
-    Mutant(
-        "lacli/auto/experience.py",
-        "weight = 0.5 ** (max(age_s, 0.0) / HALF_LIFE_S)",
-        "weight = 1.0",
-        ("tests/auto/test_experience.py",),
-    ),
-    # Texts and samplers.
-    Mutant(
-        "lacli/text/stream.py",
-        "self._ends.append(self._length + bool(half))",
-        "self._ends.append(self._length)",
-        ("tests/text/test_stream.py",),
-    ),
-    Mutant(
-        "lacli/text/stream.py",
-        "default=1) - 1)",
-        "default=1) - 2)",
-        ("tests/text/test_stream.py",),
-    ),
-    Mutant(
-        "lacli/llamacpp/sampler.py",
-        "for token in text[-self._reach :] if self._reach else ():",
-        "for token in ():",
-        ("tests/llamacpp/test_sampler.py",),
-    ),
-    Mutant(
-        "lacli/llamacpp/sampler.py",
-        "left = _left_in(_apply(samplers.sampler_chain, array))",
-        "left = self._candidates[: _apply(samplers.sampler_chain, array).size]",
-        ("tests/llamacpp/test_sampler.py",),
-    ),
-    Mutant(
-        "lacli/llamacpp/context.py",
-        "if not all(map(isfinite, found)):",
-        "if False:",
-        ("tests/end_to_end/test_bad_input.py",),
-    ),
-    # Templates, the hub and the chat.
-    Mutant(
-        "lacli/text/template.py",
-        "return rest if adds_bos else bos + rest",
-        "return prompt",
-        ("tests/text/test_template.py", "tests/session/test_template_sessions.py"),
-    ),
-    Mutant("lacli/hub/names.py", "found if whole.search(name)] or found", "found]", ("tests/hub/test_names.py",)),
-    Mutant(
-        "lacli/hub/library.py",
-        'outside = {"", ".", ".."} & set(name.split("/"))',
-        'outside = {""} & set(name.split("/"))',
-        ("tests/hub/test_download.py",),
-    ),
-    Mutant(
-        "lacli/chat/talk.py",
-        "del self.messages[:2]",
-        "del self.messages[:1]",
-        ("tests/chat/test_conversation.py",),
-    ),
-    Mutant(
-        "lacli/session/session.py",
-        "if not self._busy.acquire(blocking=False):",
-        "if False:",
-        ("tests/session/test_lifetime.py", "tests/session/test_session.py"),
-    ),
-)
+}
+"""By file and the tests that are asked: the fragment that stands in it once, and what takes its place."""
+
+MUTANTS = [
+    Mutant(file, fragment, mistake, tests) for (file, tests), pairs in MISTAKES.items() for fragment, mistake in pairs
+]
 
 
 def copied_tree(folder: Path) -> Path:

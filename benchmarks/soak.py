@@ -45,13 +45,7 @@ QUESTIONS = (
     "What does os.path.join do?",
 )
 RUBBISH = (
-    b"",
-    b"{",
-    b"[]",
-    b'"text"',
-    b"\xff\xfe",
-    b'{"messages": 3}',
-    b"[" * 100_000,
+    *(b"", b"{", b"[]", b'"text"', b"\xff\xfe", b'{"messages": 3}', b"[" * 100_000),
     b'{"messages": [{"role": "user", "content": "a"}], "temperature": "warm"}',
 )
 """Bodies that are refused with 400."""
@@ -95,10 +89,6 @@ class Report:
     gap_s: list[float] = field(default_factory=list)
     first_large_s: list[float] = field(default_factory=list)
     gap_large_s: list[float] = field(default_factory=list)
-
-    def grows(self) -> bool:
-        """True where memory after all requests is beyond the margin of that after half of them."""
-        return self.resident[1] > MEMORY_MARGIN * self.resident[0]
 
     def table(self) -> str:
         rows = [
@@ -350,7 +340,8 @@ def main() -> int:
             print(*Path(log.name).read_text().splitlines()[-30:], sep="\n", file=sys.stderr)
     print(report.table())
     print(*report.wrong[:20], sep="\n", file=sys.stderr)
-    return int(bool(report.wrong or report.stuck or report.grows() or server.returncode))
+    grows = report.resident[1] > MEMORY_MARGIN * report.resident[0]
+    return int(bool(report.wrong or report.stuck or grows or server.returncode))
 
 
 if __name__ == "__main__":

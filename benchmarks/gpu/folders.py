@@ -23,7 +23,7 @@ class Folders:
 
     @property
     def build(self) -> Path:
-        """CMake's folder, and the build's state, log and lock."""
+        """CMake's folder, and a mark where the build is done."""
         return self.work / "build"
 
     @property

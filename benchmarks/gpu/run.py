@@ -28,9 +28,6 @@ from benchmarks.gpu.measure import FULL, TINY, TINY_SHAPE, Model
 from benchmarks.gpu.report import report
 from benchmarks.gpu.toolkit import cuda_arguments, find_nvcc
 
-NOT_YET = 75
-"""The exit code while the build goes on in the background: ask again."""
-
 CPU = "cpu"
 STAGES = ("build", "expand", "bench", "report")
 
@@ -51,7 +48,6 @@ def read_command_line() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=180.0, help="of each benchmark (default: 180)")
     parser.add_argument("--arch", default="native", help="the card's architecture for CMake, as 90; cpu: no card")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time (default: cores)")
-    parser.add_argument("--wait", type=float, default=500, help="seconds to wait for the build (default: 500)")
     parser.add_argument("--sdist", type=Path, help="pack: llama-cpp-python's source archive, downloaded before")
     parser.add_argument("--python", default="3.12", help="pack: the other machine's Python (default: 3.12)")
     parser.add_argument("--wheels", default="all", help="pack: of all that lacli imports, of none, or NAME,NAME")
@@ -90,19 +86,16 @@ def run_pack(arguments: argparse.Namespace) -> None:
 
 
 def run_build(arguments: argparse.Namespace, folders: Folders) -> None:
-    """Build, or say how far it is and end with a code of its own."""
+    """Build, unless that is done."""
     if arguments.dry_run:
         say("build: a dry run uses the llama-cpp-python that is installed")
         return
     if arguments.archive:
         pack.unpack(arguments.archive.resolve(), folders.work / "kit")
-    needless = arguments.arch == CPU or build.look(folders).stage == "done"
-    flags = [] if needless else cuda_arguments(find_nvcc(), arguments.arch)
-    progress = build.build(folders, flags, arguments.jobs, arguments.wait)
-    say(f"build: {progress.message}")
-    if progress.stage != "done":
-        say("build: it goes on in the background; the same command again waits for it")
-        raise SystemExit(NOT_YET)
+    if not build.is_built(folders):
+        flags = [] if arguments.arch == CPU else cuda_arguments(find_nvcc(), arguments.arch)
+        build.build(folders, flags, arguments.jobs)
+    say("build: built")
 
 
 def run_expand(arguments: argparse.Namespace, folders: Folders) -> None:

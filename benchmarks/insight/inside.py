@@ -39,10 +39,7 @@ OpenEngine = Callable[[Contender], Engine]
 
 
 def look_inside(
-    contenders: Sequence[Contender],
-    exchanges: Sequence[Exchange],
-    engine: OpenEngine,
-    decoder: MakeDecoder,
+    contenders: Sequence[Contender], exchanges: Sequence[Exchange], engine: OpenEngine, decoder: MakeDecoder
 ) -> Iterator[tuple[int, Details]]:
     """Answer one exchange of each class in lookahead and jacobi, and yield what was seen, by contender.
 

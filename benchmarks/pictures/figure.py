@@ -6,12 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lacli.bench.plot import (
-    WIDTH,
-    check_plot_path,
-    finish,
-    write,
-)
+from lacli.bench.plot import WIDTH, check_plot_path, finish, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

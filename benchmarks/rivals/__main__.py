@@ -12,14 +12,7 @@ from benchmarks.rivals.found import RIVALS, find_rivals, rivals
 from lacli.bench.run import compared, finish, opened
 from lacli.bench.tasks import tasks_of
 from lacli.cli import options
-from lacli.cli.bench import (
-    EVERY_MODE,
-    Amount,
-    Classes,
-    Modes,
-    OutputFormat,
-    Prompts,
-)
+from lacli.cli.bench import EVERY_MODE, Amount, Classes, Modes, OutputFormat, Prompts
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import lookahead_group
 from lacli.cli.options import model_group

@@ -10,21 +10,10 @@ from benchmarks.commands import chosen, request_of, run
 from benchmarks.suites.files import read_suite
 from benchmarks.suites.scores import check_samples, check_scorer, save_samples, score_table, scores
 from benchmarks.suites.sets import SUITES, load_suite, suite_of
-from lacli.bench.run import (
-    BenchOutcome,
-    compared,
-    finish,
-    opened,
-)
+from lacli.bench.run import BenchOutcome, compared, finish, opened
 from lacli.bench.tasks import of_classes
 from lacli.cli import options
-from lacli.cli.bench import (
-    EVERY_MODE,
-    Amount,
-    Classes,
-    Modes,
-    OutputFormat,
-)
+from lacli.cli.bench import EVERY_MODE, Amount, Classes, Modes, OutputFormat
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import lookahead_group
 from lacli.cli.options import model_group

@@ -11,16 +11,7 @@ import zlib
 from typing import IO, cast
 
 from benchmarks.suites.rows import task_from_suite
-from lacli.bench.tasks import (
-    BOM,
-    OWN,
-    Rows,
-    Stream,
-    Task,
-    json_lines,
-    parsed,
-    tasks_in,
-)
+from lacli.bench.tasks import BOM, OWN, Rows, Stream, Task, json_lines, parsed, tasks_in
 from lacli.errors import LacliError
 from lacli.text.files import read_to_end
 

@@ -6,16 +6,7 @@ of lacli's own prompt files.
 
 from __future__ import annotations
 
-from lacli.bench.tasks import (
-    OWN,
-    Row,
-    Task,
-    checked,
-    name_of,
-    optional_text,
-    task_from_row,
-    text_of,
-)
+from lacli.bench.tasks import OWN, Row, Task, checked, name_of, optional_text, task_from_row, text_of
 from lacli.errors import LacliError
 
 HUMANEVAL, GSM8K, MBPP, CLASSEVAL, XSUM, CNN_DM = "humaneval", "gsm8k", "mbpp", "classeval", "xsum", "cnn-dm"

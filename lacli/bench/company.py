@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from math import lcm
 from time import perf_counter
-from typing import NamedTuple
 
 from lacli.bench.contenders import points_of, with_plain
 from lacli.bench.plan import BenchPrompts, Wish, by_class
-from lacli.bench.rounds import Asker, Contender, Exchange, Trial
+from lacli.bench.rounds import Asker, Contender, Exchange, Trial, accepted_guesses
 from lacli.bench.run import Request
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
@@ -26,7 +25,7 @@ from lacli.llamacpp.settings import Capacity
 from lacli.schedule import HEADROOM, Schedule
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
-from lacli.stats import RunStatistics, Step
+from lacli.stats import Step
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
 from lacli.terminal.screen import Screen
 from lacli.text.format import counted
@@ -164,36 +163,47 @@ def _answering(
 ) -> Callable[[Exchange], Trial]:
     def answer(exchange: Exchange) -> Trial:
         prompts = blocks.texts[exchange.task.name]
-        groups = []
+        block = _Groups()
         for first in range(0, len(prompts), texts):
             group = prompts[first : first + texts]
             limits = [min(exchange.max_tokens, blocks.room - len(prompt)) for prompt in group]
             schedule = Schedule(session.decoder_in(engine, settings), texts, reads_first=True)
-            groups.append(_group(session, schedule, group, limits))
-        return _block(groups)
+            _decode_group(session, schedule, group, limits, block)
+        return BlockTrial(
+            ids=tuple(chain(*block.answers)),
+            text=None,
+            tokens=sum(map(len, block.answers)),
+            step_count=len(block.rows),
+            rows=sum(block.rows),
+            drafted=sum(step.drafted for step in block.steps),
+            accepted=accepted_guesses(block.steps),
+            seconds=block.seconds,
+            prompt_s=block.prompt_s,
+            # No text waits for the prompts of others elsewhere.
+            first_token_s=0.0,
+            steps=tuple(block.steps),
+            answers=tuple(block.answers),
+            paces=tuple(block.paces),
+        )
 
     return answer
 
 
-class Group(NamedTuple):
-    """Texts that were decoded at once. `answers`, `paces`: as a BlockTrial has them. `steps`: each text's.
+@dataclass
+class _Groups:
+    """What the groups of a block have brought so far. `rows`: of each step that the texts of a group shared."""
 
-    `rows`: of each step that they shared. `prompt_s`, `seconds`: those of the prompts, and of the steps.
-    """
-
-    answers: Texts
-    paces: list[float]
-    steps: list[Step]
-    rows: list[int]
-    prompt_s: float
-    seconds: float
+    answers: list[tuple[int, ...]] = field(default_factory=list)
+    paces: list[float] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    prompt_s: float = 0.0
+    seconds: float = 0.0
 
 
-def _group(session: Session, schedule: Schedule, prompts: Texts, limits: Sequence[int]) -> Group:
-    """Decode texts together to their ends. `limits`: tokens of each answer."""
+def _decode_group(session: Session, schedule: Schedule, prompts: Texts, limits: Sequence[int], block: _Groups) -> None:
+    """Decode texts together to their ends, and add them to `block`. `limits`: tokens of each answer."""
     begin, first = perf_counter(), 0.0
-    steps: list[Step] = []
-    rows: list[int] = []
     with ExitStack() as samplers:
         texts = []
         for prompt, limit in zip(prompts, limits, strict=True):
@@ -208,35 +218,12 @@ def _group(session: Session, schedule: Schedule, prompts: Texts, limits: Sequenc
             found = [(news.text, news.step) for news in schedule.step() if news.step]
             if found:
                 first = first or before
-                rows.append(found[0][1].rows)
+                block.rows.append(found[0][1].rows)
             for text, step in found:
                 ends[text] = perf_counter()
-                steps.append(step)
-    answers = tuple(tuple(text.tokens[len(prompt) :]) for text, prompt in zip(texts, prompts, strict=True))
-    paces = [(ends[text] - first) / len(answer) for text, answer in zip(texts, answers, strict=True)]
-    return Group(answers, paces, steps, rows, first - begin, max(ends.values()) - first)
-
-
-def _block(groups: Sequence[Group]) -> BlockTrial:
-    """The groups of a block as one trial."""
-    answers = tuple(answer for group in groups for answer in group.answers)
-    statistics = RunStatistics()
-    steps = tuple(step for group in groups for step in group.steps)
-    for step in steps:
-        statistics.add(step)
-    return BlockTrial(
-        ids=tuple(chain(*answers)),
-        text=None,
-        tokens=sum(map(len, answers)),
-        step_count=sum(len(group.rows) for group in groups),
-        rows=sum(sum(group.rows) for group in groups),
-        drafted=statistics.drafted,
-        accepted=statistics.accepted,
-        seconds=sum(group.seconds for group in groups),
-        prompt_s=sum(group.prompt_s for group in groups),
-        # No text waits for the prompts of others elsewhere.
-        first_token_s=0.0,
-        steps=steps,
-        answers=answers,
-        paces=tuple(pace for group in groups for pace in group.paces),
-    )
+                block.steps.append(step)
+    for text, prompt in zip(texts, prompts, strict=True):
+        block.answers.append(tuple(text.tokens[len(prompt) :]))
+        block.paces.append((ends[text] - first) / len(block.answers[-1]))
+    block.prompt_s += first - begin
+    block.seconds += max(ends.values()) - first

@@ -8,13 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from lacli.bench.results import Answered, Result
-from lacli.bench.rounds import (
-    Contender,
-    Exchange,
-    NotingDecoder,
-    Trial,
-    timed,
-)
+from lacli.bench.rounds import Contender, Exchange, NotingDecoder, Trial, timed
 from lacli.bench.sweep import Axes, Point, points
 from lacli.bench.tasks import ALL
 from lacli.check.compare import Comparison, OpenEngine, Run
@@ -157,11 +151,7 @@ def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) ->
 
 
 def judge(
-    readable: Callable[[Point], OpenEngine],
-    found: Iterable[Result],
-    sampler: InspectableSampler | None,
-    *,
-    every: bool,
+    readable: Callable[[Point], OpenEngine], found: Iterable[Result], sampler: InspectableSampler | None, *, every: bool
 ) -> Judged:
     """Decode answers that are not plain's once more, plainly and in their mode's steps, and give each a verdict.
 

@@ -15,13 +15,7 @@ import numpy as np
 from lacli.auto.step_cost import Cost, StepCost
 from lacli.batch import Batch, Ints
 from lacli.bench.results import results
-from lacli.bench.rounds import (
-    Contender,
-    Exchange,
-    Rounds,
-    Trial,
-    timed,
-)
+from lacli.bench.rounds import Contender, Exchange, Rounds, Trial, timed
 from lacli.bench.statistics import Ratio
 from lacli.bench.sweep import Point
 from lacli.check.replay import Recorder
@@ -141,30 +135,24 @@ Ceilings = Mapping[tuple[int, str], Ceiling]
 """By contender and class."""
 
 
-@dataclass(frozen=True)
-class Asking:
-    """What an oracle needs of a session: contexts for a point, the sampler, and the detokenizer."""
-
-    open_engine: Callable[[Point], AbstractContextManager[Engine]]
-    sampler: Sampler | None
-    text: Callable[[Sequence[int]], str]
-
-
 @dataclass
 class Oracles:
     """The oracle's answers beside plain decoding's; iterate `rounds` to go on by one.
 
-    `rows`: of its steps, by exchange, as far as it has got.
+    `number`: the contender whose ceiling it is. `rows`: of its steps, by exchange, as far as it has got.
     """
 
     rounds: Rounds
+    number: int
     rows: Mapping[Exchange, int]
 
     @property
-    def ceilings(self) -> dict[str, Ceiling]:
-        """By class, of what has been answered."""
+    def ceilings(self) -> Ceilings:
+        """Of what has been answered."""
         return {
-            result.kind: Ceiling(mode(self.rows[each.exchange] for each in result.answered), result.speedup)
+            (self.number, result.kind): Ceiling(
+                mode(self.rows[each.exchange] for each in result.answered), result.speedup
+            )
             if result.speedup.value > 1
             else PLAIN
             for result in results(self.rounds)
@@ -173,10 +161,18 @@ class Oracles:
 
 
 @contextmanager
-def oracles(asking: Asking, rounds: Rounds, number: int, cost: Cost) -> Iterator[Oracles]:
+def oracles(
+    rounds: Rounds,
+    number: int,
+    cost: Cost,
+    open_engine: Callable[[Point], AbstractContextManager[Engine]],
+    sampler: Sampler | None,
+    text: Callable[[Sequence[int]], str],
+) -> Iterator[Oracles]:
     """An oracle for the exchanges of contender `number`, in a context that is closed in the end.
 
-    `cost`: the measured step costs that choose the rows of its steps.
+    `cost`: the measured step costs that choose the rows of its steps. `open_engine`: makes its context. `sampler`: what
+    the answers were drawn with, or None when greedy. `text`: detokenizes.
     """
     contender = rounds.contenders[number]
     assert contender.point and cost.staircases, "another program has no oracle, and neither has an unknown machine"
@@ -185,7 +181,7 @@ def oracles(asking: Asking, rounds: Rounds, number: int, cost: Cost) -> Iterator
     point = replace(contender.point, settings=chain(settings, most))
     rows: dict[Exchange, int] = {}
     known: dict[Exchange, tuple[int, ...]] = {}
-    with asking.open_engine(point) as engine:
+    with open_engine(point) as engine:
 
         def plainly(exchange: Exchange) -> Trial:
             trial = plain.answer(exchange)
@@ -194,14 +190,12 @@ def oracles(asking: Asking, rounds: Rounds, number: int, cost: Cost) -> Iterator
 
         def foretold(exchange: Exchange) -> Trial:
             rows[exchange] = min(best_rows(cost.at(len(exchange.prompt)), settings.max_rollback), most)
-            decoder = oracle_in(
-                engine, point.settings, exchange.prompt, known[exchange], rows[exchange], asking.sampler
-            )
-            return timed(decoder, exchange, asking.text)
+            decoder = oracle_in(engine, point.settings, exchange.prompt, known[exchange], rows[exchange], sampler)
+            return timed(decoder, exchange, text)
 
         both = [replace(plain, baseline=0, answer=plainly), Contender("oracle", point, 0, foretold)]
         repetitions = 2 if rounds.repetitions >= MANY else 1
-        yield Oracles(Rounds(both, rounds.tasks, repetitions, rounds.asker), rows)
+        yield Oracles(Rounds(both, rounds.tasks, repetitions, rounds.asker), number, rows)
 
 
 def best_rows(step_cost: StepCost, max_rollback: int = -1) -> int:
@@ -216,8 +210,3 @@ def best_rows(step_cost: StepCost, max_rollback: int = -1) -> int:
 def chain(settings: DecodeSettings, rows: int) -> DecodeSettings:
     """The settings for steps of one linear draft with `rows` rows."""
     return replace(settings, mode="lookup", lookup_draft=rows - 1) if rows > 1 else replace(settings, mode="plain")
-
-
-def of_results(found: Mapping[int, Oracles]) -> Ceilings:
-    """The ceilings of several contenders, as far as their oracles have got."""
-    return {(number, kind): each for number, oracle in found.items() for kind, each in oracle.ceilings.items()}

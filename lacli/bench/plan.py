@@ -41,11 +41,6 @@ class Wish:
     max_tokens: int | None = None
     seconds: float | None = None
 
-    @property
-    def fixed(self) -> bool:
-        """Whether nothing is left to choose, or to leave out."""
-        return self.seconds is None or bool(self.each and self.repetitions and self.max_tokens)
-
 
 @dataclass(frozen=True)
 class Speed:
@@ -180,7 +175,8 @@ def _plans(
     """Ever smaller ones; without a time limit the first is everything."""
     classes = by_class(tasks)
     ladder = LADDER if wish.seconds is not None else ((len(tasks), *FULL[1:]),)
-    fewer = [] if wish.fixed else [count for count in FEWER_CLASSES if count < len(classes)]
+    fixed = wish.seconds is None or (wish.each and wish.repetitions and wish.max_tokens)
+    fewer = [] if fixed else [count for count in FEWER_CLASSES if count < len(classes)]
     counts = [len(classes)] * len(ladder) + fewer
     for step, count in enumerate(counts):
         each, repetitions, limit = ladder[min(step, len(ladder) - 1)]

@@ -180,12 +180,9 @@ def check_plot_path(path: Path) -> None:
     if not has_matplotlib():
         raise LacliError("pictures need matplotlib", "pip install 'lacli[plot]'")
     try:
-        if not path.parent.is_dir():
-            raise LacliError(f"cannot write {path}: there is no folder {path.parent}", "name another file")
-        if path.exists():
-            path.open("ab").close()
-        else:
-            path.touch()
+        existed = path.exists()
+        path.open("ab").close()
+        if not existed:
             path.unlink()
     except OSError as error:
         raise LacliError(f"cannot write {path}: {reason_of(error)}", "name another file") from error

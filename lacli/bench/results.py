@@ -7,14 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from statistics import median
 
-from lacli.bench.rounds import (
-    Contender,
-    Exchange,
-    Rounds,
-    Trial,
-)
-from lacli.bench.statistics import Ratio, median, paired_ratio
+from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
+from lacli.bench.statistics import Ratio, paired_ratio
 from lacli.bench.tasks import ALL
 from lacli.check.judge import parting
 from lacli.stats import Step

@@ -14,8 +14,8 @@ from lacli.bench.tasks import Task
 from lacli.cache import SingleEngine
 from lacli.decode import Decoder, TextState
 from lacli.errors import LacliError
-from lacli.stats import RunStatistics, Step
-from lacli.tree import Tree
+from lacli.stats import Step
+from lacli.tree import Origin, Tree
 
 NAME_LENGTH = 24
 
@@ -136,27 +136,29 @@ class NotingDecoder(Decoder):
         return trees
 
 
+def accepted_guesses(steps: Sequence[Step]) -> int:
+    """Tokens of these steps that were guessed before."""
+    return sum(origin is not Origin.MODEL for step in steps for origin in step.origins)
+
+
 def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], str]) -> Trial:
     """Decode one answer to its end. `text`: detokenizes; called after the clock has stopped."""
     begin = perf_counter()
     first_token_s = 0.0
-    statistics = RunStatistics()
     steps = []
     for step in decoder.generate(exchange.prompt, exchange.max_tokens):
         first_token_s = first_token_s or perf_counter() - begin
         steps.append(step)
     seconds = perf_counter() - begin - decoder.prompt_s
-    for step in steps:
-        statistics.add(step)
     ids = tuple(token for step in steps for token in step.tokens)
     return Trial(
         ids=ids,
         text=text(ids),
         tokens=len(ids),
         step_count=len(steps),
-        rows=statistics.rows,
-        drafted=statistics.drafted,
-        accepted=statistics.accepted,
+        rows=sum(step.rows for step in steps),
+        drafted=sum(step.drafted for step in steps),
+        accepted=accepted_guesses(steps),
         seconds=seconds,
         prompt_s=decoder.prompt_s,
         first_token_s=first_token_s,

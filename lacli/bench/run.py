@@ -13,32 +13,13 @@ from typing import Any
 from lacli.auto.measure import MeasurePlan
 from lacli.auto.step_cost import Cost
 from lacli.bench import plot
-from lacli.bench.contenders import (
-    Contexts,
-    Judged,
-    contenders,
-    judge,
-    points_of,
-)
-from lacli.bench.oracle import (
-    Asking,
-    Ceilings,
-    Oracles,
-    of_results,
-    oracles,
-)
+from lacli.bench.contenders import Contexts, Judged, contenders, judge, points_of
+from lacli.bench.oracle import Ceilings, oracles
 from lacli.bench.plan import BenchPrompts, Wish, planned, prompts_of
 from lacli.bench.report import as_lines, lined_up
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Asker, Contender, Rounds
-from lacli.bench.rows import (
-    Format,
-    Machine,
-    ResultRow,
-    as_rows,
-    as_text,
-    machine_of,
-)
+from lacli.bench.rows import Format, Machine, ResultRow, as_rows, as_text, machine_of
 from lacli.bench.summary import Typed, beside_plain, recommendation, summary
 from lacli.bench.sweep import Axes, Point
 from lacli.bench.tasks import Task
@@ -107,7 +88,7 @@ class BenchOutcome:
     core_share: float = 1.0
     judged: Judged = field(default_factory=dict)
     cost: Cost | None = None
-    oracles: dict[int, Oracles] = field(default_factory=dict)
+    ceilings: Ceilings = field(default_factory=dict)
     tables: list[str] = field(default_factory=list)
     columns: dict[int, dict[str, Any]] = field(default_factory=dict)
 
@@ -118,10 +99,6 @@ class BenchOutcome:
     @cached_property
     def found(self) -> list[Result]:
         return results(self.rounds)
-
-    @cached_property
-    def ceilings(self) -> Ceilings:
-        return of_results(self.oracles)
 
     @property
     def rows(self) -> list[ResultRow]:
@@ -222,7 +199,9 @@ def measured(
     cost = None
     try:
         if any(each.mode == "auto" for each in competing):
-            cost = _learned_cost(session, request, screen)
+            # The session tells mode auto too; where the model is in another process, auto learns it as it decodes.
+            cost_s = COST_S if request.wish.seconds is None else min(COST_S, request.wish.seconds / 10)
+            cost = session.learn_cost(MeasurePlan(seconds=cost_s), request.state, screen.note, ctrl_c_ends_at_once())
         competing, plan = planned(competing, prompts, asker.cells, request.tasks, request.wish, screen)
     except KeyboardInterrupt:
         raise Interrupted("stopped before anything was compared") from None
@@ -322,15 +301,6 @@ def asker_of(session: Session) -> Asker:
     return Asker(prompt, session.engine.cells)
 
 
-def _learned_cost(session: Session, request: Request, screen: Screen) -> Cost | None:
-    """What rows cost, kept or measured now, which mode auto is told too.
-
-    Nothing is measured where the model is in another process: mode auto learns it then.
-    """
-    seconds = COST_S if request.wish.seconds is None else min(COST_S, request.wish.seconds / 10)
-    return session.learn_cost(MeasurePlan(seconds=seconds), request.state, screen.note, ctrl_c_ends_at_once())
-
-
 def _go_through(rounds: Rounds, screen: Screen, words: str = "answers", seconds: float | None = None) -> None:
     with screen.progress(rounds.most, words) as advance:
         for _ in rounds.within(seconds):
@@ -342,13 +312,14 @@ def _reach(outcome: BenchOutcome, contexts: Contexts, session: Session, request:
     cost = outcome.cost
     if cost is None or not cost.staircases:
         return
-    asking = Asking(contexts.open, session.sampler, session.text)
     for number, contender in enumerate(outcome.contenders):
         if contender.mode == "auto":
             screen.note("looking for the ceiling: an oracle that drafts plain decoding's own text")
-            with oracles(asking, outcome.rounds, number, cost) as found:
-                outcome.oracles[number] = found
-                _go_through(found.rounds, screen)
+            with oracles(outcome.rounds, number, cost, contexts.open, session.sampler, session.text) as oracle:
+                try:
+                    _go_through(oracle.rounds, screen)
+                finally:
+                    outcome.ceilings = {**outcome.ceilings, **oracle.ceilings}
 
 
 def _judge(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:

@@ -56,11 +56,6 @@ class Ratio:
         return self.high is not None and self.high < 1
 
 
-def median(values: Sequence[float]) -> float:
-    """The middle value, or the mean of the two middle ones."""
-    return float(statistics.median(values))
-
-
 def spread(values: Sequence[float]) -> float | None:
     """Half of the interquartile range: about half of the values lie within it around the median.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log
-from typing import Literal
+from typing import Literal, get_args
 
 from lacli.bench.contenders import Judged
 from lacli.bench.oracle import Ceilings
@@ -22,8 +22,6 @@ from lacli.text.format import counted
 
 Verdict = Literal["faster", "probably faster", "undecided", "probably slower", "slower"]
 
-VERDICTS: tuple[Verdict, ...] = ("faster", "probably faster", "undecided", "probably slower", "slower")
-
 MOST_COMPARED = 4
 """Settings up to which the best is said to pay; among more, one may look best by chance."""
 
@@ -32,7 +30,6 @@ MOST_SHOWN = 6
 
 MOST_LISTED = 3
 """Classes of one verdict up to which each is named where that is the verdict on all."""
-
 
 MOST_SECONDS = 600
 """Seconds of a benchmark that are advised to somebody who gave it less than half of them."""
@@ -215,7 +212,7 @@ def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:
     if len(kinds) < 2:
         return [(first if kinds == [OWN] else f"{first} on {kinds[0]}") + _unsure(said)]
     parts = []
-    for each in VERDICTS:
+    for each in get_args(Verdict):
         own = [result for result in by_class if verdict(result.speedup) == each]
         own.sort(key=lambda result: result.speedup.value, reverse=True)
         unsure = _unsure(each)

@@ -10,12 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
-from lacli.settings import (
-    MODES,
-    DecodeSettings,
-    ModeName,
-    Switch,
-)
+from lacli.settings import MODES, DecodeSettings, ModeName, Switch
 from lacli.text.format import did_you_mean
 
 Value = TypeVar("Value")

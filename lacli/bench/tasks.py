@@ -37,9 +37,6 @@ ALL = "all"
 
 PROMPTS = "bench_prompts.jsonl"
 
-MOST_LINES = 8 * MAX_TEXT
-"""Bytes read of one file: the published suites have some MB, and a pipe may never end."""
-
 BOM = b"\xef\xbb\xbf"
 EXAMPLE = 'a row is a JSON object, for example {"prompt": "..."}'
 BREAK = b"\n"
@@ -79,14 +76,11 @@ def built_in(classes: Sequence[str] = ()) -> list[Task]:
         if name not in CLASSES:
             hint = did_you_mean(name, CLASSES, f"the classes are {', '.join(CLASSES)}")
             raise UsageError(f"there is no prompt class {name}", hint)
-    tasks: list[Task] = []
-    for line in (files("lacli") / "data" / PROMPTS).read_text("utf-8").splitlines():
-        row = json.loads(line)
-        kind, turns = row["class"], row.get("turns") or [row["prompt"]]
-        number = sum(task.kind == kind for task in tasks)
-        tasks.append(Task(tuple(turns), kind, f"{kind}/{number}"))
-    wanted = [name for name in CLASSES if name in classes or not classes]
-    return [task for name in wanted for task in tasks if task.kind == name]
+    found: dict[str, list[Task]] = {name: [] for name in CLASSES}
+    for task in read_tasks(str(files("lacli") / "data" / PROMPTS)):
+        own = found[task.kind]
+        own.append(replace(task, name=f"{task.kind}/{len(own)}"))
+    return [task for name, tasks in found.items() if name in classes or not classes for task in tasks]
 
 
 def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
@@ -118,11 +112,7 @@ def read_tasks(path: str, *, kind: str = OWN) -> list[Task]:
 
 
 def tasks_in(
-    path: str,
-    rows: Callable[[Stream, str], Rows],
-    form: Callable[[Row, str], Task],
-    kind: str,
-    first: int = 0,
+    path: str, rows: Callable[[Stream, str], Rows], form: Callable[[Row, str], Task], kind: str, first: int = 0
 ) -> list[Task]:
     """The tasks of a file whose format is read by `rows` and whose rows are understood by `form`.
 
@@ -142,14 +132,11 @@ def json_lines(file: Stream, path: str) -> Rows:
     """The JSON value of each line that is not blank."""
     if file.peek(len(BOM)).startswith(BOM):
         file.read(len(BOM))
-    number, room = 0, MOST_LINES
+    number = 0
     while line := file.readline(MAX_TEXT + 1):
         number += 1
-        room -= len(line)
         if len(line) > MAX_TEXT:
             raise LacliError(f"{path}:{number}: a line of more than {MAX_TEXT >> 20} MiB", EXAMPLE)
-        if room < 0:
-            raise LacliError(f"{path}:{number}: more than {MOST_LINES >> 20} MiB of prompts", "take fewer")
         if line.strip():
             yield f"{path}:{number}", parsed(line.rstrip(), path, number)
 

@@ -202,7 +202,7 @@ def rows_of(found: Sequence[Together], judged: Judged, machine: Machine) -> list
 def as_lines(found: Sequence[Together], machine: Machine, write: Write, width: int) -> str:
     """What was measured on, and a table by class. `write`: makes it. `width`: columns of the words around it."""
     table: list[Sequence[str]] = [
-        ("class", "texts, mode", "tokens/s", "x alone", "95%", "x plain", "95%", "slower", "S", "identical"),
+        ("class", "texts, mode", "tokens/s", "x alone", "95%", "x plain", "95%", "slower", "S", "identical")
     ]
     for before, each in zip(["", *(each.result.kind for each in found)], found, strict=False):
         result = each.result

@@ -12,21 +12,9 @@ from hypothesis import strategies as st
 
 from lacli.auto.mode import AutoModes
 from lacli.batch import Batch
-from lacli.bench.contenders import (
-    Contexts,
-    RepeatedTrees,
-    contenders,
-    judge,
-    with_plain,
-)
+from lacli.bench.contenders import Contexts, RepeatedTrees, contenders, judge, with_plain
 from lacli.bench.results import results
-from lacli.bench.rounds import (
-    Contender,
-    Exchange,
-    NotingDecoder,
-    Rounds,
-    timed,
-)
+from lacli.bench.rounds import Contender, Exchange, NotingDecoder, Rounds, timed
 from lacli.bench.rows import as_rows, verdict
 from lacli.bench.sweep import Axes, Point, points
 from lacli.bench.tasks import Task

@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 
 from lacli.auto.step_cost import Cost, StepCost
 from lacli.auto.step_cost import Point as Measured
-from lacli.bench.oracle import (
-    Asking,
-    Ceiling,
-    Oracles,
-    best_rows,
-    chain,
-    of_results,
-    oracle_in,
-    oracles,
-)
+from lacli.bench.oracle import Ceiling, Oracles, best_rows, chain, oracle_in, oracles
 from lacli.bench.report import ceiling_table
 from lacli.bench.results import results
 from lacli.bench.rounds import Rounds
@@ -33,17 +24,7 @@ from lacli.decode import Decoder
 from lacli.engine import Engine, Floats
 from lacli.settings import DecodeSettings
 from lacli.verify import SampleAndMatch
-from tests.fakes.bench_field import (
-    LOOKUP,
-    MACHINE,
-    PLAIN,
-    Otherwise,
-    asker,
-    contender,
-    played,
-    task,
-    words,
-)
+from tests.fakes.bench_field import LOOKUP, MACHINE, PLAIN, Otherwise, asker, contender, played, task, words
 from tests.fakes.clock import ClockedEngine, FakeClock
 from tests.fakes.engine import FakeEngine
 from tests.fakes.sampler import FakeSampler
@@ -154,24 +135,23 @@ def reached(
         return nullcontext(engine)
 
     cost = Cost((stairs(4, (1, 2.5), (rows, dear(rows, rows)), (12, 12.0)),))
-    with oracles(Asking(open_engine, sampler, words), rounds, 1, cost) as found:
+    with oracles(rounds, 1, cost, open_engine, sampler, words) as found:
         played(found.rounds)
     return rounds, found
 
 
 def test_the_ceiling_is_the_clocks_and_by_class(clock: FakeClock) -> None:
     _, found = reached(clock)
-    assert list(found.ceilings) == ["code", "edit", ALL]
     for each in found.ceilings.values():
         # 20 tokens of 2.5 seconds each, against four steps of 5 rows.
         assert each.rows == 5 and each.ratio.value == pytest.approx(20 * 2.5 / (4 * 4.5))
-    assert list(of_results({1: found})) == [(1, "code"), (1, "edit"), (1, ALL)]
+    assert list(found.ceilings) == [(1, "code"), (1, "edit"), (1, ALL)]
 
 
 def test_of_answers_that_take_two_steps_no_ceiling_is_told(clock: FakeClock) -> None:
     rounds, found = reached(clock, rows=10)
-    said = summary(results(rounds), {}, MACHINE, of_results({1: found}), typed=Typed(), width=200)
-    assert found.ceilings["edit"].ratio.value > 3 and "would reach" not in said
+    said = summary(results(rounds), {}, MACHINE, found.ceilings, typed=Typed(), width=200)
+    assert found.ceilings[1, "edit"].ratio.value > 3 and "would reach" not in said
 
 
 def test_the_oracle_answers_beside_plain_and_twice_where_there_is_time(clock: FakeClock) -> None:
@@ -185,7 +165,7 @@ def test_the_oracle_answers_beside_plain_and_twice_where_there_is_time(clock: Fa
 
 def test_tables_and_rows_say_the_ceiling_and_the_share(clock: FakeClock) -> None:
     rounds, found = reached(clock)
-    shown, ceilings = results(rounds), of_results({1: found})
+    shown, ceilings = results(rounds), found.ceilings
     ceiling = 20 * 2.5 / (4 * 4.5)
     table = ceiling_table(shown, ceilings)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:5]]
@@ -210,7 +190,7 @@ def test_an_oracle_slower_than_plain_leaves_the_ceiling_at_plains_speed(clock: F
 def test_what_was_answered_before_an_interrupt_is_shown(clock: FakeClock) -> None:
     rounds, _ = reached(clock)
     cost = Cost((stairs(4, (1, 2.5), (4, 4.0)),))
-    asking = Asking(lambda point: nullcontext(ClockedEngine(clock=clock, cost=dear)), None, words)
-    with oracles(asking, rounds, 1, cost) as found:
+    engine = ClockedEngine(clock=clock, cost=dear)
+    with oracles(rounds, 1, cost, lambda point: nullcontext(engine), None, words) as found:
         played(found.rounds, 3)
-    assert list(found.ceilings) == ["code", ALL] and found.ceilings["code"].rows == 4
+    assert list(found.ceilings) == [(1, "code"), (1, ALL)] and found.ceilings[1, "code"].rows == 4

@@ -7,28 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from lacli.bench.plan import (
-    FULL,
-    LADDER,
-    WARM_UP_TOKENS,
-    BenchPlan,
-    Speed,
-    Wish,
-    by_class,
-    choose,
-    hopeless,
-    speed_of,
-)
+from lacli.bench.plan import FULL, LADDER, WARM_UP_TOKENS, BenchPlan, Speed, Wish, by_class, choose, hopeless, speed_of
 from lacli.bench.rounds import Contender, Exchange, Trial
 from lacli.bench.tasks import Task
 from lacli.settings import DecodeSettings
-from tests.fakes.bench_field import (
-    LOOKAHEAD,
-    LOOKUP,
-    PLAIN,
-    contender,
-    task,
-)
+from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, PLAIN, contender, task
 from tests.fakes.clock import FakeClock
 
 TASKS = [

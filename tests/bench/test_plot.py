@@ -11,22 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lacli.bench.plot import (
-    Speedup,
-    as_chart,
-    check_plot_path,
-    draw_speedups,
-    save,
-    speedups,
-)
+from lacli.bench.plot import Speedup, as_chart, check_plot_path, draw_speedups, save, speedups
 from lacli.errors import LacliError, UsageError
-from tests.fakes.bench_field import (
-    LOOKAHEAD,
-    LOOKUP,
-    PLAIN,
-    free,
-    run,
-)
+from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, PLAIN, free, run
 from tests.fakes.clock import FakeClock
 from tests.fakes.pictures import legend, places, points_of
 

@@ -7,12 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lacli.bench.results import Acceptance, results
-from lacli.bench.rounds import (
-    Contender,
-    Exchange,
-    Rounds,
-    Trial,
-)
+from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
 from lacli.bench.statistics import paired_ratio
 from lacli.bench.tasks import ALL
 from lacli.errors import LacliError
@@ -61,14 +56,9 @@ def test_the_histogram_counts_all_steps_and_the_rates_those_with_guesses() -> No
     assert acceptance.hit_rate == 3 / 4
 
 
-@pytest.mark.parametrize("acceptance", [Acceptance.of([]), Acceptance.of([step(1, 0)])])
-def test_without_guesses_the_rates_are_zero(acceptance: Acceptance) -> None:
-    assert acceptance.position_rates == []
-    assert acceptance.hit_rate == 0.0
-
-
-def test_guesses_that_all_failed_have_no_rates() -> None:
-    acceptance = Acceptance.of([step(1, 4), step(1, 2)])
+@pytest.mark.parametrize("steps", [[], [step(1, 0)], [step(1, 4), step(1, 2)]])
+def test_without_guesses_that_came_true_there_are_no_rates(steps: list[Step]) -> None:
+    acceptance = Acceptance.of(steps)
     assert acceptance.position_rates == []
     assert acceptance.hit_rate == 0.0
 

@@ -6,23 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from lacli.bench.rounds import (
-    Contender,
-    Exchange,
-    Rounds,
-    Trial,
-)
+from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
 from lacli.errors import LacliError
-from tests.fakes.bench_field import (
-    LOOKAHEAD,
-    LOOKUP,
-    PLAIN,
-    asker,
-    contender,
-    played,
-    task,
-    tokens_of,
-)
+from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, PLAIN, asker, contender, played, task, tokens_of
 from tests.fakes.clock import FakeClock
 
 TASKS = (task("1 2 3 1 2", kind="code"), task("4 5 6 4 5 6 4", kind="edit"))
@@ -45,14 +31,6 @@ def test_seconds_are_the_steps_without_the_prefill(clock: FakeClock) -> None:
     assert trial.seconds == pytest.approx(20 * 0.5)
     assert trial.prompt_s == pytest.approx(7.0)
     assert trial.first_token_s == pytest.approx(7.5)
-
-
-def test_every_mode_gives_the_text_of_plain_decoding(clock: FakeClock) -> None:
-    rounds = played(
-        Rounds([contender(settings, clock)[0] for settings in (PLAIN, LOOKUP, LOOKAHEAD)], TASKS, 1, asker())
-    )
-    for exchange in range(len(TASKS)):
-        assert len({rounds.of(number, exchange)[0].ids for number in range(3)}) == 1
 
 
 def test_contenders_take_turns_and_none_always_begins(clock: FakeClock) -> None:
@@ -93,14 +71,6 @@ def test_a_prompt_that_does_not_fit_is_left_out_and_the_others_go_on(clock: Fake
     rounds = played(Rounds([one], [long, TASKS[0]], 1, asker()))
     assert rounds.left_out == [long]
     assert [exchange.task for exchange in rounds.exchanges] == [TASKS[0]]
-
-
-def test_an_interrupt_keeps_what_was_finished(clock: FakeClock) -> None:
-    rounds = Rounds([contender(PLAIN, clock)[0], contender(LOOKUP, clock)[0]], TASKS, 3, asker())
-    for count, _ in enumerate(rounds, start=1):
-        if count == 5:
-            break
-    assert sum(len(trials) for trials in rounds.trials.values()) == 5
 
 
 def test_another_program_that_fails_is_given_up_and_the_others_go_on(clock: FakeClock) -> None:

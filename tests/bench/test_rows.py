@@ -11,17 +11,7 @@ import pytest
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Contender, Rounds, Trial
 from lacli.bench.rows import ResultRow, as_rows, as_text
-from tests.fakes.bench_field import (
-    LOOKAHEAD,
-    MACHINE,
-    PLAIN,
-    TASKS,
-    asker,
-    contender,
-    free,
-    played,
-    run,
-)
+from tests.fakes.bench_field import LOOKAHEAD, MACHINE, PLAIN, TASKS, asker, contender, free, played, run
 from tests.fakes.clock import FakeClock
 
 

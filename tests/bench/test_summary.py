@@ -88,10 +88,7 @@ def test_where_every_row_costs_as_much_as_a_step_plain_is_what_to_type(clock: Fa
 def test_auto_is_what_to_type_unless_another_setting_is_surely_faster_than_it(clock: FakeClock) -> None:
     rounds, found = run(clock, free, PLAIN, LOOKUP, LOOKAHEAD)
     lookup, ahead = (next(each for each in reversed(found) if each.number == number) for number in (1, 2))
-    for others, command in (
-        ((0.7, 0.79, 0.75), "lacli run toy -t1"),
-        ((0.4, 0.4, 0.4), f"lacli run toy -t1 {AHEAD}"),
-    ):
+    for others, command in (((0.7, 0.79, 0.75), "lacli run toy -t1"), ((0.4, 0.4, 0.4), f"lacli run toy -t1 {AHEAD}")):
         both = [lasting(lookup, 0.7, 0.8, 0.75), lasting(ahead, *others)]
         assert both[0].speedup.surely_faster and both[1].speedup.value > both[0].speedup.value
         assert recommendation(as_auto(both, "lookup"), TOY).command == command

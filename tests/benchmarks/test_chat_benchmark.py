@@ -15,13 +15,7 @@ from benchmarks.keeping import KeepingNothing, LearningAnew, Unforgetting
 from lacli.auto.mode import AutoModes
 from lacli.decode import Decoder
 from lacli.settings import DecodeSettings, ModeName
-from tests.test_decode import (
-    any_settings,
-    engine_for,
-    plain_tokens,
-    prompts,
-    tokens_of,
-)
+from tests.test_decode import any_settings, engine_for, plain_tokens, prompts, tokens_of
 
 kinds = st.sampled_from([LearningAnew, KeepingNothing, Unforgetting])
 turns = st.lists(st.tuples(st.integers(0, 60), prompts, st.integers(0, 12)), min_size=1, max_size=5)

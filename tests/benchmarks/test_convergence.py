@@ -88,13 +88,6 @@ def test_the_run_that_is_checked_has_blocks_of_every_kind() -> None:
     assert found.given_up and found.cut
 
 
-def test_a_right_position_stays_right() -> None:
-    found, _ = of_run(jacobi(8, 30), PROMPT, 120, FakeEngine())
-    assert found.blocks and not found.given_up
-    # Each iteration makes at least one more position right for good; chance may make others right for a while.
-    assert all(right >= place for block in found.blocks for place, right in enumerate(block.right, start=1))
-
-
 def test_shares_are_over_the_positions_of_all_blocks_and_a_converged_block_stays_so() -> None:
     found = Convergence((Block(4, (1, 4)), Block(4, (1, 2, 3, 4)))) + Convergence((Block(2, (2,)),))
     assert found.shares == [4 / 10, 8 / 10, 9 / 10, 1.0]

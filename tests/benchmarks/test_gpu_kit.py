@@ -1,6 +1,6 @@
-"""The kit for GPUs: what it packs, how its build goes on, what it measures again, and the whole of it on a CPU.
+"""The kit for GPUs: what it packs and builds, what it measures again, and the whole of it on a CPU.
 
-Builds run in processes of their own against a made-up cmake, which puts the installed libraries in place.
+The build runs against a made-up cmake, which puts the installed libraries in place.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from benchmarks.gpu import build, measure, pack
 from benchmarks.gpu.commands import Done, KitError
 from benchmarks.gpu.folders import Folders
 from benchmarks.gpu.machine import describe_machine, folder_name
-from benchmarks.gpu.measure import FULL, TINY, Model
+from benchmarks.gpu.measure import FULL, Model
 from benchmarks.gpu.report import report
 from benchmarks.gpu.toolkit import cublas_arguments, driver_arguments, runtime_arguments, toolkit_root
 from benchmarks.gpu.trim import is_needed
@@ -33,34 +33,22 @@ PACKAGE = Path(llama_cpp.__file__).parent
 SCRIPT = "benchmarks/gpu/run.py"
 NEEDED = (
     "CMakeLists.txt",
-    "LICENSE.md",
     "llama_cpp/llama_cpp.py",
-    "vendor/llama.cpp/CMakeLists.txt",
-    "vendor/llama.cpp/LICENSE",
     "vendor/llama.cpp/cmake/common.cmake",
-    "vendor/llama.cpp/common/CMakeLists.txt",
     "vendor/llama.cpp/ggml/CMakeLists.txt",
     "vendor/llama.cpp/ggml/include/ggml-vulkan.h",
     "vendor/llama.cpp/ggml/src/ggml.c",
-    "vendor/llama.cpp/ggml/src/ggml-cpu/arch/x86/quants.c",
     "vendor/llama.cpp/ggml/src/ggml-cuda/template-instances/mmq-instance-q4_0.cu",
     "vendor/llama.cpp/src/models/llama.cpp",
     "vendor/llama.cpp/vendor/nlohmann/json.hpp",
 )
 NEEDLESS = (
     "docs/index.md",
-    "tests/llamacpp/test_model.py",
     "llama_cpp/server/app.py",
     "llama_cpp/lib/libllama.so",
-    "vendor/llama.cpp/models/ggml-vocab-gpt-2.gguf",
-    "vendor/llama.cpp/docs/build.md",
-    "vendor/llama.cpp/media/logo.png",
     "vendor/llama.cpp/tools/server/server.cpp",
-    "vendor/llama.cpp/examples/simple/simple.cpp",
     "vendor/llama.cpp/README.md",
     "vendor/llama.cpp/ggml/src/ggml-vulkan/ggml-vulkan.cpp",
-    "vendor/llama.cpp/ggml/src/ggml-metal/ggml-metal.metal",
-    "vendor/llama.cpp/ggml/src/ggml-sycl/common.hpp",
 )
 
 
@@ -168,10 +156,8 @@ def test_wheels_for_this_python_are_unpacked_and_others_refused(tmp_path: Path) 
 
 CMAKE = """#!/bin/sh
 echo "$@" >> {calls}
-echo "[7/9] compiling"
 case "$1" in
 --build)
-    if [ -e {fifo} ]; then read line < {fifo}; fi
     if [ -e {broken} ]; then echo "error: no such header"; exit 1; fi
     mkdir -p "$2/bin" && cp -P {libraries}/lib*.so* "$2/bin"
 esac
@@ -183,82 +169,39 @@ class Workplace:
 
     def __init__(self, folder: Path, archive: Path) -> None:
         self.folder, self.archive = folder, archive
-        self.fifo, self.broken, self.calls = folder / "fifo", folder / "broken", folder / "calls"
+        self.broken, self.calls = folder / "broken", folder / "calls"
         cmake = folder / "bin" / "cmake"
         cmake.parent.mkdir()
-        libraries = PACKAGE / "lib"
-        cmake.write_text(
-            CMAKE.format(calls=self.calls, fifo=self.fifo, broken=self.broken, libraries=libraries), encoding="utf-8"
-        )
+        cmake.write_text(CMAKE.format(calls=self.calls, broken=self.broken, libraries=PACKAGE / "lib"))
         cmake.chmod(0o755)
 
-    @property
-    def state(self) -> Path:
-        return self.folder / "work" / "build" / "state.json"
-
-    def let_compilers_go(self) -> None:
-        """End the waiting of one that waits, and let none wait that comes later."""
-        if self.fifo.exists():
-            end = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK)
-            self.fifo.unlink()
-            os.write(end, b"go\n")
-            os.close(end)
-
-    def build(self, wait: float) -> subprocess.CompletedProcess[str]:
+    def build(self) -> subprocess.CompletedProcess[str]:
         path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        command = [sys.executable, SCRIPT, "build", "--arch", "cpu", "--wait", str(wait), "--jobs", "1"]
+        command = [sys.executable, SCRIPT, "build", "--arch", "cpu", "--jobs", "1"]
         places = ["--work", str(self.folder / "work"), "--archive", str(self.archive)]
         return subprocess.run(
             [*command, *places], cwd=ROOT, env=environment({"PATH": path}), capture_output=True, text=True
         )
 
 
-@pytest.fixture
-def workplace(tmp_path: Path, archive: Path) -> Iterator[Workplace]:
+def test_a_build_that_failed_shows_why_goes_on_at_the_next_call_and_is_done_once(tmp_path: Path, archive: Path) -> None:
     workplace = Workplace(tmp_path, archive)
-    yield workplace
-    workplace.let_compilers_go()
-
-
-def test_a_build_goes_on_in_the_background_and_is_found_again(workplace: Workplace) -> None:
-    os.mkfifo(workplace.fifo)
-    begun = workplace.build(0)
-    assert begun.returncode == 75, begun.stderr
-    again = workplace.build(0)
-    assert again.returncode == 75
-    workplace.let_compilers_go()
-    done = workplace.build(60)
-    assert done.returncode == 0, done.stderr
-    assert "build: built" in done.stderr
-    configured, compiled = workplace.calls.read_text().splitlines()
-    assert "-DLLAVA_BUILD=OFF" in configured and "GGML_CUDA" not in configured
-    assert compiled.endswith("--target llama --parallel 1")
-    assert workplace.build(0).returncode == 0
-    assert len(workplace.calls.read_text().splitlines()) == 2
-    site = workplace.folder / "work" / "site"
+    workplace.broken.touch()
+    failed = workplace.build()
+    assert failed.returncode == 1
+    assert "error: no such header" in failed.stderr and "build: the build failed: " in failed.stderr
+    workplace.broken.unlink()
+    done = workplace.build()
+    assert done.returncode == 0 and done.stderr.endswith("build: built\n"), done.stderr
+    calls = workplace.calls.read_text().splitlines()
+    assert "-DLLAVA_BUILD=OFF" in calls[0] and "GGML_CUDA" not in calls[0]
+    assert calls[1].endswith("--target llama --parallel 1") and calls[:2] == calls[2:]
+    assert workplace.build().returncode == 0
+    assert workplace.calls.read_text().splitlines() == calls
+    site = tmp_path / "work" / "site"
     command = [sys.executable, "-c", "import llama_cpp; print(llama_cpp.__file__)"]
     found = subprocess.run(command, env=environment({"PYTHONPATH": str(site)}), capture_output=True, text=True)
     assert Path(found.stdout.strip()).is_relative_to(site)
-
-
-def test_a_failed_build_shows_the_end_of_its_log_and_can_be_tried_again(workplace: Workplace) -> None:
-    workplace.broken.touch()
-    failed = workplace.build(60)
-    assert failed.returncode == 1
-    assert "build: the build failed: " in failed.stderr
-    assert "error: no such header" in failed.stderr
-    assert json.loads(workplace.state.read_text())["stage"] == "failed"
-    workplace.broken.unlink()
-    assert workplace.build(60).returncode == 0
-
-
-def test_a_build_that_was_killed_goes_on_at_the_next_call(workplace: Workplace) -> None:
-    workplace.state.parent.mkdir(parents=True)
-    workplace.state.write_text('{"stage": "working", "message": "compiling"}')
-    (workplace.state.parent / "log.txt").write_text("[3/9] compiling\n")
-    folders = Folders(workplace.folder / "work", workplace.folder, workplace.folder)
-    assert build.look(folders) == build.Progress("stopped", "compiling, 3/9")
-    assert workplace.build(60).returncode == 0
 
 
 def test_a_library_of_the_toolkit_needs_no_word(tmp_path: Path) -> None:
@@ -356,24 +299,20 @@ def test_every_command_runs_on_every_model_and_what_has_a_result_does_not_run_ag
     assert again.names == ["cost 7b-Q4_0.gguf"]
 
 
-def test_a_failed_measurement_is_told_and_the_others_run(expanded: Folders) -> None:
-    commands = Commands({"cost": 1})
-    failed = measure.measure(expanded, MODELS, FULL, 3, commands, silent)
-    assert failed == ["lacli cost 1b-F16.gguf: exit code 1", "lacli cost 7b-Q4_0.gguf: exit code 1"]
-    assert len(commands.seen) == 6
-    assert not list(expanded.results.glob("*.cost.json"))
-
-
-def test_a_bug_that_a_check_finds_is_kept_and_told(expanded: Folders) -> None:
-    failed = measure.measure(expanded, MODELS[:1], FULL, 3, Commands({"check": 3}), silent)
-    assert failed == ["lacli check 1b-F16.gguf: it found a bug"]
-    assert (expanded.results / "1b-F16.check.json").exists()
-
-
-def test_what_is_no_json_is_no_result(expanded: Folders) -> None:
-    failed = measure.measure(expanded, MODELS[:1], TINY, 3, Commands(out="[1, 2"), silent)
-    assert failed[0] == "lacli cost 1b-F16.gguf: it printed no JSON"
-    assert not list(expanded.results.glob("*.json"))
+@pytest.mark.parametrize(
+    ("commands", "told", "kept"),
+    [
+        (Commands({"cost": 1}), "lacli cost 1b-F16.gguf: exit code 1", ["bench", "check"]),
+        (Commands({"check": 3}), "lacli check 1b-F16.gguf: it found a bug", ["bench", "check", "cost"]),
+        (Commands(out="[1, 2"), "lacli cost 1b-F16.gguf: it printed no JSON", []),
+    ],
+)
+def test_what_fails_is_told_and_the_others_run(
+    commands: Commands, told: str, kept: list[str], expanded: Folders
+) -> None:
+    failed = measure.measure(expanded, MODELS[:1], FULL, 3, commands, silent)
+    assert failed[0] == told and len(commands.seen) == 3
+    assert sorted(path.name for path in expanded.results.glob("*.json")) == [f"1b-F16.{name}.json" for name in kept]
 
 
 def test_a_model_that_is_missing_is_told(folders: Folders) -> None:

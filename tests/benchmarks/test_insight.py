@@ -21,13 +21,7 @@ from lacli.engine import Engine
 from lacli.errors import LacliError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
-from tests.fakes.bench_field import (
-    LOOKAHEAD,
-    LOOKUP,
-    PLAIN,
-    contender,
-    task,
-)
+from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, PLAIN, contender, task
 from tests.fakes.clock import FakeClock
 from tests.fakes.engine import FakeEngine
 from tests.program import MACHINE

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from benchmarks import simulate_lp
 from benchmarks.insight.law import PAPER
 from benchmarks.parallel.machine import MACHINES, Machine, Network, machine_of
-from benchmarks.parallel.panels import by_latency, by_number
 from benchmarks.parallel.steps import TOKEN_IDS, Group, GroupStairs, Link, Wire, in_layers, remote_calls, replayed
 from benchmarks.parallel.study import MOST_PATIENT, bearable, best, by_devices, layers, paying, speed, speeds_of
 from benchmarks.parallel.trace import LAW_STEPS, Trace, TracedStep, TracingDecoder, full_tree, law_trace
@@ -288,20 +286,6 @@ def test_a_file_without_a_staircase_is_an_error(text: str, tmp_path: Path) -> No
         machine_of(str(tmp_path / "none.json"), 10)
     with pytest.raises(UsageError, match="is no staircase"):
         machine_of("steep", 10)
-
-
-def test_pictures_show_the_devices_that_are_asked_for() -> None:
-    pytest.importorskip("matplotlib")
-    from matplotlib.figure import Figure
-
-    axes = Figure().add_subplot()
-    by_number(axes, [1, 2, 8], {"lookahead 15/5/15": [1.5, 1.6, 1.8]}, [2.0, 2.0, 2.1])
-    assert "lookahead 15/5/15" in axes.get_legend_handles_labels()[1]
-    axes = Figure().add_subplot()
-    rows: dict[float, Sequence[float]] = {1e-4: [1.5, 1.4, 1.3], 1e-2: [1.5, 1.2, 1.1]}
-    by_latency(axes, [1, 2, 8], [2, 8], 1.5, {"token ids": rows, "RPC": rows})
-    assert axes.get_legend_handles_labels()[1] == ["2, token ids", "8, token ids", "2, RPC", "8, RPC", "one device"]
-    assert np.allclose(axes.get_lines()[0].get_xdata(), [0.1, 10])
 
 
 ARGUMENTS = ("--sizes", "5/3/5", "--first", "1", "--limit", "8", "--threads", "1", "--devices", "2", "--latency", "1")

@@ -25,12 +25,7 @@ from benchmarks.suites.scores import (
     scores,
     write_samples,
 )
-from lacli.bench.rounds import (
-    Asker,
-    Contender,
-    Rounds,
-    Trial,
-)
+from lacli.bench.rounds import Asker, Contender, Rounds, Trial
 from lacli.bench.tasks import Task
 from lacli.errors import LacliError, UsageError
 from lacli.stats import Step

@@ -5,13 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lacli.batch import Batch
-from lacli.check.invariance import (
-    PROBE,
-    PROBED,
-    SIZES,
-    Probe,
-    probe,
-)
+from lacli.check.invariance import PROBE, PROBED, SIZES, Probe, probe
 from tests.fakes.engine import FakeEngine
 
 TOKENS = [1, 2, 3, 5, 8, 4, 1, 6]

@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.check.judge import (
-    PLAIN,
-    Difference,
-    judge_draw,
-    largest_difference,
-    plain_logits,
-)
+from lacli.check.judge import PLAIN, Difference, judge_draw, largest_difference, plain_logits
 from lacli.decode import Decoder
 from lacli.engine import Distribution, Floats
 from lacli.errors import LacliError

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from lacli.batch import Batch
 from lacli.check.judge import plain_logits
-from lacli.check.replay import (
-    Mismatch,
-    Recorder,
-    Rows,
-    accepted_rows,
-    replay,
-)
+from lacli.check.replay import Mismatch, Recorder, Rows, accepted_rows, replay
 from lacli.engine import Floats
 from lacli.settings import DecodeSettings, ModeName
 from tests.fakes.decoding import auto_decoder
