@@ -75,17 +75,6 @@ WORD = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|\S+', re.DOTALL)
 KEY_VALUE = re.compile(r"(?:parameter\s+)?(?P<key>[^\s=]+)(?:=|\s+=\s+(?=\S)|\s+|$)\s*(?P<value>.*)", re.DOTALL)
 """A key and its value; an = that is all that follows is a value. Ollama has a word before them."""
 
-OTHER_WORDS = {
-    "num-ctx": "start again with -c",
-    "num-predict": "/set n takes the tokens of an answer",
-    "verbose": "/stats shows what the answers cost",
-    "quiet": "/status off hides the line of numbers",
-    "format": "/set json-schema takes a schema, /set grammar a grammar",
-    "history": "start again with --history",
-    "nohistory": "start again with --no-history",
-}
-"""Settings of other programs, and what does the same here."""
-
 SHOWN_CHARACTERS = 40
 COLUMN, MAX_COLUMNS = 26, 4
 """Characters of a setting in the list, which aligns most of them, and settings in a row of a wide terminal."""
@@ -292,8 +281,6 @@ def find_setting(typed: str) -> Setting:
         raise UsageError(f"{folded} cannot be changed in a session", f"start again with {_RESTART[folded]}; {kept}")
     if folded == "system":
         raise UsageError("the system prompt is not a setting", "/system TEXT changes it")
-    if folded in OTHER_WORDS:
-        raise UsageError(f"there is no setting {typed!r}", OTHER_WORDS[folded])
     raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, (*_BY_NAME, *KEYS), "/set lists them"))
 
 
