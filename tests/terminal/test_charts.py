@@ -18,9 +18,11 @@ from lacli.terminal.charts import (
     histogram,
 )
 
-LABELS = {"x_label": "rows", "y_label": "S"}
-
 sizes = st.floats(0, 1e6, allow_subnormal=False)
+
+
+def labelled(series: dict[str, list[tuple[float, float]]], width: int = 80, height: int = 20) -> str:
+    return curve(series, width=width, height=height, x_label="rows", y_label="S")
 
 
 def filled(line: str) -> float:
@@ -73,7 +75,7 @@ def test_a_histogram_counts_tokens_from_1() -> None:
 
 
 def test_a_curve_has_a_marker_a_point_and_a_legend() -> None:
-    text = curve({"short": [(1, 1), (2, 2), (4, 4)], "long": [(1, 3), (4, 8)]}, **LABELS)
+    text = labelled({"short": [(1, 1), (2, 2), (4, 4)], "long": [(1, 3), (4, 8)]})
     *picture, legend = text.splitlines()
     assert legend == "● short   ○ long"
     assert "\n".join(picture).count("●") == 3
@@ -81,7 +83,7 @@ def test_a_curve_has_a_marker_a_point_and_a_legend() -> None:
 
 
 def test_doublings_are_spaced_evenly() -> None:
-    lines = curve({"t": [(1, 1), (2, 2), (4, 4), (8, 8)]}, height=24, **LABELS).splitlines()[:-1]
+    lines = labelled({"t": [(1, 1), (2, 2), (4, 4), (8, 8)]}, height=24).splitlines()[:-1]
     places = [(row, column) for row, line in enumerate(lines) for column, sign in enumerate(line) if sign == "●"]
     for axis in (0, 1):
         ordered = sorted(place[axis] for place in places)
@@ -90,7 +92,7 @@ def test_doublings_are_spaced_evenly() -> None:
 
 
 def test_a_marker_stands_beside_the_tick_of_its_value() -> None:
-    lines = curve({"S": [(1, 3), (4, 8), (16, 25)]}, **LABELS).splitlines()
+    lines = labelled({"S": [(1, 3), (4, 8), (16, 25)]}).splitlines()
     (beside,) = (line for line in lines if line.strip().startswith("8 ┤"))
     assert "●" in beside
     numbers = next(line for line, rule in zip(lines[1:], lines, strict=False) if "└" in rule)
@@ -112,7 +114,7 @@ def test_a_marker_stands_beside_the_tick_of_its_value() -> None:
     st.integers(9, 40),
 )
 def test_curves_fit_into_their_size(series: dict[str, list[tuple[float, float]]], width: int, height: int) -> None:
-    text = curve(series, width=width, height=height, **LABELS)
+    text = labelled(series, width=width, height=height)
     lines = text.splitlines()
     assert len(lines) == height
     assert max(map(len, lines)) <= width + 4, "a number may stand out by half of its length"
@@ -140,7 +142,7 @@ def test_drawings_are_ascii_where_the_stream_or_the_locale_takes_no_others(
         monkeypatch.setenv(name, value)
     charts = [
         bars(["a", "b"], [2.0, 1.7], low=[1.0, 1.0], high=[3.0, 2.0], mark=1.0),
-        curve({name: [(1, 1), (2, 5)] for name in "abcdefgh"}, **LABELS),
+        labelled({name: [(1, 1), (2, 5)] for name in "abcdefgh"}),
         histogram([3, 1]),
     ]
     for chart in charts:
