@@ -241,6 +241,7 @@ WRONG = [
     ("grammar-file", "", "needs a file"),
     ("mirostat", "1", "--temp 0"),
     ("system", "hello", "/system TEXT"),
+    ("num_ctx", "4096", "start again with -c"),
     ("t", "1", "start again with -t"),
     *((key, "1", "--strict") for key in ("strict", "ordered", "min-outputs")),
     ("", "", "no setting"),
