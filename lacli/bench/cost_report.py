@@ -95,7 +95,7 @@ def as_lines(
         }
         labels = {"x_label": "rows a step", "y_label": "plain steps that a step costs"}
         # The last number of the axis may stand out.
-        parts.append(curve(series, width=(width or PAGE) - 2, height=16, log2_x=True, log2_y=True, y_from=1, **labels))
+        parts.append(curve(series, width=(width or PAGE) - 2, height=16, **labels))
     return "\n\n".join([*parts, _titled(findings(cost), width)])
 
 

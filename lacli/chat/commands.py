@@ -6,8 +6,7 @@ import base64
 import os
 import re
 import sys
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from subprocess import SubprocessError
 from typing import TextIO
@@ -44,7 +43,7 @@ from lacli.session.report import describe_sampling
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen, console
 from lacli.text.files import is_terminal
-from lacli.text.format import columns, counted, did_you_mean
+from lacli.text.format import columns, counted
 from lacli.text.question import check_text, read_text
 from lacli.text.reasoning import answer_of
 
@@ -220,9 +219,9 @@ class Commands:
 
     def _read(self, argument: str) -> Reply:
         name, question = file_and_rest(argument)
-        quotes = "a name with spaces needs quotes around it" if question else "check the file's name"
-        with _near_names(name, quotes):
-            text = _file_text(name)
+        text = read_text(name, ordinary=True)
+        if not text.strip():
+            raise LacliError(f"{name} is empty", "there is nothing to put before a question")
         tokens = self.chat.tokens_of(text)
         size = ", ".join(
             [f"{name}: {counted(len(text), 'character')}", *([counted(tokens, "token")] if tokens else ())]
@@ -231,21 +230,13 @@ class Commands:
             longest = self.chat.most_cells
             hint = "start again with a larger -c" if tokens < longest else f"the model takes {longest:,} at most"
             raise LacliError(f"{size} and the context has {self.chat.cells:,}", hint)
-        room = max(self.chat.cells - self.chat.used, 0)
         waiting = self.files.copy()
         self.files.append((name, text))
-        together = tokens + sum(self.chat.tokens_of(each) for _, each in waiting)
-        files = "that is" if len(self.files) == 1 else f"{len(self.files)} files have {together:,} tokens,"
-        note = (
-            ""
-            if together < room or not self.chat.cells
-            else f"{files} more than the context has left: {counted(room, 'token')}"
-        )
         if question.strip():
             message = self.message(question)
             self.sent[message] = waiting, f"/read {argument}"
-            return Reply(_lines(size, note), ask=message)
-        return Reply(_lines(f"{size}; {self.files_wait}", note))
+            return Reply(size, ask=message)
+        return Reply(f"{size}; {self.files_wait}")
 
     def _save(self, argument: str) -> Reply:
         name, saved = file_name(argument), self.as_saved()
@@ -261,8 +252,7 @@ class Commands:
     def _load(self, argument: str) -> Reply:
         """Settings first, for a context may refuse them; the parts of --strict stay as this session has them."""
         name = file_name(argument)
-        with _near_names(name, "/load reads saved chats; lacli chat MODEL starts with another model"):
-            saved, now = read_chat(name), self.chat.settings.values
+        saved, now = read_chat(name), self.chat.settings.values
         settings = saved.settings.with_values({field: now[field] for field in WITH_THE_MODEL})
         # Only reading may be stopped: half of a chat would be another one.
         with without_ctrl_c():
@@ -341,28 +331,6 @@ def _is_on(argument: str, name: str) -> bool:
     if argument.lower() not in ("on", "off"):
         raise UsageError(f"/{name} is on or off, not {argument!r}", f"write /{name} on")
     return argument.lower() == "on"
-
-
-def _file_text(name: str) -> str:
-    text = read_text(name, ordinary=True)
-    if not text.strip():
-        raise LacliError(f"{name} is empty", "there is nothing to put before a question")
-    return text
-
-
-@contextmanager
-def _near_names(name: str, hint: str) -> Generator[None]:
-    """Suggest files of a similar name where one cannot be read because it is not there, or else give the `hint`."""
-    try:
-        yield
-    except LacliError as error:
-        path = os.path.expanduser(name)
-        if os.path.exists(path):
-            raise
-        folder, base = os.path.split(path)
-        with suppress(OSError, ValueError):
-            hint = did_you_mean(base, os.listdir(folder or "."), hint)
-        raise LacliError(error.what, hint) from error
 
 
 def _lines(*parts: str) -> str:

@@ -95,31 +95,14 @@ LAST_WORDS = 'Several lines: """ before and after. A space before a command make
 
 OTHER_WORDS = {
     **dict.fromkeys(
-        ("/model", "/models", "/list", "/ls", "/ps", "/switch"),
+        ("/model", "/models", "/list"),
         "leave and start lacli chat MODEL; lacli list shows those that are here",
     ),
-    **dict.fromkeys(("/add", "/glob", "/file", "/open"), "/read FILE puts a file before the next question"),
-    **dict.fromkeys(("/image", "/audio", "/video"), "lacli reads text alone"),
-    "/drop": "/undo takes back a file that waits for the next question",
-    **dict.fromkeys(("/edit", "/delete", "/rewind"), "/undo brings the last question back, to change it"),
-    **dict.fromkeys(("/paste", "/multiline"), "paste as it is; Alt-Enter begins another line"),
-    "/editor": "Ctrl-X Ctrl-E opens an editor",
-    "/history": "Up brings earlier lines back, and /save FILE writes the chat",
-    **dict.fromkeys(("/export", "/write"), "/save FILE writes the chat"),
-    "/import": "/load FILE goes on with a saved chat",
-    **dict.fromkeys(("/info", "/tokens", "/context"), "write /show"),
-    **dict.fromkeys(("/settings", "/config", "/parameters"), "write /set"),
-    **dict.fromkeys(("/verbose", "/usage", "/timings"), "/stats shows what the answers cost"),
-    "/prompt": "/system TEXT sets the system prompt",
-    "/quiet": "/status off hides the line of numbers",
-    "/continue": 'send "go on"',
-    **dict.fromkeys(("/reset", "/new", "/cls", "/forget"), "/clear forgets all questions and answers"),
-    **dict.fromkeys(("/retry", "/regenerate", "/redo"), "/regen answers the last question anew"),
+    **dict.fromkeys(("/add", "/glob"), "/read FILE puts a file before the next question"),
+    "/edit": "/undo brings the last question back, to change it",
+    **dict.fromkeys(("/reset", "/new"), "/clear forgets all questions and answers"),
+    **dict.fromkeys(("/retry", "/redo"), "/regen answers the last question anew"),
     "/h": "write /help",
-    "/show info": "write /show",
-    "/show system": "write /system",
-    "/show parameters": "write /set",
-    **dict.fromkeys(("/show license", "/show modelfile", "/show template"), "lacli show MODEL in a shell tells more"),
 }
 """Commands of other programs, and what does the same here."""
 
@@ -143,8 +126,7 @@ def parse(line: str) -> Command | None:
     if entry is None:
         raise UsageError(f"unknown command {first}", _hint(first, argument))
     if argument and entry.argument == "none":
-        hint = OTHER_WORDS.get(f"{first} {argument}".lower(), "begin with a space to send the line as text")
-        raise UsageError(f"{first} stands alone", hint)
+        raise UsageError(f"{first} stands alone", "begin with a space to send the line as text")
     if not argument and entry.needed:
         raise UsageError(f"{entry.names[0]} needs more", f"write {entry.names[0]} {entry.usage}")
     return Command(entry, argument)
@@ -156,10 +138,14 @@ def message_of(line: str) -> str:
 
 
 def help_text(name: str = "") -> str:
-    """The commands, a line each, or the one of a name."""
-    entry = BY_NAME.get(f"/{name.lower().lstrip('/')}")
-    lines = (f"{each.shown:{HELP_COLUMN}}{each.help}" for each in ([entry] if entry else COMMANDS))
-    return "\n".join([*lines, *([] if entry else [LAST_WORDS])])
+    """The commands, a line each: all of them, or those that begin with `name`. Raises UsageError where none does."""
+    begin = f"/{name.lower().lstrip('/')}"
+    exact = BY_NAME.get(begin)
+    found = [exact] if exact else [each for each in COMMANDS if any(own.startswith(begin) for own in each.names)]
+    if not found:
+        raise UsageError(f"no command begins with {begin}", did_you_mean(begin, BY_NAME, "/help lists them"))
+    lines = [f"{each.shown:{HELP_COLUMN}}{each.help}" for each in found]
+    return "\n".join(lines if name else [*lines, LAST_WORDS])
 
 
 def _hint(first: str, argument: str) -> str:

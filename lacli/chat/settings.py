@@ -75,17 +75,6 @@ WORD = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|\S+', re.DOTALL)
 KEY_VALUE = re.compile(r"(?:parameter\s+)?(?P<key>[^\s=]+)(?:=|\s+=\s+(?=\S)|\s+|$)\s*(?P<value>.*)", re.DOTALL)
 """A key and its value; an = that is all that follows is a value. Ollama has a word before them."""
 
-OTHER_WORDS = {
-    "num-ctx": "start again with -c",
-    "num-predict": "/set n takes the tokens of an answer",
-    "verbose": "/stats shows what the answers cost",
-    "quiet": "/status off hides the line of numbers",
-    "format": "/set json-schema takes a schema, /set grammar a grammar",
-    "history": "start again with --history",
-    "nohistory": "start again with --no-history",
-}
-"""Settings of other programs, and what does the same here."""
-
 SHOWN_CHARACTERS = 40
 COLUMN, MAX_COLUMNS = 26, 4
 """Characters of a setting in the list, which aligns most of them, and settings in a row of a wide terminal."""
@@ -258,6 +247,7 @@ _AS_WRITTEN = {name: setting for setting in SETTINGS.values() for name in settin
 _BY_NAME = {name.lower(): setting for name, setting in _AS_WRITTEN.items()} | _AS_WRITTEN
 _SQUEEZED = {name.lower().replace("-", ""): setting for name, setting in _BY_NAME.items() if NO not in name}
 _RESTART = {flag.lstrip("-"): flags[0] for flags in (LOADING | PLACEMENT | REPLICAS).values() for flag in flags}
+_RESTART["num-ctx"] = "-c"  # as Ollama calls it
 
 
 def plain_name(typed: str) -> str:
@@ -292,8 +282,6 @@ def find_setting(typed: str) -> Setting:
         raise UsageError(f"{folded} cannot be changed in a session", f"start again with {_RESTART[folded]}; {kept}")
     if folded == "system":
         raise UsageError("the system prompt is not a setting", "/system TEXT changes it")
-    if folded in OTHER_WORDS:
-        raise UsageError(f"there is no setting {typed!r}", OTHER_WORDS[folded])
     raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, (*_BY_NAME, *KEYS), "/set lists them"))
 
 

@@ -9,6 +9,7 @@ from time import perf_counter, process_time
 from typing import Protocol
 from weakref import WeakSet
 
+from lacli.decode import Decoder
 from lacli.errors import LacliError
 from lacli.pool import NgramPool, PoolStatistics
 from lacli.settings import DecodeSettings
@@ -56,22 +57,6 @@ class Measured(Protocol):
     @property
     def pool(self) -> NgramPool:
         """Where its n-grams come from."""
-
-
-class Decoding(Measured, Protocol):
-    """What decodes one answer at a time."""
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """The prompt's and the accepted tokens."""
-
-    def generate(
-        self, prompt: Sequence[int], max_tokens: int = -1, *, reuse: bool = False, n_keep: int | None = None
-    ) -> Generator[Step]:
-        """Yield the steps behind a prompt, as `Decoder.generate` does."""
-
-    def truncate(self, length: int) -> None:
-        """Forget the text after its first `length` tokens."""
 
 
 def as_stops(stops: str | Sequence[str]) -> tuple[str, ...]:
@@ -173,7 +158,7 @@ class Generation(PartialAnswer, Closing):
 
     def __init__(
         self,
-        decoder: Decoding,
+        decoder: Decoder,
         bytes_of: Callable[[int], bytes],
         prompt: Sequence[int],
         max_tokens: int = -1,
@@ -184,7 +169,7 @@ class Generation(PartialAnswer, Closing):
         n_keep: int | None = None,
         watch: Callable[[Step, str], None] | None = None,
         threads: int = 0,
-        alone: Callable[[], AbstractContextManager[Decoding | None]] = nullcontext,
+        alone: Callable[[], AbstractContextManager[Decoder | None]] = nullcontext,
     ) -> None:
         """`max_tokens`: of the answer, -1 for no limit. `reuse`, `n_keep`: as `Decoder.generate` takes them.
 

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import cycle, pairwise
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -151,86 +150,55 @@ def curve(
     *,
     width: int = 80,
     height: int = 20,
-    x_label: str = "",
-    y_label: str = "",
-    log2_x: bool = False,
-    log2_y: bool = False,
-    y_from: float | None = None,
+    x_label: str,
+    y_label: str,
 ) -> str:
-    """Lines through (x, y) points with axes, a marker at each point and a legend; empty lines are left out.
+    """Lines through (x, y) points above 0, with axes in powers of two, a marker at each point and a legend.
 
-    `width`, `height`: columns and lines of the whole chart, at least 20 and 9. `log2_x`, `log2_y`: axes in powers of
-    two (values must be above 0). `y_from`: a value that the y axis includes.
+    `width`, `height`: columns and lines of the whole chart, at least 20 and 9. The y axis includes 1.
     """
-    lines = {name: sorted(points) for name, points in series.items() if points}
-    if not lines:
-        return "(no points to draw)"
-    across = _axis([x for points in lines.values() for x, _ in points], most=6, log2=log2_x)
-    heights = [y for points in lines.values() for _, y in points] + ([] if y_from is None else [y_from])
-    up = _axis(heights, most=6, log2=log2_y)
-    margin = max(len(_number(tick)) for tick in up.ticks) + 2
-    canvas = Canvas(max(width - margin - 1, 10), max(height - 3 - bool(x_label) - bool(y_label), 4))
+    lines = {name: sorted(points) for name, points in series.items()}
+    across = _axis([x for points in lines.values() for x, _ in points])
+    up = _axis([1.0, *(y for points in lines.values() for _, y in points)])
+    margin = max(len(_number(tick)) for tick in up) + 2
+    canvas = Canvas(max(width - margin - 1, 10), max(height - 5, 4))
     _draw(canvas, list(lines.values()), across, up)
     named = [f"{marker} {name}" for marker, name in zip(cycle(MARKERS), lines, strict=False)]
     legend = "   ".join(named)
     legend = legend if len(legend) <= width else "\n".join(named)
     framed = _framed(canvas, across, up, margin)
     caption = " " * (margin + 1) + x_label.center(canvas.width).rstrip()
-    return "\n".join([*([y_label] if y_label else []), *framed, *([caption] if x_label else []), legend])
+    return "\n".join([y_label, *framed, caption, legend])
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """The range of an axis, and its ticks."""
-
-    start: float
-    end: float
-    ticks: list[float]
-    log2: bool
-
-    def share(self, value: float) -> float:
-        """The position of a value along the axis, from 0 to 1."""
-        start, end, value = (math.log2(each) if self.log2 else each for each in (self.start, self.end, value))
-        return (value - start) / (end - start)
+def _axis(values: Sequence[float]) -> list[float]:
+    """The ticks of an axis for all `values`: powers of two."""
+    first, last = math.floor(math.log2(min(values))), math.ceil(math.log2(max(values)))
+    return [2.0**power for power in range(first, max(last, first + 1) + 1)]
 
 
-def _axis(values: Sequence[float], most: int, *, log2: bool = False) -> _Axis:
-    """An axis for all `values`, with about `most` ticks or fewer at round numbers."""
-    least, largest = min(values), max(values)
-    if log2:
-        first, last = math.floor(math.log2(least)), math.ceil(math.log2(largest))
-        ticks = [2.0**power for power in range(first, max(last, first + 1) + 1)]
-    else:
-        span = largest - least or abs(largest) or 1.0
-        step = _round_step(span / most)
-        first, last = math.floor(least / step), math.ceil(largest / step)
-        ticks = [number * step for number in range(first, max(last, first + 1) + 1)]
-    return _Axis(ticks[0], ticks[-1], ticks, log2)
+def _share(value: float, ticks: Sequence[float]) -> float:
+    """The position of a value along an axis, from 0 to 1."""
+    return math.log2(value / ticks[0]) / math.log2(ticks[-1] / ticks[0])
 
 
-def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 2.5 and 5 times a power of ten that is not below `least`."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= least * (1 - 1e-9))
-
-
-def _draw(canvas: Canvas, lines: Sequence[Points], across: _Axis, up: _Axis) -> None:
+def _draw(canvas: Canvas, lines: Sequence[Points], across: Sequence[float], up: Sequence[float]) -> None:
     for marker, points in zip(cycle(MARKERS), lines, strict=False):
-        places = [(canvas.column(across.share(x)), canvas.row(up.share(y))) for x, y in points]
+        places = [(canvas.column(_share(x, across)), canvas.row(_share(y, up))) for x, y in points]
         for start, end in pairwise(places):
             canvas.line(start, end)
         for x, y in places:
             canvas.sign(x, y, marker)
 
 
-def _framed(canvas: Canvas, across: _Axis, up: _Axis, margin: int) -> list[str]:
+def _framed(canvas: Canvas, across: Sequence[float], up: Sequence[float], margin: int) -> list[str]:
     """The canvas with an axis and its numbers at the left and below; `margin`: columns left of the y axis."""
-    names = {canvas.row(up.share(tick)) // 4: _number(tick) for tick in up.ticks}
+    names = {canvas.row(_share(tick, up)) // 4: _number(tick) for tick in up}
     lines = [
         f"{names.get(row, ''):>{margin - 1}} {'┤' if row in names else '│'}{cells}".rstrip()
         for row, cells in enumerate(canvas.lines())
     ]
-    ticks = {canvas.column(across.share(tick)) // 2: _number(tick) for tick in across.ticks}
+    ticks = {canvas.column(_share(tick, across)) // 2: _number(tick) for tick in across}
     rule = "".join("┬" if column in ticks else "─" for column in range(canvas.width))
     numbers = " " * margin
     for column, name in sorted(ticks.items()):

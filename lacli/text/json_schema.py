@@ -23,14 +23,6 @@ ANNOTATIONS = (
 )
 """Keywords that describe and constrain nothing; so do those that begin with x-."""
 
-KEYWORDS = (
-    "$ref $dynamicRef $dynamicAnchor type const enum oneOf anyOf allOf not if then else properties required"
-    " additionalProperties patternProperties propertyNames unevaluatedProperties minProperties maxProperties"
-    " dependencies dependentRequired dependentSchemas items prefixItems additionalItems unevaluatedItems contains"
-    " minContains maxContains minItems maxItems uniqueItems pattern format minLength maxLength minimum maximum"
-    " exclusiveMinimum exclusiveMaximum multipleOf contentSchema"
-)
-
 HARMLESS: Json = {
     "additionalProperties": True,
     "unevaluatedProperties": True,
@@ -228,8 +220,7 @@ class _Reader:
         for name, value in schema.items():
             if name in honoured or _is_annotation(name) or (name in HARMLESS and HARMLESS[name] == value):
                 continue
-            unknown = "" if name in KEYWORDS.split() else ", which is no JSON schema keyword,"
-            self._note(f"the grammar ignores {shown(name)}{unknown}", path)
+            self._note(f"the grammar ignores {shown(name)}", path)
 
     def _read_value(self, name: str, value: Any, path: str, inside: str) -> Any:
         if name in ("oneOf", "anyOf", "prefixItems") or (name == "items" and isinstance(value, list)):
