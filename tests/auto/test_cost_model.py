@@ -86,8 +86,12 @@ def test_before_any_step_it_is_what_was_measured_at_the_texts_length() -> None:
         assert model.relative[16] == pytest.approx(cost)
 
 
-@pytest.mark.parametrize("cost", [None, Cost(()), Cost((), chain_only="one row at a time")])
-def test_where_nothing_is_known_each_row_costs_the_same(cost: Cost | None) -> None:
+SMALL_STEPS = Cost((step_cost({1: 1.0, 2: 2.06}),))
+"""What was measured of a slow model in too short a time."""
+
+
+@pytest.mark.parametrize("cost", [None, Cost(()), Cost((), chain_only="one row at a time"), SMALL_STEPS])
+def test_where_nothing_is_known_of_larger_steps_each_row_costs_the_same(cost: Cost | None) -> None:
     assert Model(MOST, cost).relative[1:] == pytest.approx(UNKNOWN)
 
 
