@@ -27,8 +27,9 @@ from lacli.replicas.isolated import RemoteEngine
 from lacli.text.stream import Piece
 from tests.fakes import tiny_models
 
-QUESTIONS = ["A list?", "What is a tuple?", "Write a function."]
+QUESTIONS = ["How do I make a path?", "How do I make the parser?", "Show me a generator."]
 TOKENS = 12
+"""Of answers in whose first 13 tokens the second best is 0.57 nats behind or more: company changes none of them."""
 
 SIDE_BY_SIDE: list[dict[str, Any]] = [
     {},
@@ -192,7 +193,7 @@ def test_an_error_in_a_list_ends_its_other_answers(
 
 def test_a_grammar_that_leaves_no_token_is_an_error_of_its_answer(model: Model) -> None:
     sampling = SamplingSettings(grammar='root ::= "x"', ignore_eos=True)
-    other = model.stream(QUESTIONS[0], max_tokens=TOKENS)
+    other = model.stream(QUESTIONS[0], max_tokens=TOKENS, sampling=ENDLESS)
     other.begin()
     with pytest.raises(SamplingError, match="the grammar allows no token here"):
         model.generate(QUESTIONS, sampling=sampling)
