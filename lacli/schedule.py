@@ -247,18 +247,19 @@ class Schedule:
         texts = [text for text in self.texts if text.has_cells and not text.is_held]
         running = sum(text.is_prefilled for text in texts)
         left = min(self._engine.prefill_rows, self._engine.batch_rows - running)
-        ready, pieces = [], []
-        for text in texts:
-            missing = len(text.tokens) - 1 - text.group.past
-            if text.is_prefilled:
-                ready.append(text)
-            elif missing < left and not self._reads_first:
+        ready, pieces = [text for text in texts if text.is_prefilled], []
+        missing_of = {text: len(text.tokens) - 1 - text.group.past for text in texts if not text.is_prefilled}
+        # A short prompt does not wait for a long one.
+        for text, missing in sorted(missing_of.items(), key=lambda item: item[1]):
+            if missing < left and not self._reads_first:
                 left -= missing + 1
                 ready.append(text)
             elif left > 0:
                 _cells(text).prepare_prompt(text.tokens, min(missing, left))
                 left -= min(missing, left)
                 pieces.append(text)
+        if missing_of:
+            ready.sort(key=self.texts.index)
         return [] if pieces and self._reads_first else ready, pieces
 
     def _give_cells(self) -> None:

@@ -269,6 +269,14 @@ def test_ended_texts_make_room_oldest_first() -> None:
     assert running.has_cells and [text.tokens[:40] for text in schedule.ended] == [third]
 
 
+def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
+    engine = engine_of(PLAIN, 200, rows=8)
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    long, short = schedule.add([1] * 60, 1), schedule.add([2] * 4, 1)
+    schedule.step()
+    assert (len(long.tokens), len(short.tokens)) == (60, 5)
+
+
 def test_a_text_among_others_ends_where_the_models_context_does() -> None:
     engine = engine_of(PLAIN, 200)
     engine.trained_context = 30

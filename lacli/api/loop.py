@@ -98,9 +98,11 @@ class SharedLoop(Closing):
         with self._changed:
             self._changed.notify()
 
-    def stop(self) -> None:
-        """End all texts after the current step, without waiting for it; their readers get a LacliError."""
+    def stop(self, why: str = "") -> None:
+        """End all texts after the current step, without waiting for it; their readers get a LacliError, with `why`."""
         with self._changed:
+            if why:
+                self._error = self._error or LacliError(why, "ask again later")
             self._closed = True
             self._changed.notify()
 

@@ -130,6 +130,10 @@ class Model(Closing):
         """What ended all answers and ends every later one, None while it answers."""
         return self._loop.failure
 
+    def stop(self, why: str) -> None:
+        """End all answers after the current step, without waiting for it; they and later ones raise LacliError(why)."""
+        self._loop.stop(why)
+
     def close(self) -> None:
         """End all answers at their last step, and give the memory back."""
         self._loop.close()

@@ -192,7 +192,11 @@ class _Bench:
         chosen = _chosen(sizes, survey, end - self._clock())
         times = {size: _Times() for size in chosen}
         cost, rounds = sum(_visit_seconds(survey, size) for size in chosen), 0
-        while rounds < MIN_ROUNDS or (rounds < most and self._clock() + cost <= end):
+        late = end + (end - begin)
+        # Two rounds show how much the times vary.
+        while rounds < 2 or self._clock() < late:
+            if rounds >= MIN_ROUNDS and (rounds >= most or self._clock() + cost > end):
+                break
             try:
                 for size in chosen:
                     self._visit(size, times[size])

@@ -239,6 +239,7 @@ def _described(plan: BenchPlan, every: int, wish: Wish, per_task: int) -> str:
     kinds = len(by_class(plan.tasks))
     classes = f" in {kinds} classes" if kinds > 1 else ""
     times = "once" if plan.repetitions == 1 else f"{plan.repetitions} times"
-    longer = ", more than there should be" if wish.seconds is not None and plan.seconds > wish.seconds else ""
+    is_longer = wish.seconds is not None and plan.seconds > wish.seconds
+    longer = f", more than {wish.seconds:g} s: nothing shorter compares them" if is_longer else ""
     tokens = counted(plan.max_tokens, "token")
     return f"{prompts}{classes}, answers of up to {tokens}, each {times}: about {max(plan.seconds, 1):.0f} s{longer}"

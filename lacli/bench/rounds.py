@@ -49,6 +49,10 @@ class Trial:
     trees: tuple[Tree, ...] = ()
     own_limit: bool = False
 
+    def core_wanted_s(self, threads: int) -> float:
+        """Processor seconds of threads that all compute or spin while the prompt is read and steps are decoded."""
+        return threads * self.prompt_s + self.seconds + (threads - 1) * sum(step.decode_s for step in self.steps)
+
     def same(self, plain: Trial) -> bool | None:
         """Whether this is plain decoding's answer; None where another program does not tell what it said.
 
@@ -172,7 +176,8 @@ class Rounds:
     """Trials by contender and exchange, as far as they have got; iterate it to go on by one trial.
 
     `contenders`: the first is plain decoding. `left_out`: tasks whose prompts are too long for the context. `failures`:
-    the error after which another program was given up; an error of a mode ends the benchmark.
+    the error after which another program was given up; an error of a mode ends the benchmark. `is_cut`: the time was up
+    before all had answered.
     """
 
     contenders: Sequence[Contender]
@@ -183,6 +188,7 @@ class Rounds:
     left_out: list[Task] = field(default_factory=list)
     trials: dict[tuple[int, int], list[Trial]] = field(default_factory=dict)
     failures: dict[int, LacliError] = field(default_factory=dict)
+    is_cut: bool = False
 
     def __iter__(self) -> Iterator[None]:
         yield from self._first()
@@ -196,6 +202,7 @@ class Rounds:
         for count, _ in enumerate(self, start=1):
             yield
             if seconds is not None and count % len(self.contenders) == 0 and perf_counter() - begin > seconds:
+                self.is_cut = True
                 return
 
     @property

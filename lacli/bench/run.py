@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
 from lacli.auto.measure import MeasurePlan
@@ -30,6 +30,7 @@ from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.replicas.copies import ALONE
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
+from lacli.stats import MIN_CORE_SHARE
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import PAGE, columns
@@ -40,10 +41,10 @@ COST_S = 6.0
 BUG_FOUND = 3
 """The exit code of --check, as of lacli check."""
 
-BUSY_SHARE = 0.6
-"""Part of the time in which the threads had a core, below which the machine was busy.
+LATE = 1.5
+"""Times the time that was asked for, or planned where that is longer, after which no further answer begins.
 
-Where other programs compute it is 0.25 to 0.7 (`stats.MIN_CORE_SHARE`); calm it is less than 1 for Python's one thread.
+On a machine that became busy after the plan was made a benchmark of 129 s would take more than an hour.
 """
 
 
@@ -206,17 +207,22 @@ def measured(
     except KeyboardInterrupt:
         raise Interrupted("stopped before anything was compared") from None
     rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
-    words, seconds = (f"times {prompts.per_task} answers", request.wish.seconds) if asking else ("answers", None)
+    wished = request.wish.seconds
+    words, seconds = (f"times {prompts.per_task} answers", wished) if asking else ("answers", None)
+    if wished is not None and not asking and not (request.wish.each and request.wish.repetitions):
+        seconds = LATE * max(wished, plan.seconds)
     interrupted = False
-    begin, core_begin = perf_counter(), process_time()
+    core_begin = process_time()
     try:
         _go_through(rounds, screen, words, seconds)
     except KeyboardInterrupt:
         interrupted = True
-    wanted_s = session.threads * (perf_counter() - begin) if all(each.point for each in competing) else 0.0
-    share = (process_time() - core_begin) / wanted_s if wanted_s else 1.0
+    core_s, threads = process_time() - core_begin, session.threads
+    trials = [trial for found in rounds.trials.values() for trial in found]
+    wanted_s = sum(trial.core_wanted_s(threads) for trial in trials) if all(each.point for each in competing) else 0.0
+    share = core_s / wanted_s if wanted_s else 1.0
     done, most = (prompts.per_task * count for count in (sum(map(len, rounds.trials.values())), rounds.most))
-    if interrupted or (asking and done < most):
+    if interrupted or (rounds.is_cut and done < most):
         why = "stopped" if interrupted else "the time was up"
         screen.note(f"{why} after {done} of {most} answers; what follows is about these")
     for task in rounds.left_out:
@@ -265,7 +271,7 @@ def show(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
         if compared := beside_plain(outcome.found):
             advice = recommendation(compared, request.typed)
             screen.note(f"{advice.reason}: {advice.command}")
-    if outcome.core_share < BUSY_SHARE:
+    if outcome.core_share < MIN_CORE_SHARE:
         held_up = f"the threads had a core for {outcome.core_share:.0%} of the time"
         screen.note(f"the machine was busy, {held_up}: these numbers say little; try -t 1, or when it is calm")
     if request.plot and bars:

@@ -201,7 +201,8 @@ def _heading(found: Sequence[Result]) -> str:
     most = max(len(each.trials) for each in trials)
     times = "once" if most == 1 else f"{most} times"
     of = f" in {len(classes)} classes" if len(classes) > 1 else ""
-    return f"Times plain decoding's speed ({counted(len(trials), 'prompt')}{of}, each answered {times}):"
+    limit = f"up to {counted(max(trial.tokens for trial in overall(found)[0].trials), 'token')}"
+    return f"Times plain decoding's speed ({counted(len(trials), 'prompt')}{of}, each answered {times} with {limit}):"
 
 
 def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:

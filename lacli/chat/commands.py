@@ -219,6 +219,8 @@ class Commands:
 
     def _read(self, argument: str) -> Reply:
         name, question = file_and_rest(argument)
+        if os.path.isfile(os.path.expanduser(question.strip())):
+            raise UsageError("/read takes one file", "read each by itself; a question may follow the last one")
         text = read_text(name, ordinary=True)
         if not text.strip():
             raise LacliError(f"{name} is empty", "there is nothing to put before a question")

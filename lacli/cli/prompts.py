@@ -58,7 +58,8 @@ def ask_all(
     with LinesFile(name, screen, tasks) if name is not None else Lines(screen) as lines:
         left = [index for index in range(len(tasks)) if index not in lines.answered]
         if lines.answered:
-            screen.note(f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already")
+            of = f", of {' and '.join(sorted(lines.models))}" if lines.models else ""
+            screen.note(f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already{of}")
         if left:
             several = loading.replicas.groups or loading.replicas.count
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)

@@ -64,7 +64,7 @@ Cors = Annotated[
 ApiKey = Annotated[
     list[str] | None,
     setting("--api-key", metavar="KEY", rich_help_panel=SERVER, show_default=False,
-            help="Ask for this key. Repeatable: each is an owner of its texts."),
+            help="Ask for this key, or one of several with commas. Each is an owner of its texts."),
 ]  # fmt: skip
 ApiKeyFile = Annotated[
     str | None,
@@ -74,6 +74,9 @@ NoAuth = Annotated[bool, setting("--no-auth", rich_help_panel=SERVER, help="Let 
 MaxBody = Annotated[
     int, setting("--max-body", min=1, metavar="MIB", rich_help_panel=SERVER, help="MiB of a request at most.")
 ]
+
+
+ENDING = "the server is ending"
 
 
 @with_groups(asked=options.model_name, **ANSWERING)
@@ -124,7 +127,7 @@ def serve(
     from lacli.text.records import state_file
 
     screen = Screen(color=color, quiet=quiet)
-    keys = [*(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
+    keys = [*guard.given_keys(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
     hosts = [host] if host.startswith("unix:") else _names(host)
     guarded = guard.guard_settings_of(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
     listening = run.open_sockets(hosts, port)
@@ -171,7 +174,7 @@ def serve(
             screen.say(f"lacli: {path.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
             try:
                 served = app.Server(model, settings).app(guarded, _names(cors_origins))
-                run.serve(served, listening, drain_s=drain, said=partial(screen.note))
+                run.serve(served, listening, drain_s=drain, said=screen.note, stop=partial(model.stop, ENDING))
             finally:
                 session.keep_learned()
 

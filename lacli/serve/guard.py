@@ -78,11 +78,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def given_keys(texts: Sequence[str]) -> list[str]:
+    """The keys of `--api-key`, several with commas. Raises UsageError for an empty one: a variable that is not set."""
+    keys = [key.strip() for text in texts for key in text.split(",")]
+    if not all(keys):
+        raise UsageError("--api-key is empty", "give a key, or leave it out")
+    return keys
+
+
 def read_keys(path: str) -> list[str]:
-    """The keys of a file, one a line. Raises LacliError for a file that cannot be read or holds none."""
+    """The keys of a file, one a line; lines that begin with # are none.
+
+    Raises LacliError for a file that cannot be read or holds none.
+    """
     try:
         with open(path, encoding="utf-8") as file:
-            keys = [line.strip() for line in file if line.strip()]
+            keys = [line.strip() for line in file if line.strip() and not line.startswith("#")]
     except (OSError, UnicodeDecodeError) as error:
         raise LacliError(f"cannot read {path}: {reason_of(error)}", "give a file with a key a line") from error
     if not keys:

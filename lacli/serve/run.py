@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
@@ -23,6 +25,10 @@ They hold 250 events of a token each, so that a client that stops reading is soo
 
 HEADERS_S = 20.0
 """Seconds in which the headers of a request have to come, as Apache's mod_reqtimeout has it."""
+
+
+LAST_S = 5.0
+"""Seconds behind `drain_s` in which answers that were ended tell their clients so: a step of a prompt may take 2 s."""
 
 
 class TimedProtocol(H11Protocol):
@@ -71,7 +77,7 @@ class Listener(uvicorn.Server):
                 ws="none",
                 log_config=None,
                 access_log=False,
-                timeout_graceful_shutdown=int(drain_s),
+                timeout_graceful_shutdown=int(drain_s + LAST_S),
                 lifespan="off",
             )
         )
@@ -100,40 +106,84 @@ def open_socket(host: str, port: int) -> socket.socket:
     """A socket that listens on an address, or on a path behind `unix:`. Raises LacliError where that cannot be."""
     try:
         if host.startswith("unix:"):
-            listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listening.bind(host.removeprefix("unix:"))
-            listening.listen()
+            listening = _listening_on(host.removeprefix("unix:"))
         else:
             listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         # Connections inherit it.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         return listening
     except OSError as error:
+        if host.startswith("unix:"):
+            raise LacliError(f"cannot listen on {host}: {reason_of(error)}", "another path may do") from error
         raise LacliError(
             f"cannot listen on {host} port {port}: {reason_of(error)}", "--port 0 takes a free one"
         ) from error
 
 
-def serve(app: ASGIApp, listening: Sequence[socket.socket], *, drain_s: float, said: Callable[[str], None]) -> None:
+def _listening_on(path: str) -> socket.socket:
+    _remove_stale(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(path)
+        listening.listen()
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket that a killed server has left, on which nobody listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        try:
+            caller.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+        except OSError:
+            # There is none, or it is another kind of file.
+            return
+
+
+def serve(
+    app: ASGIApp,
+    listening: Sequence[socket.socket],
+    *,
+    drain_s: float,
+    said: Callable[[str], None],
+    stop: Callable[[], None],
+) -> None:
     """Serve until SIGTERM or Ctrl-C, then let running answers end within `drain_s` seconds; a second one ends at once.
 
-    Raises Interrupted after Ctrl-C.
+    `stop`: ends answers, so that they tell their clients. Raises Interrupted after Ctrl-C.
     """
     server = Listener(app, drain_s)
     pressed: list[int] = []
 
     def end(number: int) -> None:
-        if not pressed:
+        loop = asyncio.get_running_loop()
+        if pressed:
+            stop()
+            loop.call_later(LAST_S, force)
+        else:
             said(f"ending; answers that run have {drain_s:g} s")
-        server.force_exit = bool(pressed)
+            loop.call_later(drain_s, stop)
         pressed.append(number)
         server.should_exit = True
+
+    def force() -> None:
+        server.force_exit = True
 
     async def run() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, end, number)
         await server.serve(sockets=[*listening])
 
+    logging.getLogger("uvicorn.error").addFilter(_is_no_end)
     asyncio.run(run())
     if signal.SIGINT in pressed:
         raise Interrupted("")
+
+
+def _is_no_end(record: logging.LogRecord) -> bool:
+    """False for the traceback of an answer that the server's end has broken off."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

@@ -54,6 +54,8 @@ class ResponseFormat(BaseModel):
         if self.type == "text":
             return ""
         schema = self.own_schema if self.own_schema is not None else (self.json_schema or {}).get("schema")
+        if schema is None and self.type == "json_schema":
+            raise UsageError("response_format: no schema", 'give {"json_schema": {"schema": {...}}}')
         if schema is None:
             schema = {"type": "object"}
         if not isinstance(schema, Mapping):

@@ -246,7 +246,8 @@ class Session(Closing):
         cost = cost_beside(self.model, self.model_settings, plan, state, progress, opening)
         if cost.stopped:
             raise KeyboardInterrupt
-        if cost.staircases:
+        # Times of a busy machine mislead more than none: mode auto learns them then.
+        if cost.staircases and not cost.rough:
             self.use_cost(cost)
         return cost
 

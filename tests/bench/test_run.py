@@ -95,6 +95,15 @@ def test_a_busy_machine_is_named_behind_the_numbers(core_s: float, busy: bool, m
     assert ("the machine was busy, the threads had a core for 0% of the time" in told) == busy
 
 
+def test_answers_end_late_where_time_decides_and_never_where_their_number_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lacli.bench.run.LATE", 0.0)
+    flags = ("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6", "-n", "8")
+    assert "the time was up after 2 of " in call(*flags).err
+    assert "the time was up" not in call(*flags, "--each", "1", "-r", "2").err
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [

@@ -191,6 +191,13 @@ def test_a_file_with_a_question_is_asked_at_once(tmp_path: Path) -> None:
     assert run(FakeChat(), f"/read {tmp_path}/a.txt what is it?").ask == "text\n\nwhat is it?"
 
 
+def test_two_files_are_not_a_file_and_a_question(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("text")
+    with pytest.raises(UsageError, match="/read takes one file"):
+        run(FakeChat(), f"/read {tmp_path}/a.txt {tmp_path}/b.txt")
+
+
 def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("word " * 95)
     (tmp_path / "empty").touch()

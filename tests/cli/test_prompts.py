@@ -21,6 +21,7 @@ from lacli.bench.tasks import Task
 from lacli.cli.answer_lines import Lines, LinesFile
 from lacli.errors import LacliError, OutputError
 from lacli.hub.download import find_model
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.terminal.screen import Screen
 from lacli.text.records import NAME, Records
@@ -225,7 +226,7 @@ def test_a_second_run_asks_what_has_no_answer_yet(tmp_path: Path) -> None:
     whole = out.read_text().splitlines(keepends=True)
     out.write_text(whole[3].replace('"text": [', '"text": ["kept", ') + whole[1] + whole[2][:30])
     done = run(tmp_path, "-o", str(out))
-    assert done.code == 0 and f"2 of 5 answers are in {out} already" in done.err
+    assert done.code == 0 and f"2 of 5 answers are in {out} already, of {demo_model().name}" in done.err
     wanted = texts_of("".join(whole))
     wanted[3] = ["kept", *wanted[3]]
     assert texts_of(out.read_text()) == wanted

@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from urllib.request import urlopen
+from typing import IO
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -25,18 +26,39 @@ def test_a_server_says_where_it_answers_and_ends_by_a_signal(number: signal.Sign
     new = {"LACLI_LEARN": "1", "XDG_CACHE_HOME": str(tmp_path)} if code else {}
     with subprocess.Popen(command, cwd=ROOT, env=environment(new), stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr
-        told = ""
-        while not (found := re.search(r"http://127\.0\.0\.1:\d+", told)):
-            line = server.stderr.readline()
-            assert line, told
-            told += line
+        address, told = begun(server.stderr)
         assert ("measuring what steps cost" in told) is bool(code)
-        with urlopen(f"{found[0]}/health") as reply:
+        with urlopen(f"{address}/health") as reply:
             assert json.load(reply) == {"status": "ok"}
         server.send_signal(number)
         rest = server.stderr.read()
     assert server.returncode == code
     assert "Traceback" not in rest
+
+
+def begun(stderr: IO[str]) -> tuple[str, str]:
+    """Where a server says that it answers, and all that it has said by then."""
+    told = ""
+    while not (found := re.search(r"http://127\.0\.0\.1:\d+", told)):
+        line = stderr.readline()
+        assert line, told
+        told += line
+    return found[0], told
+
+
+def test_an_answer_that_the_servers_end_breaks_off_says_so() -> None:
+    command = (sys.executable, "-m", "lacli", "serve", "demo", "--port", "0", "-t", "1", "-c", "4096", "--drain", "0")
+    with subprocess.Popen(command, cwd=ROOT, env=environment({}), stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr
+        address, _ = begun(server.stderr)
+        body = json.dumps({"prompt": "def f(", "stream": True, "ignore_eos": True}).encode()
+        with urlopen(Request(f"{address}/v1/completions", body)) as reply:
+            assert reply.readline().startswith(b"data: ")
+            server.send_signal(signal.SIGTERM)
+            events = reply.read()
+        rest = server.stderr.read()
+    assert b"the server is ending" in events
+    assert server.returncode == 0 and "Traceback" not in rest
 
 
 def test_an_address_that_is_taken_is_one_line() -> None:

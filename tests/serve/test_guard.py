@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lacli.errors import LacliError, UsageError
-from lacli.serve.guard import Guard, GuardSettings, guard_settings, owner_of, read_keys
+from lacli.serve.guard import Guard, GuardSettings, given_keys, guard_settings, owner_of, read_keys
 
 BODY = 1000
 
@@ -129,8 +129,15 @@ def test_an_address_that_others_reach_asks_for_a_key() -> None:
 
 def test_a_file_of_keys_has_one_a_line(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    path.write_text("one\n\n two \n")
+    path.write_text("# the office\none\n\n two \n")
     assert read_keys(str(path)) == ["one", "two"]
     path.write_text("\n")
     with pytest.raises(LacliError, match="holds no key"):
         read_keys(str(path))
+
+
+def test_keys_have_commas_between_them_and_none_is_empty() -> None:
+    assert given_keys(["one,two ", "three"]) == ["one", "two", "three"]
+    for empty in ("", "one,"):
+        with pytest.raises(UsageError, match="--api-key is empty"):
+            given_keys([empty])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
+from lacli.errors import LacliError
 from lacli.serve import run
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -57,3 +59,10 @@ def test_an_answer_may_take_longer_than_headers(address: str, monkeypatch: pytes
         monkeypatch.setattr(run, "HEADERS_S", 0.0)
         client.sendall(ASKED)
         assert b"data: [DONE]" in until(client, b"0\r\n\r\n")
+
+
+def test_a_socket_that_a_killed_server_left_is_taken_again(tmp_path: Path) -> None:
+    host = f"unix:{tmp_path}/s"
+    with run.open_socket(host, 0), pytest.raises(LacliError, match="cannot listen on unix:"):
+        run.open_socket(host, 0)
+    run.open_socket(host, 0).close()
