@@ -20,7 +20,7 @@ from lacli import __version__
 from lacli.cli import options
 from lacli.cli.environment import known_variables, setting, unknown_variables
 from lacli.cli.folders import own_aliases, own_folders
-from lacli.cli.placement_options import endpoints
+from lacli.cli.placement_options import MODEL, endpoints
 from lacli.errors import LacliError, in_one_line
 from lacli.llamacpp.build import (
     GIB,
@@ -79,17 +79,17 @@ class Finding:
 NoTest = Annotated[bool, typer.Option("--no-test", help="Leave out the short answer of the demo model.")]
 Rpc = Annotated[
     str,
-    setting(
-        *spellings("rpc"), metavar="HOST:PORT,..", show_default=False, help="RPC servers to ask for their devices."
-    ),
-]
+    setting(*spellings("rpc"), metavar="HOST:PORT,..", show_default=False,
+            help="RPC servers to ask for their devices."),
+]  # fmt: skip
+Threads = Annotated[int, setting(*spellings("threads"), rich_help_panel=MODEL, **options.FIELDS["threads"])]
 
 
 def doctor(
     context: typer.Context,
     no_test: NoTest = False,
     rpc: Rpc = "",
-    threads: options.Threads = 0,
+    threads: Threads = 0,
     json: options.Json = False,
     color: options.ColorWhen = "auto",
 ) -> None:

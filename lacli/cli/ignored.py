@@ -28,7 +28,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("mirostat_lr", "mirostat_ent"), ("mirostat",)),
     "at_a_time": ("prompts",),
-    "replica_timeout": ("replicas", "rpc", "isolate"),
+    "limit_s": ("replicas", "rpc", "isolate"),
 }
 """Options that only change what one of others does."""
 

@@ -16,7 +16,7 @@ from lacli.cli.chat import ANSWERING, plan_of, start
 from lacli.cli.environment import setting
 from lacli.cli.groups import typed, with_groups
 from lacli.cli.loading import Loading, Output, Question
-from lacli.cli.options import PromptOptions
+from lacli.cli.prompt_options import NoStdin, Prompt, PromptFile, PromptOptions, Raw
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
@@ -67,10 +67,10 @@ CLASHES = {
 @with_groups(asked=options.asked, **ANSWERING)
 def run(
     asked: options.Asked,
-    prompt: options.Prompt = None,
-    file: options.PromptFile = None,
-    no_stdin: options.NoStdin = False,
-    raw: options.Raw = False,
+    prompt: Prompt = None,
+    file: PromptFile = None,
+    no_stdin: NoStdin = False,
+    raw: Raw = False,
     history: History = True,
     conversation: options.Conversation = False,
     prompts: Prompts = None,
