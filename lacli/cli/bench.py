@@ -290,13 +290,7 @@ def _as_typed(parameter: Any, value: object) -> Iterator[str]:
 
 def _axes(mode: str, window: str | None, ngram: str | None, guesses: str | None, flash_attention: str | None) -> Axes:
     """What is compared, from the flags as they were typed."""
-    from lacli.bench.sweep import (
-        Axes,
-        parse_guesses,
-        parse_modes,
-        parse_numbers,
-        parse_switches,
-    )
+    from lacli.bench.sweep import Axes, parse_guesses, parse_modes, parse_numbers, parse_switches
 
     return Axes(
         modes=parse_modes(mode),

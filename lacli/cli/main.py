@@ -15,13 +15,7 @@ import typer
 
 from lacli import __version__
 from lacli.cli import habits, help
-from lacli.cli.environment import (
-    BARE,
-    DEBUG,
-    EPILOG,
-    variable_of,
-    variables,
-)
+from lacli.cli.environment import BARE, DEBUG, EPILOG, variable_of, variables
 from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
 from lacli.text.format import did_you_mean, offered, suggest
 

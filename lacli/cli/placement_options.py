@@ -92,12 +92,7 @@ def _devices(text: str) -> tuple[str, ...]:
     if not names:
         return ()
     # Only now: it loads llama.cpp.
-    from lacli.llamacpp.devices import (
-        CPU,
-        RPC,
-        Device,
-        named,
-    )
+    from lacli.llamacpp.devices import CPU, RPC, Device, named
     from lacli.llamacpp.library import devices
 
     if len(names) == 1 and names[0].lower() in NOTHING:

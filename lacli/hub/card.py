@@ -21,23 +21,9 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings, check_rows
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.terminal.screen import wrapped
-from lacli.text.format import (
-    columns,
-    count_in_words,
-    memory_in_words,
-    printable,
-    size_in_words,
-)
+from lacli.text.format import columns, count_in_words, memory_in_words, printable, size_in_words
 from lacli.text.reasoning import begun_reasoning, markers_of
-from lacli.text.template import (
-    CHATML,
-    PROBE,
-    STOPS,
-    ChatTemplate,
-    as_messages,
-    bundled_template,
-    choose_template,
-)
+from lacli.text.template import CHATML, PROBE, STOPS, ChatTemplate, as_messages, bundled_template, choose_template
 
 CONTEXTS = (4096, 8192)
 """Tokens of the contexts that are shown beside the model's own if none is asked for."""

@@ -23,22 +23,11 @@ from lacli.hub.cache import (
     matching,
     unfinished_downloads,
 )
-from lacli.hub.names import (
-    Alias,
-    HubModel,
-    alias_model,
-    read_aliases,
-)
+from lacli.hub.names import Alias, HubModel, alias_model, read_aliases
 from lacli.hub.sizes import running_memory
 from lacli.llamacpp.devices import total_memory
 from lacli.terminal.screen import wrapped
-from lacli.text.format import (
-    age_in_words,
-    columns,
-    printable,
-    size_in_words,
-    tokens_in_words,
-)
+from lacli.text.format import age_in_words, columns, printable, size_in_words, tokens_in_words
 
 INDENT = "    "
 HEADER = ("MODEL", "SIZE", "MEMORY", "TYPE", "CONTEXT", "LAST USED")

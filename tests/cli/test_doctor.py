@@ -15,21 +15,10 @@ from lacli.cli.environment import known_variables
 from lacli.cli.main import commands
 from lacli.errors import LacliError
 from lacli.llamacpp import probe
-from lacli.llamacpp.build import (
-    GIB,
-    Library,
-    LibraryMissing,
-    Processor,
-)
+from lacli.llamacpp.build import GIB, Library, LibraryMissing, Processor
 from lacli.llamacpp.devices import CPU, Device
 from lacli.llamacpp.library import Backend, Build
-from tests.program import (
-    call,
-    environment,
-    finish,
-    on_terminal,
-    run,
-)
+from tests.program import call, environment, finish, on_terminal, run
 
 PROCESSOR = Device(CPU, "A processor", False, 16 * GIB, 16 * GIB)
 CARD = Device("CUDA0", "A card", True, 20 * GIB, 24 * GIB)

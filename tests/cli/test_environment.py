@@ -11,12 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from lacli.cli.environment import (
-    LLAMA_CPP,
-    known_variables,
-    unknown_variables,
-    variables,
-)
+from lacli.cli.environment import LLAMA_CPP, known_variables, unknown_variables, variables
 from lacli.cli.loading import Question
 from lacli.cli.main import commands
 from lacli.settings import DecodeSettings

@@ -11,13 +11,7 @@ import gguf
 import pytest
 
 from lacli.errors import UsageError
-from lacli.hub.card import (
-    Card,
-    Chat,
-    card_json,
-    card_text,
-    make_card,
-)
+from lacli.hub.card import Card, Chat, card_json, card_text, make_card
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import MAX_ROLLBACK, LlamaEngine
 from lacli.llamacpp.devices import peak_memory
