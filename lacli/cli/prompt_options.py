@@ -18,33 +18,26 @@ TEXT = "Prompt and answer"
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """The system prompt, the chat template and the end of answers, as the command line gives them.
+    """What is asked and how the answer is to end, as the command line gives it.
 
-    `typed`, `file`: -sys and -sysf. `max_tokens`: of an answer, -1 for no limit. `variables`: for the template, beside
-    the messages.
+    `max_tokens`: of an answer, -1 for no limit. `variables`: for the template, beside the messages. `text`: the prompt,
+    which `lacli run` alone reads beforehand.
     """
 
-    typed: str
-    file: str | None
+    system: str
     template: str
     max_tokens: int
     stops: tuple[str, ...]
     variables: Mapping[str, object] = field(default_factory=dict)
+    text: str = ""
+    raw: bool = False
 
-    @property
-    def system(self) -> str:
-        """The system prompt; its file is read now."""
-        from lacli.text.question import check_text, read_text
-
-        return read_text(self.file) if self.file else check_text(self.typed, "-sys")
-
-    def check_raw(self) -> None:
-        """Refuse what --raw has no place for."""
-        if self.template:
+    def __post_init__(self) -> None:
+        if self.raw and self.template:
             raise UsageError("--raw goes without a template, --chat-template names one", "drop one of them")
-        if self.variables:
+        if self.raw and self.variables:
             raise UsageError("--chat-template-kwargs needs a chat template, and --raw uses none", "drop one of them")
-        if self.typed or self.file:
+        if self.raw and self.system:
             raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
 
 
@@ -109,10 +102,11 @@ def prompt_group(
     predict: Predict = -1,
     stop: Stop = None,
 ) -> PromptOptions:
-    from lacli.text.question import check_text
+    from lacli.text.question import check_text, read_text
     from lacli.text.template import read_variables
 
     if system and system_file:
         raise UsageError("-sys and -sysf are both given", "give one of them")
+    text = read_text(system_file) if system_file else check_text(system, "-sys")
     stops = tuple(check_text(part, "--stop") for part in stop or ())
-    return PromptOptions(system, system_file, chat_template, predict, stops, read_variables(chat_template_kwargs))
+    return PromptOptions(text, chat_template, predict, stops, read_variables(chat_template_kwargs))
