@@ -7,13 +7,11 @@ figures of the list of aliases.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lacli.errors import ModelLoadError
 from lacli.hub.cache import (
     LocalModel,
     UnfinishedDownload,
@@ -52,10 +50,7 @@ class Inventory:
 
     def here(self, alias: Alias) -> list[LocalModel]:
         """The models on this disk that the alias means, in any quant if it names none."""
-        try:
-            wanted = alias_model(alias)
-        except ModelLoadError:
-            return []
+        wanted = alias_model(alias)
         if isinstance(wanted, HubModel):
             return matching(self.models, wanted)
         return [model for model in self.models if model.path == wanted]
@@ -92,10 +87,9 @@ def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inven
     aliases, cache = read_aliases(own, say), cache_folder()
     models = cached_models(cache)
     for alias in aliases.values():
-        with suppress(ModelLoadError):
-            path = alias_model(alias)
-            if isinstance(path, Path) and path.is_file():
-                models.append(local_file(alias.name, path))
+        path = alias_model(alias)
+        if isinstance(path, Path) and path.is_file():
+            models.append(local_file(alias.name, path))
     return Inventory(models, unfinished_downloads(), aliases, cache, own, total_memory())
 
 
