@@ -13,7 +13,7 @@ from benchmarks.pictures.figure import save
 from benchmarks.pictures.mask import MOST_DRAWN, mask_picture
 from benchmarks.pictures.panels import Staircase, compression, stairs
 from lacli.cli.lookahead_options import Guesses, Ngram, Window
-from lacli.cli.mask import Order, Shared, mask_of, sizes
+from lacli.cli.mask import Order, mask_of, sizes
 from lacli.errors import LacliError, UsageError
 from lacli.settings import decode_settings
 
@@ -55,12 +55,9 @@ def mask(
     ngram: Ngram = None,
     guesses: Guesses = None,
     order: Order = "batch",
-    shared: Shared = False,
 ) -> None:
     """Draw which rows of one full lookahead step see which, as `lacli mask` prints it (the paper's Figure 2 (b))."""
-    drawn = mask_of(decode_settings(mode="lookahead", window=window, ngram=ngram, guesses=guesses), shared=shared)
-    if order == "paper":
-        drawn = drawn.as_in_paper()
+    drawn = mask_of(decode_settings(mode="lookahead", window=window, ngram=ngram, guesses=guesses), order)
     if len(drawn.rows) > MOST_DRAWN:
         raise UsageError(f"a picture of {len(drawn.rows)} rows cannot be read", f"{MOST_DRAWN} rows can be drawn")
     save(picture, [partial(mask_picture, mask=drawn)], caption=sizes(drawn))

@@ -14,13 +14,9 @@ from lacli.cli import options
 from lacli.cli.environment import setting
 from lacli.cli.groups import typed, with_groups
 from lacli.cli.lookahead_options import DECODE, GUESSING, lookahead_group
-from lacli.cli.options import (
-    LOADING,
-    MODEL,
-    OUTPUT,
-    model_group,
-)
-from lacli.cli.placement_options import replica_group
+from lacli.cli.options import LOADING, OUTPUT, model_group
+from lacli.cli.placement_options import MODEL, replica_group
+from lacli.cli.prompt_options import ChatTemplateKwargs
 from lacli.cli.sampling_options import sampling_group
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
@@ -179,7 +175,7 @@ def bench(
     amount: Amount,
     parallel: Parallel = None,
     check: Check = False,
-    chat_template_kwargs: options.ChatTemplateKwargs = "",
+    chat_template_kwargs: ChatTemplateKwargs = "",
     window: Window = None,
     ngram: Ngram = None,
     guesses: Guesses = None,
@@ -294,13 +290,7 @@ def _as_typed(parameter: Any, value: object) -> Iterator[str]:
 
 def _axes(mode: str, window: str | None, ngram: str | None, guesses: str | None, flash_attention: str | None) -> Axes:
     """What is compared, from the flags as they were typed."""
-    from lacli.bench.sweep import (
-        Axes,
-        parse_guesses,
-        parse_modes,
-        parse_numbers,
-        parse_switches,
-    )
+    from lacli.bench.sweep import Axes, parse_guesses, parse_modes, parse_numbers, parse_switches
 
     return Axes(
         modes=parse_modes(mode),

@@ -12,8 +12,9 @@ from lacli.cli.environment import setting, yes_or_no
 from lacli.cli.folders import history_file
 from lacli.cli.groups import Group, typed, with_groups
 from lacli.cli.lookahead_options import lookahead_group
-from lacli.cli.options import PromptOptions, model_group, prompt_group
+from lacli.cli.options import model_group
 from lacli.cli.placement_options import replica_group
+from lacli.cli.prompt_options import TEXT, PromptOptions, prompt_group
 from lacli.cli.sampling_options import sampling_group
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
@@ -36,7 +37,7 @@ FIELDS = {
 
 First = Annotated[
     str,
-    typer.Option("-p", "--prompt", show_default=False, rich_help_panel=options.TEXT,
+    typer.Option("-p", "--prompt", show_default=False, rich_help_panel=TEXT,
                  help="The first message."),
 ]  # fmt: skip
 Load = Annotated[

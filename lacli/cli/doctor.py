@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -19,11 +19,10 @@ import typer
 from lacli import __version__
 from lacli.cli import options
 from lacli.cli.environment import known_variables, setting, unknown_variables
-from lacli.cli.folders import own_aliases, own_folders
-from lacli.cli.placement_options import endpoints
+from lacli.cli.folders import own_folders
+from lacli.cli.placement_options import MODEL, endpoints
 from lacli.errors import LacliError, in_one_line
 from lacli.llamacpp.build import (
-    GIB,
     INSTRUCTIONS,
     LibraryMissing,
     build_words,
@@ -56,40 +55,36 @@ MARKS: dict[State, tuple[str, str, str]] = {
 GPU_BACKENDS = {"CUDA", "ROCM", "HIP", "VULKAN", "METAL", "MTL", "SYCL"}
 """ggml's names of backends that compute on GPUs."""
 
-LEAST_FREE = 2 * GIB
-"""Bytes on the disk of the model cache below which no model of use fits: a small one's file."""
-
 LEAST_COLUMNS, MOST_COLUMNS = 40, 100
 """Columns that the report takes at least and at most."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found: `words` for a person, the same as `facts` for a program, and in `todo` what to do about it.
+    """What a check found, and in `todo` what to do about it.
 
     better: it works, and could be better. broken: lacli cannot run. `todo`: a line each; commands as they are typed.
     """
 
     state: State
     words: str
-    facts: Mapping[str, object] = field(default_factory=dict)
     todo: Sequence[str] = ()
 
 
 NoTest = Annotated[bool, typer.Option("--no-test", help="Leave out the short answer of the demo model.")]
 Rpc = Annotated[
     str,
-    setting(
-        *spellings("rpc"), metavar="HOST:PORT,..", show_default=False, help="RPC servers to ask for their devices."
-    ),
-]
+    setting(*spellings("rpc"), metavar="HOST:PORT,..", show_default=False,
+            help="RPC servers to ask for their devices."),
+]  # fmt: skip
+Threads = Annotated[int, setting(*spellings("threads"), rich_help_panel=MODEL, **options.FIELDS["threads"])]
 
 
 def doctor(
     context: typer.Context,
     no_test: NoTest = False,
     rpc: Rpc = "",
-    threads: options.Threads = 0,
+    threads: Threads = 0,
     json: options.Json = False,
     color: options.ColorWhen = "auto",
 ) -> None:
@@ -114,7 +109,7 @@ def doctor(
         "RPC": lambda: check_rpc(servers),
         "threads": lambda: check_threads(threads),
         "model cache": check_cache,
-        "own folders": lambda: check_folders(own_folders(), own_aliases()),
+        "own folders": lambda: check_folders(own_folders()),
         "environment": lambda: check_variables(os.environ, known),
     }
     if not no_test:
@@ -148,8 +143,7 @@ def guarded(check: Callable[[], Finding]) -> Finding:
 
 
 def check_python() -> Finding:
-    version, system = platform.python_version(), f"{platform.system()} {platform.machine()}"
-    return Finding("fine", f"{version} on {system}", {"version": version, "system": system})
+    return Finding("fine", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
 
 
 def check_library() -> Finding:
@@ -161,8 +155,7 @@ def check_library() -> Finding:
         command = rebuild_command(*([kind] if kind else []), as_before=False)
         todo = ["install what the reason names, or build it again:", command]
         return Finding("broken", f"llama-cpp-python does not load: {error}", todo=todo)
-    facts = {"python": build.python, "llama": build.llama, "ggml": build.ggml, "commit": build.commit}
-    return Finding("fine", build_words(build), facts)
+    return Finding("fine", build_words(build))
 
 
 def check_instructions() -> Finding:
@@ -177,8 +170,8 @@ def check_instructions() -> Finding:
     left = [name for name, flag in INSTRUCTIONS.items() if flag in flags and name not in used]
     if unused := [name for name in left if name != "AMX_INT8"]:
         words += f"; llama.cpp was built without {', '.join(unused)}, which this processor has"
-        return Finding("better", words, {"used": used, "unused": unused}, [rebuild_command("native")])
-    return Finding("fine", words + (", all that this processor has" if flags and not left else ""), {"used": used})
+        return Finding("better", words, [rebuild_command("native")])
+    return Finding("fine", words + (", all that this processor has" if flags and not left else ""))
 
 
 def check_kernels(threads: int) -> Finding:
@@ -188,13 +181,12 @@ def check_kernels(threads: int) -> Finding:
     probe.forget()
     fault = probe.trial(threads, threads, repack=True)
     without = fault and probe.trial(threads, threads, repack=False)
-    facts = {"fault": fault, "fault_without_repack": without}
     if not fault:
-        return Finding("fine", "batches of several rows give the right numbers", facts)
+        return Finding("fine", "batches of several rows give the right numbers")
     words, todo = "this build fails on this processor", [rebuild_command(sound_kind())]
     if without:
-        return Finding("broken", f"{words}: {without}", facts, todo)
-    return Finding("better", f"{words}: {fault}; lacli leaves the faster kernels out (--no-repack)", facts, todo)
+        return Finding("broken", f"{words}: {without}", todo)
+    return Finding("better", f"{words}: {fault}; lacli leaves the faster kernels out (--no-repack)", todo)
 
 
 def check_gpu() -> Finding:
@@ -202,37 +194,31 @@ def check_gpu() -> Finding:
     build, devices = load_library()
     cards = [device for device in devices if device.is_gpu]
     if cards:
-        return Finding("fine", "; ".join(map(device_words, cards)), {"devices": [card.name for card in cards]})
+        return Finding("fine", "; ".join(map(device_words, cards)))
     found, kind = gpu_here()
-    facts = {"devices": [], "found": found}
     if kind is None:
-        return Finding("fine", "none found; the processor computes (device CPU)", facts)
+        return Finding("fine", "none found; the processor computes (device CPU)")
     if {backend.name.upper() for backend in build.backends} & GPU_BACKENDS:
         words = f"{found} is here and llama.cpp was built for a GPU, but it finds none"
         todo = "update the GPU's driver, or give this container access (docker run --gpus all)"
-        return Finding("better", words, facts, [todo])
+        return Finding("better", words, [todo])
     words = f"{found} is here, but this llama.cpp computes on the processor only"
-    return Finding("better", words, facts, [rebuild_command(kind)])
+    return Finding("better", words, [rebuild_command(kind)])
 
 
 def check_rpc(servers: Sequence[str]) -> Finding:
     """Whether devices of other machines can be used, and this machine's lent; what these servers have."""
     if not servers:
-        built_in = "RPC" in [backend.name for backend in load_library().build.backends]
-        there, absent = (
-            "built in: --rpc and lacli rpc-server work",
-            "not built in; only --rpc and lacli rpc-server need it",
-        )
-        return Finding("fine", there if built_in else f"{absent}, and say how to build it", {"built_in": built_in})
+        if "RPC" in [backend.name for backend in load_library().build.backends]:
+            return Finding("fine", "built in: --rpc and lacli rpc-server work")
+        return Finding("fine", "not built in; only --rpc and lacli rpc-server need it, and say how to build it")
     from lacli.llamacpp import rpc
 
     try:
         found = rpc.remote_devices(servers, rpc.ANSWER_S)
     except LacliError as error:
-        return Finding("broken", error.what, {"asked": servers}, [error.hint] if error.hint else [])
-    devices = [{"name": one.name, "server": one.description, "free": one.free, "total": one.total} for one in found]
-    facts = {"built_in": True, "asked": servers, "devices": devices}
-    return Finding("fine", "; ".join(map(device_words, found)), facts)
+        return Finding("broken", error.what, [error.hint] if error.hint else [])
+    return Finding("fine", "; ".join(map(device_words, found)))
 
 
 def check_threads(threads: int) -> Finding:
@@ -240,17 +226,15 @@ def check_threads(threads: int) -> Finding:
     cores, logical, limit = physical_cores(), logical_cores(), cpu_limit()
     words = f"{counted(cores, 'physical core')}, -t is {threads or cores}{'' if threads else ' by default'}"
     threads = threads or cores
-    facts = {"physical_cores": cores, "logical_cores": logical, "cpu_limit": limit, "threads": threads}
     if limit is not None and max(1, math.floor(limit)) < threads:
         words += f"; but this container may use {limit:g} of them, and threads wait for each other"
-        return Finding("better", words, facts, [f"export LACLI_THREADS={max(1, math.floor(limit))}"])
+        return Finding("better", words, [f"export LACLI_THREADS={max(1, math.floor(limit))}"])
     load = os.getloadavg()[0]
-    facts["load"] = round(load, 2)
     free = max(1, logical - math.floor(load))
     if free < threads:
         words += f"; in the last minute programs asked for {load:.1f} of {logical} cores, and one slow thread slows all"
-        return Finding("better", words, facts, [f"-t {free} while they run"])
-    return Finding("fine", f"{words}; load {load:.1f}", facts)
+        return Finding("better", words, [f"-t {free} while they run"])
+    return Finding("fine", f"{words}; load {load:.1f}")
 
 
 def cpu_limit(control_group: Path = Path("/sys/fs/cgroup")) -> float | None:
@@ -266,31 +250,19 @@ def check_cache() -> Finding:
     from lacli.hub.cache import cache_folder
 
     place = cache_folder()
-    free = free_disk(place)
-    words, facts = f"{place}: {size_in_words(free)} free", {"path": str(place), "free": free}
+    words = f"{place}: {size_in_words(free_disk(place))} free"
     if not writable(place):
         todo = "make it writable, or name another folder: export HF_HUB_CACHE=FOLDER"
-        return Finding("better", f"{words}; it is not writable", facts, [todo])
-    if free < LEAST_FREE:
-        todo = "lacli rm NAME makes room; export HF_HUB_CACHE=FOLDER names another disk"
-        return Finding("better", f"{words}; no model of use fits", facts, [todo])
-    return Finding("fine", words, facts)
+        return Finding("better", f"{words}; it is not writable", [todo])
+    return Finding("fine", words)
 
 
-def check_folders(folders: Mapping[str, Path], own_names: Path) -> Finding:
-    """lacli's own folders can be written, or made; the user's list of model names in one of them can be read."""
-    from lacli.hub.names import read_list
-
-    facts = {name: str(path) for name, path in folders.items()}
-    broken = [error.what for error in read_list(own_names)[1]] if os.path.exists(own_names) else []
-    if broken:
-        others = f" and {len(broken) - 1} more" if broken[1:] else ""
-        words = f"the list of own aliases is broken: {broken[0]}{others}"
-        return Finding("better", words, facts, ["mend it, or take these lines out"])
+def check_folders(folders: Mapping[str, Path]) -> Finding:
+    """lacli's own folders can be written, or made."""
     if closed := [f"{name} ({path})" for name, path in folders.items() if not writable(path)]:
         words = f"cannot be written: {', '.join(closed)}"
-        return Finding("better", words, facts, ["make them writable; without them nothing is kept"])
-    return Finding("fine", f"{', '.join(folders)}: writable", facts)
+        return Finding("better", words, ["make them writable; without them nothing is kept"])
+    return Finding("fine", f"{', '.join(folders)}: writable")
 
 
 def writable(path: Path) -> bool:
@@ -305,20 +277,16 @@ def check_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> Fin
     `known`: the variables that options read, each with its option; of an option's the first one wins.
     """
     given = {name: environ[name] for name in sorted(environ) if name.startswith((OURS, THEIRS)) and environ[name]}
-    read = [name for name in given if name in known]
     unknown = unknown_variables(environ, known)
-    theirs = [name for name in given if name.startswith(THEIRS) and name not in (*known, *unknown)]
     parts = [f"unknown: {', '.join(unknown)}"] if unknown else []
-    for name in read:
+    for name in [name for name in given if name in known]:
         winner = next(each for each in known if each in given and known[each] == known[name])
         sets = f" sets {known[name]}" if known[name] else ""
         value = "..." if known[name] == "--api-key" else given[name]
         parts.append(f"{name}={value}{sets}" if name == winner else f"{name} is not used, {winner} wins")
-    if theirs:
-        parts.append(f"{', '.join(theirs)}: llama.cpp's, not read by lacli")
     todo = [f"{name}: {meant or 'no option has it'}" for name, meant in unknown.items()]
     words = "; ".join(parts) or f"no {OURS} or {THEIRS} variable is set"
-    return Finding("better" if unknown else "fine", words, {"set": read, "unknown": [*unknown]}, todo)
+    return Finding("better" if unknown else "fine", words, todo)
 
 
 def check_answers(threads: int) -> Finding:
@@ -331,21 +299,14 @@ def check_answers(threads: int) -> Finding:
     except Exception as error:  # whatever keeps it from answering, lacli does not work
         return Finding("broken", f"the demo model does not answer: {error}", todo=["lacli run -v shows more"])
     speeds = [answer.statistics.tokens_per_second for answer in (plain, lookahead)]
-    facts: dict[str, object] = {
-        "plain_tokens_per_second": round(speeds[0], 1),
-        "lookahead_tokens_per_second": round(speeds[1], 1),
-        "same": plain.tokens == lookahead.tokens,
-    }
     words = "the demo model answers: plain {:.0f} tokens/s, lookahead {:.0f}".format(*speeds)
-    if not facts["same"]:
-        return Finding(
-            "better", f"{words}; their texts differ", facts, ["lacli check says whether rounding is the reason"]
-        )
+    if plain.tokens != lookahead.tokens:
+        return Finding("better", f"{words}; their texts differ", ["lacli check says whether rounding is the reason"])
     if held_up := busy(plain.statistics) or busy(lookahead.statistics):
         words += f", the same text; but {held_up.why} ({held_up.numbers}), so these speeds say nothing"
-        return Finding("better", words, facts, [held_up.todo])
+        return Finding("better", words, [held_up.todo])
     slower = " (so small a model gains nothing; lacli cost MODEL tells for yours)" if speeds[1] < speeds[0] else ""
-    return Finding("fine", f"{words}, the same text{slower}", facts)
+    return Finding("fine", f"{words}, the same text{slower}")
 
 
 def demo_answer(mode: ModeName, threads: int) -> Answer:
@@ -380,14 +341,9 @@ def report(findings: Mapping[str, Finding], columns: int, *, colored: bool, unic
         # A command stays in one piece, so that it can be copied.
         arrow = "\N{RIGHTWARDS ARROW}" if unicode else "->"
         lines += [f"{indent}{arrow} {printable(step)}" for step in finding.todo]
-    return "\n".join([*lines, "", conclusion(findings)])
-
-
-def conclusion(findings: Mapping[str, Finding]) -> str:
     broken = [subject for subject, finding in findings.items() if finding.state == "broken"]
     better = sum(finding.state == "better" for finding in findings.values())
+    conclusion = f"lacli works here; {counted(better, 'thing')} could be better (!)." if better else "lacli works here."
     if broken:
-        return f"lacli does not work here: see {' and '.join(broken)}."
-    if better:
-        return f"lacli works here; {counted(better, 'thing')} could be better (!)."
-    return "lacli works here."
+        conclusion = f"lacli does not work here: see {' and '.join(broken)}."
+    return "\n".join([*lines, "", conclusion])

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
 
-from lacli.errors import LacliError, ModelLoadError, UsageError
+from lacli.errors import LacliError, ModelLoadError
 from lacli.settings import OURS, THEIRS, spellings
 from lacli.text.format import offered, suggest
 
@@ -23,43 +23,21 @@ DEBUG = "LACLI_DEBUG"
 NEAR = 0.75
 """Likeness above which a variable is offered in the place of an unknown one; 1 is the same."""
 
-LLAMA_CPP = {
-    "--alias": "ALIAS",
-    "--api-key-file": "API_KEY_FILE",
+SAME_NAME = (
+    "alias api-key-file cache-type-k cache-type-v chat-template chat-template-kwargs context-shift cors-origins "
+    "ctx-size device flash-attn frequency-penalty host main-gpu min-p model no-repack offline port presence-penalty "
+    "repeat-penalty rpc split-mode tags tensor-split threads top-k top-p ui"
+)
+"""The options whose variable of llama.cpp is called like them."""
+
+LLAMA_CPP = {f"--{name}": name.replace("-", "_").upper() for name in SAME_NAME.split()} | {
     "--batch-size": "BATCH",
-    "--cache-type-k": "CACHE_TYPE_K",
-    "--cache-type-v": "CACHE_TYPE_V",
-    "--chat-template": "CHAT_TEMPLATE",
-    "--chat-template-kwargs": "CHAT_TEMPLATE_KWARGS",
-    "--context-shift": "CONTEXT_SHIFT",
-    "--cors-origins": "CORS_ORIGINS",
-    "--ctx-size": "CTX_SIZE",
-    "--device": "DEVICE",
-    "--flash-attn": "FLASH_ATTN",
-    "--frequency-penalty": "FREQUENCY_PENALTY",
     "--gpu-layers": "N_GPU_LAYERS",
-    "--host": "HOST",
-    "--main-gpu": "MAIN_GPU",
     "--metrics": "ENDPOINT_METRICS",
-    "--min-p": "MIN_P",
-    "--model": "MODEL",
-    "--no-repack": "NO_REPACK",
-    "--offline": "OFFLINE",
     "--parallel": "N_PARALLEL",
-    "--port": "PORT",
     "--predict": "N_PREDICT",
-    "--presence-penalty": "PRESENCE_PENALTY",
-    "--repeat-penalty": "REPEAT_PENALTY",
-    "--rpc": "RPC",
     "--slots": "ENDPOINT_SLOTS",
-    "--split-mode": "SPLIT_MODE",
-    "--tags": "TAGS",
     "--temp": "TEMPERATURE",
-    "--tensor-split": "TENSOR_SPLIT",
-    "--threads": "THREADS",
-    "--top-k": "TOP_K",
-    "--top-p": "TOP_P",
-    "--ui": "UI",
 }
 """llama.cpp's variable behind LLAMA_ARG_, by the option that it sets (common/arg.cpp)."""
 
@@ -78,13 +56,6 @@ EPILOG = (
     "LACLI_STRICT=1; llama.cpp's names that are shown above work too. 'lacli doctor' shows what is set."
 )
 """The end of a command's help."""
-
-
-class Parameter(Protocol):
-    """The part of Typer's options that is read here."""
-
-    opts: list[str]
-    envvar: Any
 
 
 class Bare(NamedTuple):
@@ -126,7 +97,7 @@ class Command(TyperCommand):
         try:
             tell(ctx)
             return super().invoke(ctx)
-        except (UsageError, ModelLoadError) as error:
+        except LacliError as error:
             raise with_variables(error, ctx) from error
 
 
@@ -180,7 +151,7 @@ def _said(value: str, positions: tuple[str, ...]) -> str:
     return found
 
 
-def variable_of(context: typer.Context, parameter: Parameter) -> str:
+def variable_of(context: typer.Context, parameter: Any) -> str:
     """The variable that set an option; '' if the command line or the default did."""
     source = context.get_parameter_source(getattr(parameter, "name", ""))
     if source is None or source.name != "ENVIRONMENT":
@@ -230,6 +201,6 @@ def _is_slip(name: str, near: str) -> bool:
     return name != "UBATCH" and not (words <= others or others <= words)
 
 
-def _names(parameter: Parameter) -> list[str]:
+def _names(parameter: Any) -> list[str]:
     """An option's variables; Typer takes one name, several or none."""
     return [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or []

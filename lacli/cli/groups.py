@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple, get_origin, get_type_hints
 import typer
 
 from lacli.cli.environment import setting
+from lacli.settings import spellings
 
 
 class Table(NamedTuple):
@@ -26,16 +27,23 @@ class Table(NamedTuple):
 Group = Callable[..., Any] | Table
 
 
-def field_options(settings: Any, panel: str, rows: Mapping[str, tuple[tuple[str, ...], str]]) -> list[Parameter]:
-    """Options with the types and defaults of the fields of `settings`, an instance with its defaults.
+def field_options(settings: Any, panel: str, rows: Mapping[str, str | Mapping[str, Any]]) -> list[Parameter]:
+    """Options with the names, types and defaults of the fields of `settings`, an instance with its defaults.
 
-    `rows`: the flags and the help text of each field.
+    `rows`: the help of each field, or all that `setting` is told of it.
     """
     hints = get_type_hints(type(settings))
     return [
-        option(name, hints[name], getattr(settings, name), setting(*flags, help=help, rich_help_panel=panel))
-        for name, (flags, help) in rows.items()
+        flag(name, hints[name], getattr(settings, name), panel, **({"help": row} if isinstance(row, str) else row))
+        for name, row in rows.items()
     ]
+
+
+def flag(name: str, kind: Any, default: object, panel: str, **more: Any) -> Parameter:
+    """An option called like a setting, which the environment can set. `kind`: the type of its value."""
+    first, *others = spellings(name)
+    first += f"/--no-{first.removeprefix('--')}" if default is True else ""
+    return option(name, kind, default, setting(first, *others, rich_help_panel=panel, **more))
 
 
 def option(name: str, kind: Any, default: object, declared: Any) -> Parameter:

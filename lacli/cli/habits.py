@@ -19,11 +19,6 @@ FLAGS = {
 }
 """Flags of ollama, hf and of llama.cpp's Python interface that look like none here, by what they are called here."""
 
-MISSING = {
-    "ps": ("no model stays loaded between commands", "lacli list shows the models on this disk"),
-}
-"""What others have and lacli has not: what is so here, and what to do."""
-
 ALREADY_SO = (
     *("--jinja", "--mmap", "--no-display-prompt", "--log-disable", "--no-warmup", "--simple-io"),
     *("-e", "--escape", "-st", "--single-turn"),
@@ -57,9 +52,8 @@ def translated(arguments: Sequence[str]) -> list[str]:
     first, *others = arguments or ["--help"]
     if first == "help":
         return translated([*others[:1], "--help"])
-    if first in MISSING:
-        what, hint = MISSING[first]
-        raise UsageError(f"{first}: {what}", hint)
+    if first == "ps":
+        raise UsageError("ps: no model stays loaded between commands", "lacli list shows the models on this disk")
     return [COMMANDS.get(first, first), *others]
 
 

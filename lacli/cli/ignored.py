@@ -28,7 +28,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("mirostat_lr", "mirostat_ent"), ("mirostat",)),
     "at_a_time": ("prompts",),
-    "replica_timeout": ("replicas", "rpc", "isolate"),
+    "limit_s": ("replicas", "rpc", "isolate"),
 }
 """Options that only change what one of others does."""
 
@@ -58,11 +58,12 @@ def without_effect(context: typer.Context) -> list[str]:
             own = given[name]
             is_no = context.params[name] is False and own.secondary_opts
             flags.setdefault(reason, []).append(own.secondary_opts[0] if is_no else own.opts[0])
-    have = {reason: f"{_listed(names, 'and')} {'have' if names[1:] else 'has'}" for reason, names in flags.items()}
+    have = {reason: f"{listed(names, 'and')} {'have' if names[1:] else 'has'}" for reason, names in flags.items()}
     return [f"{names} no effect {reason}" for reason, names in have.items()]
 
 
-def _listed(names: Sequence[str], word: str) -> str:
+def listed(names: Sequence[str], word: str) -> str:
+    """The names with commas between them, and `word` before the last."""
     return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
@@ -79,7 +80,7 @@ def _idle(context: typer.Context, given: Mapping[str, Any]) -> dict[str, str]:
         idle = dict.fromkeys((*NEEDS_TEMPERATURE, "verify", *drawn), "at temperature 0; --temp sets it") | idle
     for name, needed in NEEDED.items():
         if name in params and not any(_is_set(context, other) for other in needed):
-            idle.setdefault(name, f"without {_listed([spellings(other)[0] for other in needed], 'or')}")
+            idle.setdefault(name, f"without {listed([spellings(other)[0] for other in needed], 'or')}")
     if "show_accepted" in given and (why := _colourless(params)):
         idle["show_accepted"] = why
     if not given.keys().isdisjoint(OF_GPUS) and params["gpu_layers"] != 0 and not params.get("rpc") and not _has_gpu():

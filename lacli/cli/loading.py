@@ -1,15 +1,16 @@
-"""What `lacli run` asks, how it shows the answers, and the session that it opens for them."""
+"""How `lacli run` shows answers, and the session that it opens for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lacli.cli import options
+from lacli.cli.prompt_options import PromptOptions
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import DecodeSettings, Detail
@@ -18,23 +19,6 @@ if TYPE_CHECKING:
     from lacli.auto.past_texts import TextStore
     from lacli.session.session import Session
     from lacli.terminal.screen import Screen
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked and how the answer is to end.
-
-    `max_tokens`: of the answer, -1 for no limit. `template`: as --chat-template takes it. `variables`: as Session takes
-    them.
-    """
-
-    text: str
-    system: str = ""
-    raw: bool = False
-    max_tokens: int = -1
-    stops: tuple[str, ...] = ()
-    template: str = ""
-    variables: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,7 @@ class Loading:
 
     @contextmanager
     def opened(
-        self, question: Question, output: Output, screen: Screen, parallel: int | None = None
+        self, question: PromptOptions, output: Output, screen: Screen, parallel: int | None = None
     ) -> Iterator[tuple[Session, TextStore | None]]:
         """Load the model with the kept texts: for a question, or for several of its kind, `parallel` at a time."""
         from lacli.auto.past_texts import open_texts

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from lacli import settings
 from lacli.cli.environment import setting
-from lacli.cli.groups import Table, declared_options, field_options
+from lacli.cli.groups import Table, declared_options, field_options, flag
 from lacli.settings import DecodeSettings, decode_settings, names_or_none, spellings
 
 GUESSING = "Guessing"
@@ -51,47 +51,24 @@ Guesses = Annotated[
     setting(*spellings("guesses"), help="N-grams verified in a step at most.", show_default=str(DECODE.guesses),
             rich_help_panel=GUESSING),
 ]  # fmt: skip
-JacobiIterations = Annotated[
-    int | None,
-    setting("--jacobi-iterations", show_default=str(DECODE.jacobi_iterations), rich_help_panel=GUESSING,
-            help="Steps after which mode jacobi begins a new block."),
-]  # fmt: skip
-LookupMatch = Annotated[
-    int | None,
-    setting("--lookup-match", show_default=str(DECODE.lookup_match), rich_help_panel=GUESSING,
-            help="Tokens that mode lookup matches at most."),
-]  # fmt: skip
-LookupDraft = Annotated[
-    int | None,
-    setting("--lookup-draft", show_default=str(DECODE.lookup_draft), rich_help_panel=GUESSING,
-            help="Tokens that mode lookup guesses in a step."),
-]  # fmt: skip
-Sources = Annotated[
-    str | None,
-    setting(*spellings("sources"), metavar="NAME,..", show_default="all of them", rich_help_panel=GUESSING,
-            help=f"Where mode auto takes its guesses from. Some of {', '.join(DECODE.sources)}; or none."),
-]  # fmt: skip
+OF_ONE_MODE = {
+    "jacobi_iterations": "Steps after which mode jacobi begins a new block.",
+    "lookup_match": "Tokens that mode lookup matches at most.",
+    "lookup_draft": "Tokens that mode lookup guesses in a step.",
+}
+"""The help of fields that a preset may set where nothing is typed."""
 
 FIELDS = {
-    "window_init": (("--window-init",), "Where the first guesses of the window come from."),
-    "window_shift": (
-        ("--window-shift",),
-        "How the window moves after accepted tokens. once: by one column; refill: by one for each token.",
-    ),
-    "pool_prompt": (
-        ("--pool-prompt/--no-pool-prompt",),
-        "Add the n-grams of the prompt to the pool of mode lookahead.",
-    ),
-    "pool_text": (("--pool-text/--no-pool-text",), "Add the n-grams of the answer to the pool of mode lookahead."),
-    "pool_keys": (("--pool-keys",), "First tokens that the pool keeps n-grams for at most."),
-    "auto_rows": (spellings("auto_rows"), "Rows of a step of mode auto at most."),
-    "strict": (
-        ("--strict",),
-        "Give exactly the same text in every mode. Slower, and on the CPU only; 'lacli check --strict' shows whether "
-        "it holds for a model.",
-    ),
+    "window_init": "Where the first guesses of the window come from.",
+    "window_shift": "How the window moves after accepted tokens. once: by one column; refill: by one for each token.",
+    "pool_prompt": "Add the n-grams of the prompt to the pool of mode lookahead.",
+    "pool_text": "Add the n-grams of the answer to the pool of mode lookahead.",
+    "pool_keys": "First tokens that the pool keeps n-grams for at most.",
+    "auto_rows": "Rows of a step of mode auto at most.",
+    "strict": "Give exactly the same text in every mode. Slower, and on the CPU only; 'lacli check --strict' shows "
+    "whether it holds for a model.",
 }
-"""The flags and the help of the fields of DecodeSettings that a flag holds as they are."""
+"""The help of the fields of DecodeSettings that a flag holds as they are."""
 
 
 def make_decoding(*, preset: str | None, sources: str | None, **fields: Any) -> DecodeSettings:
@@ -102,10 +79,19 @@ def make_decoding(*, preset: str | None, sources: str | None, **fields: Any) -> 
 lookahead_group = Table(
     (
         *declared_options({"mode": Mode, "preset": Preset, "window": Window, "ngram": Ngram, "guesses": Guesses}),
-        *declared_options(
-            {"jacobi_iterations": JacobiIterations, "lookup_match": LookupMatch, "lookup_draft": LookupDraft}
+        *(
+            flag(name, int | None, None, GUESSING, help=help, show_default=str(getattr(DECODE, name)))
+            for name, help in OF_ONE_MODE.items()
         ),
-        *declared_options({"sources": Sources}),
+        flag(
+            "sources",
+            str | None,
+            None,
+            GUESSING,
+            metavar="NAME,..",
+            show_default="all of them",
+            help=f"Where mode auto takes its guesses from. Some of {', '.join(DECODE.sources)}; or none.",
+        ),
         *field_options(DECODE, GUESSING, FIELDS),
     ),
     make_decoding,

@@ -8,20 +8,14 @@ import re
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
 
 from lacli import __version__
 from lacli.cli import habits, help
-from lacli.cli.environment import (
-    BARE,
-    DEBUG,
-    EPILOG,
-    variable_of,
-    variables,
-)
+from lacli.cli.environment import DEBUG, EPILOG, variable_of
+from lacli.cli.ignored import listed
 from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
 from lacli.text.format import did_you_mean, offered, suggest
 
@@ -139,7 +133,7 @@ def main() -> None:
             raise
         from lacli.terminal.screen import Screen
 
-        shown = _with_servers_variable(error) if isinstance(error, LacliError) else _in_one_line(error)
+        shown = error if isinstance(error, LacliError) else _in_one_line(error)
         if shown.what:
             Screen().error(shown)
         sys.exit(shown.exit_code)
@@ -170,15 +164,6 @@ def _of_the_system(error: Exception) -> LacliError | None:
     return LacliError(f"{place}{reason_of(error)}", f"{DEBUG}=1 shows where")
 
 
-def _with_servers_variable(error: LacliError) -> LacliError:
-    """The error, where it is a server's, with the variable that named the server and may be forgotten."""
-    typed = any(word.partition("=")[0] == "--rpc" for word in sys.argv[1:])
-    named = next((name for name in variables("--rpc") if os.environ.get(name)), "")
-    if typed or not named or not error.what.startswith("--rpc: ") or named in error.hint:
-        return error
-    return type(error)(error.what, "; ".join(filter(None, [error.hint, f"{named} sets --rpc"])))
-
-
 def _missing_library() -> LacliError | None:
     """What to say where llama.cpp does not load, which its package tells with errors of several kinds."""
     from lacli.llamacpp.build import LibraryMissing, load_library
@@ -205,19 +190,8 @@ def _in_one_line(error: Any) -> UsageError:
     elif unknown := re.fullmatch(r"No such command '(.*)'", what):
         hint = _command_like(unknown[1])
     elif "unexpected extra" in what and context and context.info_name in ("run", "chat"):
-        hint = _value_meant() or "put the prompt into quotes"
+        hint = "put the prompt into quotes"
     return UsageError(what[:1].lower() + what[1:], hint)
-
-
-def _value_meant() -> str:
-    """The question for a word behind a flag whose value may be left out, where it is nearly one of the values."""
-    near = [
-        f"{flag} {each}"
-        for flag, word in pairwise(sys.argv)
-        if flag in BARE
-        for each in suggest(word, sorted(BARE[flag].words), most=1, least=NEAR)
-    ]
-    return offered(near)
 
 
 def _all_flags(context: typer.Context | None) -> str:
@@ -228,7 +202,9 @@ def _all_flags(context: typer.Context | None) -> str:
 def _instead_of(option: str, context: Any) -> str:
     """What to do about an option that a command has not: other commands with it, similar ones, or the help."""
     if others := _commands_with(option):
-        return f"lacli {_listed(others)} {'have' if others[1:] else 'has'} it"
+        # Three names fit a line.
+        shown = others if len(others) < 4 else [*others[:2], "others"]
+        return f"lacli {listed(shown, 'and')} {'have' if others[1:] else 'has'} it"
     own = [name for each in context.command.get_params(context) for name in (*each.opts, *each.secondary_opts)]
     if (meant := habits.FLAGS.get(option.replace("_", "-"), "")) in own:
         return offered([meant])
@@ -265,12 +241,6 @@ def _commands_with(option: str) -> list[str]:
             for parameter in command.params
         )
     ]
-
-
-def _listed(names: list[str]) -> str:
-    """At most three names, which is what fits a line."""
-    shown = names if len(names) < 4 else [*names[:2], "others"]
-    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 
 def _not_wanted(cause: Any) -> str:

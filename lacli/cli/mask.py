@@ -61,10 +61,6 @@ OrderOption = Annotated[
         rich_help_panel=PICTURE,
     ),
 ]
-Shared = Annotated[
-    bool,
-    typer.Option("--shared", help="Let candidates begin alike two by two. They share a row.", rich_help_panel=PICTURE),
-]
 
 
 @with_groups()
@@ -74,7 +70,6 @@ def mask(
     ngram: Ngram = None,
     guesses: Guesses = None,
     order: OrderOption = "batch",
-    shared: Shared = False,
     json: options.Json = False,
 ) -> None:
     """Draw the batch of a lookahead step: what each row is and sees.
@@ -87,9 +82,7 @@ def mask(
     from lacli.terminal.screen import Screen
 
     settings = decode_settings(preset, mode="lookahead", window=window, ngram=ngram, guesses=guesses)
-    drawn = mask_of(settings, shared=shared)
-    if order == "paper":
-        drawn = drawn.as_in_paper()
+    drawn = mask_of(settings, order)
     shown = dumps(as_json(drawn)) if json else as_lines(drawn, get_terminal_size().columns)
     Screen().line(shown, drawn=not json)
 
@@ -119,7 +112,6 @@ class Mask:
     rows: tuple[Row, ...]
     visible: Visible
     order: Order = "batch"
-    shared: bool = False
 
     @property
     def outputs(self) -> int:
@@ -150,11 +142,8 @@ class Mask:
         return replace(self, rows=rows, visible=self.visible[order][:, order], order="paper")
 
 
-def mask_of(settings: DecodeSettings, *, shared: bool = False) -> Mask:
-    """The batch and mask of a step with a full window and G candidates.
-
-    `shared`: candidates begin alike two by two and share that row. Raises UsageError above MAX_ROWS rows.
-    """
+def mask_of(settings: DecodeSettings, order: Order = "batch") -> Mask:
+    """The batch and mask of a step with a full window and G candidates. Raises UsageError above MAX_ROWS rows."""
     from lacli.batch import from_tree
     from lacli.check.replay import Rows
 
@@ -162,17 +151,18 @@ def mask_of(settings: DecodeSettings, *, shared: bool = False) -> Mask:
         raise UsageError(
             f"the step has {settings.max_rows} rows, and {MAX_ROWS} are drawn at most", "try a smaller -W, -N or -G"
         )
-    batch = from_tree(full_step(settings, shared=shared), past=0)
+    batch = from_tree(full_step(settings), past=0)
     read = Rows.of(batch)
     columns = zip(read.positions, read.outputs, read.sequences, strict=True)
     rows = (
         _row(index, settings.window, position, logits, tuple(sorted(sequences)))
         for index, (position, logits, sequences) in enumerate(columns)
     )
-    return Mask(settings, tuple(rows), _visible(batch), shared=shared)
+    mask = Mask(settings, tuple(rows), _visible(batch))
+    return mask.as_in_paper() if order == "paper" else mask
 
 
-def full_step(settings: DecodeSettings, *, shared: bool = False) -> Tree:
+def full_step(settings: DecodeSettings) -> Tree:
     """The tree of mode lookahead where its pool knows G n-grams after the input; token ids mean nothing here."""
     from lacli.modes import Lookahead
     from lacli.pool import NgramPool
@@ -181,10 +171,7 @@ def full_step(settings: DecodeSettings, *, shared: bool = False) -> Tree:
     pool = NgramPool(settings.ngram, settings.guesses)
     for candidate in reversed(range(settings.guesses)):
         first = INPUT + 1 + candidate * settings.ngram
-        continuation = list(range(first, first + settings.ngram - 1))
-        if shared and settings.ngram > 2:
-            continuation[0] = INPUT + 1 + (candidate - candidate % 2) * settings.ngram
-        pool.insert(INPUT, tuple(continuation))
+        pool.insert(INPUT, tuple(range(first, first + settings.ngram - 1)))
     mode = Lookahead(settings, pool, VOCABULARY, lambda token: False)
     mode.begin([INPUT])
     return mode.grow([INPUT], settings.max_rows)
@@ -224,7 +211,6 @@ def as_json(mask: Mask) -> dict[str, Any]:
         "ngram": mask.settings.ngram,
         "guesses": mask.settings.guesses,
         "order": mask.order,
-        "shared": mask.shared,
         "outputs": mask.outputs,
         "sequences": mask.sequences,
         "rows": [asdict(row) for row in mask.rows],
@@ -243,15 +229,11 @@ def sizes(mask: Mask) -> str:
 
     settings, rows = mask.settings, len(mask.rows)
     parts = ", ".join(f"{mask.count(kind)} {name}" for kind, name in NAMES.items())
-    sentence = (
+    return (
         f"W={settings.window} N={settings.ngram} G={settings.guesses}: {counted(rows, 'row')} ({parts}), "
         f"{counted(mask.outputs, 'output')}, {counted(mask.sequences, 'sequence')} (W + G + 1). "
         "Every row also sees all of the text before the input."
     )
-    if mask.shared:
-        saved = settings.max_rows - rows
-        sentence += f" Candidates that begin alike share rows, which saves {saved} of {settings.max_rows} here."
-    return sentence
 
 
 def _table(mask: Mask) -> list[str]:

@@ -6,41 +6,26 @@ Declarations only; ranges are checked by the settings that the values end up in.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lacli import settings
-from lacli.cli.environment import (
-    SAID,
-    detail,
-    setting,
-    switch,
-    threads,
-    variable_of,
-    yes_or_no,
-)
+from lacli.cli.environment import SAID, detail, setting, switch, threads, variable_of, yes_or_no
+from lacli.cli.groups import Table, field_options, option
 from lacli.cli.lookahead_options import GUESSING
-from lacli.cli.model_names import complete_model, complete_template
-from lacli.cli.placement_options import (
-    PLACE,
-    Devices,
-    MainGpu,
-    SplitMode,
-    TensorSplit,
-    placement_of,
-)
+from lacli.cli.model_names import complete_model
+from lacli.cli.placement_options import MODEL, PLACEMENT, placement_of
+from lacli.cli.prompt_options import TEXT
 from lacli.errors import LacliError, ModelLoadError, UsageError
-from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import spellings
+from lacli.llamacpp.settings import ModelSettings, SplitMode
 
 if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
 
-MODEL, TEXT, OUTPUT = "Model", "Prompt and answer", "Output"
+OUTPUT = "Output"
 
 LOADING = ModelSettings()
 """Where the options' defaults come from."""
@@ -65,38 +50,6 @@ def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path
     if model is None:
         screen.note(f"no MODEL given: this is the bundled demo model {path.name}, trained on Python's standard library")
     return path
-
-
-@dataclass(frozen=True)
-class PromptOptions:
-    """The system prompt, the chat template and the end of answers, as the command line gives them.
-
-    `typed`, `file`: -sys and -sysf. `max_tokens`: of an answer, -1 for no limit. `variables`: for the template, beside
-    the messages.
-    """
-
-    typed: str
-    file: str | None
-    template: str
-    max_tokens: int
-    stops: tuple[str, ...]
-    variables: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def system(self) -> str:
-        """The system prompt; its file is read now."""
-        from lacli.text.question import check_text, read_text
-
-        return read_text(self.file) if self.file else check_text(self.typed, "-sys")
-
-    def check_raw(self) -> None:
-        """Refuse what --raw has no place for."""
-        if self.template:
-            raise UsageError("--raw goes without a template, --chat-template names one", "drop one of them")
-        if self.variables:
-            raise UsageError("--chat-template-kwargs needs a chat template, and --raw uses none", "drop one of them")
-        if self.typed or self.file:
-            raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
 
 
 def _unless_named(context: typer.Context, parameter: typer.CallbackParam, model: str | None) -> str | None:
@@ -130,13 +83,6 @@ def no_model(text: str) -> LacliError | None:
     except ModelLoadError as error:
         return ModelLoadError(error.what, f"{error.hint}; a prompt goes behind -p")
     return None
-
-
-def _unless_in_the_way(context: typer.Context, parameter: typer.CallbackParam, text: str) -> str:
-    """The text of an option; one of the environment makes room for these flags, which are processed first."""
-    flags = ("raw", "system_file", "load") if parameter.name == "system" else ("raw",)
-    given = any(context.params.get(flag) for flag in flags)
-    return "" if given and variable_of(context, parameter) else text
 
 
 Model = Annotated[
@@ -224,216 +170,68 @@ def check_path(model: str) -> None:
 
 Conversation = Annotated[bool, typer.Option("-cnv", "--conversation", "-i", "--interactive", hidden=True)]
 """llama.cpp's flags for a chat."""
-Prompt = Annotated[
-    str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.", rich_help_panel=TEXT)
-]
-PromptFile = Annotated[
-    str | None,
-    typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file.", rich_help_panel=TEXT),
-]
-NoStdin = Annotated[
-    bool,
-    typer.Option("--no-stdin", help="Leave standard input alone. For a 'while read' loop.", rich_help_panel=TEXT),
-]
-System = Annotated[
-    str,
-    setting(
-        "-sys",
-        "--system-prompt",
-        callback=_unless_in_the_way,
-        help="The system prompt.",
-        rich_help_panel=TEXT,
-    ),
-]
-SystemFile = Annotated[
-    str | None,
-    typer.Option(
-        "-sysf",
-        "--system-prompt-file",
-        metavar="FILE",
-        help="Read the system prompt from a file.",
-        rich_help_panel=TEXT,
-    ),
-]
-Raw = Annotated[
-    bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.", rich_help_panel=TEXT)
-]
-ChatTemplate = Annotated[
-    str,
-    setting(
-        "--chat-template",
-        metavar="NAME|FILE",
-        callback=_unless_in_the_way,
-        autocompletion=complete_template,
-        show_default=False,
-        help="Chat template in the place of the model's own. A bundled one by name (chatml, llama3, ...), or a "
-        "Jinja file.",
-        rich_help_panel=TEXT,
-    ),
-]
-ChatTemplateKwargs = Annotated[
-    str,
-    setting(
-        "--chat-template-kwargs",
-        metavar="JSON",
-        callback=_unless_in_the_way,
-        show_default=False,
-        help="Variables for the chat template. For example '{\"enable_thinking\": false}'.",
-        rich_help_panel=TEXT,
-    ),
-]
-Predict = Annotated[
-    int,
-    setting(
-        *spellings("max_tokens"),
-        min=-1,
-        show_default="no limit",
-        help="Tokens of the answer at most. -1: until the answer or the context ends.",
-        rich_help_panel=TEXT,
-    ),
-]
-Stop = Annotated[
-    list[str] | None, typer.Option("--stop", help="End the answer before this text. Repeatable.", rich_help_panel=TEXT)
-]
+
+FIELDS: dict[str, dict[str, Any]] = {
+    "context": {
+        "show_default": "up to 8192",
+        "help": "Tokens of the context. 0: as many as the model takes, but at most 8192.",
+    },
+    "gpu_layers": {
+        "parser": layers,
+        "metavar": "N",
+        "show_default": "all",
+        "help": "Layers on the GPU. A number, auto or all; -1 is all.",
+    },
+    "threads": {
+        "parser": threads,
+        "show_default": "one a core",
+        "help": "Threads to compute with. 0: one a physical core; steps of several rows take -tb.",
+    },
+    "threads_batch": {"show_default": "as -t", "help": "Threads for steps of several rows. 0: as -t."},
+    "batch": {"help": "Rows of one llama_decode call at most."},
+    "flash_attention": {
+        "parser": switch,
+        "metavar": "[on|off|auto]",
+        "autocompletion": lambda: list(SAID),
+        "help": "Flash attention.",
+    },
+    "cache_type_k": {"metavar": "TYPE", "help": "Type of the cache's keys."},
+    "cache_type_v": {"metavar": "TYPE", "help": "Type of the cache's values."},
+}
+"""The help of the fields of ModelSettings that a flag holds as they are, and what else `setting` is told of them."""
 
 
-def prompt_group(
-    system: System = "",
-    system_file: SystemFile = None,
-    chat_template: ChatTemplate = "",
-    chat_template_kwargs: ChatTemplateKwargs = "",
-    predict: Predict = -1,
-    stop: Stop = None,
-) -> PromptOptions:
-    from lacli.text.question import check_text
-    from lacli.text.template import read_variables
-
-    if system and system_file:
-        raise UsageError("-sys and -sysf are both given", "give one of them")
-    stops = tuple(check_text(part, "--stop") for part in stop or ())
-    return PromptOptions(system, system_file, chat_template, predict, stops, read_variables(chat_template_kwargs))
+NO_REPACK = setting(
+    "-nr",
+    "--no-repack",
+    parser=yes_or_no,
+    help="Leave out the CPU's kernels for repacked weights and AMX. They are faster for several rows.",
+    rich_help_panel=MODEL,
+)
 
 
-Context = Annotated[
-    int,
-    setting(
-        *spellings("context"),
-        show_default="up to 8192",
-        help="Tokens of the context. 0: as many as the model takes, but at most 8192.",
-        rich_help_panel=MODEL,
-    ),
-]
-GpuLayers = Annotated[
-    int,
-    setting(
-        *spellings("gpu_layers"),
-        parser=layers,
-        metavar="N",
-        show_default="all",
-        help="Layers on the GPU. A number, auto or all; -1 is all.",
-        rich_help_panel=MODEL,
-    ),
-]
-Threads = Annotated[
-    int,
-    setting(
-        *spellings("threads"),
-        parser=threads,
-        show_default="one a core",
-        help="Threads to compute with. 0: one a physical core; steps of several rows take -tb.",
-        rich_help_panel=MODEL,
-    ),
-]
-ThreadsBatch = Annotated[
-    int,
-    setting(
-        *spellings("threads_batch"),
-        help="Threads for steps of several rows. 0: as -t.",
-        show_default="as -t",
-        rich_help_panel=MODEL,
-    ),
-]
-BatchSize = Annotated[
-    int,
-    setting(
-        *spellings("batch"),
-        help="Rows of one llama_decode call at most.",
-        rich_help_panel=MODEL,
-    ),
-]
-FlashAttention = Annotated[
-    settings.Switch,
-    setting(
-        *spellings("flash_attention"),
-        parser=switch,
-        metavar="[on|off|auto]",
-        autocompletion=lambda: list(SAID),
-        help="Flash attention.",
-        rich_help_panel=MODEL,
-    ),
-]
-CacheTypeK = Annotated[
-    str,
-    setting(*spellings("cache_type_k"), metavar="TYPE", help="Type of the cache's keys.", rich_help_panel=MODEL),
-]
-CacheTypeV = Annotated[
-    str,
-    setting(*spellings("cache_type_v"), metavar="TYPE", help="Type of the cache's values.", rich_help_panel=MODEL),
-]
+def make_model_settings(
+    *, no_repack: bool, devices: str, tensor_split: str, split_mode: SplitMode, main_gpu: int, **fields: Any
+) -> ModelSettings:
+    """The settings of all flags of a model and its context. `fields`: those of ModelSettings as they are."""
+    place = placement_of(devices, split_mode, tensor_split, main_gpu)
+    return ModelSettings(**fields, repack=not no_repack, placement=place)
 
 
-NoRepack = Annotated[
-    bool,
-    setting(
-        "-nr",
-        "--no-repack",
-        parser=yes_or_no,
-        help="Leave out the CPU's kernels for repacked weights and AMX. They are faster for several rows.",
-        rich_help_panel=MODEL,
+model_group = Table(
+    (
+        *field_options(LOADING, MODEL, FIELDS),
+        option("no_repack", bool, not LOADING.repack, NO_REPACK),
+        *PLACEMENT,
     ),
-]
-
+    make_model_settings,
+)
 
 Offline = Annotated[
     bool,
-    setting(
-        "--offline",
-        parser=yes_or_no,
-        help="Use models on this disk, without the network.",
-        rich_help_panel=MODEL,
-    ),
-]
-
-
-def model_group(
-    context: Context = LOADING.context,
-    gpu_layers: GpuLayers = LOADING.gpu_layers,
-    threads: Threads = LOADING.threads,
-    threads_batch: ThreadsBatch = LOADING.threads_batch,
-    batch_size: BatchSize = LOADING.batch,
-    flash_attention: FlashAttention = LOADING.flash_attention,
-    cache_type_k: CacheTypeK = LOADING.cache_type_k,
-    cache_type_v: CacheTypeV = LOADING.cache_type_v,
-    no_repack: NoRepack = not LOADING.repack,
-    device: Devices = "",
-    split_mode: SplitMode = PLACE.split_mode,
-    tensor_split: TensorSplit = "",
-    main_gpu: MainGpu = PLACE.main_gpu,
-) -> ModelSettings:
-    return ModelSettings(
-        context=context,
-        batch=batch_size,
-        gpu_layers=gpu_layers,
-        threads=threads,
-        threads_batch=threads_batch,
-        flash_attention=flash_attention,
-        cache_type_k=cache_type_k,
-        cache_type_v=cache_type_v,
-        repack=not no_repack,
-        placement=placement_of(device, split_mode, tensor_split, main_gpu),
-    )
-
-
+    setting("--offline", parser=yes_or_no, rich_help_panel=MODEL,
+            help="Use models on this disk, without the network."),
+]  # fmt: skip
 Store = Annotated[
     bool,
     setting("--store/--no-store", rich_help_panel=TEXT,

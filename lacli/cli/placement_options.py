@@ -6,75 +6,55 @@ Declarations, and how their lists are written; ranges are checked by the setting
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Any
 
-from lacli.cli.environment import setting
+from lacli.cli.groups import Table, field_options, flag
 from lacli.errors import UsageError
-from lacli.llamacpp import settings as placement
-from lacli.llamacpp.settings import Placement, ReplicaSettings
-from lacli.settings import NOTHING, spellings
+from lacli.llamacpp.settings import Placement, ReplicaSettings, SplitMode
+from lacli.settings import NOTHING
 
 MODEL, REPLICAS = "Model", "Several copies of the model"
 
 PLACE, COPIES = Placement(), ReplicaSettings()
 """Where the options' defaults come from."""
 
-Devices = Annotated[
-    str,
-    setting(*spellings("devices"), metavar="NAME,..", show_default="all GPUs", rich_help_panel=MODEL,
-            help="Devices that share the model. 'lacli doctor' names them; none: the CPU alone."),
-]  # fmt: skip
-SplitMode = Annotated[
-    placement.SplitMode,
-    setting(*spellings("split_mode"), rich_help_panel=MODEL,
-            help="How several devices share the model. none: one has all of it."),
-]  # fmt: skip
-TensorSplit = Annotated[
-    str,
-    setting(*spellings("tensor_split"), metavar="N,N,..", show_default="by free memory", rich_help_panel=MODEL,
-            help="Proportions of the model that the devices get, such as 3,1."),
-]  # fmt: skip
-MainGpu = Annotated[
-    int,
-    setting(*spellings("main_gpu"), metavar="N", rich_help_panel=MODEL,
-            help="The device that has all of the model with -sm none, from 0."),
-]  # fmt: skip
-Replicas = Annotated[
-    str,
-    setting(*spellings("replicas"), metavar="N|NAME,..", show_default="one copy", rich_help_panel=REPLICAS,
-            help="Decode one answer with several copies of the model. Their number, or the devices of each, such as "
-            "CUDA0,CUDA1 or CUDA0+CUDA1,CUDA2+CUDA3."),
-]  # fmt: skip
-Rpc = Annotated[
-    str,
-    setting(*spellings("rpc"), metavar="HOST:PORT,..", show_default=False, rich_help_panel=REPLICAS,
-            help="RPC servers whose devices are used here. They run 'lacli rpc-server'; their devices are RPC0, RPC1."),
-]  # fmt: skip
-Isolate = Annotated[
-    bool,
-    setting(*spellings("isolate"), rich_help_panel=REPLICAS,
-            help="Run every copy in a process of its own. When one fails, the others go on."),
-]  # fmt: skip
-ReplicaTimeout = Annotated[
-    float,
-    setting(*spellings("limit_s"), metavar="SECONDS", rich_help_panel=REPLICAS,
-            help="Seconds that a step of such a copy may take. Loading may take ten times as long."),
-]  # fmt: skip
+PLACEMENT = (
+    flag("devices", str, "", MODEL, metavar="NAME,..", show_default="all GPUs",
+         help="Devices that share the model. 'lacli doctor' names them; none: the CPU alone."),
+    *field_options(PLACE, MODEL, {"split_mode": "How several devices share the model. none: one has all of it."}),
+    flag("tensor_split", str, "", MODEL, metavar="N,N,..", show_default="by free memory",
+         help="Proportions of the model that the devices get, such as 3,1."),
+    flag("main_gpu", int, PLACE.main_gpu, MODEL, metavar="N",
+         help="The device that has all of the model with -sm none, from 0."),
+)  # fmt: skip
 
 
-def placement_of(device: str, split_mode: placement.SplitMode, tensor_split: str, main_gpu: int) -> Placement:
+def placement_of(devices: str, split_mode: SplitMode, tensor_split: str, main_gpu: int) -> Placement:
     """Where one copy computes. Raises UsageError for a device that there is not; other machines' come with --rpc."""
-    return Placement(_devices(device), split_mode, _proportions(tensor_split), main_gpu)
+    return Placement(_devices(devices), split_mode, _proportions(tensor_split), main_gpu)
 
 
-def replica_group(
-    replicas: Replicas = "",
-    rpc: Rpc = "",
-    isolate: Isolate = COPIES.isolate,
-    replica_timeout: ReplicaTimeout = COPIES.limit_s,
-) -> ReplicaSettings:
+def make_replicas(*, replicas: str, rpc: str = "", **fields: Any) -> ReplicaSettings:
+    """The settings of all flags about several copies. `fields`: those of ReplicaSettings."""
     count, groups = copies(replicas)
-    return ReplicaSettings(groups, count, endpoints(rpc), isolate, replica_timeout)
+    return ReplicaSettings(groups, count, endpoints(rpc), **fields)
+
+
+replica_group = Table(
+    (
+        flag("replicas", str, "", REPLICAS, metavar="N|NAME,..", show_default="one copy",
+             help="Decode one answer with several copies of the model. Their number, or the devices of each, such as "
+             "CUDA0,CUDA1 or CUDA0+CUDA1,CUDA2+CUDA3."),
+        flag("rpc", str, "", REPLICAS, metavar="HOST:PORT,..", show_default=False,
+             help="RPC servers whose devices are used here. They run 'lacli rpc-server'; their devices are RPC0, "
+             "RPC1."),
+        flag("isolate", bool, COPIES.isolate, REPLICAS,
+             help="Run every copy in a process of its own. When one fails, the others go on."),
+        flag("limit_s", float, COPIES.limit_s, REPLICAS, metavar="SECONDS",
+             help="Seconds that a step of such a copy may take. Loading may take ten times as long."),
+    ),
+    make_replicas,
+)  # fmt: skip
 
 
 def copies(text: str) -> tuple[int, tuple[tuple[str, ...], ...]]:
@@ -112,12 +92,7 @@ def _devices(text: str) -> tuple[str, ...]:
     if not names:
         return ()
     # Only now: it loads llama.cpp.
-    from lacli.llamacpp.devices import (
-        CPU,
-        RPC,
-        Device,
-        named,
-    )
+    from lacli.llamacpp.devices import CPU, RPC, Device, named
     from lacli.llamacpp.library import devices
 
     if len(names) == 1 and names[0].lower() in NOTHING:

@@ -28,7 +28,8 @@ from lacli.text.template import as_messages
 
 if TYPE_CHECKING:
     from lacli.auto.past_texts import TextStore
-    from lacli.cli.loading import Loading, Output, Question
+    from lacli.cli.loading import Loading, Output
+    from lacli.cli.prompt_options import PromptOptions
     from lacli.terminal.screen import Screen
     from lacli.terminal.waiting import Say
 
@@ -43,7 +44,7 @@ def ask_all(
     prompts: str,
     answers: str | None,
     parallel: int | None,
-    question: Question,
+    question: PromptOptions,
     loading: Loading,
     output: Output,
     screen: Screen,
@@ -230,7 +231,7 @@ class PromptList:
         say(*dict.fromkeys((words + left, words, f"{count} answers", count)))
 
 
-def _completed(task: Task, question: Question) -> Task:
+def _completed(task: Task, question: PromptOptions) -> Task:
     """A task with what the command line says where its row says nothing."""
     raw = task.raw or question.raw
     system = task.system or ("" if raw else question.system)

@@ -15,8 +15,8 @@ from lacli.cli import options
 from lacli.cli.chat import ANSWERING, plan_of, start
 from lacli.cli.environment import setting
 from lacli.cli.groups import typed, with_groups
-from lacli.cli.loading import Loading, Output, Question
-from lacli.cli.options import PromptOptions
+from lacli.cli.loading import Loading, Output
+from lacli.cli.prompt_options import NoStdin, Prompt, PromptFile, PromptOptions, Raw
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
@@ -67,10 +67,10 @@ CLASHES = {
 @with_groups(asked=options.asked, **ANSWERING)
 def run(
     asked: options.Asked,
-    prompt: options.Prompt = None,
-    file: options.PromptFile = None,
-    no_stdin: options.NoStdin = False,
-    raw: options.Raw = False,
+    prompt: Prompt = None,
+    file: PromptFile = None,
+    no_stdin: NoStdin = False,
+    raw: Raw = False,
     history: History = True,
     conversation: options.Conversation = False,
     prompts: Prompts = None,
@@ -111,8 +111,7 @@ def run(
         raise UsageError(f"the prompt is given twice, as {shortened(asked.prompt)!r} and with -p", "drop one of them")
     prompt = prompt if asked.prompt is None else asked.prompt
     model, from_stdin = asked.model, asked.stdin
-    if raw:
-        prompt_options.check_raw()
+    question = replace(prompt_options, raw=raw)
     if no_stdin and (from_stdin or STDIN in (prompt, file)):
         raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
     if conversation and (raw or json or from_stdin or STDIN in (prompt, file)):
@@ -141,17 +140,6 @@ def run(
     if unasked and model:
         options.check_path(model)
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
-    question = Question(
-        ""
-        if prompts
-        else read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note),
-        prompt_options.system,
-        raw,
-        prompt_options.max_tokens,
-        prompt_options.stops,
-        prompt_options.template,
-        prompt_options.variables,
-    )
     loading = Loading(
         model,
         model_settings,
@@ -164,15 +152,16 @@ def run(
         learn,
     )
     output = Output(json, stats, verbose, explain)
-    if prompts is None:
-        ask(question, loading, output, screen)
-    else:
+    if prompts is not None:
         from lacli.cli.prompts import ask_all
 
         ask_all(prompts, answers, at_a_time, question, loading, output, screen)
+        return
+    text = read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note)
+    ask(replace(question, text=text), loading, output, screen)
 
 
-def ask(question: Question, loading: Loading, output: Output, screen: Screen) -> None:
+def ask(question: PromptOptions, loading: Loading, output: Output, screen: Screen) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out."""
     with loading.opened(question, output, screen) as (session, store):
         prompt = session.prompt(question.text, question.system, raw=question.raw)
@@ -183,7 +172,7 @@ def ask(question: Question, loading: Loading, output: Output, screen: Screen) ->
         _conclude(session, generation, question, output, screen)
 
 
-def _answer(session: Session, prompt: list[int], question: Question, output: Output, screen: Screen) -> Generation:
+def _answer(session: Session, prompt: list[int], question: PromptOptions, output: Output, screen: Screen) -> Generation:
     """Show the answer as it comes, and its steps where they are explained."""
     from lacli.session.report import Explanation, watching
     from lacli.terminal.interrupts import without_ctrl_c
@@ -237,7 +226,9 @@ def _stream(generation: Generation, output: Output, screen: Screen, *, begun: st
                 screen.write(pieces)
 
 
-def _conclude(session: Session, generation: Generation, question: Question, output: Output, screen: Screen) -> None:
+def _conclude(
+    session: Session, generation: Generation, question: PromptOptions, output: Output, screen: Screen
+) -> None:
     """Say why and how the answer ended, and what it cost if asked."""
     from lacli.session.report import context_full
     from lacli.text.format import counted

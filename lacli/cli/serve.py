@@ -10,7 +10,7 @@ from lacli.cli import options
 from lacli.cli.chat import ANSWERING
 from lacli.cli.environment import setting, yes_or_no
 from lacli.cli.groups import with_groups
-from lacli.cli.options import PromptOptions
+from lacli.cli.prompt_options import PromptOptions
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings

@@ -10,12 +10,7 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import (
-    Guesses,
-    Ngram,
-    Preset,
-    Window,
-)
+from lacli.cli.lookahead_options import Guesses, Ngram, Preset, Window
 from lacli.cli.options import model_group
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.settings import ModelSettings
@@ -82,12 +77,7 @@ def find_on_disk(name: str | None, screen: Screen, *, absent_too: bool = True) -
     from lacli.cli.folders import own_aliases
     from lacli.hub.cache import find_cached
     from lacli.hub.download import check_file
-    from lacli.hub.names import (
-        HubModel,
-        demo_model,
-        read_aliases,
-        read_name,
-    )
+    from lacli.hub.names import HubModel, demo_model, read_aliases, read_name
     from lacli.hub.sizes import absent_model
 
     if name is None:

@@ -30,12 +30,7 @@ from lacli.hub.names import (
     quant_of,
     with_quant,
 )
-from lacli.llamacpp.gguf import (
-    Header,
-    all_parts,
-    parts,
-    read_header,
-)
+from lacli.llamacpp.gguf import Header, all_parts, parts, read_header
 from lacli.text.files import MAX_RECORD, read_file
 
 PREFIX = "models--"

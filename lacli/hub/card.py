@@ -7,7 +7,6 @@ nothing is allocated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,23 +20,9 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings, check_rows
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.terminal.screen import wrapped
-from lacli.text.format import (
-    columns,
-    count_in_words,
-    memory_in_words,
-    printable,
-    size_in_words,
-)
+from lacli.text.format import columns, count_in_words, memory_in_words, printable, size_in_words
 from lacli.text.reasoning import begun_reasoning, markers_of
-from lacli.text.template import (
-    CHATML,
-    PROBE,
-    STOPS,
-    ChatTemplate,
-    as_messages,
-    bundled_template,
-    choose_template,
-)
+from lacli.text.template import PROBE, ChatTemplate, as_messages, choose_template
 
 CONTEXTS = (4096, 8192)
 """Tokens of the contexts that are shown beside the model's own if none is asked for."""
@@ -77,12 +62,10 @@ class Memory:
 class Chat:
     """What is known of a chat template.
 
-    `like`: the bundled template that writes the same prompts (`exact`) or has the same marks, or "". `system`: it has a
-    place for a system text. `thinks`: the marks of reasoning that it knows. `problem`: why it is not used, or "".
+    `system`: it has a place for a system text. `thinks`: the marks of reasoning that it knows. `problem`: why it is not
+    used, or "".
     """
 
-    like: str = ""
-    exact: bool = False
     system: bool = False
     thinks: str = ""
     problem: str = ""
@@ -188,28 +171,13 @@ def _chat(model: LlamaModel) -> Chat:
     template, notes = choose_template("", model)
     if template is None or notes:
         return Chat(problem=notes[0] if notes else "")
-    question = as_messages("a question")
     try:
-        rendered = template.render(question)
+        rendered = template.render(as_messages("a question"))
     except PromptError as error:
         return Chat(problem=error.what)
-    like, exact = _family(model, template, [question, as_messages("more", history=[("a question", "an answer")])])
     marks = markers_of(template.source)
     thinks = marks[0] if marks else "yes" if begun_reasoning(rendered) else ""
-    return Chat(like, exact, _has_system(template), thinks)
-
-
-def _family(model: LlamaModel, own: ChatTemplate, conversations: Sequence[list[dict[str, str]]]) -> tuple[str, bool]:
-    """The bundled template that writes the same, and True; or one whose marks are all in this one, and False."""
-    names = [CHATML, *(name for name in STOPS if name != CHATML)]
-    with suppress(PromptError):
-        written = [own.render(each).strip() for each in conversations]
-        for name in names:
-            other = bundled_template(name, model)
-            if [other.render(each).strip() for each in conversations] == written:
-                return name, True
-    marked = (name for name in names if all(stop in own.source for stop in STOPS[name]))
-    return next(marked, ""), False
+    return Chat(_has_system(template), thinks)
 
 
 def _has_system(template: ChatTemplate) -> bool:
@@ -236,7 +204,7 @@ def card_json(card: Card, model_settings: ModelSettings, decode_settings: Decode
         "heads": _one_or_all(header.heads),
         "kv_heads": _one_or_all(header.kv_heads),
         "bos": None if card.problem else card.adds_bos,
-        "template": _chat_json(card.chat),
+        "template": card.chat and {name: None if value == "" else value for name, value in asdict(card.chat).items()},
         "modes": list(card.modes),
         "notes": list(card.notes),
         "problem": card.problem or None,
@@ -260,12 +228,6 @@ def _memory_json(memory: Memory, weights: float) -> dict[str, Any]:
         "plain_mib": round(weights + memory.cache + memory.plain, 2),
         "lookahead_mib": None if ahead is None else round(weights + memory.cache + ahead, 2),
     }
-
-
-def _chat_json(chat: Chat | None) -> dict[str, Any] | None:
-    if chat is None:
-        return None
-    return {name: None if value == "" else value for name, value in asdict(chat).items()}
 
 
 def _one_or_all(numbers: Sequence[int]) -> int | list[int] | None:
@@ -333,10 +295,9 @@ def _chat_facts(card: Card) -> list[tuple[str, str]]:
 def _template_words(chat: Chat) -> str:
     if chat.problem:
         return chat.problem
-    known = f"writes what {chat.like} writes" if chat.exact else f"like {chat.like}" if chat.like else "of its own kind"
     system = "has a system role" if chat.system else "no system role (it goes before the first question)"
     thinks = f"thinks first ({chat.thinks})" if chat.thinks else ""
-    return "; ".join(part for part in (known, system, thinks) if part)
+    return "; ".join(part for part in (system, thinks) if part)
 
 
 def _mode_facts(card: Card) -> list[tuple[str, str]]:

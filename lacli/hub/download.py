@@ -25,15 +25,7 @@ from lacli.hub.cache import (
     remember_newest,
     repository_folder,
 )
-from lacli.hub.library import (
-    HubFile,
-    Listing,
-    address,
-    careful_library,
-    file_size,
-    list_files,
-    reason,
-)
+from lacli.hub.library import HubFile, Listing, address, careful_library, file_size, list_files, reason
 from lacli.hub.names import (
     FILE,
     MODEL_IS,

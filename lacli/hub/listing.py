@@ -7,13 +7,11 @@ figures of the list of aliases.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lacli.errors import ModelLoadError
 from lacli.hub.cache import (
     LocalModel,
     UnfinishedDownload,
@@ -23,22 +21,11 @@ from lacli.hub.cache import (
     matching,
     unfinished_downloads,
 )
-from lacli.hub.names import (
-    Alias,
-    HubModel,
-    alias_model,
-    read_aliases,
-)
+from lacli.hub.names import Alias, HubModel, alias_model, read_aliases
 from lacli.hub.sizes import running_memory
 from lacli.llamacpp.devices import total_memory
 from lacli.terminal.screen import wrapped
-from lacli.text.format import (
-    age_in_words,
-    columns,
-    printable,
-    size_in_words,
-    tokens_in_words,
-)
+from lacli.text.format import age_in_words, columns, printable, size_in_words, tokens_in_words
 
 INDENT = "    "
 HEADER = ("MODEL", "SIZE", "MEMORY", "TYPE", "CONTEXT", "LAST USED")
@@ -63,10 +50,7 @@ class Inventory:
 
     def here(self, alias: Alias) -> list[LocalModel]:
         """The models on this disk that the alias means, in any quant if it names none."""
-        try:
-            wanted = alias_model(alias)
-        except ModelLoadError:
-            return []
+        wanted = alias_model(alias)
         if isinstance(wanted, HubModel):
             return matching(self.models, wanted)
         return [model for model in self.models if model.path == wanted]
@@ -103,10 +87,9 @@ def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inven
     aliases, cache = read_aliases(own, say), cache_folder()
     models = cached_models(cache)
     for alias in aliases.values():
-        with suppress(ModelLoadError):
-            path = alias_model(alias)
-            if isinstance(path, Path) and path.is_file():
-                models.append(local_file(alias.name, path))
+        path = alias_model(alias)
+        if isinstance(path, Path) and path.is_file():
+            models.append(local_file(alias.name, path))
     return Inventory(models, unfinished_downloads(), aliases, cache, own, total_memory())
 
 

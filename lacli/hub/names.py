@@ -33,25 +33,29 @@ from lacli.text.files import MAX_RECORD, read_file
 from lacli.text.format import offered, suggest
 
 DEMO = "stdlib-7m.q8_0.gguf"
-DEMO_NAME, DEMO_WORDS = "demo", "comes with lacli, knows only Python"
 LIST = "models.txt"
 LINE_IS = "a line is: alias repository [quant] [figures] [words]"
 MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
 PREFIX = "hf:"
 MAX_OFFERED = 4
+MAX_SHOWN = 80
+"""Characters of a name in a message: a whole prompt may stand in a model's place."""
 
 PART = r"\w(?:[\w.-]*\w)?"
 """An owner, a repository's name or a quant."""
 
 REPOSITORY = re.compile(rf"(?P<repository>{PART}/{PART})(?::(?P<quant>{PART}))?")
 FILE = re.compile(rf"(?P<repository>{PART}/{PART})/(?P<file>[^:]+\.gguf)")
-LINE = re.compile(r'(?P<name>[^\s"]+)\s+(?P<repository>"[^"]+"|[^\s"]+)(?:\s+(?P<rest>.*))?')
+LINE = re.compile(
+    r'(?P<name>[^\s"]+)\s+(?P<repository>"[^"]+"|[^\s"]+)'
+    r"(?:\s+(?P<quant>-|(?:UD-)?(?:(?:I?Q|TQ|FP|MXFP|NVFP)\d\w*|F16|F32|F64|BF16))(?=\s|$))?"
+    r"(?:\s+(?P<size>\d+(?:\.\d+)?)\+(?P<cache>\d+(?:\.\d+)?)GB(?=\s|$))?(?P<words>\s.*)?",
+    re.IGNORECASE,
+)
 NAME = re.compile(r"[\w+][\w.+-]*(?<!\.gguf)")
-QUANT = re.compile(r"-|(?:UD-)?(?:(?:I?Q|TQ|FP|MXFP|NVFP)\d\w*|F16|F32|F64|BF16)", re.IGNORECASE)
-FIGURES = re.compile(r"(\d+(?:\.\d+)?)\+(\d+(?:\.\d+)?)GB")
 ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/+(?P<name>[^?#]+)\??(?P<query>[^#]*)", re.I)
-PAGE = re.compile(r"(?<=/)(?P<repository>[^/]+)/(?:blob|resolve|raw|tree)/(?P<revision>[^/]+)(?=/|$)")
-"""The part of a page's address between the owner and the file."""
+PAGE = re.compile(r"/(?:blob|resolve|raw|tree)/main(?=/|$)")
+"""The part of a page's address between the repository and the file; others than `main` are no names."""
 
 DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
 COMPANIONS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
@@ -121,7 +125,7 @@ def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = No
     """
     found, broken = read_list(packaged_list())
     assert not broken, broken
-    found.append(Alias(DEMO_NAME, str(demo_model()), words=DEMO_WORDS))
+    found.append(Alias("demo", str(demo_model()), words="comes with lacli, knows only Python"))
     # A folder of somebody else's is an error to `Path.exists`.
     if own is not None and os.path.exists(own):
         of_user, broken = read_list(own, own=True)
@@ -162,12 +166,10 @@ def _read_line(line: str, folder: Path, *, own: bool) -> Alias:
         raise ValueError("no repository" if len(line.split()) == 1 else "a quote is not closed")
     if not NAME.fullmatch(match["name"]):
         raise ValueError(f"{match['name']} is no name: letters, digits and . _ + -, no . or - first, no .gguf last")
-    words = (match["rest"] or "").split()
-    quant = words.pop(0).strip("-") if words and QUANT.fullmatch(words[0]) else ""
-    figures = FIGURES.fullmatch(words.pop(0)) if words and FIGURES.fullmatch(words[0]) else None
-    size, cache = (round(float(each) * 1e9) for each in figures.groups()) if figures else (0, 0)
     target = _read_target(match["repository"].strip('"'), folder)
-    return Alias(match["name"], target, quant, " ".join(words), own, size, cache)
+    quant, words = (match["quant"] or "").strip("-"), " ".join((match["words"] or "").split())
+    size, cache = (round(float(match[each] or 0) * 1e9) for each in ("size", "cache"))
+    return Alias(match["name"], target, quant, words, own, size, cache)
 
 
 def _read_target(text: str, folder: Path) -> str:
@@ -193,17 +195,23 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
     text = _without_address(text)
     path = Path(os.path.expanduser(text))
     alias = aliases.get(text.lower())
-    if _is_path(text) or _exists(path, or_folder=alias is None):
+    if _is_path(text) or (os.path.exists(path) if alias is None else os.path.isfile(path)):
         return path
     if alias is not None:
         return alias_model(alias)
     if text.startswith(PREFIX):
-        return _hub_name(text)
+        if model := _on_the_hub(text):
+            return model
+        forms = "hf:owner/repo, hf:owner/repo:quant or hf:owner/repo/file.gguf"
+        raise ModelLoadError(f"{shortened(text)} names no model of the hub", forms)
     name, _, quant = text.partition(":")
     if quant and (alias := aliases.get(name.lower())):
-        return _alias_with(alias, quant)
-    if model := _repository(text):
-        return model
+        meant = alias_model(alias)
+        if isinstance(meant, HubModel) and not meant.file:
+            return replace(meant, quant=quant)
+        raise ModelLoadError(f"{alias.name} means one file, {meant}: it takes no quant", MODEL_IS)
+    if found := _repository(text):
+        return found
     word = text.lower()
     containing = [name for name in aliases if len(word) > 2 and word in name]
     close = dict.fromkeys([*containing, *suggest(word, aliases, MAX_OFFERED)])
@@ -212,26 +220,12 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
 
 
 def alias_model(alias: Alias) -> Path | HubModel:
-    """The path or hub model that an alias stands for. Raises ModelLoadError for a broken `hf:` name."""
+    """The path or hub model that an alias stands for."""
     text = alias.repository
-    model = _hub_name(text) if text.startswith(PREFIX) else _repository(text)
+    model = _on_the_hub(text) if text.startswith(PREFIX) else _repository(text)
     if model is None:
         return Path(text)
     return replace(model, quant=alias.quant) if alias.quant and not model.file else model
-
-
-def _alias_with(alias: Alias, quant: str) -> HubModel:
-    """The same repository with another quant."""
-    model = alias_model(alias)
-    if not isinstance(model, HubModel) or model.file:
-        raise ModelLoadError(f"{alias.name} means one file, {model}: it takes no quant", MODEL_IS)
-    if named := _repository(f"{model.repository}:{quant}"):
-        return named
-    raise ModelLoadError(f"{shortened(quant)} is no quant", "quants are named like Q4_K_M and Q8_0")
-
-
-MAX_SHOWN = 80
-"""Characters of a name in a message: a whole prompt may stand in a model's place."""
 
 
 def shortened(text: str) -> str:
@@ -240,18 +234,11 @@ def shortened(text: str) -> str:
 
 
 def _without_address(text: str) -> str:
-    """`hf:owner/repo...` for the address of a page on the hub; any other text unchanged.
-
-    Raises ModelLoadError for the address of another revision than main.
-    """
+    """`hf:owner/repo...` for the address of a page on the hub; any other text unchanged."""
     match = ADDRESS.match(text)
     if match is None:
         return text
-    page = PAGE.search(match["name"])
-    if page and page["revision"] != "main":
-        what = f"{shortened(text)} is of the revision {unquote(page['revision'])}"
-        raise ModelLoadError(what, "only main can be named: hf:owner/repo/file.gguf")
-    name = unquote(PAGE.sub(r"\g<repository>", match["name"], count=1)).rstrip("/")
+    name = unquote(PAGE.sub("", match["name"], count=1)).rstrip("/")
     shown = parse_qs(match["query"]).get("show_file_info", [""])[0]
     return f"{PREFIX}{name}/{shown}" if shown else PREFIX + name
 
@@ -264,13 +251,6 @@ def _is_path(text: str) -> bool:
     return not text or begins or "\\" in text or any(char.isspace() for char in text) or text.endswith(".gguf")
 
 
-def _exists(path: Path, *, or_folder: bool) -> bool:
-    try:
-        return path.exists() if or_folder else path.is_file()
-    except (OSError, ValueError):  # too long for a path, or with a zero in it
-        return False
-
-
 def _repository(text: str) -> HubModel | None:
     match = REPOSITORY.fullmatch(text)
     return HubModel(match["repository"], match["quant"] or "") if match else None
@@ -281,13 +261,6 @@ def _on_the_hub(text: str) -> HubModel | None:
     name = text.removeprefix(PREFIX).lstrip("/")
     match = REPOSITORY.fullmatch(name) or FILE.fullmatch(name)
     return HubModel(**match.groupdict(default="")) if match else None
-
-
-def _hub_name(text: str) -> HubModel:
-    if model := _on_the_hub(text):
-        return model
-    forms = "hf:owner/repo, hf:owner/repo:quant or hf:owner/repo/file.gguf"
-    raise ModelLoadError(f"{shortened(text)} names no model of the hub", forms)
 
 
 def models(names: Iterable[str]) -> list[str]:

@@ -21,21 +21,9 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import MODES, PRESETS
 from lacli.text.question import read_question
-from tests.fakes.tiny_models import (
-    CONTEXT_LENGTH,
-    write_llama,
-    write_llama_split,
-    write_mamba,
-)
+from tests.fakes.tiny_models import CONTEXT_LENGTH, write_llama, write_llama_split, write_mamba
 from tests.loading import generate, load
-from tests.program import (
-    Done,
-    call,
-    finish,
-    on_terminal,
-    run,
-    start,
-)
+from tests.program import Done, call, finish, on_terminal, run, start
 
 QUESTION = "Show me the source code of `json.dumps`."
 SIZE = 30

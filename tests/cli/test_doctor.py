@@ -15,21 +15,10 @@ from lacli.cli.environment import known_variables
 from lacli.cli.main import commands
 from lacli.errors import LacliError
 from lacli.llamacpp import probe
-from lacli.llamacpp.build import (
-    GIB,
-    Library,
-    LibraryMissing,
-    Processor,
-)
+from lacli.llamacpp.build import GIB, Library, LibraryMissing, Processor
 from lacli.llamacpp.devices import CPU, Device
 from lacli.llamacpp.library import Backend, Build
-from tests.program import (
-    call,
-    environment,
-    finish,
-    on_terminal,
-    run,
-)
+from tests.program import call, environment, finish, on_terminal, run
 
 PROCESSOR = Device(CPU, "A processor", False, 16 * GIB, 16 * GIB)
 CARD = Device("CUDA0", "A card", True, 20 * GIB, 24 * GIB)
@@ -99,9 +88,9 @@ FOUND: list[tuple[Mapping[str, Any], Callable[[], Finding], str, str, str]] = [
     ({"load": 6.4}, lambda: doctor.check_threads(0), "better", "asked for 6.4 of 8 cores", "-t 2 while they run"),
     ({"load": 6.4}, lambda: doctor.check_threads(2), "fine", "-t is 2", ""),
     ({"load": 40.0}, lambda: doctor.check_threads(0), "better", "slows all", "-t 1 while they run"),
-    ({"free_disk": GIB // 10}, doctor.check_cache, "better", "107 MB free; no model of use fits", "lacli rm"),
+    ({"free_disk": GIB // 10}, doctor.check_cache, "fine", "107 MB free", ""),
     ({"writable": False}, doctor.check_cache, "better", "it is not writable", "HF_HUB_CACHE"),
-    ({}, lambda: doctor.check_folders(FOLDERS, Path("/c")), "fine", "kept, other: writable", ""),
+    ({}, lambda: doctor.check_folders(FOLDERS), "fine", "kept, other: writable", ""),
     ({}, lambda: doctor.check_variables({"LACLI_WINDOW": "", "PATH": "x"}, KNOWN), "fine", "variable is set", ""),
 ]  # fmt: skip
 """What differs from a good machine, a check, and what it finds; '' for nothing to be done."""
@@ -159,7 +148,6 @@ def test_a_build_that_fails_is_named_with_the_one_that_does_not(
     found = doctor.check_kernels(3)
     assert tried == ["forgotten", (3, 3), (3, 3)]
     assert found.state == state and (without or "SIGSEGV") in found.words and arguments in found.todo[0]
-    assert found.facts == {"fault": "SIGSEGV", "fault_without_repack": without}
 
 
 def test_rpc_servers_are_asked_for_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +155,6 @@ def test_rpc_servers_are_asked_for_their_devices(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("lacli.llamacpp.rpc.remote_devices", lambda servers, timeout_s: devices)
     found = doctor.check_rpc(("box:1", "box:2"))
     assert found.words == "RPC0: box:1, 3.0 of 4.0 GiB free; RPC1: box:2, 1.0 of 2.0 GiB free"
-    assert found.facts["asked"] == ("box:1", "box:2")
 
     def refuse(*_: object) -> NoReturn:
         raise LacliError("nobody listens", "start a server")
@@ -191,15 +178,8 @@ def test_a_folder_with_a_file_in_its_place_or_above_it_is_not_writable(tmp_path:
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "file").chmod(0o755)
     folders = {"costs": tmp_path / "file", "history": tmp_path / "file" / "lacli", "new": tmp_path / "a" / "b"}
-    found = doctor.check_folders(folders, tmp_path / "models.txt")
+    found = doctor.check_folders(folders)
     assert found.state == "better" and f"costs ({tmp_path}/file), history" in found.words and "new" not in found.words
-
-
-def test_broken_lines_of_the_own_aliases_are_named(tmp_path: Path) -> None:
-    names = tmp_path / "models.txt"
-    names.write_text("fine a/b\nbroken\nbroken too\n")
-    found = doctor.check_folders({}, names)
-    assert found.state == "better" and "models.txt, line 2: no repository" in found.words and "1 more" in found.words
 
 
 def test_variables_are_shown_with_the_flag_they_set_and_slips_with_the_nearest_name() -> None:
@@ -207,10 +187,9 @@ def test_variables_are_shown_with_the_flag_they_set_and_slips_with_the_nearest_n
     found = doctor.check_variables(environ | {"LACLI_THREADS": "2", "LLAMA_ARG_THREADS": "9"}, KNOWN)
     assert found.state == "better" and found.todo == ["LACLI_WINDWO: did you mean LACLI_WINDOW?"]
     said = found.words.split("; ")
-    assert said[0] == "unknown: LACLI_WINDWO" and said[-1] == "LLAMA_ARG_PORT: llama.cpp's, not read by lacli"
+    assert said[0] == "unknown: LACLI_WINDWO" and "LLAMA_ARG_PORT" not in found.words
     assert {"LACLI_WINDOW=8 sets -W", "LACLI_DEBUG=1", "LACLI_THREADS=2 sets -t"} < {*said}
     assert "LLAMA_ARG_THREADS is not used, LACLI_THREADS wins" in said
-    assert found.facts["unknown"] == ["LACLI_WINDWO"] and "LLAMA_ARG_THREADS" in str(found.facts["set"])
 
 
 @pytest.mark.parametrize("name", ["LACLI_FOO", "LACLI_PROMPT", "LACLI_KEY"])
@@ -291,32 +270,14 @@ def test_the_last_sentence_says_whether_lacli_works(states: list[Any], words: st
     assert lines_of({str(place): Finding(state, "x") for place, state in enumerate(states)})[-1] == words
 
 
-FACTS = {
-    "Python": {"version", "system"},
-    "llama.cpp": {"python", "llama", "ggml", "commit"},
-    "instructions": {"used"},
-    "kernels": {"fault", "fault_without_repack"},
-    "GPU": {"devices"},
-    "RPC": {"built_in"},
-    "threads": {"physical_cores", "logical_cores", "cpu_limit", "threads"},
-    "model cache": {"path", "free"},
-    "environment": {"set", "unknown"},
-}
-"""The facts that programs read, by their subjects."""
-
-
 def test_the_program_reports_on_this_machine_and_writes_json(tmp_path: Path) -> None:
-    (tmp_path / "lacli").mkdir()
-    (tmp_path / "lacli" / "models.txt").write_text("fine a/b\nbroken\n")
-    env = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "LACLI_STRIKT": "1"}
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "LACLI_STRIKT": "1"}
     done = call("doctor", "--json", env=env)
     found = json.loads(done.out)
     assert (done.code, done.err, found["usable"]) == (0, "", True) and found["version"]
     by_subject = {each["subject"]: each for each in found["findings"]}
     assert [*by_subject][:2] == ["Python", "llama.cpp"] and "self-test" in by_subject
-    assert {*by_subject["kernels"]} == {"subject", "state", "words", "todo", "facts"}
-    assert all(keys <= {*by_subject[subject]["facts"]} for subject, keys in FACTS.items())
-    assert "line 2: no repository" in by_subject["own folders"]["words"]
+    assert {*by_subject["kernels"]} == {"subject", "state", "words", "todo"}
     assert by_subject["environment"]["todo"] == ["LACLI_STRIKT: did you mean LACLI_STRICT?"]
     assert "LACLI_STRIKT" not in environment()
 

@@ -12,14 +12,7 @@ from pathlib import Path
 import pytest
 
 from lacli import __main__
-from tests.program import (
-    PROGRAM,
-    ROOT,
-    Done,
-    call,
-    run,
-    start,
-)
+from tests.program import PROGRAM, ROOT, Done, call, run, start
 
 INTERRUPTING = """
 import os, signal, sys

@@ -11,14 +11,9 @@ from unittest.mock import patch
 
 import pytest
 
-from lacli.cli.environment import (
-    LLAMA_CPP,
-    known_variables,
-    unknown_variables,
-    variables,
-)
-from lacli.cli.loading import Question
+from lacli.cli.environment import LLAMA_CPP, known_variables, unknown_variables, variables
 from lacli.cli.main import commands
+from lacli.cli.prompt_options import PromptOptions
 from lacli.settings import DecodeSettings
 from tests.program import Done, call
 
@@ -238,7 +233,12 @@ def test_a_system_prompt_of_the_environment_makes_room_for_the_flags_that_go_wit
     (tmp_path / "system").write_text("from the file")
     given = [(), ("-sys", "from the flag"), ("-sysf", str(tmp_path / "system")), ("--raw",)]
     runs = [settings_of_run(*flags, LACLI_SYSTEM_PROMPT="from outside") for flags in given]
-    assert [found(Question, each).system for each in runs] == ["from outside", "from the flag", "from the file", ""]
+    assert [found(PromptOptions, each).system for each in runs] == [
+        "from outside",
+        "from the flag",
+        "from the file",
+        "",
+    ]
 
 
 def test_help_shows_llama_cpps_names_and_the_rule_for_ours() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.batch import from_tree
-from lacli.cli.mask import Mask, as_json, as_lines, full_step, mask_of, ranges
+from lacli.cli.mask import Mask, Order, as_json, as_lines, full_step, mask_of, ranges
 from lacli.engine import Floats
 from lacli.settings import DecodeSettings
 from tests.fakes.engine import FakeEngine
@@ -58,11 +58,6 @@ class Witness(FakeEngine):
         return np.zeros(1)
 
 
-def in_order(settings: DecodeSettings, order: str) -> Mask:
-    mask = mask_of(settings)
-    return mask.as_in_paper() if order == "paper" else mask
-
-
 def drawn(mask: Mask, width: int) -> list[str]:
     """The lines of the mask in the report, without what stands above and below it."""
     lines = as_lines(mask, width).split("\n\n")[1].splitlines()
@@ -83,7 +78,7 @@ def read_braille(lines: list[str], rows: int) -> list[list[int]]:
 
 
 def test_the_mask_is_the_published_one() -> None:
-    mask = mask_of(EXAMPLE).as_in_paper()
+    mask = mask_of(EXAMPLE, "paper")
     assert [row.kind for row in mask.rows] == ["I"] + ["L"] * 14 + ["V"] * 6
     assert [row.position for row in mask.rows] == PUBLISHED_POSITIONS
     assert [row.index for row in mask.rows if row.logits] == PUBLISHED_LOGITS
@@ -102,10 +97,10 @@ def test_the_batch_has_candidates_first_and_the_window_by_columns() -> None:
     assert [row.index for row in mask.rows] == list(range(21))
 
 
-@given(sizes, st.booleans())
-def test_the_mask_is_what_an_engine_makes_visible(settings: DecodeSettings, shared: bool) -> None:
-    mask = mask_of(settings, shared=shared)
-    batch = from_tree(full_step(settings, shared=shared), past=0)
+@given(sizes)
+def test_the_mask_is_what_an_engine_makes_visible(settings: DecodeSettings) -> None:
+    mask = mask_of(settings)
+    batch = from_tree(full_step(settings), past=0)
     batch.outputs[:] = 1
     engine = Witness(len(batch), settings.sequences)
     assert engine.decode(batch)
@@ -130,14 +125,6 @@ def test_a_full_step_has_the_rows_that_the_settings_promise(settings: DecodeSett
             assert row.logits
 
 
-def test_candidates_that_begin_alike_share_a_row() -> None:
-    apart, together = mask_of(EXAMPLE), mask_of(EXAMPLE, shared=True)
-    assert len(together.rows) == len(apart.rows) - 1
-    both = [row for row in together.rows if len(row.candidates) == 2]
-    assert [(row.position, row.sequences) for row in both] == [(1, (6, 7))]
-    assert "saves 1 of 21" in as_lines(together)
-
-
 @pytest.mark.parametrize("settings", [EXAMPLE, LARGE], ids=["21 rows", "120 rows"])
 def test_what_is_drawn_in_a_terminal_is_the_mask(settings: DecodeSettings) -> None:
     mask = mask_of(settings)
@@ -152,9 +139,9 @@ def test_what_is_drawn_in_a_terminal_is_the_mask(settings: DecodeSettings) -> No
 @pytest.mark.parametrize("order", ["batch", "paper"])
 @pytest.mark.parametrize("settings", [EXAMPLE, LARGE], ids=["a line a row", "a line a group"])
 def test_the_report_fits_into_80_columns_and_its_table_names_each_row_once(
-    settings: DecodeSettings, order: str
+    settings: DecodeSettings, order: Order
 ) -> None:
-    mask = in_order(settings, order)
+    mask = mask_of(settings, order)
     text = as_lines(mask)
     assert max(map(len, text.splitlines())) <= 80
     named: list[int] = []
@@ -173,7 +160,7 @@ def test_json_holds_rows_and_mask() -> None:
     done = call(*SIZES, "--order", "paper", "--json")
     found = json.loads(done.out)
     assert (done.code, done.err) == (0, "")
-    assert found == json.loads(json.dumps(as_json(mask_of(EXAMPLE).as_in_paper())))
+    assert found == json.loads(json.dumps(as_json(mask_of(EXAMPLE, "paper"))))
     assert [row["position"] for row in found["rows"]] == PUBLISHED_POSITIONS
     assert (found["outputs"], found["sequences"], found["order"]) == (12, 8, "paper")
     assert found["mask"][17] == [1] + [0] * 14 + [1, 1, 1] + [0] * 3

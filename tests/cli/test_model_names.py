@@ -14,13 +14,7 @@ from lacli.cli.main import commands
 from lacli.cli.model_names import complete_model, complete_stored
 from lacli.settings import MODES
 from tests.fakes import hub_cache
-from tests.program import (
-    ROOT,
-    Done,
-    call,
-    environment,
-    run,
-)
+from tests.program import ROOT, Done, call, environment, run
 
 CACHE_PLACES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
 FILES = ("a.gguf", "b b.gguf", "text.txt", ".hidden.gguf", "deep/deeper/one.gguf", "many/x.gguf", "many/y.gguf")

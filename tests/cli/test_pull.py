@@ -12,12 +12,7 @@ import pytest
 from lacli.hub.library import address
 from tests import program
 from tests.fakes.fake_hub import FakeHub, Repository
-from tests.here import (
-    NAME,
-    Here,
-    add_large,
-    point_at,
-)
+from tests.here import NAME, Here, add_large, point_at
 from tests.program import Done
 
 ONE_TOKEN = ("-p", "hi", "-n", "1", "--json")

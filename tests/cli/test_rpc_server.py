@@ -15,12 +15,7 @@ from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.build import GIB
 from lacli.llamacpp.devices import Device
 from lacli.llamacpp.rpc import remote_devices
-from tests.fakes.rpc_servers import (
-    HERE,
-    Pretender,
-    rpc_server,
-    with_rpc,
-)
+from tests.fakes.rpc_servers import HERE, Pretender, rpc_server, with_rpc
 from tests.program import SECONDS, call, run
 
 PROCESSOR = Device("CPU", "A processor", False, 16 * GIB, 16 * GIB)

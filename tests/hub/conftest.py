@@ -9,12 +9,7 @@ import pytest
 
 from tests.fakes import hub_cache, tiny_models
 from tests.fakes.fake_hub import FakeHub
-from tests.here import (
-    Here,
-    looking_up,
-    tiny_hub,
-    tiny_model,
-)
+from tests.here import Here, looking_up, tiny_hub, tiny_model
 
 
 @pytest.fixture

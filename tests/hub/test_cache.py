@@ -9,14 +9,7 @@ import pytest
 from huggingface_hub import scan_cache_dir
 
 from lacli.hub import cache as hub_cache_module
-from lacli.hub.cache import (
-    LocalModel,
-    cached_models,
-    find_cached,
-    matching,
-    remember_files,
-    unfinished_downloads,
-)
+from lacli.hub.cache import LocalModel, cached_models, find_cached, matching, remember_files, unfinished_downloads
 from lacli.hub.names import HubModel, read_name
 from lacli.llamacpp.gguf import Header, read_header
 from tests.fakes import hub_cache, tiny_models

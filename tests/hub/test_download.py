@@ -22,13 +22,7 @@ from lacli.hub.removal import plan_removal, remove
 from tests.fakes import hub_cache
 from tests.fakes.fake_hub import FakeHub, Repository
 from tests.fakes.tiny_models import write_llama_split
-from tests.here import (
-    LARGE,
-    NAME,
-    Here,
-    add_large,
-    point_at,
-)
+from tests.here import LARGE, NAME, Here, add_large, point_at
 
 CLOSED = "http://127.0.0.1:9"
 

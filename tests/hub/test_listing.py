@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from lacli.hub.cache import LocalModel, UnfinishedDownload
-from lacli.hub.listing import (
-    Inventory,
-    inventory_json,
-    inventory_text,
-    take_inventory,
-)
+from lacli.hub.listing import Inventory, inventory_json, inventory_text, take_inventory
 from lacli.hub.names import Alias, demo_model, read_aliases
 from lacli.hub.sizes import running_memory
 from lacli.llamacpp.gguf import read_header

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from lacli.errors import LacliError, ModelLoadError, UsageError
 from lacli.hub.cache import LLAMA_CPPS, cached_models, unfinished_downloads
 from lacli.hub.names import Alias, demo_model
-from lacli.hub.removal import (
-    Removal,
-    plan_all_unfinished,
-    plan_removal,
-    remove,
-)
+from lacli.hub.removal import Removal, plan_all_unfinished, plan_removal, remove
 from lacli.llamacpp.gguf import read_header
 from tests.fakes import hub_cache
 

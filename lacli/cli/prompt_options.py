@@ -1,0 +1,112 @@
+"""The flags of the prompt and of the end of answers, spelled as in llama.cpp, and what commands get of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+
+from lacli.cli.environment import setting, variable_of
+from lacli.cli.model_names import complete_template
+from lacli.errors import UsageError
+from lacli.settings import spellings
+
+TEXT = "Prompt and answer"
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """What is asked and how the answer is to end, as the command line gives it.
+
+    `max_tokens`: of an answer, -1 for no limit. `variables`: for the template, beside the messages. `text`: the prompt,
+    which `lacli run` alone reads beforehand.
+    """
+
+    system: str
+    template: str
+    max_tokens: int
+    stops: tuple[str, ...]
+    variables: Mapping[str, object] = field(default_factory=dict)
+    text: str = ""
+    raw: bool = False
+
+    def __post_init__(self) -> None:
+        if self.raw and self.template:
+            raise UsageError("--raw goes without a template, --chat-template names one", "drop one of them")
+        if self.raw and self.variables:
+            raise UsageError("--chat-template-kwargs needs a chat template, and --raw uses none", "drop one of them")
+        if self.raw and self.system:
+            raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
+
+
+def _unless_in_the_way(context: typer.Context, parameter: typer.CallbackParam, text: str) -> str:
+    """The text of an option; one of the environment makes room for these flags, which are processed first."""
+    flags = ("raw", "system_file", "load") if parameter.name == "system" else ("raw",)
+    given = any(context.params.get(flag) for flag in flags)
+    return "" if given and variable_of(context, parameter) else text
+
+
+Prompt = Annotated[
+    str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.", rich_help_panel=TEXT)
+]
+PromptFile = Annotated[
+    str | None,
+    typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file.", rich_help_panel=TEXT),
+]
+NoStdin = Annotated[
+    bool,
+    typer.Option("--no-stdin", help="Leave standard input alone. For a 'while read' loop.", rich_help_panel=TEXT),
+]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.", rich_help_panel=TEXT)
+]
+System = Annotated[
+    str,
+    setting("-sys", "--system-prompt", callback=_unless_in_the_way, help="The system prompt.", rich_help_panel=TEXT),
+]
+SystemFile = Annotated[
+    str | None,
+    typer.Option("-sysf", "--system-prompt-file", metavar="FILE", rich_help_panel=TEXT,
+                 help="Read the system prompt from a file."),
+]  # fmt: skip
+ChatTemplate = Annotated[
+    str,
+    setting("--chat-template", metavar="NAME|FILE", callback=_unless_in_the_way, autocompletion=complete_template,
+            show_default=False, rich_help_panel=TEXT,
+            help="Chat template in the place of the model's own. A bundled one by name (chatml, llama3, ...), or a "
+            "Jinja file."),
+]  # fmt: skip
+ChatTemplateKwargs = Annotated[
+    str,
+    setting("--chat-template-kwargs", metavar="JSON", callback=_unless_in_the_way, show_default=False,
+            rich_help_panel=TEXT,
+            help="Variables for the chat template. For example '{\"enable_thinking\": false}'."),
+]  # fmt: skip
+Predict = Annotated[
+    int,
+    setting(*spellings("max_tokens"), min=-1, show_default="no limit", rich_help_panel=TEXT,
+            help="Tokens of the answer at most. -1: until the answer or the context ends."),
+]  # fmt: skip
+Stop = Annotated[
+    list[str] | None, typer.Option("--stop", help="End the answer before this text. Repeatable.", rich_help_panel=TEXT)
+]
+
+
+def prompt_group(
+    system: System = "",
+    system_file: SystemFile = None,
+    chat_template: ChatTemplate = "",
+    chat_template_kwargs: ChatTemplateKwargs = "",
+    predict: Predict = -1,
+    stop: Stop = None,
+) -> PromptOptions:
+    from lacli.text.question import check_text, read_text
+    from lacli.text.template import read_variables
+
+    if system and system_file:
+        raise UsageError("-sys and -sysf are both given", "give one of them")
+    text = read_text(system_file) if system_file else check_text(system, "-sys")
+    stops = tuple(check_text(part, "--stop") for part in stop or ())
+    return PromptOptions(text, chat_template, predict, stops, read_variables(chat_template_kwargs))
