@@ -60,11 +60,15 @@ class SharedText(TextState):
 
 
 class News(NamedTuple):
-    """What a step brought to a text. `step`: None where the text ended without one. `error`: what ended it, or None."""
+    """What a step brought to a text. `step`: None where the text ended without one. `error`: what ended it, or None.
+
+    `reads`: True where the step has read the last of the text's prompt too, or of what was set aside.
+    """
 
     text: SharedText
     step: Step | None = None
     error: SamplingError | None = None
+    reads: bool = False
 
 
 class Schedule:
@@ -220,17 +224,18 @@ class Schedule:
         for text in pieces:
             _cells(text).commit_prompt()
             text.is_prefilled = text.group.past == len(text.tokens) - 1
-        for text in ready:
-            text.is_prefilled = True
-        return news + [self._told(text, found) for text, found in zip(ready, taken, strict=True)]
+        for text, found in zip(ready, taken, strict=True):
+            reads, text.is_prefilled = not text.is_prefilled, True
+            news.append(self._told(text, found, reads=reads))
+        return news
 
-    def _told(self, text: SharedText, found: Step | SamplingError) -> News:
+    def _told(self, text: SharedText, found: Step | SamplingError, *, reads: bool) -> News:
         if isinstance(found, SamplingError):
             self.end(text)
             return News(text, error=found)
         if found.finish:
             self.end(text, found.finish)
-        return News(text, found)
+        return News(text, found, reads=reads)
 
     def _goes_on(self, text: SharedText) -> bool:
         """True unless the text is at its limit or fills the context; a full one is shifted where that was asked for."""

@@ -269,6 +269,17 @@ def test_ended_texts_make_room_oldest_first() -> None:
     assert running.has_cells and [text.tokens[:40] for text in schedule.ended] == [third]
 
 
+def test_the_step_that_reads_the_last_of_a_prompt_says_so() -> None:
+    engine = engine_of(PLAIN, 200, rests=-1)
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    for expected in ([[True], [False], [False]], [[False], [False], [False]]):
+        # The second time the prompt is there already.
+        schedule.add(LONG, 3)
+        assert [[news.reads for news in schedule.step()] for _ in range(3)] == expected
+        while schedule.texts:
+            schedule.step()
+
+
 def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
     engine = engine_of(PLAIN, 200, rows=8)
     schedule = Schedule(Decoder(engine, PLAIN), PLACES)
@@ -562,7 +573,7 @@ def test_a_fixed_mode_takes_the_rows_for_each_text_that_it_takes_for_one(chosen:
     texts = [schedule.add(prompt, 12) for prompt in prompts]
     rows: dict[SharedText, list[int]] = {text: [] for text in texts}
     while schedule.texts:
-        for text, step, _ in schedule.step():
+        for text, step, *_ in schedule.step():
             tree = text.group.part.tree  # type: ignore[attr-defined]
             rows[text] += [len(tree)] if step else []
     for text, prompt in zip(texts, prompts, strict=True):

@@ -189,11 +189,16 @@ class SharedLoop(Closing):
         self._running[request.text] = request
 
     def _tell(self, news: News) -> None:
-        request = self._running[news.text]
-        if news.step and not request.prompt_s:
+        request, step = self._running[news.text], news.step
+        if step and not request.prompt_s:
             request.reused = news.text.reused or 0
-            request.prompt_s = perf_counter() - request.placed - news.step.decode_s
-        arrival = Arrival(news.step, news.error)
+            request.prompt_s = perf_counter() - request.placed
+            if news.reads:
+                # The time of a prompt's last piece is the prompt's.
+                step = step._replace(decode_s=0.0)
+            else:
+                request.prompt_s -= step.decode_s
+        arrival = Arrival(step, news.error)
         if news.text.finish:
             self._end(request, arrival)
         else:

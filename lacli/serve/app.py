@@ -27,7 +27,7 @@ from lacli.serve.guard import Guard, GuardSettings, owner_of
 from lacli.serve.inspection import Endpoint, Inspection, ServeSettings, refusing
 from lacli.serve.meter import Meter
 from lacli.serve.origins import with_origins
-from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, PromptObject
+from lacli.serve.protocol import TEXT_ONLY, AnswerRequest, ChatRequest, CompletionRequest, Prompt, PromptObject
 from lacli.serve.refusals import BUSY, FAILED, HANDLERS, INVALID, TOO_LONG, Refused, body_of, parsed
 from lacli.serve.replies import error_body
 from lacli.serve.sampled import in_their_words
@@ -64,7 +64,7 @@ class Server:
             "/completions": self.complete_plainly,
             "/apply-template": self.apply_template,
             **told.posts,
-            **dict.fromkeys(NOT_OFFERED, refusing("lacli answers with text only: no embeddings, images or audio")),
+            **dict.fromkeys(NOT_OFFERED, refusing(TEXT_ONLY)),
         }
         routes = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, call, methods=["GET"]) for path, call in told.gets.items()]

@@ -75,11 +75,25 @@ class AnswerRequest(Sampled):
         return next((each for each in given if each is not None), None)
 
 
+TEXT_ONLY = "lacli answers with text only: no embeddings, images or audio"
+
+
+class NotOffered(Exception):
+    """A request has something in it that no model is asked here."""
+
+
 class Part(BaseModel):
-    """A part of a message; only texts are offered."""
+    """A part of a message; only texts are offered. Raises NotOffered for OpenAI's others."""
 
     type: Literal["text"]
     text: str
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _check(cls, given: object) -> object:
+        if given in ("image_url", "input_audio", "file"):
+            raise NotOffered(TEXT_ONLY)
+        return given
 
 
 class Function(WithoutNull):

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from lacli.errors import LacliError, PromptError, UsageError, in_one_line
-from lacli.serve.protocol import in_words
+from lacli.serve.protocol import NotOffered, in_words
 from lacli.serve.replies import error_body
 
 INVALID, TOO_LONG, BUSY, FAILED, NOT_SUPPORTED = (
@@ -51,6 +51,8 @@ def parsed(kind: type[Asked], body: dict[str, Any]) -> Asked:
     """A request checked. Raises Refused with the first thing that is wrong."""
     try:
         return kind.model_validate(body)
+    except NotOffered as error:
+        raise Refused(501, NOT_SUPPORTED, str(error)) from error
     except ValidationError as error:
         raise Refused(400, INVALID, in_words(error)) from error
 

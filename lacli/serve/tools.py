@@ -166,9 +166,10 @@ class CallSplitter:
         return "".join(iter(self._next, None))
 
     def finish(self) -> str:
-        """Return what was held back, once nothing more comes."""
+        """Return what was held back, once nothing more comes; of a forced call it is a part, which nobody wants."""
         self._final = True
-        return self.feed("")
+        rest = self.feed("")
+        return "" if self._rules.forced else rest
 
     def _next(self) -> str | None:
         """The next part of the text, empty for calls; None where more has to come first."""
@@ -199,8 +200,11 @@ class CallSplitter:
         length, rest = end, held[end:].lstrip()
         if form.closer and rest.startswith(form.closer):
             length = len(held) - len(rest) + len(form.closer)
-        elif form.closer.startswith(rest) and form.closer and not self._final:
-            return None
+        elif form.closer and form.closer.startswith(rest):
+            if not self._final:
+                return None
+            # The answer was cut in the closer.
+            length = len(held)
         calls = self._read(header[1], held[at:end])
         self.calls += calls if self._rules.several else calls[: 1 - len(self.calls)]
         return self._take(length, "" if calls else held[:length])

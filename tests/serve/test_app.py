@@ -124,6 +124,8 @@ def test_what_is_not_offered_says_so(client: OpenAI, address: str) -> None:
     with pytest.raises(APIStatusError) as raised:
         client.embeddings.create(model="any", input="a")
     assert raised.value.status_code == 501
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+    assert post(f"{address}/v1/chat/completions", {"messages": [picture]})["error"]["code"] == 501
     assert post(f"{address}/v1/nothing", {})["error"]["code"] == 404
 
 

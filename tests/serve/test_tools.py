@@ -187,6 +187,14 @@ def test_a_call_is_found_wherever_the_text_is_cut(form: CallFormat, text: str) -
             assert split(form, parts) == ("Let me see <b> [x]", [call])
 
 
+def test_of_an_answer_that_is_cut_in_a_call_no_mark_stays_content() -> None:
+    call = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
+    assert split(HERMES, [call[:-5]]) == ("", [("clock", {})])
+    for length in range(len(call)):
+        splitter = CallSplitter(rules(HERMES, forced=True))
+        assert splitter.feed(call[:length]) + splitter.finish() == ""
+
+
 @pytest.mark.parametrize(("form", "both", "call"), TWO.values(), ids=TWO)
 def test_several_calls_are_found_unless_one_is_allowed(form: CallFormat, both: str, call: str) -> None:
     text = both.replace("{0}", call)
