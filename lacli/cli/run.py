@@ -140,6 +140,8 @@ def run(
     if unasked and model:
         options.check_path(model)
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
+    # A file may be a pipe: it is read once, and before the model is loaded.
+    question = replace(question, typed=question.system, file=None)
     loading = Loading(
         model,
         model_settings,
