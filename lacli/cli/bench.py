@@ -102,8 +102,6 @@ Seconds = Annotated[
                  help="About how long all of it takes, at least a short answer of each mode. It decides what --each, "
                  "-r and -n leave open."),
 ]  # fmt: skip
-Minutes = Annotated[float | None, typer.Option("--minutes", hidden=True)]
-"""An older name of --seconds, in minutes."""
 Full = Annotated[
     bool, typer.Option("--full", help="All prompts, 5 times, however long it takes.", rich_help_panel=BENCH)
 ]
@@ -148,14 +146,12 @@ class Amount:
     predict: Predict = None
     seconds: Seconds = 180.0
     full: Full = False
-    minutes: Minutes = None
 
     @property
     def wish(self) -> Wish:
         from lacli.bench.plan import Wish
 
-        seconds = self.seconds if self.minutes is None else 60 * self.minutes
-        return Wish(self.each, self.repetitions, self.predict, None if self.full else seconds * ANSWERS)
+        return Wish(self.each, self.repetitions, self.predict, None if self.full else self.seconds * ANSWERS)
 
 
 @with_groups(
@@ -265,7 +261,7 @@ def _typed(called: typer.Context, model: str | None, wish: Wish) -> Typed:
     from lacli.bench.summary import Typed
 
     kinds: dict[str, list[str]] = {"model": [quote(model)] if model else [], "compared": [], "flags": []}
-    given = typed(called) - {"argument", "model_file", "hf_repo", "seconds", "minutes"}
+    given = typed(called) - {"argument", "model_file", "hf_repo", "seconds"}
     for parameter in called.command.params:
         if parameter.name in given:
             value = called.params[parameter.name]

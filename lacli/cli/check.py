@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -97,8 +97,14 @@ def check(
 
     A text that differs is judged: the batches were rounded in another way, or there is a BUG (exit code 3).
     """
+    from json import dumps
+
     from lacli.bench.plan import by_class
-    from lacli.terminal.screen import Screen
+    from lacli.check.compare import fixed_seed, refuse_other_draws
+    from lacli.check.report import as_json, as_lines
+    from lacli.session.session import Session
+    from lacli.terminal.screen import Screen, loading_model
+    from lacli.text.files import columns
     from lacli.text.question import check_text, read_text
 
     screen = Screen(color=color, quiet=quiet)
@@ -109,9 +115,22 @@ def check(
     tasks = _tasks(own, prompts)
     if each:
         tasks = [task for group in by_class(tasks).values() for task in group[:each]]
-    plan = CheckPlan(tuple(tasks), predict, mode, fail_on_difference, json, verbose)
-    code = examine(path, model_settings, decode_settings, sampling, plan, screen)
-    if code:
+    refuse_other_draws(sampling)
+    plain = replace(decode_settings, mode="plain")
+    with loading_model(screen, verbose=verbose) as loading:
+        opened = Session(path, model_settings, plain, fixed_seed(sampling), verbose=verbose, loading=loading)
+    with opened as session:
+        try:
+            setup, result = _checked(session, tasks, predict, mode, screen)
+            # While the model is open: it knows the tokens' texts.
+            found = as_json(setup, result) if json else None
+            shown = dumps(found, ensure_ascii=False) if found else as_lines(setup, result, columns())
+        except KeyboardInterrupt:
+            raise Interrupted("stopped before any mode had answered") from None
+    screen.line(shown, drawn=not json)
+    if result.stopped:
+        raise Interrupted("")
+    if code := result.exit_code(fail_on_difference=fail_on_difference):
         raise typer.Exit(code)
 
 
@@ -125,59 +144,6 @@ def _tasks(own: str | None, prompts: str | None) -> list[Task]:
     if prompts:
         return read_tasks(prompts)
     return [Task((prompt,)) for prompt in ([own] if own else PROMPTS)]
-
-
-@dataclass(frozen=True)
-class CheckPlan:
-    """What is checked and how it is shown; `predict`: tokens of an answer at most."""
-
-    tasks: tuple[Task, ...]
-    predict: int = 64
-    mode: settings.ModeName | None = None
-    fail_on_difference: bool = False
-    json: bool = False
-    verbose: bool = False
-
-
-def examine(
-    path: Path,
-    model_settings: ModelSettings,
-    decode_settings: DecodeSettings,
-    sampling: SamplingSettings,
-    plan: CheckPlan,
-    screen: Screen,
-) -> int:
-    """Check a model, print the result, return the exit code. Raises Interrupted after Ctrl-C, when that is printed."""
-    from json import dumps
-
-    from lacli.check.compare import fixed_seed, refuse_other_draws
-    from lacli.check.report import as_json, as_lines
-    from lacli.session.session import Session
-    from lacli.terminal.screen import loading_model
-    from lacli.text.files import columns
-
-    refuse_other_draws(sampling)
-    with loading_model(screen, verbose=plan.verbose) as loading:
-        opened = Session(
-            path,
-            model_settings,
-            replace(decode_settings, mode="plain"),
-            fixed_seed(sampling),
-            verbose=plan.verbose,
-            loading=loading,
-        )
-    with opened as session:
-        try:
-            setup, result = _checked(session, plan, screen)
-            # While the model is open: it knows the tokens' texts.
-            found = as_json(setup, result) if plan.json else None
-            shown = dumps(found, ensure_ascii=False) if found else as_lines(setup, result, columns())
-        except KeyboardInterrupt:
-            raise Interrupted("stopped before any mode had answered") from None
-    screen.line(shown, drawn=not plan.json)
-    if result.stopped:
-        raise Interrupted("")
-    return result.exit_code(fail_on_difference=plan.fail_on_difference)
 
 
 def _modes(session: Session, only: settings.ModeName | None, screen: Screen) -> list[DecodeSettings]:
@@ -195,19 +161,24 @@ def _modes(session: Session, only: settings.ModeName | None, screen: Screen) -> 
     return modes
 
 
-def _checked(session: Session, plan: CheckPlan, screen: Screen) -> tuple[Setup, Result]:
-    """Check the modes in contexts of their own, which take the place of the session's."""
+def _checked(
+    session: Session, tasks: Sequence[Task], predict: int, only: settings.ModeName | None, screen: Screen
+) -> tuple[Setup, Result]:
+    """Check the modes, or the `only` one, in contexts of their own, which take the place of the session's.
+
+    `predict`: tokens of an answer at most.
+    """
     from lacli.check import compare
     from lacli.check.report import Setup
     from lacli.session.report import describe_sampling
 
     model, model_settings = session.model, session.model_settings
-    modes = _modes(session, plan.mode, screen)
+    modes = _modes(session, only, screen)
     screen.notes(session.notes, session.warnings)
     if not session.sampling.greedy:
         screen.note(f"sampling with seed {session.sampling.seed}")
     prompts = [session.prompt(prompt) for prompt in compare.PROMPTS]
-    asked = [session.prompt(task.turns[0], task.system, raw=task.raw) for task in plan.tasks]
+    asked = [session.prompt(task.turns[0], task.system, raw=task.raw) for task in tasks]
     setup = Setup(
         model=str(model.path),
         description=model.description,
@@ -218,7 +189,7 @@ def _checked(session: Session, plan: CheckPlan, screen: Screen) -> tuple[Setup, 
         decode_settings=session.settings,
         sampling=session.sampling,
         sampled=describe_sampling(session.sampling),
-        predict=plan.predict,
+        predict=predict,
         prompts=len(asked),
         piece=partial(model.piece, special=True),
     )
@@ -229,7 +200,7 @@ def _checked(session: Session, plan: CheckPlan, screen: Screen) -> tuple[Setup, 
         partial(_open, model, model_settings),
         asked,
         modes,
-        plan.predict,
+        predict,
         sampler=session.sampler,
         alternative=compare.Alternative(compare.EXACT_FLAGS, partial(_open, model, exact)) if exact else None,
         probed=list(chain.from_iterable(prompts)),

@@ -20,11 +20,12 @@ TEXT = "Prompt and answer"
 class PromptOptions:
     """What is asked and how the answer is to end, as the command line gives it.
 
-    `max_tokens`: of an answer, -1 for no limit. `variables`: for the template, beside the messages. `text`: the prompt,
-    which `lacli run` alone reads beforehand.
+    `typed`, `file`: -sys and -sysf. `max_tokens`: of an answer, -1 for no limit. `variables`: for the template, beside
+    the messages. `text`: the prompt, which `lacli run` alone reads beforehand.
     """
 
-    system: str
+    typed: str
+    file: str | None
     template: str
     max_tokens: int
     stops: tuple[str, ...]
@@ -37,8 +38,15 @@ class PromptOptions:
             raise UsageError("--raw goes without a template, --chat-template names one", "drop one of them")
         if self.raw and self.variables:
             raise UsageError("--chat-template-kwargs needs a chat template, and --raw uses none", "drop one of them")
-        if self.raw and self.system:
+        if self.raw and (self.typed or self.file):
             raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
+
+    @property
+    def system(self) -> str:
+        """The system prompt; its file is read now."""
+        from lacli.text.question import check_text, read_text
+
+        return read_text(self.file) if self.file else check_text(self.typed, "-sys")
 
 
 def _unless_in_the_way(context: typer.Context, parameter: typer.CallbackParam, text: str) -> str:
@@ -102,11 +110,10 @@ def prompt_group(
     predict: Predict = -1,
     stop: Stop = None,
 ) -> PromptOptions:
-    from lacli.text.question import check_text, read_text
+    from lacli.text.question import check_text
     from lacli.text.template import read_variables
 
     if system and system_file:
         raise UsageError("-sys and -sysf are both given", "give one of them")
-    text = read_text(system_file) if system_file else check_text(system, "-sys")
     stops = tuple(check_text(part, "--stop") for part in stop or ())
-    return PromptOptions(text, chat_template, predict, stops, read_variables(chat_template_kwargs))
+    return PromptOptions(system, system_file, chat_template, predict, stops, read_variables(chat_template_kwargs))

@@ -28,8 +28,8 @@ from lacli.text.template import as_messages
 
 if TYPE_CHECKING:
     from lacli.auto.past_texts import TextStore
-    from lacli.cli.loading import Loading, Output
     from lacli.cli.prompt_options import PromptOptions
+    from lacli.cli.run import Loading, Output
     from lacli.terminal.screen import Screen
     from lacli.terminal.waiting import Say
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,14 +15,14 @@ from lacli.cli import options
 from lacli.cli.chat import ANSWERING, plan_of, start
 from lacli.cli.environment import setting
 from lacli.cli.groups import typed, with_groups
-from lacli.cli.loading import Loading, Output
 from lacli.cli.prompt_options import NoStdin, Prompt, PromptFile, PromptOptions, Raw
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.settings import DecodeSettings
+from lacli.settings import DecodeSettings, Detail
 
 if TYPE_CHECKING:
+    from lacli.auto.past_texts import TextStore
     from lacli.session.generation import Answer, Generation
     from lacli.session.session import Session
     from lacli.terminal.screen import Screen
@@ -64,6 +64,72 @@ CLASHES = {
 """Flags about a single answer, by their parameters."""
 
 
+@dataclass(frozen=True)
+class Output:
+    """How the answer is shown: as it comes or as JSON, with numbers, with llama.cpp's log, with a line a step."""
+
+    json: bool = False
+    stats: Detail = ""
+    verbose: bool = False
+    explain: bool = False
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What sessions are made of.
+
+    `model`: as MODEL is; None for the demo model. `replicas`: as Session takes it. `stores`: keep texts and guess from
+    kept ones. `learns`: as `Session.use_known` takes it.
+    """
+
+    model: str | None
+    model_settings: ModelSettings
+    decode_settings: DecodeSettings
+    sampling: SamplingSettings
+    replicas: ReplicaSettings
+    offline: bool
+    stores: bool
+    learns: bool
+
+    @contextmanager
+    def opened(
+        self, question: PromptOptions, output: Output, screen: Screen, parallel: int | None = None
+    ) -> Iterator[tuple[Session, TextStore | None]]:
+        """Load the model with the kept texts: for a question, or for several of its kind, `parallel` at a time."""
+        from lacli.auto.past_texts import open_texts
+        from lacli.session.session import Session
+        from lacli.terminal.interrupts import without_ctrl_c
+        from lacli.terminal.screen import loading_model
+        from lacli.text.records import state_file
+
+        path = options.model_path(self.model, screen, self.offline)
+        with loading_model(screen, verbose=output.verbose) as loading:
+            store, notes = open_texts(path, self.decode_settings, state_file() if self.stores else None)
+            opened = Session(
+                path,
+                self.model_settings,
+                self.decode_settings,
+                self.sampling,
+                template=None if question.raw else question.template,
+                template_variables=question.variables,
+                past_texts=store.texts if store else (),
+                replicas=self.replicas,
+                texts=parallel,
+                verbose=output.verbose,
+                loading=loading,
+                reading=partial(screen.reading, shown=not output.verbose),
+            )
+        with opened as session:
+            session.use_known(state_file(), learns=self.learns)
+            session.notes[:0] = notes
+            screen.notes(session.notes, session.warnings)
+            try:
+                yield session, store
+            finally:
+                with without_ctrl_c():
+                    session.keep_learned()
+
+
 @with_groups(asked=options.asked, **ANSWERING)
 def run(
     asked: options.Asked,
@@ -103,7 +169,6 @@ def run(
     """
     from lacli.terminal.screen import Screen
     from lacli.text.question import STDIN, on_terminal, read_question
-    from lacli.text.records import state_file
 
     if asked.prompt is not None and prompt is not None:
         from lacli.hub.names import shortened
@@ -140,17 +205,9 @@ def run(
     if unasked and model:
         options.check_path(model)
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
-    loading = Loading(
-        model,
-        model_settings,
-        decode_settings,
-        sampling,
-        copies,
-        offline,
-        state_file() if store else None,
-        state_file(),
-        learn,
-    )
+    # A file may be a pipe: it is read once, and before the model is loaded.
+    question = replace(question, typed=question.system, file=None)
+    loading = Loading(model, model_settings, decode_settings, sampling, copies, offline, store, learn)
     output = Output(json, stats, verbose, explain)
     if prompts is not None:
         from lacli.cli.prompts import ask_all

@@ -31,7 +31,7 @@ from lacli.hub.names import (
     with_quant,
 )
 from lacli.llamacpp.gguf import Header, all_parts, parts, read_header
-from lacli.text.files import MAX_RECORD, read_file
+from lacli.text.files import MAX_RECORD, read_file, replace_file
 
 PREFIX = "models--"
 EVERY = f"{PREFIX}*--*"
@@ -195,14 +195,8 @@ def known_files(folder: Path, commit: str) -> list[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file; writing into a pipe that lies there would wait."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.parents[1] / f".{path.name}.{os.getpid()}.part"
-    try:
-        part.write_text(text, "utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    replace_file(path, [text.encode()])
 
 
 def _found(folder: Path, pattern: str) -> list[Path]:
