@@ -152,13 +152,17 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("min(text.borrowed, heir.borrowed)", "heir.borrowed"),
         ("                each.lender = heir\n", "                pass\n"),
         (
-            "self._find_cells(len(text.tokens) - shared + headroom, lender, shared)",
+            "self._find_cells(needed + headroom, lender, shared)",
             "self._find_cells(0, lender, shared)",
         ),
         ("            headroom += HEADROOM\n", ""),
         ("text.n_keep is None and self._lends", "self._lends"),
         ("            place.clear()\n", ""),
         ("min(engine.cells, engine.trained_context)", "engine.cells"),
+    ),
+    ("lacli/saved.py", ("tests/test_saved.py",)): (
+        ("text.owner == owner and ", ""),
+        ("text.owner != saved.owner or ", ""),
     ),
     ("lacli/auto/planner.py", ("tests/auto/test_planner.py",)): (
         ("reach * chance >= MIN_PROBABILITY", "chance >= MIN_PROBABILITY"),
