@@ -120,15 +120,15 @@ class Cache:
         """A copy of the text's own sequence."""
         return saver.save(self.first)
 
-    def restore(self, saver: Saver, saved: Saved, held: int, length: int) -> bool:
+    def restore(self, saver: Saver, saved: Saved, held: int, length: int) -> int:
         """Hold the first `length` of the `held` tokens of a saved sequence; nothing is held before.
 
-        False, with nothing held, for want of cells.
+        Return how many are held then, 0 for want of cells.
         """
-        if not saver.restore(saved, self.first):
-            return False
-        self.past = held
-        return self.truncate(length)
+        if saver.restore(saved, self.first):
+            self.past = held
+            self.truncate(length)
+        return self.past
 
     def unshare(self) -> None:
         """Take everything from the sequences but the first; each gets it again when it is next used."""

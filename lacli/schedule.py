@@ -219,8 +219,7 @@ class Schedule:
                 # Alone it has every cell there is.
                 self.end(youngest, "length")
                 return [*news, News(youngest)]
-            self._save(youngest)
-            self._take_cells(youngest)
+            self._set_aside(youngest)
         for text in pieces:
             _cells(text).commit_prompt()
             text.is_prefilled = text.group.past == len(text.tokens) - 1
@@ -284,8 +283,7 @@ class Schedule:
                 saved = None
             fits = self._find_cells(needed + headroom, lender, shared)
             if not fits and (held := next((each for each in self.texts if each.is_held and each.has_cells), None)):
-                self._save(held)
-                self._take_cells(held)
+                self._set_aside(held)
                 self._give_cells()
                 return
             if not fits and any(each.has_cells for each in self.texts):
@@ -293,7 +291,8 @@ class Schedule:
             headroom += HEADROOM
             text.has_cells = True
             if saved:
-                shared = self._restore(text, saved, shared)
+                assert self._saver, "a text was saved"
+                shared = _cells(text).cache.restore(self._saver, saved.cells, len(saved.tokens), shared)
             if lender:
                 _cells(text).cache.borrow(_cells(lender).cache, shared)
                 text.lender, text.borrowed = lender, shared
@@ -355,12 +354,10 @@ class Schedule:
         if self._saver and cache.past and self._shares(text):
             self.saved.keep(SavedText(text.tokens[: cache.past], text.owner, cache.save(self._saver)))
 
-    def _restore(self, text: SharedText, saved: SavedText, shared: int) -> int:
-        """Give a text the first `shared` tokens of a saved one; return how many it has got, 0 for want of cells."""
-        cache = _cells(text).cache
-        assert self._saver, "a text was saved"
-        cache.restore(self._saver, saved.cells, len(saved.tokens), shared)
-        return cache.past
+    def _set_aside(self, text: SharedText) -> None:
+        """Take the cells of a text that goes on once there are enough again."""
+        self._save(text)
+        self._take_cells(text)
 
     def _shares(self, text: SharedText) -> bool:
         return text.n_keep is None and self._lends

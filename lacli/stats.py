@@ -125,6 +125,14 @@ class StepTimes:
         return sum(seconds for _, seconds in self.others)
 
 
+def core_wanted_s(threads: int, seconds: float, decode_s: float, prompt_s: float = 0.0) -> float:
+    """Processor seconds of `threads` that never wait for a core in `seconds` of steps, `decode_s` of them decoding.
+
+    `prompt_s`: seconds that a prompt was read before. All threads compute or spin then, otherwise one does.
+    """
+    return seconds + (threads - 1) * decode_s + threads * prompt_s
+
+
 @dataclass
 class RunStatistics:
     """Sums over the steps of one generation.
@@ -188,7 +196,7 @@ class RunStatistics:
         `prompt_s`: seconds that a prompt was read before it, with the same threads.
         """
         self.core_s += seconds
-        self.core_wanted_s += step.seconds + (self.threads - 1) * step.decode_s + self.threads * prompt_s
+        self.core_wanted_s += core_wanted_s(self.threads, step.seconds, step.decode_s, prompt_s)
 
     @property
     def core_share(self) -> float:

@@ -41,6 +41,11 @@ class Wish:
     max_tokens: int | None = None
     seconds: float | None = None
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether the time decides how many prompts are answered, and how often."""
+        return self.seconds is not None and not (self.each and self.repetitions)
+
 
 @dataclass(frozen=True)
 class Speed:

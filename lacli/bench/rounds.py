@@ -14,7 +14,7 @@ from lacli.bench.tasks import Task
 from lacli.cache import SingleEngine
 from lacli.decode import Decoder, TextState
 from lacli.errors import LacliError
-from lacli.stats import Step
+from lacli.stats import Step, core_wanted_s
 from lacli.tree import Origin, Tree
 
 NAME_LENGTH = 24
@@ -50,8 +50,8 @@ class Trial:
     own_limit: bool = False
 
     def core_wanted_s(self, threads: int) -> float:
-        """Processor seconds of threads that all compute or spin while the prompt is read and steps are decoded."""
-        return threads * self.prompt_s + self.seconds + (threads - 1) * sum(step.decode_s for step in self.steps)
+        """Processor seconds that the answer takes where no thread waits for a core."""
+        return core_wanted_s(threads, self.seconds, sum(step.decode_s for step in self.steps), self.prompt_s)
 
     def same(self, plain: Trial) -> bool | None:
         """Whether this is plain decoding's answer; None where another program does not tell what it said.
@@ -202,7 +202,7 @@ class Rounds:
         for count, _ in enumerate(self, start=1):
             yield
             if seconds is not None and count % len(self.contenders) == 0 and perf_counter() - begin > seconds:
-                self.is_cut = True
+                self.is_cut = count < self.most
                 return
 
     @property

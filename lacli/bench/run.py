@@ -207,10 +207,9 @@ def measured(
     except KeyboardInterrupt:
         raise Interrupted("stopped before anything was compared") from None
     rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
-    wished = request.wish.seconds
-    words, seconds = (f"times {prompts.per_task} answers", wished) if asking else ("answers", None)
-    if wished is not None and not asking and not (request.wish.each and request.wish.repetitions):
-        seconds = LATE * max(wished, plan.seconds)
+    words, seconds = (f"times {prompts.per_task} answers", request.wish.seconds) if asking else ("answers", None)
+    if request.wish.is_timed and not asking:
+        seconds = LATE * max(request.wish.seconds or 0.0, plan.seconds)
     interrupted = False
     core_begin = process_time()
     try:
@@ -222,7 +221,7 @@ def measured(
     wanted_s = sum(trial.core_wanted_s(threads) for trial in trials) if all(each.point for each in competing) else 0.0
     share = core_s / wanted_s if wanted_s else 1.0
     done, most = (prompts.per_task * count for count in (sum(map(len, rounds.trials.values())), rounds.most))
-    if interrupted or (rounds.is_cut and done < most):
+    if interrupted or rounds.is_cut:
         why = "stopped" if interrupted else "the time was up"
         screen.note(f"{why} after {done} of {most} answers; what follows is about these")
     for task in rounds.left_out:

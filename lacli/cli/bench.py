@@ -271,8 +271,7 @@ def _typed(called: typer.Context, model: str | None, wish: Wish) -> Typed:
             kinds[kind] += _as_typed(parameter, value)
     parts = {kind: " ".join(words) for kind, words in kinds.items()}
     # Longer answers alone would hardly make it surer.
-    fixed = wish.seconds is None or (wish.each and wish.repetitions)
-    return Typed(**parts, seconds=None if fixed else round((wish.seconds or 0) / ANSWERS))
+    return Typed(**parts, seconds=round((wish.seconds or 0) / ANSWERS) if wish.is_timed else None)
 
 
 def _as_typed(parameter: Any, value: object) -> Iterator[str]:
