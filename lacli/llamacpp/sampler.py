@@ -6,6 +6,7 @@ import ctypes
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from math import inf, isfinite
 from time import thread_time
@@ -60,7 +61,10 @@ class LlamaSampler(Closing):
         self._reach = max(settings.repeat_last_n, settings.dry_penalty_last_n)
         self._vocabulary = model.vocabulary
         _check_biases(model, settings)
-        grammar = _grammar(model, settings.grammar)
+        grammar, biases = _grammar(model, settings.grammar), _biases(model, settings)
+        lowers = replace(settings, ignore_eos=False, logit_bias=()).greedy and all(bias <= 0 for _, bias in biases)
+        # Where biases only lower other tokens, the best one stays the best.
+        self._lowered = frozenset(token for token, _ in biases) if lowers else None
         self._samplers = Samplers(grammar, _sampler_chain(model, settings), _last(model, settings))
         # The model is an argument, so that it outlives its samplers when all are dropped at once.
         self._free = free_with(self, _free_samplers, self._samplers, model)
@@ -126,6 +130,8 @@ class LlamaSampler(Closing):
         return fresh.copy(), fresh.view(np.uint8)
 
     def _drawn(self, samplers: Samplers, logits: Floats) -> int:
+        if self._lowered is not None and (best := int(logits.argmax())) not in self._lowered:
+            return best
         token = self._pick(samplers, self._filled(logits))
         if samplers.grammar:
             begin = thread_time()
@@ -289,11 +295,15 @@ def _check_biases(model: LlamaModel, settings: SamplingSettings) -> None:
             )
 
 
-def _bias(model: LlamaModel, settings: SamplingSettings) -> list[Any]:
-    """A sampler of the user's biases and of -inf for the tokens of --ignore-eos and of the model's suppressed list."""
+def _biases(model: LlamaModel, settings: SamplingSettings) -> list[tuple[int, float]]:
+    """The user's biases, and -inf for the tokens of --ignore-eos and of the model's suppressed list."""
     never = [*model.suppressed, *(model.ends() if settings.ignore_eos else ())]
-    biases = [*settings.logit_bias, *((token, -inf) for token in never)]
-    if not biases:
+    return [*settings.logit_bias, *((token, -inf) for token in never)]
+
+
+def _bias(model: LlamaModel, settings: SamplingSettings) -> list[Any]:
+    """The sampler of the biases, in a list that is empty where there are none."""
+    if not (biases := _biases(model, settings)):
         return []
     array = (lib.llama_logit_bias * len(biases))(*(lib.llama_logit_bias(*bias) for bias in biases))
     return [lib.llama_sampler_init_logit_bias(model.vocabulary, len(biases), array)]

@@ -54,6 +54,7 @@ def context(model: LlamaModel) -> Iterator[Any]:
 HOT = [*range(500, 512)]
 PROMPT = [*HOT[:6], *HOT[:6], *HOT[:3]]
 BIASES = ((500, 4.0), (501, -np.inf))
+LOWERED = ((500, -3.0), (501, -np.inf))
 
 
 def random_rows(count: int) -> Iterator[Floats]:
@@ -65,10 +66,9 @@ def random_rows(count: int) -> Iterator[Floats]:
         yield row
 
 
-def bias() -> Any:
-    return lib.llama_sampler_init_logit_bias(
-        4096, 2, (lib.llama_logit_bias * 2)(*(lib.llama_logit_bias(*each) for each in BIASES))
-    )
+def bias(biases: Sequence[tuple[int, float]] = BIASES) -> Any:
+    array = (lib.llama_logit_bias * len(biases))(*(lib.llama_logit_bias(*each) for each in biases))
+    return lib.llama_sampler_init_logit_bias(4096, len(biases), array)
 
 
 def dry(vocabulary: Any) -> Any:
@@ -78,6 +78,12 @@ def dry(vocabulary: Any) -> Any:
 
 SAMPLERS: dict[str, tuple[SamplingSettings, Callable[[Any], list[Any]]]] = {
     "logit bias": (replace(BARE, logit_bias=BIASES), lambda _: [bias()]),
+    "lowered tokens at temperature 0": (
+        replace(BARE, temp=0.0, logit_bias=LOWERED), lambda _: [bias(LOWERED), lib.llama_sampler_init_temp(0.0)],
+    ),
+    "a raised token at temperature 0": (
+        replace(BARE, temp=0.0, logit_bias=BIASES), lambda _: [bias(), lib.llama_sampler_init_temp(0.0)],
+    ),
     "penalties": (
         replace(BARE, repeat_last_n=8, repeat_penalty=1.3, frequency_penalty=0.2, presence_penalty=0.4),
         lambda _: [lib.llama_sampler_init_penalties(4096, 8, 1.3, 0.2, 0.4)],
