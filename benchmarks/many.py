@@ -53,7 +53,7 @@ from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.llamacpp.settings import Capacity, ModelSettings, shared_settings
 from lacli.modes import Mode, new_mode
 from lacli.pool import NgramPool
 from lacli.schedule import Schedule, SharedText
@@ -124,14 +124,14 @@ class Here:
         settings = ModelSettings(context=CELLS, threads=1, threads_batch=1)
         self._session = Session(model, settings, DecodeSettings(mode="plain"), SamplingSettings(temp=0.0))
         self._limit = limit
-        self._cost = self._measured()
+        self._costs: dict[ModelSettings, Cost] = {}
         self._learned: dict[int, Experience] = {}
 
-    def _measured(self) -> Cost:
+    def _measured(self, settings: ModelSettings) -> Cost:
         """What a server measures when it begins, in processor time."""
         most = SERVING.sizes[-1]
-        settings = replace(self._session.model_settings, context=max(SERVING.contexts) + most)
-        with LlamaEngine(self._session.model, settings, engine_settings(most)) as engine:
+        measuring = replace(settings, context=max(SERVING.contexts) + most)
+        with LlamaEngine(self._session.model, measuring, engine_settings(most)) as engine:
             return Cost(measure(engine, self._session.model.tokenize(SAMPLE), SERVING, clock=thread_time).staircases)
 
     def prompts(self, tasks: Sequence[Task], first: int, count: int) -> list[list[int]]:
@@ -142,7 +142,7 @@ class Here:
 
     def contender(self, name: str, texts: int, stack: ExitStack) -> Contender | None:
         """What answers `texts` prompts at once until the stack is closed; None where they need too many sequences."""
-        model, settings = self._session.model, self._session.model_settings
+        model, settings = self._session.model, shared_settings(self._session.model_settings, texts, on_gpu=False)
         program, _, kind = name.partition(" ")
         if program == SERVER:
             path = Path(shutil.which(program) or program)
@@ -155,15 +155,17 @@ class Here:
         capacity = Capacity(texts * decode.sequences, outputs, ordered=False)
         engine = stack.enter_context(Endless(model, settings, capacity))
         engine.decode(from_tokens(WARM_UP, 0))
-        return partial(self._answers, engine, decode, texts)
+        if name == "auto" and settings not in self._costs:
+            self._costs[settings] = self._measured(settings)
+        return partial(self._answers, engine, decode, texts, self._costs.get(settings))
 
     def _answers(
-        self, engine: Engine, settings: DecodeSettings, places: int, prompts: Sequence[Sequence[int]]
+        self, engine: Engine, settings: DecodeSettings, places: int, cost: Cost | None, prompts: Sequence[Sequence[int]]
     ) -> Answers:
         def make_mode(settings: DecodeSettings, pool: NgramPool, engine: Engine, **_: object) -> Mode:
             if settings.mode != "auto":
                 return new_mode(settings, pool, engine)
-            experience = self._learned.setdefault(places, Experience(settings, self._cost))
+            experience = self._learned.setdefault(places, Experience(settings, cost))
             return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
 
         schedule = Schedule(Decoder(engine, settings, make_mode=make_mode), places)

@@ -113,7 +113,7 @@ def load(
         raise UsageError(
             "several copies decode one answer, in lacli run; here one copy decodes several", "leave them out"
         )
-    if parallel is None:
+    if often_alone := parallel is None:
         parallel = 1 if decoding.strict or replicas else PARALLEL
     if type(parallel) is not int or parallel < 1:
         raise UsageError(f"parallel is {parallel!r}", "parallel must be a whole number, at least 1")
@@ -128,5 +128,6 @@ def load(
         cost=cost,
         replicas=replicas,
         texts=parallel,
+        often_alone=often_alone,
     )
     return Model(session, sampling)

@@ -73,6 +73,10 @@ class Engine(Protocol):
         """Rows of a prefill call: Ctrl-C is heard between two, and what is read so far is known."""
 
     @property
+    def mixed_rows(self) -> int:
+        """Rows of a step that pieces of prompts may share with other texts' rows; more of them are decoded apart."""
+
+    @property
     def trained_context(self) -> int:
         """Tokens of the longest text that the model was trained for."""
 

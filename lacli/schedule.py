@@ -89,6 +89,7 @@ class Schedule:
         assert places * size <= engine.sequences, "the context was made for fewer sequences"
         self._decoder, self._engine, self.places = decoder, engine, places
         self._reads_first = reads_first
+        self._read_last = False
         step = EngineStep(engine)
         # Alone a text may go on behind what the model was trained for, if -c says so; among others -c is for all.
         cells = engine.cells if places == 1 else min(engine.cells, engine.trained_context)
@@ -246,13 +247,16 @@ class Schedule:
     def _rows(self) -> tuple[list[SharedText], list[SharedText]]:
         """The texts that take a step, and those of which pieces of prompt are prepared beside, oldest first.
 
-        The last piece of a prompt and the text's first step are one batch, but where prompts are read first.
+        The last piece of a prompt and the text's first step are one batch, but where prompts are read first. Steps
+        that only read and steps that only decode take turns where both together would take longer.
         """
         texts = [text for text in self.texts if text.has_cells and not text.is_held]
-        running = sum(text.is_prefilled for text in texts)
-        left = min(self._engine.prefill_rows, self._engine.batch_rows - running)
         ready, pieces = [text for text in texts if text.is_prefilled], []
+        left = min(self._engine.prefill_rows, self._engine.batch_rows - len(ready))
         missing_of = {text: len(text.tokens) - 1 - text.group.past for text in texts if not text.is_prefilled}
+        if ready and len(ready) + min(left, sum(missing_of.values()) + len(missing_of)) > self._engine.mixed_rows:
+            ready, missing_of = ([], missing_of) if not self._read_last else (ready, {})
+        self._read_last = bool(missing_of)
         # A short prompt does not wait for a long one.
         for text, missing in sorted(missing_of.items(), key=lambda item: item[1]):
             if missing < left and not self._reads_first:

@@ -377,6 +377,20 @@ def test_a_late_text_gets_its_first_token_before_the_others_end() -> None:
     assert len(schedule.texts) == 2 and steps == 5
 
 
+def test_a_prompt_and_running_texts_take_turns_where_one_step_for_both_has_too_many_rows() -> None:
+    engine = SharedEngine(sequences=2, prefill_rows=16, mixed_rows=12)
+    schedule = Schedule(Decoder(engine, PLAIN), 2)
+    schedule.add([1], 30)
+    schedule.step()
+    schedule.add([2] * 40, 5)
+    found = []
+    for _ in range(6):
+        before = engine.rows_decoded
+        found.append((len(schedule.step()), engine.rows_decoded - before))
+    reads, decodes, both = (0, 16), (1, 1), (2, 9)
+    assert found == [reads, decodes, reads, both, (2, 2), (2, 2)]
+
+
 def test_all_prompts_can_be_read_before_any_text_decodes() -> None:
     """So each step with tokens has one of every text, though the longest prompt takes ten pieces."""
     engine = FakeEngine(sequences=4, prefill_rows=4)

@@ -36,7 +36,7 @@ class Device:
     """An Engine whose batches move its thread's clock. took: plain steps since it was last set to 0."""
 
     cells = ROOM
-    batch_rows = prefill_rows = trained_context = BATCH_ROWS
+    batch_rows = prefill_rows = mixed_rows = trained_context = BATCH_ROWS
     sequences = SEQUENCES
     vocabulary = 1
     can_lend = True

@@ -24,8 +24,9 @@ from lacli.bench.tasks import ALL
 from lacli.check.judge import Difference, largest_difference, plain_logits
 from lacli.engine import Engine
 from lacli.errors import Interrupted
+from lacli.llamacpp.model import offloads
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ModelSettings, shared_settings
 from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen, wrapped
@@ -130,6 +131,7 @@ def benchmark_together(
 
     Raises Interrupted after Ctrl-C, when what was finished is printed.
     """
+    model_settings = shared_settings(model_settings, max(request.parallel), on_gpu=offloads(model_settings))
     with opened(path, model_settings, decode_settings, sampling, request, screen) as session:
         blocks = blocks_of(session, request, screen)
         asked = replace(request, tasks=blocks.tasks, wish=blocks.wish)

@@ -72,6 +72,10 @@ class Recorder:
         return self.engine.prefill_rows
 
     @property
+    def mixed_rows(self) -> int:
+        return self.engine.mixed_rows
+
+    @property
     def trained_context(self) -> int:
         return self.engine.trained_context
 

@@ -145,6 +145,7 @@ def serve(
                 template_variables=prompt_options.variables,
                 replicas=copies,
                 texts=parallel or (1 if decode_settings.strict else PARALLEL),
+                often_alone=not parallel,
                 verbose=verbose,
                 loading=loading,
             )

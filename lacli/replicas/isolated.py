@@ -47,8 +47,8 @@ SERVER_GONE = "Remote RPC server crashed"
 """In ggml's last message, if a server no longer answers."""
 
 ATTRIBUTES = (
-    *("cells", "batch_rows", "prefill_rows", "trained_context", "sequences", "vocabulary"),
-    *("can_lend", "can_shift", "memory", "max_rollback"),
+    *("cells", "batch_rows", "prefill_rows", "mixed_rows", "trained_context", "sequences"),
+    *("vocabulary", "can_lend", "can_shift", "memory", "max_rollback"),
 )
 """Attributes of Engine and LlamaEngine that the child sends once, when its context is open."""
 
@@ -65,6 +65,7 @@ class RemoteEngine(Closing):
     cells: int
     batch_rows: int
     prefill_rows: int
+    mixed_rows: int
     trained_context: int
     sequences: int
     vocabulary: int

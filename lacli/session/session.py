@@ -26,7 +26,15 @@ from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
-from lacli.llamacpp.settings import ModelSettings, ReplicaSettings, check_draws, check_rows, fitted, strict_settings
+from lacli.llamacpp.settings import (
+    ModelSettings,
+    ReplicaSettings,
+    check_draws,
+    check_rows,
+    fitted,
+    shared_settings,
+    strict_settings,
+)
 from lacli.replicas.copies import Copies
 from lacli.replicas.group import ReplicaGroup
 from lacli.session.generation import Generation, as_stops
@@ -64,6 +72,7 @@ class Session(Closing):
         past_texts: Sequence[Ints] = (),
         replicas: ReplicaSettings | None = None,
         texts: int | None = None,
+        often_alone: bool = False,
         verbose: bool = False,
         loading: Callable[[float], None] | None = None,
         reading: Callable[..., AbstractContextManager[Read]] = unseen,
@@ -72,8 +81,9 @@ class Session(Closing):
 
         `cost`: what steps cost here, where it was measured before. `past_texts`: the token ids of texts of earlier
         runs. `replicas`: how many copies of the model answer together, and where; None for one. `texts`: answers that a
-        Model decodes at a time in this session's context; None where it decodes its own. `loading`: as LlamaModel takes
-        it. `reading`: as Decoder takes it, and gets the `threads` of this process that read.
+        Model decodes at a time in this session's context; None where it decodes its own. `often_alone`: mostly one of
+        them decodes. `loading`: as LlamaModel takes it. `reading`: as Decoder takes it, and gets the `threads` of this
+        process that read.
         """
         model_settings, fault = proven(model_settings)
         self.notes = [fault] if fault else []
@@ -86,6 +96,8 @@ class Session(Closing):
         self._schema = ("", "")
         self._busy = Lock()
         self._generations: WeakSet[Generation] = WeakSet()
+        if not often_alone:
+            model_settings = shared_settings(model_settings, self.texts, on_gpu=offloads(model_settings))
         check_rows(fitted(decode_settings, model_settings), model_settings)
         if decode_settings.strict:
             if replicas and replicas.rpc:

@@ -372,6 +372,12 @@ def test_a_closed_model_raises_one_error_everywhere(tiny: Path) -> None:
             ask()
 
 
+def test_places_that_were_asked_for_turn_flash_attention_on_and_those_that_are_there_anyway_do_not(tiny: Path) -> None:
+    for parallel, chosen in ((None, "auto"), (3, "auto"), (4, "on")):
+        with lacli.load(tiny, context=256, threads=1, gpu_layers=0, parallel=parallel) as model:
+            assert model.session.model_settings.flash_attention == chosen
+
+
 def test_a_model_closes_while_threads_read(tiny: Path) -> None:
     with ThreadPoolExecutor(4) as threads:
         with lacli.load(tiny, context=256, threads=1, gpu_layers=0, parallel=2) as model:

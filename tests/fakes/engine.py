@@ -54,6 +54,7 @@ class FakeEngine:
     min_outputs: int = 1
     max_rollback: int | None = None
     prefill_rows: int = 512
+    mixed_rows: int = 512
     trained_context: int = 4096
     saves: bool = False
     _snapshots: int = 0

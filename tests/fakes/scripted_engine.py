@@ -37,6 +37,7 @@ class ScriptedEngine:
     can_shift: bool = False
     saver: None = None
     prefill_rows: int = 512
+    mixed_rows: int = 512
     trained_context: int = 4096
     _choices: list[int] = field(default_factory=list)
 

@@ -32,6 +32,7 @@ from lacli.llamacpp.settings import (
     ModelSettings,
     Placement,
     ReplicaSettings,
+    shared_settings,
     strict_settings,
 )
 from lacli.schedule import Schedule
@@ -102,6 +103,15 @@ def model_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     assert lib.llama_model_quantize(str(demo_model()).encode(), str(path).encode(), parameters) == 0
     assert weight_types(path) == FORMATS[request.param][1]
     return path
+
+
+@pytest.mark.parametrize(
+    ("texts", "asked", "on_gpu", "chosen"),
+    [(3, "auto", False, "off"), (4, "auto", False, "on"), (4, "off", False, "off"), (4, "auto", True, "auto")],
+)
+def test_four_texts_on_a_cpu_turn_flash_attention_on(texts: int, asked: Any, on_gpu: bool, chosen: str) -> None:
+    settings = shared_settings(replace(LOADING, flash_attention=asked), texts, on_gpu=on_gpu)
+    assert settings.attention(on_gpu=on_gpu) == chosen
 
 
 def strict_answers_of(path: Path, threads: int) -> list[Any]:
