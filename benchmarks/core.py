@@ -5,6 +5,7 @@
     python -m benchmarks.core choose     one vectorised argmax against the backend's greedy sampler
     python -m benchmarks.core window     the window's first guesses and its two ways to move: S, rows, tokens/s
     python -m benchmarks.core texts --context 32768    where a step of eight long texts goes
+    python -m benchmarks.core company    what other texts in the cache cost rows and prompts, with -fa on and off
     python -m benchmarks.core reference --binary llama-lookahead    against the reference, short and long context
 
 Each prints a Markdown table. Runs of what is compared take turns, so that a noisy machine hits both; quote the
@@ -31,6 +32,7 @@ from benchmarks.rivals.programs import Program
 from benchmarks.simulated import clock_of
 from lacli import batch
 from lacli.auto.mode import AutoModes
+from lacli.batch import BatchPart
 from lacli.decode import Decoder
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
@@ -292,6 +294,47 @@ def run_reference(rival: Program, bench: Bench, question: str) -> Run:
     return Run(RunStatistics(steps=theirs.steps, tokens=theirs.tokens), theirs.seconds)
 
 
+def company(bench: Bench) -> Iterator[list[str]]:
+    """Milliseconds, -fa on / off, of steps of several texts and of a prompt's 128 rows beside what they hold.
+
+    By processor time, so one thread decodes.
+    """
+    yield ["texts", "tokens each", "a row each", "four rows each", "128 of a prompt", "those and a row each"]
+    for count, tokens in product((1, 2, 4, 8), (100, 400, 1200)):
+        text = bench.prompt(bench.long_question(tokens + 128))
+        one, four = Tree(text[0]), Tree(text[0])
+        four.add_path(text[1:4], 0, Origin.POOL)
+        read = BatchPart(None, 0, text[:128], count)
+        ones, fours = ([BatchPart(tree, tokens, first=place) for place in range(count)] for tree in (one, four))
+        columns = []
+        for attention in ("on", "off"):
+            settings = replace(
+                bench.settings,
+                threads=1,
+                threads_batch=1,
+                flash_attention=attention,
+                context=(tokens + 4) * count + 128,
+            )
+            with LlamaEngine(bench.model, settings, Capacity(count + 1, 4 * count, ordered=False)) as engine:
+                for place in range(count):
+                    engine.decode(batch.from_tokens(text[:tokens], 0, place))
+                columns.append([_took(bench, engine, parts) for parts in (ones, fours, [read], [read, *ones])])
+        yield [str(count), str(tokens), *(f"{ms(on):.0f} / {ms(off):.0f}" for on, off in zip(*columns, strict=True))]
+
+
+def _took(bench: Bench, engine: LlamaEngine, parts: Sequence[BatchPart]) -> float:
+    """Processor seconds of a step with these parts, the median of some; it leaves nothing in the cache."""
+    rows = sum(len(part.again) + (len(part.tree.tokens) if part.tree else 0) for part in parts)
+    times = []
+    for _ in range(bench.repeats):
+        begin = thread_time()
+        engine.decode(batch.Batch(rows).set_parts(parts))
+        times.append(thread_time() - begin)
+        for part in parts:
+            engine.remove(part.first, part.past, -1)
+    return median(times)
+
+
 def ms(seconds: float) -> float:
     return seconds * 1e3
 
@@ -303,9 +346,12 @@ def print_table(rows: Iterator[list[str]]) -> None:
             print("|" + "---|" * len(row))
 
 
+TABLES = {each.__name__: each for each in (plain, overhead, choose, window, texts, company)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["plain", "overhead", "choose", "window", "texts", "reference"])
+    parser.add_argument("what", choices=[*TABLES, "reference"])
     parser.add_argument("--model", type=Path, default=demo_model(), help="GGUF file with a ChatML template")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help='JSONL rows {"class": ..., "prompt": ...}')
     parser.add_argument("--each", type=int, default=12, help="prompts a class")
@@ -323,8 +369,7 @@ def main() -> None:
     if arguments.what == "reference":
         print_table(reference(bench, binary))
     else:
-        tables = {"plain": plain, "overhead": overhead, "choose": choose, "window": window, "texts": texts}
-        print_table(tables[arguments.what](bench))
+        print_table(TABLES[arguments.what](bench))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Many texts in one engine: which of them decode in the next step, and which wait for cells of the cache.
 
-Every step serves all texts that have cells: a row and its guesses for each, and beside them pieces of the prompts that
-are not decoded yet. A text that has ended is saved for prompts that begin like it (saved.py); in an engine that cannot
-save it keeps its cells until they are needed. When cells run short the youngest text is set aside: it is saved too, or
-its tokens stay, and it is decoded again from these when there is room.
+Every step serves all texts that have cells: a row and its guesses for each, and pieces of the prompts that are not
+decoded yet, or one and the other in turns. A text that has ended is saved for prompts that begin like it (saved.py); in
+an engine that cannot save it keeps its cells until they are needed. When cells run short the youngest text is set
+aside: it is saved too, or its tokens stay, and it is decoded again from these when there is room.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "parser": switch,
         "metavar": "[on|off|auto]",
         "autocompletion": lambda: list(SAID),
-        "help": "Flash attention.",
+        "help": "Flash attention; auto on a CPU: off, but for -np 4 or more.",
     },
     "cache_type_k": {"metavar": "TYPE", "help": "Type of the cache's keys."},
     "cache_type_v": {"metavar": "TYPE", "help": "Type of the cache's values."},

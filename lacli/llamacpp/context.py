@@ -45,9 +45,9 @@ expert of a mixture.
 MIXED_ROWS_ON_CPU = 63
 """Rows of a step in which a CPU takes those of prompts and of other texts together without loss.
 
-From 64 rows on llama.cpp's attention takes 64 at once, and all of them read each cell that one of them needs. Beside
-seven texts of 50, 110 and 400 tokens, 128 rows of a prompt and a row of each text take 437, 467 and 705 ms together,
-and 416, 425 and 482 one after the other (0.5B, Q4_0).
+From 64 rows on llama.cpp's attention takes 64 at once, and all of them read each cell that one of them needs. A
+prompt's 128 rows and a row of each of eight texts of 100, 400 and 1,200 tokens take 452, 720 and 1,454 ms together, and
+409, 463 and 647 one after the other (docs/measured.md).
 """
 
 PIECE_ROWS = 64

@@ -290,8 +290,8 @@ def strict_settings(
 def shared_settings(settings: ModelSettings, texts: int, *, on_gpu: bool) -> ModelSettings:
     """Settings for `texts` that were said to decode at a time: from four on, -fa auto is on on the CPU.
 
-    Steps of a row for each of eight texts take 0.77 to 0.94 of the time without, and a prompt beside them 0.26 to 0.74
-    (0.5B, Q4_0, 100 to 1,200 tokens each; docs/measured.md). A text alone would pay for guesses at great depths.
+    A row for each of eight texts takes 0.73 to 0.94 of the time without, a prompt beside them 0.27 to 0.73; of four
+    1.0 and 0.39 to 0.80 (docs/measured.md). A text that mostly decodes alone would pay for its guesses.
     """
     if texts < MANY_TEXTS or on_gpu or settings.flash_attention != "auto":
         return settings
