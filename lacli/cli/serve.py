@@ -173,7 +173,7 @@ def serve(
             place = " and ".join(places)
             screen.say(f"lacli: {path.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
             try:
-                served = app.Server(model, settings).app(guarded, _names(cors_origins))
+                served = app.Server(model, settings).app(guarded, _names(cors_origins), screen.note)
                 run.serve(served, listening, drain_s=drain, said=screen.note, stop=partial(model.stop, ENDING))
             finally:
                 session.keep_learned()

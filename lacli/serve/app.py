@@ -21,6 +21,7 @@ from lacli.api.options import AnswerOptions
 from lacli.errors import LacliError, in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import pages
+from lacli.serve.access import CHOICES, AccessLog
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.forms import ChatForm, Form, PlainForm, Setting, TextForm
 from lacli.serve.guard import Guard, GuardSettings, owner_of
@@ -51,8 +52,13 @@ class Server:
         self._meter = Meter()
         self._preparing = asyncio.Lock()
 
-    def app(self, guard: GuardSettings, origins: Sequence[str] = ()) -> ASGIApp:
-        """The application for an ASGI server. `guard`: who may ask. `origins`: of pages whose scripts may."""
+    def app(
+        self, guard: GuardSettings, origins: Sequence[str] = (), said: Callable[[str], None] = lambda line: None
+    ) -> ASGIApp:
+        """The application for an ASGI server.
+
+        `guard`: who may ask. `origins`: of pages whose scripts may. `said`: takes a line for each request.
+        """
         told = Inspection(self._model, self._settings, self._meter)
         posts: dict[str, Endpoint] = {
             "/chat/completions": self.chat,
@@ -69,8 +75,9 @@ class Server:
         routes = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, call, methods=["GET"]) for path, call in told.gets.items()]
         routes += pages.routes() if self._settings.page else []
-        guarded = Guard(Starlette(routes=routes, exception_handlers=HANDLERS), guard)
-        return with_origins(guarded, origins) if origins else guarded
+        guarded: ASGIApp = Guard(Starlette(routes=routes, exception_handlers=HANDLERS), guard)
+        guarded = with_origins(guarded, origins) if origins else guarded
+        return AccessLog(guarded, self._meter, said, polled=self._settings.verbose)
 
     async def apply_template(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
@@ -214,6 +221,7 @@ class Server:
     async def _answered(
         self, request: Request, asked: AnswerRequest, choices: Sequence[Choice], form: Form
     ) -> Response:
+        request.scope[CHOICES] = choices
         if asked.stream:
             counted = bool(asked.stream_options and asked.stream_options.include_usage)
             events = form.events(choices, counted=counted)

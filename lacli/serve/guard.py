@@ -23,7 +23,7 @@ PUBLIC = ("/health", "/v1/health", *pages.FILES)
 asks for one."""
 
 OWNER = "lacli.owner"
-"""Where a request's scope says whose it is."""
+"""Where a request's scope says whose it is, None without a right key; where none is needed it says nothing."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 """Names of this machine in a Host header; another one is a page that resolved its own name to this address."""
@@ -133,7 +133,9 @@ class Guard:
                 raise HTTPException(413)
             return message
 
-        await self._app({**scope, OWNER: owner or ""}, limited, send)
+        if self._settings.keys:
+            scope[OWNER] = owner
+        await self._app(scope, limited, send)
 
     def _refusal(self, path: str, headers: Headers, owner: str | None) -> JSONResponse | None:
         settings = self._settings
@@ -162,8 +164,7 @@ class Guard:
 
 def owner_of(request: Request) -> str:
     """Whose a request is."""
-    owner: str = request.scope.get(OWNER, "")
-    return owner
+    return request.scope.get(OWNER) or ""
 
 
 def _has_port(headers: Headers) -> bool:
