@@ -110,7 +110,8 @@ class Server:
         sampling = await self._aside(self._sampling, asked)
         begin = partial(self._choices, asked, sampling, prompts, asked.logprobs, raw=True)
         choices = await self._aside(begin, owner_of(request))
-        return await self._answered(request, asked, choices, TextForm(self._setting_of(asked, sampling)))
+        echoed = [self._model.session.text(prompt) for prompt in prompts] if asked.echo else ()
+        return await self._answered(request, asked, choices, TextForm(self._setting_of(asked, sampling), echoed))
 
     async def complete_plainly(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))

@@ -150,8 +150,16 @@ class TextForm(Form):
 
     kind = "text_completion"
 
+    def __init__(self, setting: Setting, echoed: Sequence[str] = ()) -> None:
+        """`echoed`: the prompts of the answers, where they are to begin with them."""
+        super().__init__(setting)
+        self._echoed = echoed
+
+    def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
+        return [self._blank(choice) | {"text": self._echoed[choice.place]}] if self._echoed else ()
+
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
-        text = "".join(delta.text for delta in deltas)
+        text = "".join(event["text"] for event in self._first(choice)) + "".join(delta.text for delta in deltas)
         reason = REASONS[choice.finish]
         return {"index": choice.place, "text": text, "finish_reason": reason, "logprobs": self._logprobs(deltas)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from json import loads
 from re import fullmatch
@@ -22,6 +22,18 @@ MOST_TOOLS = 128
 """Functions that a request may offer, as OpenAI has it."""
 
 
+TEXT_ONLY = "lacli answers with text only: no embeddings, images or audio"
+
+INSTEAD = {
+    "functions": "is OpenAI's former name: give tools",
+    "function_call": "is OpenAI's former name: give tool_choice",
+    "suffix": "is not offered: write the model's own tokens for a gap into the prompt",
+    "audio": f"is not offered: {TEXT_ONLY}",
+    "web_search_options": "is not offered: a search can be one of the tools",
+}
+"""Fields of OpenAI's that would change the answer and are not offered, with what there is."""
+
+
 class StreamOptions(BaseModel):
     """What a stream says besides the answer."""
 
@@ -32,6 +44,10 @@ class Watching(BaseModel):
     """What the page asks for besides: `steps`, the pieces of each step with their origins, its rows and its time."""
 
     steps: bool = False
+
+
+class NotOffered(Exception):
+    """A request has something in it that no model is asked here."""
 
 
 class AnswerRequest(Sampled):
@@ -63,6 +79,15 @@ class AnswerRequest(Sampled):
     G: int | None = Field(None, ge=0)
     lacli: Watching = Watching()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_offered(cls, given: object) -> object:
+        fields: Mapping[str, object] = given if isinstance(given, Mapping) else {}
+        for name, instead in INSTEAD.items():
+            if fields.get(name) not in (None, "", []):
+                raise NotOffered(f"{name} {instead}")
+        return given
+
     @field_validator("stop", mode="before")
     @classmethod
     def _as_list(cls, stop: object) -> object:
@@ -73,13 +98,6 @@ class AnswerRequest(Sampled):
         """Tokens of the answer at most, -1 for no limit, None where nothing is said."""
         given = (self.max_completion_tokens, self.max_tokens, self.n_predict)
         return next((each for each in given if each is not None), None)
-
-
-TEXT_ONLY = "lacli answers with text only: no embeddings, images or audio"
-
-
-class NotOffered(Exception):
-    """A request has something in it that no model is asked here."""
 
 
 class Part(BaseModel):
@@ -268,6 +286,16 @@ class CompletionRequest(AnswerRequest):
     post_sampling_probs: bool = False
     return_tokens: bool = False
     response_fields: list[str] = []
+    echo: bool = False
+    best_of: int = 1
+
+    @model_validator(mode="after")
+    def _check(self) -> CompletionRequest:
+        if self.best_of > self.n:
+            raise NotOffered("best_of is not offered: ask for n answers with logprobs, and choose")
+        if self.echo and self.logprobs is not None:
+            raise NotOffered("echo is not offered with logprobs: a prompt's tokens have none here")
+        return self
 
     @property
     def prompts(self) -> Sequence[Prompt]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from inspect import signature
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -171,3 +174,10 @@ def test_counters_count(address: str) -> None:
     before = predicted()
     post(f"{address}/completion", {"prompt": "def f(", "n_predict": 7})
     assert predicted() == before + 7
+
+
+def test_the_docs_say_of_each_parameter_of_the_client_whether_it_is_done(client: OpenAI) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+    names = {name for call in (client.chat, client) for name in signature(call.completions.create).parameters}
+    names -= {"extra_headers", "extra_query", "extra_body", "timeout"}
+    assert len(names) > 30 and not {name for name in names if not re.search(rf"[|,] {name}[ ,]", docs)}
