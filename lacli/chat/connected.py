@@ -178,6 +178,7 @@ class ConnectedChat(Talk):
         super().__init__(settings, conversation)
         self._server = server
         self._used: dict[int, int] = {}
+        self._warned: Sequence[object] = ()
 
     @property
     def description(self) -> str:
@@ -266,6 +267,9 @@ class ConnectedChat(Talk):
         if answer.finish_reason == "length" and run.tokens != self._wanted.max_tokens:
             ways = "/compact drops the oldest questions, /undo takes the last one back, /clear forgets all"
             self.notes.append(f"the server's context is full and the answer ends here: {ways}")
+        if partial.warnings != self._warned:
+            self.notes += map(str, partial.warnings)
+            self._warned = partial.warnings
         if not answer.text and answer.finish_reason != "interrupt":
             self.notes.append("the answer is empty")
 
@@ -293,11 +297,15 @@ class ConnectedChat(Talk):
 
 
 class PartialReply:
-    """Makes an answer of a stream's events. `text`: without reasoning. `ended`: whether the server has said why."""
+    """Makes an answer of a stream's events. `text`: without reasoning. `ended`: whether the server has said why.
+
+    `warnings`: its sentences on what the answer does not keep to.
+    """
 
     def __init__(self) -> None:
         self.text = ""
         self.ended = False
+        self.warnings: Sequence[object] = ()
         self._finish: Finish = "interrupt"
         self._run = RunStatistics()
         self._begin = perf_counter()
@@ -316,6 +324,7 @@ class PartialReply:
             run.tokens += event.get("lacli", {}).get("tokens", 1)
             run.accepted_from.update(piece.origin for piece in pieces if piece.guessed)
             self.text += "".join(piece.text for piece in pieces if not piece.reasoning)
+        self.warnings = event.get("warnings") or self.warnings
         if usage := event.get("usage"):
             run.prompt_tokens = usage.get("prompt_tokens", 0)
             run.steps = run.tokens = usage.get("completion_tokens", run.tokens)

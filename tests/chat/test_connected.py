@@ -181,6 +181,15 @@ def test_what_is_no_server_of_the_protocol_is_named() -> None:
         chat_with(lambda body: httpx2.Response(200), models={"data": []})
 
 
+def test_what_an_answer_does_not_keep_to_is_said_once() -> None:
+    chat = streaming(said("yes"), {**END, "warnings": ["the grammar ignores multipleOf"]})
+    found = []
+    for question in ("one", "two"):
+        list(chat.ask(question))
+        found.append(chat.notes)
+    assert found == [["the grammar ignores multipleOf"], []]
+
+
 def test_half_of_the_questions_are_dropped_to_make_room() -> None:
     chat = streaming(said("a"), END)
     for question in "1234":

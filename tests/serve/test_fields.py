@@ -303,3 +303,13 @@ def test_what_openai_has_and_lacli_has_not_is_refused_with_what_there_is(
 ) -> None:
     reply = post(f"{address}/v1/completions", {"prompt": "def f(", **more})
     assert reply["error"]["code"] == 501 and words in reply["error"]["message"] if words else reply["choices"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["v1/chat/completions", "completion"])
+def test_a_client_is_told_what_of_its_schema_is_not_kept(address: str, path: str, stream: bool) -> None:
+    body: dict[str, Any] = {"messages": QUESTION, "prompt": "def f(", "max_tokens": 2}
+    schema = {"type": "integer", "multipleOf": 3}
+    for more, expected in (({"json_schema": schema}, ["the grammar ignores multipleOf at the top"]), ({}, None)):
+        url, whole = f"{address}/{path}", {**body, **more}
+        assert (events(url, whole)[-1] if stream else post(url, whole)).get("warnings") == expected
