@@ -139,7 +139,8 @@ class Server:
             body = {}
         said = _message(body) or f"it answers with status {status}"
         if status in (401, 403):
-            return LacliError(f"{self.shown} asks for another key: {said}", "--api-key KEY, or LACLI_API_KEY")
+            words = "does not take this key" if "authorization" in self._client.headers else "asks for a key"
+            return LacliError(f"{self.shown} {words}: {said}", "give one by --api-key KEY, or by LACLI_API_KEY")
         if status in (429, 503):
             seconds = headers.get("retry-after", "")
             return LacliError(f"the server is busy: {said}", f"/regen asks again{seconds and f', in {seconds} s'}")

@@ -40,6 +40,8 @@ from lacli.text.template import MARK
 
 NOT_OFFERED = ("/v1/embeddings", "/v1/images/generations", "/v1/audio/transcriptions", "/v1/audio/speech")
 
+CHATS_ONLY = "lacli answers conversations at POST /v1/chat/completions only"
+
 Given = TypeVar("Given")
 Prepared = TypeVar("Prepared")
 
@@ -75,6 +77,7 @@ class Server:
             "/apply-template": self.apply_template,
             **told.posts,
             **dict.fromkeys(NOT_OFFERED, refusing(TEXT_ONLY)),
+            **dict.fromkeys(("/v1/responses", "/v1/messages"), refusing(CHATS_ONLY)),
         }
         routes = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, call, methods=["GET"]) for path, call in told.gets.items()]

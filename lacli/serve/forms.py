@@ -261,7 +261,7 @@ def native_body(choice: Choice, setting: Setting) -> dict[str, Any]:
         "has_new_line": "\n" in answer.text,
         "truncated": cut or run.prompt_tokens + run.tokens > setting.context,
         "stop_type": STOP_TYPES[answer.finish_reason],
-        "stopping_word": "",
+        "stopping_word": answer.stop,
         "tokens_cached": run.prompt_tokens + run.tokens,
         "timings": timings(run),
     }

@@ -7,6 +7,7 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from re import fullmatch
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -48,9 +49,11 @@ class GuardSettings:
 
 
 def guard_settings(host: str, keys: Sequence[str], *, no_auth: bool, body: int) -> GuardSettings:
-    """Who may ask at an address. Raises UsageError for one that others reach while no key is asked for."""
+    """Who may ask at an address. Raises UsageError for a port in it, or where others reach it and need no key."""
     if host.startswith("unix:"):
         return GuardSettings(tuple(keys), (), body)
+    if found := fullmatch(r"([^:]*|\[.*\]):(\d+)", host):
+        raise UsageError(f"--host {host} has a port in it", f"write --host {found[1].strip('[]')} --port {found[2]}")
     if is_loopback(host):
         return GuardSettings(tuple(keys), (*LOOPBACK, f"[{host}]" if ":" in host else host), body)
     if not keys and not no_auth:
@@ -147,7 +150,8 @@ class Guard:
             what = f"a request has {settings.body:,} bytes at most"
             return JSONResponse(error_body(413, "invalid_request_error", what), 413)
         if settings.keys and path not in PUBLIC and owner is None:
-            what = "this server asks for its API key: Authorization: Bearer KEY"
+            given = any(name in headers for name in ("authorization", "x-api-key"))
+            what = f"{'the API key is wrong' if given else 'no API key'}: send the header Authorization: Bearer KEY"
             return JSONResponse(error_body(401, "authentication_error", what), 401, {"WWW-Authenticate": "Bearer"})
         return None
 

@@ -136,7 +136,7 @@ def test_another_program_is_told_nothing_of_lacli() -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "words"),
     [
-        (401, {}, "another key"),
+        (401, {}, "does not take this key"),
         (503, {"Retry-After": "3"}, "busy: no (/regen asks again, in 3 s)"),
         (400, {}, "refuses: no"),
         (404, {}, "address"),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
+from urllib.request import Request
 
 import pytest
 from openai import OpenAI
@@ -15,6 +16,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.guard import GuardSettings
 from tests.serve.conftest import NAME, serving
+from tests.serve.test_app import get
 from tests.serve.test_fields import asked
 
 KEY = {"Authorization": "Bearer two"}
@@ -63,8 +65,17 @@ def test_an_answer_that_its_client_left_is_broken_off(logged: Logged) -> None:
 def test_only_errors_are_told_of_what_is_asked_for_all_the_time(logged: Logged) -> None:
     for path, status in (("/health", "200"), ("/slots", "401"), ("/v1/models?key=secret%0A", "401")):
         asked(logged.address, "GET", path)
-        if status != "200":
+        if status == "401":
             assert logged.words()[:4] == ["127.0.0.1", "GET", path.partition("?")[0], status]
+
+
+@pytest.mark.parametrize(("headers", "words"), [({}, "no API key"), ({"X-Api-Key": "three"}, "the API key is wrong")])
+def test_a_client_without_a_right_key_is_told_how_to_send_it(
+    logged: Logged, headers: dict[str, str], words: str
+) -> None:
+    said = get(Request(f"{logged.address}/v1/models", headers=headers))["error"]["message"]
+    assert said.startswith(words) and "Authorization: Bearer" in said
+    assert "401" in logged.words()
 
 
 def test_metrics_count_the_answers_by_their_status(logged: Logged) -> None:

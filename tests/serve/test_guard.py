@@ -127,6 +127,12 @@ def test_an_address_that_others_reach_asks_for_a_key() -> None:
     assert not guard_settings("0.0.0.0", (), no_auth=True, body=BODY).hosts
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1:9000", "localhost:9000", "[::1]:9000", "0.0.0.0:9000"])
+def test_a_port_in_an_address_is_told_where_it_goes(host: str) -> None:
+    with pytest.raises(UsageError, match="--port 9000"):
+        guard_settings(host, ("key",), no_auth=False, body=BODY)
+
+
 def test_a_file_of_keys_has_one_a_line(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("# the office\none\n\n two \n")
