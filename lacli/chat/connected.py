@@ -160,7 +160,9 @@ class Server:
         except (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.LocalProtocolError) as error:
             raise UsageError(f"--connect {self.shown} is no address", "for example http://127.0.0.1:8080") from error
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise LacliError(f"no server answers at {self.shown}: {error}", "lacli serve MODEL starts one") from error
+            untrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
+            hint = "SSL_CERT_FILE=FILE names a certificate to trust" if untrusted else "lacli serve MODEL starts one"
+            raise LacliError(f"no server answers at {self.shown}: {error}", hint) from error
         except httpx2.TransportError as error:
             raise LacliError(f"the server went away: {error}", "/regen asks again") from error
         except ValueError as error:
