@@ -31,7 +31,7 @@ INSTEAD = {
     "functions": "is OpenAI's former name: give tools",
     "function_call": "is OpenAI's former name: give tool_choice",
     "suffix": "is not offered: write the model's own tokens for a gap into the prompt",
-    "audio": f"is not offered: {TEXT_ONLY}",
+    "audio": "is not offered: lacli answers with text only",
     "web_search_options": "is not offered: a search can be one of the tools",
 }
 """Fields of OpenAI's that would change the answer and are not offered, with what there is."""

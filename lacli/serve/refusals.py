@@ -40,7 +40,8 @@ class Refused(Exception):
         """`retry`: another try may soon be answered. `more`: further fields of the error."""
         super().__init__(message)
         self.status, self.body = status, error_body(status, kind, message, **more)
-        self.headers = {"Retry-After": "1"} if retry else None
+        # OpenAI's client asks again after any status from 500 on, unless it is told not to.
+        self.headers = {"Retry-After": "1"} if retry else {"X-Should-Retry": "false"} if status == 501 else None
 
 
 async def body_of(request: Request) -> dict[str, Any]:
@@ -85,7 +86,8 @@ async def refuse_depth(request: Request, error: Exception) -> Response:
 async def refuse_http(request: Request, error: Exception) -> Response:
     """Say in OpenAI's shape what the library refuses: an unknown path, a method, a body that is too large."""
     assert isinstance(error, HTTPException)
-    return JSONResponse(error_body(error.status_code, INVALID, error.detail.lower()), error.status_code, error.headers)
+    said = f"{request.method} {request.url.path}: {error.detail.lower()}"
+    return JSONResponse(error_body(error.status_code, INVALID, said), error.status_code, error.headers)
 
 
 async def refuse_failure(request: Request, error: Exception) -> Response:

@@ -130,10 +130,11 @@ def test_a_prompt_beyond_the_context_is_refused_with_its_size(client: OpenAI, mo
 def test_what_is_not_offered_says_so(client: OpenAI, address: str) -> None:
     with pytest.raises(APIStatusError) as raised:
         client.embeddings.create(model="any", input="a")
-    assert raised.value.status_code == 501
+    assert raised.value.status_code == 501 and raised.value.response.headers["X-Should-Retry"] == "false"
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     assert post(f"{address}/v1/chat/completions", {"messages": [picture]})["error"]["code"] == 501
-    assert post(f"{address}/v1/nothing", {})["error"]["code"] == 404
+    nothing = post(f"{address}/v1/nothing", {})["error"]
+    assert (nothing["code"], nothing["message"]) == (404, "POST /v1/nothing: not found")
 
 
 def test_tokens_go_there_and_back(address: str) -> None:
