@@ -139,7 +139,7 @@ def serve(
     screen = Screen(color=color, quiet=quiet)
     keys = [*guard.given_keys(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
     hosts = [host] if host.startswith("unix:") else _names(host)
-    guarded = guard.guard_settings_of(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
+    guarded = guard.guard_settings(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
     certificate = run.checked_certificate(ssl_cert_file, ssl_key_file)
     listening = run.open_sockets(hosts, port)
     path = options.model_path(asked, screen, offline)

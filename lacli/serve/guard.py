@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
 from re import fullmatch
 
@@ -48,27 +48,25 @@ class GuardSettings:
     body_s: float = BODY_S
 
 
-def guard_settings(host: str, keys: Sequence[str], *, no_auth: bool, body: int) -> GuardSettings:
-    """Who may ask at an address. Raises UsageError for a port in it, or where others reach it and need no key."""
-    if host.startswith("unix:"):
-        return GuardSettings(tuple(keys), (), body)
-    if found := fullmatch(r"([^:]*|\[.*\]):(\d+)", host):
-        raise UsageError(f"--host {host} has a port in it", f"write --host {found[1].strip('[]')} --port {found[2]}")
-    if is_loopback(host):
-        return GuardSettings(tuple(keys), (*LOOPBACK, f"[{host}]" if ":" in host else host), body)
-    if not keys and not no_auth:
-        raise UsageError(
-            f"{host} can be reached by others, and no key is asked for",
-            "--api-key KEY asks for one; --no-auth lets everybody in",
-        )
-    return GuardSettings(tuple(keys), (), body)
+def guard_settings(hosts: Sequence[str], keys: Sequence[str], *, no_auth: bool, body: int) -> GuardSettings:
+    """Who may ask at addresses, by the names of all where only this machine reaches them.
 
-
-def guard_settings_of(hosts: Sequence[str], keys: Sequence[str], *, no_auth: bool, body: int) -> GuardSettings:
-    """Who may ask at several addresses: as `guard_settings` says of each, by the names of all."""
-    each = [guard_settings(host, keys, no_auth=no_auth, body=body) for host in hosts]
-    names = [name for settings in each for name in settings.hosts] if all(one.hosts for one in each) else []
-    return replace(each[0], hosts=tuple(dict.fromkeys(names)))
+    Raises UsageError for an address with a port, and for one that others reach while no key is asked for.
+    """
+    for host in hosts:
+        if host.startswith("unix:"):
+            continue
+        if found := fullmatch(r"([^:]*|\[.*\]):(\d+)", host):
+            raise UsageError(
+                f"--host {host} has a port in it", f"write --host {found[1].strip('[]')} --port {found[2]}"
+            )
+        if not (keys or no_auth or is_loopback(host)):
+            raise UsageError(
+                f"{host} can be reached by others, and no key is asked for",
+                "--api-key KEY asks for one; --no-auth lets everybody in",
+            )
+    names = [*LOOPBACK, *(f"[{host}]" if ":" in host else host for host in hosts)]
+    return GuardSettings(tuple(keys), tuple(dict.fromkeys(names)) if all(map(is_loopback, hosts)) else (), body)
 
 
 def is_loopback(host: str) -> bool:

@@ -16,7 +16,7 @@ from openai import OpenAI
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.guard import GuardSettings, guard_settings_of
+from lacli.serve.guard import GuardSettings, guard_settings
 from lacli.serve.run import open_sockets
 from tests.serve.conftest import NAME, serving
 from tests.serve.test_app import QUESTION, post
@@ -267,9 +267,9 @@ def test_several_addresses_have_one_port() -> None:
 
 
 def test_several_addresses_are_guarded_by_the_names_of_all() -> None:
-    hosts = guard_settings_of(["127.0.0.1", "::1"], (), no_auth=False, body=1).hosts
+    hosts = guard_settings(["127.0.0.1", "::1"], (), no_auth=False, body=1).hosts
     assert {"127.0.0.1", "[::1]"} <= {*hosts}
-    assert not guard_settings_of(["127.0.0.1", "0.0.0.0"], ("key",), no_auth=False, body=1).hosts
+    assert not guard_settings(["127.0.0.1", "0.0.0.0"], ("key",), no_auth=False, body=1).hosts
 
 
 @pytest.mark.parametrize("stream", [False, True])
