@@ -34,13 +34,12 @@ class AccessLog:
             await self._app(scope, receive, send)
             return
         # nginx's status for a client that left before there was one.
-        status, is_whole, begin = 499, False, perf_counter()
+        status, begin = 499, perf_counter()
 
         async def watched(message: Message) -> None:
-            nonlocal status, is_whole
+            nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
         try:
@@ -48,19 +47,20 @@ class AccessLog:
         finally:
             self._meter.count_status(status)
             if self._polled or status >= 400 or scope["path"] not in POLLED:
-                what = str(status) if is_whole else f"{status} broken off"
-                self._said(_line(scope, what, perf_counter() - begin))
+                self._said(_line(scope, status, perf_counter() - begin))
 
 
-def _line(scope: Scope, status: str, seconds: float) -> str:
+def _line(scope: Scope, status: int, seconds: float) -> str:
     """Time, address, key, method, path, status, tokens of the prompt and of the answer, and seconds."""
     owner, choices = scope.get(OWNER), scope.get(CHOICES)
     # A path as it was sent has no control characters in it.
     path = scope.get("raw_path", b"").decode("ascii", "replace")[:LONGEST_PATH]
     words = [strftime("%H:%M:%S"), scope["client"][0] if scope.get("client") else "unix"]
     words += [] if owner is None else [f"key {int(owner or 0) + 1}"]
-    words += [scope["method"], path, status]
+    words += [scope["method"], path, str(status)]
     if choices:
+        if any(choice.finish == "interrupt" for choice in choices):
+            words.append("broken off")
         counted = usage([choice.statistics for choice in choices])
         words.append(f"{counted['prompt_tokens']}+{counted['completion_tokens']} tokens")
     return " ".join([*words, f"{seconds:.2f} s"])

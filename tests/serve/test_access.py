@@ -9,9 +9,10 @@ from typing import NamedTuple
 from urllib.request import Request
 
 import pytest
-from openai import OpenAI
+from openai import APIError, OpenAI
 
 import lacli
+from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.guard import GuardSettings
@@ -59,6 +60,17 @@ def test_an_answer_that_its_client_left_is_broken_off(logged: Logged) -> None:
     stream = client.completions.create(model="any", prompt="def f(", max_tokens=2000, stream=True, extra_body=more)
     next(iter(stream))
     stream.close()
+    assert "200 broken off" in " ".join(logged.words())
+
+
+def test_a_stream_that_ends_with_an_error_is_broken_off(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise LacliError("no more")
+
+    monkeypatch.setattr("lacli.serve.choices.Choice._delta", fail)
+    client = OpenAI(api_key="one", base_url=f"{logged.address}/v1", max_retries=0)
+    with pytest.raises(APIError, match="no more"):
+        list(client.completions.create(model="any", prompt="def f(", max_tokens=2000, stream=True))
     assert "200 broken off" in " ".join(logged.words())
 
 
