@@ -110,7 +110,8 @@ def checked_messages(messages: Messages) -> Messages:
         if not isinstance(message, Mapping) or not all(
             isinstance(message.get(key), str) for key in ("role", "content")
         ):
-            raise PromptError(f"a message needs a role and a content: {message!r:.80}", "both are texts")
+            hint = "generate takes a list of texts" if isinstance(message, str) else "both are texts"
+            raise PromptError(f"a message needs a role and a content: {message!r:.80}", hint)
     return messages
 
 

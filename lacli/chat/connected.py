@@ -139,7 +139,8 @@ class Server:
             body = {}
         said = _message(body) or f"it answers with status {status}"
         if status in (401, 403):
-            return LacliError(f"{self.shown} asks for another key: {said}", "--api-key KEY, or LACLI_API_KEY")
+            words = "does not take this key" if "authorization" in self._client.headers else "asks for a key"
+            return LacliError(f"{self.shown} {words}: {said}", "give one by --api-key KEY, or by LACLI_API_KEY")
         if status in (429, 503):
             seconds = headers.get("retry-after", "")
             return LacliError(f"the server is busy: {said}", f"/regen asks again{seconds and f', in {seconds} s'}")
@@ -159,7 +160,9 @@ class Server:
         except (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.LocalProtocolError) as error:
             raise UsageError(f"--connect {self.shown} is no address", "for example http://127.0.0.1:8080") from error
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise LacliError(f"no server answers at {self.shown}: {error}", "lacli serve MODEL starts one") from error
+            untrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
+            hint = "SSL_CERT_FILE=FILE names a certificate to trust" if untrusted else "lacli serve MODEL starts one"
+            raise LacliError(f"no server answers at {self.shown}: {error}", hint) from error
         except httpx2.TransportError as error:
             raise LacliError(f"the server went away: {error}", "/regen asks again") from error
         except ValueError as error:
@@ -178,6 +181,7 @@ class ConnectedChat(Talk):
         super().__init__(settings, conversation)
         self._server = server
         self._used: dict[int, int] = {}
+        self._warned: Sequence[object] = ()
 
     @property
     def description(self) -> str:
@@ -266,6 +270,9 @@ class ConnectedChat(Talk):
         if answer.finish_reason == "length" and run.tokens != self._wanted.max_tokens:
             ways = "/compact drops the oldest questions, /undo takes the last one back, /clear forgets all"
             self.notes.append(f"the server's context is full and the answer ends here: {ways}")
+        if partial.warnings != self._warned:
+            self.notes += map(str, partial.warnings)
+            self._warned = partial.warnings
         if not answer.text and answer.finish_reason != "interrupt":
             self.notes.append("the answer is empty")
 
@@ -293,11 +300,15 @@ class ConnectedChat(Talk):
 
 
 class PartialReply:
-    """Makes an answer of a stream's events. `text`: without reasoning. `ended`: whether the server has said why."""
+    """Makes an answer of a stream's events. `text`: without reasoning. `ended`: whether the server has said why.
+
+    `warnings`: its sentences on what the answer does not keep to.
+    """
 
     def __init__(self) -> None:
         self.text = ""
         self.ended = False
+        self.warnings: Sequence[object] = ()
         self._finish: Finish = "interrupt"
         self._run = RunStatistics()
         self._begin = perf_counter()
@@ -316,6 +327,7 @@ class PartialReply:
             run.tokens += event.get("lacli", {}).get("tokens", 1)
             run.accepted_from.update(piece.origin for piece in pieces if piece.guessed)
             self.text += "".join(piece.text for piece in pieces if not piece.reasoning)
+        self.warnings = event.get("warnings") or self.warnings
         if usage := event.get("usage"):
             run.prompt_tokens = usage.get("prompt_tokens", 0)
             run.steps = run.tokens = usage.get("completion_tokens", run.tokens)

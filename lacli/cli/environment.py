@@ -26,7 +26,7 @@ NEAR = 0.75
 SAME_NAME = (
     "alias api-key-file cache-type-k cache-type-v chat-template chat-template-kwargs context-shift cors-origins "
     "ctx-size device flash-attn frequency-penalty host main-gpu min-p model no-repack offline port presence-penalty "
-    "repeat-penalty rpc split-mode tags tensor-split threads top-k top-p ui"
+    "repeat-penalty rpc split-mode ssl-cert-file ssl-key-file tags tensor-split threads top-k top-p ui"
 )
 """The options whose variable of llama.cpp is called like them."""
 

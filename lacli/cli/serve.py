@@ -25,8 +25,8 @@ Host = Annotated[
 ]  # fmt: skip
 Port = Annotated[int, setting("--port", min=0, max=65535, rich_help_panel=SERVER, help="Port. 0 takes a free one.")]
 Parallel = Annotated[
-    int,
-    setting("-np", "--parallel", min=0, rich_help_panel=SERVER, show_default="4, or 1 with --strict",
+    int | None,
+    setting("-np", "--parallel", min=1, rich_help_panel=SERVER, show_default="4, or 1 with --strict",
             help="Answers decoded at a time. They share the context of -c."),
 ]  # fmt: skip
 Queue = Annotated[
@@ -71,6 +71,14 @@ ApiKeyFile = Annotated[
     setting("--api-key-file", metavar="FILE", rich_help_panel=SERVER, show_default=False, help="Keys, one a line."),
 ]
 NoAuth = Annotated[bool, setting("--no-auth", rich_help_panel=SERVER, help="Let everybody in who reaches the address.")]
+SslCertFile = Annotated[
+    str,
+    setting("--ssl-cert-file", metavar="FILE", rich_help_panel=SERVER, show_default=False,
+            help="Certificate in PEM, for https."),
+]  # fmt: skip
+SslKeyFile = Annotated[
+    str, setting("--ssl-key-file", metavar="FILE", rich_help_panel=SERVER, show_default=False, help="Its private key.")
+]
 MaxBody = Annotated[
     int, setting("--max-body", min=1, metavar="MIB", rich_help_panel=SERVER, help="MiB of a request at most.")
 ]
@@ -84,13 +92,15 @@ def serve(
     asked: str | None,
     host: Host = "127.0.0.1",
     port: Port = 8080,
-    parallel: Parallel = 0,
+    parallel: Parallel = None,
     queue: Queue = 32,
     drain: Drain = 10,
     alias: Alias = "",
     api_key: ApiKey = None,
     api_key_file: ApiKeyFile = None,
     no_auth: NoAuth = False,
+    ssl_cert_file: SslCertFile = "",
+    ssl_key_file: SslKeyFile = "",
     max_body: MaxBody = 8,
     tags: Tags = "",
     context_shift: ContextShift = False,
@@ -129,7 +139,8 @@ def serve(
     screen = Screen(color=color, quiet=quiet)
     keys = [*guard.given_keys(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
     hosts = [host] if host.startswith("unix:") else _names(host)
-    guarded = guard.guard_settings_of(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
+    guarded = guard.guard_settings(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
+    certificate = run.checked_certificate(ssl_cert_file, ssl_key_file)
     listening = run.open_sockets(hosts, port)
     path = options.model_path(asked, screen, offline)
     with ExitStack() as stack:
@@ -170,12 +181,21 @@ def serve(
                 page=ui,
                 verbose=verbose,
             )
-            places = [_address(name, each.getsockname()) for name, each in zip(hosts, listening, strict=True)]
+            scheme = "https" if certificate else "http"
+            places = [_address(scheme, name, each.getsockname()) for name, each in zip(hosts, listening, strict=True)]
             place = " and ".join(places)
             screen.say(f"lacli: {path.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
             try:
-                served = app.Server(model, settings).app(guarded, _names(cors_origins))
-                run.serve(served, listening, drain_s=drain, said=screen.note, stop=partial(model.stop, ENDING))
+                served = app.Server(model, settings).app(guarded, _names(cors_origins), screen.note)
+                run.serve(
+                    served,
+                    listening,
+                    drain_s=drain,
+                    said=screen.note,
+                    busy=lambda: sum(model.load),
+                    stop=partial(model.stop, ENDING),
+                    certificate=certificate,
+                )
             finally:
                 session.keep_learned()
 
@@ -185,8 +205,8 @@ def _names(text: str) -> list[str]:
     return [*dict.fromkeys(each.strip() for each in text.split(",") if each.strip())]
 
 
-def _address(host: str, name: str | tuple[str, int]) -> str:
+def _address(scheme: str, host: str, name: str | tuple[str, int]) -> str:
     """An address as clients write it; `name`: of the socket that listens there."""
     if isinstance(name, str):
         return host
-    return f"http://[{host}]:{name[1]}" if ":" in host else f"http://{host}:{name[1]}"
+    return f"{scheme}://[{host}]:{name[1]}" if ":" in host else f"{scheme}://{host}:{name[1]}"

@@ -22,6 +22,7 @@ from lacli.llamacpp.library import captured_stderr, free_with, lib, library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.text.files import Closing
+from lacli.text.gbnf import danger
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 """A llama_token_data."""
@@ -311,13 +312,6 @@ def _bias(model: LlamaModel, settings: SamplingSettings) -> list[Any]:
 
 LOCATED = re.compile(r"error parsing grammar: (?P<what>.*?)(?: at (?P<rest>.*))?\Z", re.DOTALL)
 
-TEXT = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
-
-REPEAT = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
-
-DEEPEST, MOST_RULES = 1000, 5000
-"""llama.cpp's parser recurses on each parenthesis and on each rule that begins with a rule."""
-
 
 def _grammar(model: LlamaModel, text: str) -> Any:
     """llama.cpp's sampler of a GBNF grammar, None for "". Raises UsageError with the parser's reason."""
@@ -325,7 +319,7 @@ def _grammar(model: LlamaModel, text: str) -> Any:
         return None
     log = library()
     log.forget()
-    reason, sampler = _danger(text), None
+    reason, sampler = danger(text), None
     if not reason:
         with log.quiet(), captured_stderr() as printed:
             sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
@@ -333,20 +327,6 @@ def _grammar(model: LlamaModel, text: str) -> Any:
     if not sampler:
         raise UsageError(f"the grammar cannot be used: {reason}", "GBNF is described in llama.cpp's grammars/README.md")
     return sampler
-
-
-def _danger(grammar: str) -> str:
-    """The reason why llama.cpp's parser would crash on a grammar, or never return; "" without one."""
-    bare = TEXT.sub(" ", grammar)
-    for found in REPEAT.finditer(bare):
-        if int(found[1]) > int(found[2]):
-            return f"{found[0]} repeats at least {int(found[1])} and at most {int(found[2])} times"
-    depth = 0
-    for character in bare:
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if depth > DEEPEST:
-            return f"it has more than {DEEPEST} parentheses inside each other"
-    return f"it has more than {MOST_RULES} rules" if bare.count("::=") > MOST_RULES else ""
 
 
 def _complaint(grammar: str, printed: str, logged: str) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -19,8 +19,10 @@ from starlette.types import ASGIApp
 from lacli.api.model import Model
 from lacli.api.options import AnswerOptions
 from lacli.errors import LacliError, in_one_line
+from lacli.llamacpp.library import schema_grammar
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import pages
+from lacli.serve.access import CHOICES, AccessLog
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.forms import ChatForm, Form, PlainForm, Setting, TextForm
 from lacli.serve.guard import Guard, GuardSettings, owner_of
@@ -32,10 +34,13 @@ from lacli.serve.refusals import BUSY, FAILED, HANDLERS, INVALID, TOO_LONG, Refu
 from lacli.serve.replies import error_body
 from lacli.serve.sampled import in_their_words
 from lacli.serve.tools import CallRules, format_of
+from lacli.text.json_schema import grammar_of
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import MARK
 
 NOT_OFFERED = ("/v1/embeddings", "/v1/images/generations", "/v1/audio/transcriptions", "/v1/audio/speech")
+
+CHATS_ONLY = "lacli answers conversations at POST /v1/chat/completions only"
 
 Given = TypeVar("Given")
 Prepared = TypeVar("Prepared")
@@ -50,9 +55,16 @@ class Server:
         self._model, self._settings = model, settings
         self._meter = Meter()
         self._preparing = asyncio.Lock()
+        # Programs send one schema with all their requests.
+        self._grammar_of = lru_cache(maxsize=16)(grammar_of)
 
-    def app(self, guard: GuardSettings, origins: Sequence[str] = ()) -> ASGIApp:
-        """The application for an ASGI server. `guard`: who may ask. `origins`: of pages whose scripts may."""
+    def app(
+        self, guard: GuardSettings, origins: Sequence[str] = (), said: Callable[[str], None] = lambda line: None
+    ) -> ASGIApp:
+        """The application for an ASGI server.
+
+        `guard`: who may ask. `origins`: of pages whose scripts may. `said`: takes a line for each request.
+        """
         told = Inspection(self._model, self._settings, self._meter)
         posts: dict[str, Endpoint] = {
             "/chat/completions": self.chat,
@@ -65,12 +77,14 @@ class Server:
             "/apply-template": self.apply_template,
             **told.posts,
             **dict.fromkeys(NOT_OFFERED, refusing(TEXT_ONLY)),
+            **dict.fromkeys(("/v1/responses", "/v1/messages"), refusing(CHATS_ONLY)),
         }
         routes = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, call, methods=["GET"]) for path, call in told.gets.items()]
         routes += pages.routes() if self._settings.page else []
-        guarded = Guard(Starlette(routes=routes, exception_handlers=HANDLERS), guard)
-        return with_origins(guarded, origins) if origins else guarded
+        guarded: ASGIApp = Guard(Starlette(routes=routes, exception_handlers=HANDLERS), guard)
+        guarded = with_origins(guarded, origins) if origins else guarded
+        return AccessLog(guarded, self._meter, said, polled=self._settings.verbose)
 
     async def apply_template(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
@@ -89,31 +103,38 @@ class Server:
         rendered, rules = await self._aside(self._rendered, asked), None
         if asked.offered:
             rules = CallRules(format_of(prompts.template), asked.offered, asked.calls_several, asked.has_to_call)
-        grammar = await self._aside(rules.grammar, rendered) if rules else ""
+        grammar, ignored = await self._aside(rules.grammar, rendered) if rules else ("", [])
         prompt = await self._aside(prompts.tokenize, rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
-        sampling = await self._aside(self._sampling, asked)
+        sampling, warnings = await self._aside(self._sampling, asked)
         begin = partial(self._choices, asked, sampling, [prompt] * asked.n, logprobs, raw=False)
         choices = await self._aside(partial(begin, rules=rules, grammar=grammar), owner_of(request))
-        return await self._answered(request, asked, choices, ChatForm(self._setting_of(asked, sampling)))
+        return await self._answered(
+            request, asked, choices, ChatForm(self._setting_of(asked, sampling, ignored or warnings))
+        )
 
     async def complete(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
         prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts for _ in range(asked.n)]
-        sampling = await self._aside(self._sampling, asked)
+        sampling, warnings = await self._aside(self._sampling, asked)
         begin = partial(self._choices, asked, sampling, prompts, asked.logprobs, raw=True)
         choices = await self._aside(begin, owner_of(request))
-        return await self._answered(request, asked, choices, TextForm(self._setting_of(asked, sampling)))
+        echoed = [self._model.session.text(prompt) for prompt in prompts] if asked.echo else ()
+        return await self._answered(
+            request, asked, choices, TextForm(self._setting_of(asked, sampling, warnings), echoed)
+        )
 
     async def complete_plainly(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
         prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts]
-        sampling = await self._aside(self._sampling, asked)
+        sampling, warnings = await self._aside(self._sampling, asked)
         begin = partial(self._choices, asked, sampling, prompts, asked.n_probs or None, raw=True)
         choices = await self._aside(partial(begin, drawn=asked.post_sampling_probs), owner_of(request))
-        return await self._answered(request, asked, choices, PlainForm(self._setting_of(asked, sampling), asked))
+        return await self._answered(
+            request, asked, choices, PlainForm(self._setting_of(asked, sampling, warnings), asked)
+        )
 
-    def _setting_of(self, asked: AnswerRequest, sampling: SamplingSettings) -> Setting:
+    def _setting_of(self, asked: AnswerRequest, sampling: SamplingSettings, warnings: Sequence[str]) -> Setting:
         """What the bodies and events of a request's answers are made of."""
         session, limit = self._model.session, self._limit(asked)
         ends = session.model.ends() if sampling.ignore_eos else ()
@@ -126,15 +147,23 @@ class Server:
             progress=asked.return_progress,
             verbose=asked.verbose or self._settings.verbose,
             watched=asked.lacli.steps,
+            warnings=warnings,
         )
 
     def _limit(self, asked: AnswerRequest) -> int:
         return self._settings.max_tokens if asked.limit is None else asked.limit
 
-    def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
-        """How its tokens are drawn; a bias on a text is on its tokens, which take a while."""
+    def _sampling(self, asked: AnswerRequest) -> tuple[SamplingSettings, list[str]]:
+        """How its tokens are drawn, and sentences on what of a schema they do not keep to.
+
+        A bias on a text is on its tokens, which take a while, as a schema's grammar does.
+        """
         model = self._model.session.model
-        return asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
+        sampling = asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
+        if not sampling.json_schema:
+            return sampling, []
+        grammar, ignored = self._grammar_of(sampling.json_schema, schema_grammar)
+        return replace(sampling, grammar=grammar, json_schema=""), ignored
 
     async def _aside(self, prepare: Callable[[Given], Prepared], given: Given) -> Prepared:
         """Prepare a part of a request in a thread, so that streams go on; one at a time, as templates have a state."""
@@ -214,6 +243,7 @@ class Server:
     async def _answered(
         self, request: Request, asked: AnswerRequest, choices: Sequence[Choice], form: Form
     ) -> Response:
+        request.scope[CHOICES] = choices
         if asked.stream:
             counted = bool(asked.stream_options and asked.stream_options.include_usage)
             events = form.events(choices, counted=counted)

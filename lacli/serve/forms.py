@@ -24,7 +24,7 @@ class Setting:
     `model`: its name. `piece`: gives the bytes of a token's text. `generation`: how answers are decoded, in llama.cpp's
     words. `context`: tokens of a text at most. `per_token`: each event has the timings so far. `progress`: events tell
     how far a prompt is read. `verbose`: bodies in OpenAI's shape have llama.cpp's inside. `watched`: each event tells
-    of its step, and each step has one.
+    of its step, and each step has one. `warnings`: sentences on what the answers do not keep to.
     """
 
     model: str
@@ -35,6 +35,7 @@ class Setting:
     progress: bool = False
     verbose: bool = False
     watched: bool = False
+    warnings: Sequence[str] = ()
 
 
 class Form:
@@ -80,8 +81,13 @@ class Form:
 
     def _told(self, choice: Choice) -> dict[str, Any]:
         if not self._setting.verbose:
-            return {}
-        return {"__verbose": native_body(choice, self._setting) | {"content": choice.answer.text}}
+            return self._warned
+        body = native_body(choice, self._setting) | {"content": choice.answer.text}
+        return {**self._warned, "__verbose": body}
+
+    @property
+    def _warned(self) -> dict[str, Any]:
+        return {"warnings": self._setting.warnings} if self._setting.warnings else {}
 
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
         raise NotImplementedError
@@ -150,8 +156,16 @@ class TextForm(Form):
 
     kind = "text_completion"
 
+    def __init__(self, setting: Setting, echoed: Sequence[str] = ()) -> None:
+        """`echoed`: the prompts of the answers, where they are to begin with them."""
+        super().__init__(setting)
+        self._echoed = echoed
+
+    def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
+        return [self._blank(choice) | {"text": self._echoed[choice.place]}] if self._echoed else ()
+
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
-        text = "".join(delta.text for delta in deltas)
+        text = "".join(event["text"] for event in self._first(choice)) + "".join(delta.text for delta in deltas)
         reason = REASONS[choice.finish]
         return {"index": choice.place, "text": text, "finish_reason": reason, "logprobs": self._logprobs(deltas)}
 
@@ -184,11 +198,11 @@ class PlainForm(Form):
         return choice | more
 
     def _told(self, choice: Choice) -> dict[str, Any]:
-        return {}
+        return self._warned
 
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
         content = "".join(delta.text for delta in deltas)
-        body = self._last(choice) | {"content": content, "has_new_line": "\n" in content}
+        body = self._last(choice) | self._warned | {"content": content, "has_new_line": "\n" in content}
         if self._asked.return_tokens:
             body["tokens"] = [token for delta in deltas for token in delta.tokens]
         if found := self._probabilities(deltas):
@@ -247,7 +261,7 @@ def native_body(choice: Choice, setting: Setting) -> dict[str, Any]:
         "has_new_line": "\n" in answer.text,
         "truncated": cut or run.prompt_tokens + run.tokens > setting.context,
         "stop_type": STOP_TYPES[answer.finish_reason],
-        "stopping_word": "",
+        "stopping_word": answer.stop,
         "tokens_cached": run.prompt_tokens + run.tokens,
         "timings": timings(run),
     }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
+from re import fullmatch
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -23,7 +24,7 @@ PUBLIC = ("/health", "/v1/health", *pages.FILES)
 asks for one."""
 
 OWNER = "lacli.owner"
-"""Where a request's scope says whose it is."""
+"""Where a request's scope says whose it is, None without a right key; where none is needed it says nothing."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 """Names of this machine in a Host header; another one is a page that resolved its own name to this address."""
@@ -47,25 +48,25 @@ class GuardSettings:
     body_s: float = BODY_S
 
 
-def guard_settings(host: str, keys: Sequence[str], *, no_auth: bool, body: int) -> GuardSettings:
-    """Who may ask at an address. Raises UsageError for one that others reach while no key is asked for."""
-    if host.startswith("unix:"):
-        return GuardSettings(tuple(keys), (), body)
-    if is_loopback(host):
-        return GuardSettings(tuple(keys), (*LOOPBACK, f"[{host}]" if ":" in host else host), body)
-    if not keys and not no_auth:
-        raise UsageError(
-            f"{host} can be reached by others, and no key is asked for",
-            "--api-key KEY asks for one; --no-auth lets everybody in",
-        )
-    return GuardSettings(tuple(keys), (), body)
+def guard_settings(hosts: Sequence[str], keys: Sequence[str], *, no_auth: bool, body: int) -> GuardSettings:
+    """Who may ask at addresses, by the names of all where only this machine reaches them.
 
-
-def guard_settings_of(hosts: Sequence[str], keys: Sequence[str], *, no_auth: bool, body: int) -> GuardSettings:
-    """Who may ask at several addresses: as `guard_settings` says of each, by the names of all."""
-    each = [guard_settings(host, keys, no_auth=no_auth, body=body) for host in hosts]
-    names = [name for settings in each for name in settings.hosts] if all(one.hosts for one in each) else []
-    return replace(each[0], hosts=tuple(dict.fromkeys(names)))
+    Raises UsageError for an address with a port, and for one that others reach while no key is asked for.
+    """
+    for host in hosts:
+        if host.startswith("unix:"):
+            continue
+        if found := fullmatch(r"([^:]*|\[.*\]):(\d+)", host):
+            raise UsageError(
+                f"--host {host} has a port in it", f"write --host {found[1].strip('[]')} --port {found[2]}"
+            )
+        if not (keys or no_auth or is_loopback(host)):
+            raise UsageError(
+                f"{host} can be reached by others, and no key is asked for",
+                "--api-key KEY asks for one; --no-auth lets everybody in",
+            )
+    names = [*LOOPBACK, *(f"[{host}]" if ":" in host else host for host in hosts)]
+    return GuardSettings(tuple(keys), tuple(dict.fromkeys(names)) if all(map(is_loopback, hosts)) else (), body)
 
 
 def is_loopback(host: str) -> bool:
@@ -133,7 +134,9 @@ class Guard:
                 raise HTTPException(413)
             return message
 
-        await self._app({**scope, OWNER: owner or ""}, limited, send)
+        if self._settings.keys:
+            scope[OWNER] = owner
+        await self._app(scope, limited, send)
 
     def _refusal(self, path: str, headers: Headers, owner: str | None) -> JSONResponse | None:
         settings = self._settings
@@ -145,7 +148,8 @@ class Guard:
             what = f"a request has {settings.body:,} bytes at most"
             return JSONResponse(error_body(413, "invalid_request_error", what), 413)
         if settings.keys and path not in PUBLIC and owner is None:
-            what = "this server asks for its API key: Authorization: Bearer KEY"
+            given = any(name in headers for name in ("authorization", "x-api-key"))
+            what = f"{'the API key is wrong' if given else 'no API key'}: send the header Authorization: Bearer KEY"
             return JSONResponse(error_body(401, "authentication_error", what), 401, {"WWW-Authenticate": "Bearer"})
         return None
 
@@ -162,8 +166,7 @@ class Guard:
 
 def owner_of(request: Request) -> str:
     """Whose a request is."""
-    owner: str = request.scope.get(OWNER, "")
-    return owner
+    return request.scope.get(OWNER) or ""
 
 
 def _has_port(headers: Headers) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -61,6 +62,7 @@ class Inspection:
             "/v1/health": self.health,
             "/v1/models": self.models,
             "/models": self.models,
+            "/v1/models/{name:path}": self.named_model,
             "/props": self.props,
             "/slots": self.slots if self._settings.slots else refusing(off.format("/slots", "--no-slots")),
             "/metrics": self.metrics if self._settings.metrics else refusing(off.format("/metrics", "--no-metrics")),
@@ -78,6 +80,16 @@ class Inspection:
         return JSONResponse({"status": "ok"})
 
     async def models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._described]})
+
+    async def named_model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in (self._settings.name, *self._settings.aliases):
+            raise Refused(404, "model_not_found", f"there is no model {name!r} here: {self._settings.name!r} answers")
+        return JSONResponse(self._described)
+
+    @property
+    def _described(self) -> dict[str, Any]:
         model, settings = self._model.session.model, self._settings
         meta = {
             "n_vocab": model.vocabulary,
@@ -85,7 +97,7 @@ class Inspection:
             "n_params": model.parameters,
             "size": model.size,
         }
-        data = {
+        return {
             "id": settings.name,
             "aliases": [*settings.aliases],
             "tags": [*settings.tags],
@@ -94,7 +106,6 @@ class Inspection:
             "owned_by": "lacli",
             "meta": meta,
         }
-        return JSONResponse({"object": "list", "data": [data]})
 
     async def props(self, request: Request) -> Response:
         session = self._model.session

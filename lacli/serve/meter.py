@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Meter:
     def __init__(self) -> None:
         self._sums = dict.fromkeys(HELP, 0.0)
         self._running: list[Slot] = []
+        self._statuses = Counter[int]()
         self._started = time()
 
     @property
@@ -67,6 +69,10 @@ class Meter:
             self._running.remove(slot)
             self._count(slot)
 
+    def count_status(self, status: int) -> None:
+        """Count a request whose answer has ended."""
+        self._statuses[status] += 1
+
     def text(self, processing: int, deferred: int) -> str:
         """All metrics in Prometheus's format. `processing`, `deferred`: answers that are decoded, and that wait."""
         values = {**self._sums, "requests_processing": processing, "requests_deferred": deferred}
@@ -82,6 +88,11 @@ class Meter:
                 f"# TYPE llamacpp:{name} {kind}",
                 f"llamacpp:{name} {values[name]:g}",
             ]
+        lines += [
+            "# HELP lacli:requests_total Requests by the status of their answers.",
+            "# TYPE lacli:requests_total counter",
+        ]
+        lines += [f'lacli:requests_total{{code="{code}"}} {count}' for code, count in sorted(self._statuses.items())]
         return "\n".join(lines) + "\n"
 
     def slots(self, places: int, context: int, owner: str = "") -> list[dict[str, Any]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from json import loads
 from re import fullmatch
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -18,8 +18,23 @@ MOST_CHOICES = 16
 MOST_STOPS = 16
 """Stop strings of a request at most: each is looked for behind every token."""
 
+TYPES = ("str", "int", "float", "bool", "Tool", "PromptObject")
+"""pydantic's names of the types that a field with several of them may have."""
+
 MOST_TOOLS = 128
 """Functions that a request may offer, as OpenAI has it."""
+
+
+TEXT_ONLY = "lacli answers with text only: no embeddings, images or audio"
+
+INSTEAD = {
+    "functions": "is OpenAI's former name: give tools",
+    "function_call": "is OpenAI's former name: give tool_choice",
+    "suffix": "is not offered: write the model's own tokens for a gap into the prompt",
+    "audio": "is not offered: lacli answers with text only",
+    "web_search_options": "is not offered: a search can be one of the tools",
+}
+"""Fields of OpenAI's that would change the answer and are not offered, with what there is."""
 
 
 class StreamOptions(BaseModel):
@@ -32,6 +47,10 @@ class Watching(BaseModel):
     """What the page asks for besides: `steps`, the pieces of each step with their origins, its rows and its time."""
 
     steps: bool = False
+
+
+class NotOffered(Exception):
+    """A request has something in it that no model is asked here."""
 
 
 class AnswerRequest(Sampled):
@@ -47,7 +66,7 @@ class AnswerRequest(Sampled):
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: int = Field(1, ge=1, le=MOST_CHOICES)
-    stop: list[str] = Field(default=[], max_length=MOST_STOPS)
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(default=[], max_length=MOST_STOPS)
     max_tokens: int | None = Field(None, ge=-1)
     max_completion_tokens: int | None = Field(None, ge=-1)
     n_predict: int | None = Field(None, ge=-1)
@@ -63,6 +82,15 @@ class AnswerRequest(Sampled):
     G: int | None = Field(None, ge=0)
     lacli: Watching = Watching()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_offered(cls, given: object) -> object:
+        fields: Mapping[str, object] = given if isinstance(given, Mapping) else {}
+        for name, instead in INSTEAD.items():
+            if fields.get(name) not in (None, "", []):
+                raise NotOffered(f"{name} {instead}")
+        return given
+
     @field_validator("stop", mode="before")
     @classmethod
     def _as_list(cls, stop: object) -> object:
@@ -73,13 +101,6 @@ class AnswerRequest(Sampled):
         """Tokens of the answer at most, -1 for no limit, None where nothing is said."""
         given = (self.max_completion_tokens, self.max_tokens, self.n_predict)
         return next((each for each in given if each is not None), None)
-
-
-TEXT_ONLY = "lacli answers with text only: no embeddings, images or audio"
-
-
-class NotOffered(Exception):
-    """A request has something in it that no model is asked here."""
 
 
 class Part(BaseModel):
@@ -108,16 +129,9 @@ class Function(WithoutNull):
 
 
 class Tool(BaseModel):
-    """A tool; only functions are offered."""
+    """A tool that an answer may call, or has to; only functions are offered."""
 
     model_config = ConfigDict(extra="allow")
-
-    type: Literal["function"]
-    function: Function
-
-
-class NamedTool(BaseModel):
-    """The function that an answer has to call."""
 
     type: Literal["function"]
     function: Function
@@ -174,7 +188,9 @@ class Message(BaseModel):
     @property
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates expect it."""
-        found: dict[str, Any] = {"role": self.role, "content": self.text}
+        # OpenAI's later name, which templates do not know.
+        role = "system" if self.role == "developer" else self.role
+        found: dict[str, Any] = {"role": role, "content": self.text}
         if self.tool_calls:
             found["tool_calls"] = [call.model_dump() for call in self.tool_calls]
         if self.role == "tool":
@@ -197,7 +213,7 @@ class ChatRequest(AnswerRequest):
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=20)
     tools: list[Tool] = Field(default=[], max_length=MOST_TOOLS)
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     parallel_tool_calls: bool = True
 
     @model_validator(mode="after")
@@ -205,7 +221,7 @@ class ChatRequest(AnswerRequest):
         if any(message.content is None and not message.tool_calls for message in self.messages):
             raise ValueError("a message needs a content")
         known = [tool.function.name for tool in self.tools]
-        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.function.name not in known:
+        if isinstance(self.tool_choice, Tool) and self.tool_choice.function.name not in known:
             raise ValueError(f"tool_choice: there is no function {self.tool_choice.function.name!r} in tools")
         if self.tool_choice == "required" and not self.tools:
             raise ValueError("tool_choice: required needs tools")
@@ -233,19 +249,19 @@ class ChatRequest(AnswerRequest):
         if self.tool_choice == "none":
             return {}
         functions = [tool.function for tool in self.tools]
-        if isinstance(self.tool_choice, NamedTool):
+        if isinstance(self.tool_choice, Tool):
             functions = [each for each in functions if each.name == self.tool_choice.function.name]
         return {each.name: each.parameters for each in functions}
 
     @property
     def calls_several(self) -> bool:
         """Whether the answer may have more than one call."""
-        return self.parallel_tool_calls and not isinstance(self.tool_choice, NamedTool)
+        return self.parallel_tool_calls and not isinstance(self.tool_choice, Tool)
 
     @property
     def has_to_call(self) -> bool:
         """Whether the answer has to be a call."""
-        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+        return self.tool_choice == "required" or isinstance(self.tool_choice, Tool)
 
 
 class PromptObject(BaseModel):
@@ -268,6 +284,16 @@ class CompletionRequest(AnswerRequest):
     post_sampling_probs: bool = False
     return_tokens: bool = False
     response_fields: list[str] = []
+    echo: bool = False
+    best_of: int = 1
+
+    @model_validator(mode="after")
+    def _check(self) -> CompletionRequest:
+        if self.best_of > self.n:
+            raise NotOffered("best_of is not offered: ask for n answers with logprobs, and choose")
+        if self.echo and self.logprobs is not None:
+            raise NotOffered("echo is not offered with logprobs: a prompt's tokens have none here")
+        return self
 
     @property
     def prompts(self) -> Sequence[Prompt]:
@@ -284,8 +310,9 @@ class CompletionRequest(AnswerRequest):
 
 
 def in_words(error: ValidationError) -> str:
-    """The first complaint about a request in one sentence."""
-    first = error.errors()[0]
-    place = ".".join(str(each) for each in first["loc"])
+    """A complaint about a request in one sentence: the first of those that are deepest in it."""
+    first = max(error.errors(), key=lambda each: len(each["loc"]))
+    # Where a field may have several types their names stand in the place too.
+    place = ".".join(str(each) for each in first["loc"] if each not in TYPES and "[" not in str(each))
     words = first["msg"].removeprefix("Value error, ")
     return f"{place}: {words}" if place else words

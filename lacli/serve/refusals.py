@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,8 +13,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from lacli.errors import LacliError, PromptError, UsageError, in_one_line
+from lacli.llamacpp.sampling import flag
 from lacli.serve.protocol import NotOffered, in_words
 from lacli.serve.replies import error_body
+from lacli.serve.sampled import NAMES
 
 INVALID, TOO_LONG, BUSY, FAILED, NOT_SUPPORTED = (
     "invalid_request_error",
@@ -22,6 +25,10 @@ INVALID, TOO_LONG, BUSY, FAILED, NOT_SUPPORTED = (
     "server_error",
     "not_supported_error",
 )
+
+FIELDS = {flag(name): field for field, name in NAMES.items()}
+FIELDS |= {flag(name): name for name in ("grammar", "json_schema", "logit_bias")}
+"""The fields of requests by the flags that name the same settings."""
 
 Asked = TypeVar("Asked", bound=BaseModel)
 
@@ -33,7 +40,8 @@ class Refused(Exception):
         """`retry`: another try may soon be answered. `more`: further fields of the error."""
         super().__init__(message)
         self.status, self.body = status, error_body(status, kind, message, **more)
-        self.headers = {"Retry-After": "1"} if retry else None
+        # OpenAI's client asks again after any status from 500 on, unless it is told not to.
+        self.headers = {"Retry-After": "1"} if retry else {"X-Should-Retry": "false"} if status == 501 else None
 
 
 async def body_of(request: Request) -> dict[str, Any]:
@@ -65,9 +73,9 @@ async def refuse(request: Request, error: Exception) -> Response:
 async def refuse_ours(request: Request, error: Exception) -> Response:
     """Say what lacli's own errors say: what a request asks for is its fault, and the rest the server's."""
     asked = isinstance(error, UsageError | PromptError)
-    return JSONResponse(
-        error_body(400 if asked else 500, INVALID if asked else FAILED, str(error)), 400 if asked else 500
-    )
+    # Settings are named by their flags, and requests have llama.cpp's and OpenAI's names for them.
+    said = re.sub(r"--[a-z-]+", lambda found: FIELDS.get(found[0], found[0]), str(error))
+    return JSONResponse(error_body(400 if asked else 500, INVALID if asked else FAILED, said), 400 if asked else 500)
 
 
 async def refuse_depth(request: Request, error: Exception) -> Response:
@@ -78,7 +86,8 @@ async def refuse_depth(request: Request, error: Exception) -> Response:
 async def refuse_http(request: Request, error: Exception) -> Response:
     """Say in OpenAI's shape what the library refuses: an unknown path, a method, a body that is too large."""
     assert isinstance(error, HTTPException)
-    return JSONResponse(error_body(error.status_code, INVALID, error.detail.lower()), error.status_code, error.headers)
+    said = f"{request.method} {request.url.path}: {error.detail.lower()}"
+    return JSONResponse(error_body(error.status_code, INVALID, said), error.status_code, error.headers)
 
 
 async def refuse_failure(request: Request, error: Exception) -> Response:

@@ -7,14 +7,17 @@ import logging
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lacli.errors import Interrupted, LacliError, reason_of
+from lacli.errors import Interrupted, LacliError, UsageError, reason_of
+from lacli.text.format import counted
 
 SEND_BUFFER = 64 * 2**10
 """Bytes of an answer that the system keeps for a client that does not read, instead of megabytes.
@@ -29,6 +32,28 @@ HEADERS_S = 20.0
 
 LAST_S = 5.0
 """Seconds behind `drain_s` in which answers that were ended tell their clients so: a step of a prompt may take 2 s."""
+
+
+class Certificate(NamedTuple):
+    """Files of a certificate and of its private key, in PEM."""
+
+    file: str
+    key: str
+
+
+def checked_certificate(file: str, key: str) -> Certificate | None:
+    """What https needs, None where neither is given. Raises UsageError for one of them, LacliError for a wrong pair."""
+    if not file and not key:
+        return None
+    if not file or not key:
+        raise UsageError("https needs a certificate and its key", "give --ssl-cert-file and --ssl-key-file")
+    try:
+        # A key with a pass phrase would ask for it on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file, key, password="")
+    except (OSError, ValueError) as error:
+        what = f"cannot use {file} with {key}: {reason_of(error)}"
+        raise LacliError(what, "give a certificate and its key in PEM, without a pass phrase") from error
+    return Certificate(file, key)
 
 
 class TimedProtocol(H11Protocol):
@@ -68,8 +93,8 @@ class TimedProtocol(H11Protocol):
 class Listener(uvicorn.Server):
     """uvicorn's server with settings of its own; its signals are `serve`'s."""
 
-    def __init__(self, app: ASGIApp, drain_s: float) -> None:
-        """`drain_s`: seconds that running answers have when it ends."""
+    def __init__(self, app: ASGIApp, drain_s: float, certificate: Certificate | None = None) -> None:
+        """`drain_s`: seconds that running answers have when it ends. `certificate`: for https."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -79,6 +104,8 @@ class Listener(uvicorn.Server):
                 access_log=False,
                 timeout_graceful_shutdown=int(drain_s + LAST_S),
                 lifespan="off",
+                ssl_certfile=certificate and certificate.file,
+                ssl_keyfile=certificate and certificate.key,
             )
         )
 
@@ -150,13 +177,16 @@ def serve(
     *,
     drain_s: float,
     said: Callable[[str], None],
+    busy: Callable[[], int],
     stop: Callable[[], None],
+    certificate: Certificate | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then let running answers end within `drain_s` seconds; a second one ends at once.
 
-    `stop`: ends answers, so that they tell their clients. Raises Interrupted after Ctrl-C.
+    `busy`: the number of these. `stop`: ends them, so that they tell their clients. `certificate`: for https.
+    Raises Interrupted after Ctrl-C.
     """
-    server = Listener(app, drain_s)
+    server = Listener(app, drain_s, certificate)
     pressed: list[int] = []
 
     def end(number: int) -> None:
@@ -165,7 +195,8 @@ def serve(
             stop()
             loop.call_later(LAST_S, force)
         else:
-            said(f"ending; answers that run have {drain_s:g} s")
+            if answers := busy():
+                said(f"ending; {counted(answers, 'answer')} may take {drain_s:g} s more")
             loop.call_later(drain_s, stop)
         pressed.append(number)
         server.should_exit = True

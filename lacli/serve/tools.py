@@ -100,12 +100,15 @@ class CallRules:
     several: bool
     forced: bool
 
-    def grammar(self, prompt: str) -> str:
-        """The GBNF of an answer to `prompt` that calls, "" where it need not. Raises UsageError for wrong schemas."""
+    def grammar(self, prompt: str) -> tuple[str, list[str]]:
+        """The GBNF of an answer to `prompt` that calls, "" where it need not, and `grammar_of`'s sentences on it.
+
+        Raises UsageError for wrong schemas.
+        """
         if not self.forced:
-            return ""
+            return "", []
         form = self.format
-        text, _ = grammar_of(json.dumps({"anyOf": [*self._schemas()]}), schema_grammar)
+        text, ignored = grammar_of(json.dumps({"anyOf": [*self._schemas()]}), schema_grammar)
         # The alternatives of the root are the rules of the functions' arguments, in the functions' order.
         above, arguments, below = re.split(r"^root ::= (.*)$", text, flags=re.MULTILINE)
         calls = " | ".join(
@@ -117,7 +120,7 @@ class CallRules:
         closer = ReasoningSplitter(begun_reasoning(prompt)).closer
         begin = (f"{closer}\n\n" if closer else "") + ("" if form.bare else form.begin) + "[" * form.listed
         end = form.closer + "]" * form.listed
-        return f"root ::= {_quoted(begin)} called {more} {_quoted(end)}\ncalled ::= {calls}\n{above}{below}"
+        return f"root ::= {_quoted(begin)} called {more} {_quoted(end)}\ncalled ::= {calls}\n{above}{below}", ignored
 
     def _schemas(self) -> Iterator[Any]:
         for place, (name, schema) in enumerate(self.functions.items()):

@@ -24,8 +24,9 @@ class Answer:
     """One finished generation.
 
     `tokens`: the generated ids that the text was made of, with an end token but without those of a stop string, which
-    count as predicted all the same. `finish_reason`: stop (a stop string), eog (an end token), length (`max_tokens`, or
-    a full context) or interrupt (it was left early). `logprobs`: one for each of `tokens` where they were asked for.
+    count as predicted all the same. `finish_reason`: stop (the stop string `stop`), eog (an end token), length
+    (`max_tokens`, or a full context) or interrupt (it was left early). `logprobs`: one for each of `tokens` where they
+    were asked for.
     """
 
     text: str
@@ -34,6 +35,7 @@ class Answer:
     statistics: RunStatistics
     pool: PoolStatistics
     logprobs: tuple[TokenLogprob, ...] = ()
+    stop: str = ""
 
     @property
     def tokens_per_step(self) -> float:
@@ -97,7 +99,7 @@ class PartialAnswer:
 
     @property
     def stopped(self) -> bool:
-        return self._stream.stopped
+        return bool(self._stream.stop)
 
     def begin(self) -> None:
         """Count time from now on."""
@@ -116,7 +118,7 @@ class PartialAnswer:
         tokens = step.tokens[:-1] if ended else step.tokens
         pieces = stream.feed(tokens, step.origins[: len(tokens)])
         self._tokens += step.tokens
-        if stream.stopped:
+        if stream.stop:
             self._finish = "stop"
             self._behind_stop = len(self._tokens) - stream.kept
             del self._tokens[stream.kept :]
@@ -142,6 +144,7 @@ class PartialAnswer:
             statistics=self.statistics,
             pool=self._measured.pool.statistics(),
             logprobs=tuple(self._logprobs[: len(self._tokens)]),
+            stop=self._stream.stop,
         )
 
     def _note(self, pieces: list[Piece]) -> list[Piece]:

@@ -64,7 +64,7 @@ class TextStream:
 
     A stop string is found in the printed text, and where it names control tokens also among those. Text that may be
     the beginning of a stop is held back. `kept` counts the tokens that lie wholly before the stop (without a stop, all
-    that were read), `read` those up to the token that completes it.
+    that were read), `read` those up to the token that completes it. `stop` is the one that came, "" for none.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TextStream:
         signs = {name: chr(FIRST_SURROGATE + number) for number, name in enumerate(names)}
         self._signs = {token: signs[name] for token, name in (controls or {}).items()}
         self._stops = [stop for stop in stops if stop]
-        self._signed_stops = [signed for stop in self._stops if (signed := _with_signs(stop, signs)) != stop]
+        self._signed_stops = {signed: stop for stop in self._stops if (signed := _with_signs(stop, signs)) != stop}
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._held = HeldPieces()
         self._ends: list[int] = []
@@ -85,7 +85,7 @@ class TextStream:
         self._length = 0
         self.kept = 0
         self.read = 0
-        self.stopped = False
+        self.stop = ""
 
     def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
         """Read tokens up to the first stop string and return the text that is certain.
@@ -94,7 +94,7 @@ class TextStream:
         """
         pieces: list[Piece] = []
         for token, origin in zip(tokens, origins, strict=True):
-            if self.stopped:
+            if self.stop:
                 break
             text = self._signs.get(token) or self._decoder.decode(self._bytes_of(token))
             self._length += len(text)
@@ -109,23 +109,23 @@ class TextStream:
 
     def finish(self) -> list[Piece]:
         """Return the text held back, once no more tokens come; half a character at the end is dropped."""
-        return [] if self.stopped else self._take(self._length - self._released)
+        return [] if self.stop else self._take(self._length - self._released)
 
     def _release(self) -> list[Piece]:
         held = self._held.text
         # The places of the printed characters; signs of control tokens may stand between them.
         places = [place for place, character in enumerate(held) if character not in self._signs.values()]
         printed = "".join(held[place] for place in places)
-        found = [places[at] for stop in self._stops if (at := printed.find(stop)) >= 0]
-        found += [at for stop in self._signed_stops if (at := held.find(stop)) >= 0]
+        found = [(places[at], stop) for stop in self._stops if (at := printed.find(stop)) >= 0]
+        found += [(at, stop) for signed, stop in self._signed_stops.items() if (at := held.find(signed)) >= 0]
         if found:
-            self.stopped = True
-            cut = self._released + min(found)
+            first, self.stop = min(found)
+            cut = self._released + first
             self.kept = next(index for index, end in enumerate(self._ends) if end > cut)
-            return self._take(min(found))
+            return self._take(first)
         begun = begun_length(printed, self._stops)
         certain = places[-begun] if begun else len(held)
-        return self._take(min(certain, len(held) - begun_length(held, self._signed_stops)))
+        return self._take(min(certain, len(held) - begun_length(held, [*self._signed_stops])))
 
     def _take(self, length: int) -> list[Piece]:
         self._released += length

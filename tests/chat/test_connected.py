@@ -136,7 +136,7 @@ def test_another_program_is_told_nothing_of_lacli() -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "words"),
     [
-        (401, {}, "another key"),
+        (401, {}, "does not take this key"),
         (503, {"Retry-After": "3"}, "busy: no (/regen asks again, in 3 s)"),
         (400, {}, "refuses: no"),
         (404, {}, "address"),
@@ -179,6 +179,15 @@ def test_an_answer_that_is_left_ends_on_the_server() -> None:
 def test_what_is_no_server_of_the_protocol_is_named() -> None:
     with pytest.raises(LacliError, match="does not speak OpenAI's protocol"):
         chat_with(lambda body: httpx2.Response(200), models={"data": []})
+
+
+def test_what_an_answer_does_not_keep_to_is_said_once() -> None:
+    chat = streaming(said("yes"), {**END, "warnings": ["the grammar ignores multipleOf"]})
+    found = []
+    for question in ("one", "two"):
+        list(chat.ask(question))
+        found.append(chat.notes)
+    assert found == [["the grammar ignores multipleOf"], []]
 
 
 def test_half_of_the_questions_are_dropped_to_make_room() -> None:

@@ -397,6 +397,7 @@ def test_a_grammar_that_takes_too_long_ends_its_text(
         ('root ::= one\none ::= ("x" | two)\ntwo ::= one "y"', "a rule begins with itself"),
         ('root ::= * "a"', "line 1: expecting preceding item"),
         ("a b c", "line 1: expecting"),
+        ("root ::= ([a-z]?){0,99}", "repeats what may be empty"),
     ],
 )
 def test_a_grammar_that_cannot_be_parsed_is_refused_in_one_line(

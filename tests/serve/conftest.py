@@ -15,20 +15,20 @@ import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.guard import GuardSettings
-from lacli.serve.run import Listener, open_socket
+from lacli.serve.run import Certificate, Listener, open_socket
 
 NAME = "demo"
 
 
 @contextmanager
-def serving(app: ASGIApp) -> Iterator[str]:
+def serving(app: ASGIApp, certificate: Certificate | None = None) -> Iterator[str]:
     """The address of a server with this application, which ends with the block."""
     listening = open_socket("127.0.0.1", 0)
-    server = Listener(app, 5)
+    server = Listener(app, 5, certificate)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield f"{'https' if certificate else 'http'}://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()

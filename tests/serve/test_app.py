@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from inspect import signature
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from openai import APIStatusError, OpenAI
+from openai import APIStatusError, NotFoundError, OpenAI
 
 import lacli
 from tests.serve.conftest import NAME
@@ -99,7 +102,11 @@ def test_an_answer_keeps_to_a_schema(client: OpenAI) -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user"}]}, "content"),
-        ({"messages": QUESTION, "temperature": -1}, "temp"),
+        ({"messages": QUESTION, "temperature": -1}, "temperature must be from 0"),
+        ({"messages": QUESTION, "grammar": "root ::= [a]", "json_schema": {}}, "grammar and json_schema are both"),
+        ({"messages": QUESTION, "stop": [""]}, "stop.0: "),
+        ({"messages": QUESTION, "tool_choice": {"type": "all"}}, "tool_choice.type: "),
+        ({"messages": [{"role": "user", "content": [{"type": "sound"}]}]}, "messages.0.content.0.type: "),
         ({"messages": QUESTION, "n": 0}, "n:"),
         ({"messages": QUESTION, "grammar": "root ::= ("}, "grammar"),
         ({"messages": QUESTION, "response_format": {"type": "sound"}}, "response_format"),
@@ -123,10 +130,11 @@ def test_a_prompt_beyond_the_context_is_refused_with_its_size(client: OpenAI, mo
 def test_what_is_not_offered_says_so(client: OpenAI, address: str) -> None:
     with pytest.raises(APIStatusError) as raised:
         client.embeddings.create(model="any", input="a")
-    assert raised.value.status_code == 501
+    assert raised.value.status_code == 501 and raised.value.response.headers["X-Should-Retry"] == "false"
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     assert post(f"{address}/v1/chat/completions", {"messages": [picture]})["error"]["code"] == 501
-    assert post(f"{address}/v1/nothing", {})["error"]["code"] == 404
+    nothing = post(f"{address}/v1/nothing", {})["error"]
+    assert (nothing["code"], nothing["message"]) == (404, "POST /v1/nothing: not found")
 
 
 def test_tokens_go_there_and_back(address: str) -> None:
@@ -143,6 +151,31 @@ def test_tokens_go_there_and_back(address: str) -> None:
 def test_a_token_that_does_not_exist_is_refused(address: str, path: str) -> None:
     error = post(f"{address}/{path}", {"tokens": [10**9], "prompt": [10**9], "max_tokens": 1})["error"]
     assert error["code"] == 400 and "there is no token 1000000000" in error["message"]
+
+
+def test_a_model_is_found_by_its_name(client: OpenAI) -> None:
+    assert client.models.retrieve(NAME) == client.models.list().data[0]
+    with pytest.raises(NotFoundError, match=NAME):
+        client.models.retrieve("other")
+
+
+@pytest.mark.parametrize("path", ["v1/responses", "v1/messages"])
+def test_other_protocols_are_told_what_there_is(address: str, path: str) -> None:
+    assert "/v1/chat/completions" in post(f"{address}/{path}", {})["error"]["message"]
+
+
+def test_a_developer_speaks_as_the_system(address: str) -> None:
+    system, developer = (
+        post(f"{address}/apply-template", {"messages": [{"role": role, "content": "Be kind \U0001f600"}, *QUESTION]})
+        for role in ("system", "developer")
+    )
+    assert system == developer
+
+
+def test_the_text_that_stopped_an_answer_is_named(address: str) -> None:
+    body = {"prompt": "def f(", "n_predict": 30, "stop": ["nowhere", "):"]}
+    found = [post(f"{address}/completion", {**body, "stop": stop}) for stop in (["nowhere", "):"], [])]
+    assert [(each["stop_type"], each["stopping_word"]) for each in found] == [("word", "):"), ("limit", "")]
 
 
 def test_a_client_that_goes_away_frees_its_place(client: OpenAI, address: str) -> None:
@@ -171,3 +204,10 @@ def test_counters_count(address: str) -> None:
     before = predicted()
     post(f"{address}/completion", {"prompt": "def f(", "n_predict": 7})
     assert predicted() == before + 7
+
+
+def test_the_docs_say_of_each_parameter_of_the_client_whether_it_is_done(client: OpenAI) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+    names = {name for call in (client.chat, client) for name in signature(call.completions.create).parameters}
+    names -= {"extra_headers", "extra_query", "extra_body", "timeout"}
+    assert len(names) > 30 and not {name for name in names if not re.search(rf"[|,] {name}[ ,]", docs)}

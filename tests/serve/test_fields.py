@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
+from openai import OpenAI
 
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.guard import GuardSettings, guard_settings_of
+from lacli.serve.guard import GuardSettings, guard_settings
 from lacli.serve.run import open_sockets
 from tests.serve.conftest import NAME, serving
 from tests.serve.test_app import QUESTION, post
@@ -266,6 +267,49 @@ def test_several_addresses_have_one_port() -> None:
 
 
 def test_several_addresses_are_guarded_by_the_names_of_all() -> None:
-    hosts = guard_settings_of(["127.0.0.1", "::1"], (), no_auth=False, body=1).hosts
+    hosts = guard_settings(["127.0.0.1", "::1"], (), no_auth=False, body=1).hosts
     assert {"127.0.0.1", "[::1]"} <= {*hosts}
-    assert not guard_settings_of(["127.0.0.1", "0.0.0.0"], ("key",), no_auth=False, body=1).hosts
+    assert not guard_settings(["127.0.0.1", "0.0.0.0"], ("key",), no_auth=False, body=1).hosts
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echo_has_the_prompt_in_front_of_each_answer(client: OpenAI, stream: bool) -> None:
+    prompts = ["def f(x, ", "class A"]
+    asked: Any = {"model": "any", "prompt": prompts, "max_tokens": 5}
+    answers = [choice.text for choice in client.completions.create(**asked).choices]
+    found: Any = client.completions.create(**asked, echo=True, stream=stream)
+    texts = ["", ""]
+    for event in found if stream else [found]:
+        for choice in event.choices:
+            texts[choice.index] += choice.text
+    assert texts == [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"best_of": 3, "n": 2}, "n answers"),
+        ({"suffix": "b"}, "prompt"),
+        ({"functions": [{"name": "f"}]}, "tools"),
+        ({"function_call": "auto"}, "tool_choice"),
+        ({"audio": {"voice": "a"}}, "text only"),
+        ({"web_search_options": {}}, "tools"),
+        ({"best_of": 2, "n": 2, "suffix": "", "functions": None, "max_tokens": 1}, ""),
+    ],
+)
+def test_what_openai_has_and_lacli_has_not_is_refused_with_what_there_is(
+    address: str, more: Mapping[str, Any], words: str
+) -> None:
+    reply = post(f"{address}/v1/completions", {"prompt": "def f(", **more})
+    assert reply["error"]["code"] == 501 and words in reply["error"]["message"] if words else reply["choices"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["v1/chat/completions", "completion"])
+def test_a_client_is_told_what_of_its_schema_is_not_kept(address: str, path: str, stream: bool) -> None:
+    body: dict[str, Any] = {"messages": QUESTION, "prompt": "def f(", "max_tokens": 2}
+    schema = {"type": "integer", "multipleOf": 3}
+    for more, expected in (({"json_schema": schema}, ["the grammar ignores multipleOf at the top"]), ({}, None)):
+        url, whole = f"{address}/{path}", {**body, **more}
+        assert (events(url, whole)[-1] if stream else post(url, whole)).get("warnings") == expected

@@ -46,12 +46,12 @@ def status(
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST"])
 def test_a_loopback_address_is_asked_by_its_names(host: str) -> None:
-    assert status(guard_settings("127.0.0.1", (), no_auth=False, body=BODY), {"Host": host}) == 200
+    assert status(guard_settings(["127.0.0.1"], (), no_auth=False, body=BODY), {"Host": host}) == 200
 
 
 @pytest.mark.parametrize("host", ["evil.com", "evil.com:8080", "localhost.evil.com", "127.0.0.1.evil.com", ""])
 def test_a_page_that_resolved_its_name_to_this_machine_is_refused(host: str) -> None:
-    assert status(guard_settings("127.0.0.1", (), no_auth=False, body=BODY), {"Host": host}) == 403
+    assert status(guard_settings(["127.0.0.1"], (), no_auth=False, body=BODY), {"Host": host}) == 403
 
 
 def test_each_key_opens() -> None:
@@ -122,9 +122,15 @@ def test_after_its_body_a_request_may_take_any_time() -> None:
 
 def test_an_address_that_others_reach_asks_for_a_key() -> None:
     with pytest.raises(UsageError, match="--api-key"):
-        guard_settings("0.0.0.0", (), no_auth=False, body=BODY)
-    assert guard_settings("0.0.0.0", ("key",), no_auth=False, body=BODY).keys == ("key",)
-    assert not guard_settings("0.0.0.0", (), no_auth=True, body=BODY).hosts
+        guard_settings(["0.0.0.0"], (), no_auth=False, body=BODY)
+    assert guard_settings(["0.0.0.0"], ("key",), no_auth=False, body=BODY).keys == ("key",)
+    assert not guard_settings(["0.0.0.0"], (), no_auth=True, body=BODY).hosts
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9000", "localhost:9000", "[::1]:9000", "0.0.0.0:9000"])
+def test_a_port_in_an_address_is_told_where_it_goes(host: str) -> None:
+    with pytest.raises(UsageError, match="--port 9000"):
+        guard_settings([host], ("key",), no_auth=False, body=BODY)
 
 
 def test_a_file_of_keys_has_one_a_line(tmp_path: Path) -> None:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import subprocess
 from pathlib import Path
+from shutil import which
+from urllib.request import urlopen
 
 import pytest
 
+import lacli
 from lacli.errors import LacliError
+from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import run
+from lacli.serve.app import Server, ServeSettings
+from lacli.serve.guard import GuardSettings
+from lacli.serve.run import Certificate
+from tests.serve.conftest import NAME, serving
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BODY = b'{"prompt": "def f(", "max_tokens": 40, "stream": true}'
@@ -59,6 +69,38 @@ def test_an_answer_may_take_longer_than_headers(address: str, monkeypatch: pytes
         monkeypatch.setattr(run, "HEADERS_S", 0.0)
         client.sendall(ASKED)
         assert b"data: [DONE]" in until(client, b"0\r\n\r\n")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """One of this machine's, made by openssl."""
+    if not (openssl := which("openssl")):
+        pytest.skip("openssl makes the certificate")
+    folder = tmp_path_factory.mktemp("certificate")
+    made = Certificate(f"{folder}/cert.pem", f"{folder}/key.pem")
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1")
+    name = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    subprocess.run(
+        [openssl, "req", "-x509", *curve, *name, "-out", made.file, "-keyout", made.key],
+        check=True,
+        capture_output=True,
+    )
+    return made
+
+
+def test_with_a_certificate_a_server_speaks_https(model: lacli.Model, certificate: Certificate) -> None:
+    app = Server(model, ServeSettings(NAME, SamplingSettings())).app(GuardSettings())
+    with serving(app, run.checked_certificate(*certificate)) as address:
+        trusting = ssl.create_default_context(cafile=certificate.file)
+        with urlopen(f"{address}/health", context=trusting) as reply:
+            assert reply.status == 200
+
+
+def test_a_certificate_that_cannot_be_used_is_refused_in_one_line(certificate: Certificate) -> None:
+    assert run.checked_certificate("", "") is None
+    for file, key in ((certificate.file, ""), ("nowhere", certificate.key), (certificate.file, certificate.file)):
+        with pytest.raises(LacliError, match="certificate and its key"):
+            run.checked_certificate(file, key)
 
 
 def test_a_socket_that_a_killed_server_left_is_taken_again(tmp_path: Path) -> None:

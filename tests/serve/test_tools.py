@@ -282,7 +282,7 @@ def test_a_required_call_comes_in_a_stream_without_its_markup(caller: OpenAI) ->
 @pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS])
 @pytest.mark.parametrize("prompt", ["a?", "a?<think>\n"])
 def test_a_grammar_makes_calls_of_every_format(form: CallFormat, prompt: str, model: lacli.Model) -> None:
-    grammar = rules(form, several=False, forced=True).grammar(prompt)
+    grammar = rules(form, several=False, forced=True).grammar(prompt)[0]
     answer = model.generate("Write a function.", grammar=grammar, max_tokens=300)
     assert answer.finish_reason == "eog"
     thought, closer, text = answer.text.rpartition("</think>\n\n")
@@ -296,9 +296,17 @@ def test_only_where_several_are_allowed_a_call_may_be_followed_by_another(model:
     comma = model.session.model.tokenize(",", add_special=False)[-1]
     sampling = SamplingSettings(logit_bias=((comma, 100.0),))
     for several in (True, False):
-        grammar = CallRules(MISTRAL, {"clock": NOTHING}, several, forced=True).grammar("")
+        grammar = CallRules(MISTRAL, {"clock": NOTHING}, several, forced=True).grammar("")[0]
         answer = model.generate("a", sampling=replace(sampling, grammar=grammar), max_tokens=60)
         assert (answer.text.count("clock") > 1) is several
+
+
+def test_a_client_is_told_what_of_its_functions_is_not_kept(qwen: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    body = {"messages": QUESTION, "tools": tools, "tool_choice": "required", "max_tokens": 2}
+    (warning,) = post(f"{qwen}/v1/chat/completions", body)["warnings"]
+    assert "multipleOf" in warning
 
 
 def test_without_a_choice_the_answer_is_as_the_model_writes_it(caller: OpenAI) -> None:

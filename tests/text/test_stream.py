@@ -78,7 +78,7 @@ def test_a_control_token_is_never_printed_and_hides_no_stop(tokens: list[int], s
     shown = "".join(piece.text for piece in pieces)
     whole = "".join(texts[token] for token in tokens)
     assert whole.startswith(shown) and not any(stop in shown for stop in stops)
-    assert stream.stopped or shown == whole
+    assert stream.stop or shown == whole
 
 
 def test_a_piece_knows_where_its_token_was_guessed_and_so_do_its_halves() -> None:

@@ -1,0 +1,66 @@
+"""The access log: a line for each answered request, without what was asked; and the counts of their statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter, strftime
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lacli.serve import pages
+from lacli.serve.guard import OWNER
+from lacli.serve.meter import Meter
+from lacli.serve.replies import usage
+
+CHOICES = "lacli.choices"
+"""Where a request's scope has its answers."""
+
+POLLED = ("/health", "/v1/health", "/slots", "/metrics", "/lacli/steps", *pages.FILES)
+"""What programs and the page ask for all the time."""
+
+LONGEST_PATH = 100
+"""Characters of a path that a line shows."""
+
+
+class AccessLog:
+    """Tells of each request once its answer has ended."""
+
+    def __init__(self, app: ASGIApp, meter: Meter, said: Callable[[str], None], *, polled: bool) -> None:
+        """`said`: takes a line. `polled`: tell of what is asked for all the time too."""
+        self._app, self._meter, self._said, self._polled = app, meter, said, polled
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        # nginx's status for a client that left before there was one.
+        status, begin = 499, perf_counter()
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            self._meter.count_status(status)
+            if self._polled or status >= 400 or scope["path"] not in POLLED:
+                self._said(_line(scope, status, perf_counter() - begin))
+
+
+def _line(scope: Scope, status: int, seconds: float) -> str:
+    """Time, address, key, method, path, status, tokens of the prompt and of the answer, and seconds."""
+    owner, choices = scope.get(OWNER), scope.get(CHOICES)
+    # A path as it was sent has no control characters in it.
+    path = scope.get("raw_path", b"").decode("ascii", "replace")[:LONGEST_PATH]
+    words = [strftime("%H:%M:%S"), scope["client"][0] if scope.get("client") else "unix"]
+    words += [] if owner is None else [f"key {int(owner or 0) + 1}"]
+    words += [scope["method"], path, str(status)]
+    if choices:
+        if any(choice.finish == "interrupt" for choice in choices):
+            words.append("broken off")
+        counted = usage([choice.statistics for choice in choices])
+        words.append(f"{counted['prompt_tokens']}+{counted['completion_tokens']} tokens")
+    return " ".join([*words, f"{seconds:.2f} s"])

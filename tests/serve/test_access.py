@@ -1,0 +1,102 @@
+"""What the access log tells of a request, and what it keeps to itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from queue import SimpleQueue
+from typing import NamedTuple
+from urllib.request import Request
+
+import pytest
+from openai import APIError, OpenAI
+
+import lacli
+from lacli.errors import LacliError
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve.app import Server, ServeSettings
+from lacli.serve.guard import GuardSettings
+from tests.serve.conftest import NAME, serving
+from tests.serve.test_app import get
+from tests.serve.test_fields import asked
+
+KEY = {"Authorization": "Bearer two"}
+
+
+class Logged(NamedTuple):
+    """A server with two keys, and the lines of its log as they come."""
+
+    address: str
+    lines: SimpleQueue[str]
+
+    def words(self) -> Sequence[str]:
+        """The next line's words, without the time in front."""
+        time, *words = self.lines.get(timeout=10).split()
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", time)
+        return words
+
+
+@pytest.fixture(scope="module")
+def logged(model: lacli.Model) -> Iterator[Logged]:
+    lines: SimpleQueue[str] = SimpleQueue()
+    app = Server(model, ServeSettings(NAME, SamplingSettings())).app(GuardSettings(("one", "two")), said=lines.put)
+    with serving(app) as address:
+        yield Logged(address, lines)
+
+
+def test_a_line_has_the_key_the_status_and_the_tokens_and_not_the_prompt(logged: Logged) -> None:
+    client = OpenAI(api_key="two", base_url=f"{logged.address}/v1", max_retries=0)
+    reply = client.completions.create(model="any", prompt="secret", max_tokens=7)
+    assert reply.usage
+    counts = f"{reply.usage.prompt_tokens}+7"
+    *words, seconds, unit = logged.words()
+    assert words == ["127.0.0.1", "key", "2", "POST", "/v1/completions", "200", counts, "tokens"]
+    assert float(seconds) >= 0 and unit == "s"
+
+
+def test_an_answer_that_its_client_left_is_broken_off(logged: Logged) -> None:
+    client = OpenAI(api_key="one", base_url=f"{logged.address}/v1", max_retries=0)
+    more = {"ignore_eos": True}
+    stream = client.completions.create(model="any", prompt="def f(", max_tokens=2000, stream=True, extra_body=more)
+    next(iter(stream))
+    stream.close()
+    assert "200 broken off" in " ".join(logged.words())
+
+
+def test_a_stream_that_ends_with_an_error_is_broken_off(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise LacliError("no more")
+
+    monkeypatch.setattr("lacli.serve.choices.Choice._delta", fail)
+    client = OpenAI(api_key="one", base_url=f"{logged.address}/v1", max_retries=0)
+    with pytest.raises(APIError, match="no more"):
+        list(client.completions.create(model="any", prompt="def f(", max_tokens=2000, stream=True))
+    assert "200 broken off" in " ".join(logged.words())
+
+
+def test_only_errors_are_told_of_what_is_asked_for_all_the_time(logged: Logged) -> None:
+    for path, status in (("/health", "200"), ("/slots", "401"), ("/v1/models?key=secret%0A", "401")):
+        asked(logged.address, "GET", path)
+        if status == "401":
+            assert logged.words()[:4] == ["127.0.0.1", "GET", path.partition("?")[0], status]
+
+
+@pytest.mark.parametrize(("headers", "words"), [({}, "no API key"), ({"X-Api-Key": "three"}, "the API key is wrong")])
+def test_a_client_without_a_right_key_is_told_how_to_send_it(
+    logged: Logged, headers: dict[str, str], words: str
+) -> None:
+    said = get(Request(f"{logged.address}/v1/models", headers=headers))["error"]["message"]
+    assert said.startswith(words) and "Authorization: Bearer" in said
+    assert "401" in logged.words()
+
+
+def test_metrics_count_the_answers_by_their_status(logged: Logged) -> None:
+    def count(code: int) -> int:
+        client = OpenAI(api_key="one", base_url=logged.address, max_retries=0)
+        found = re.search(rf'^lacli:requests_total{{code="{code}"}} (\d+)$', client.get("/metrics", cast_to=str), re.M)
+        return int(found[1]) if found else 0
+
+    before = count(401), count(404)
+    for headers in ({}, KEY):
+        asked(logged.address, "GET", "/nothing", **headers)
+    assert (count(401), count(404)) == (before[0] + 1, before[1] + 1)

@@ -1,0 +1,43 @@
+"""Grammars that llama.cpp would not return from, and those beside them that it follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from lacli.text.gbnf import DEEPEST, MOST_REPEATS, MOST_RULES, danger
+
+
+@pytest.mark.parametrize(
+    ("grammar", "words"),
+    [
+        ('root ::= x{0,200}\nx ::= ("b"|"c"){0,200}', "rule root repeats"),
+        ('root ::= "a" (("b"* ){0,200}) "c"', "rule root repeats"),
+        ("root ::= x{200}\nx ::= y z\ny ::= [a-z]?\nz ::= [0-9] | ", "rule root repeats"),
+        ("root ::= x{0,4}\nx ::= y{3}\ny ::= [a-z]*", "rule root repeats"),
+        ('root ::= "(" root{0,3} ")" | ""', "rule root repeats"),
+        ('root ::= (# no character\n""){0,9}', "rule root repeats"),
+        ('root ::= "a"{3,2}', "at least 3 and at most 2"),
+        ("root ::= " + "(" * (DEEPEST + 1), "parentheses"),
+        ("".join(f"r{place} ::= [a]\n" for place in range(MOST_RULES + 1)), "rules"),
+    ],
+)
+def test_what_llama_cpp_does_not_return_from_is_named(grammar: str, words: str) -> None:
+    assert words in danger(grammar)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'root ::= ("b"|"c"){0,200}',
+        "root ::= x{0,200}\nx ::= [a-z]{1,200}",
+        f"root ::= ([a-z]*){{0,{MOST_REPEATS}}}",
+        'root ::= x{0,200}\nx ::= ( | "a") (y{0,8} "b")\ny ::= [a-z]?',
+        'root ::= "x{0,200}" [(]{0,200} # ("a"?){0,200}',
+        'root ::= "(" root ")" | ""',
+        'root ::= (x? "," ){0,200}\nx ::= [0-9]{0,200} | root',
+        "root ::= x{0} x{0,} x{ 2 , }\nx ::= [a]?",
+        "root ::= ) ) } {2",
+    ],
+)
+def test_what_llama_cpp_returns_from_is_left_to_it(grammar: str) -> None:
+    assert danger(grammar) == ""
