@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from lacli.bench.plan import Wish
     from lacli.bench.summary import Typed
     from lacli.bench.sweep import Axes
-    from lacli.terminal.screen import Screen
 
 BENCH = "Benchmark"
 PEOPLE = ("text", "md")
@@ -121,7 +120,6 @@ Plot = Annotated[
     typer.Option("--plot", metavar="FILE", show_default=False, rich_help_panel=OUTPUT,
                  help="Draw the speed-ups into a .png, .svg or .pdf file."),
 ]  # fmt: skip
-Chart = Annotated[bool, typer.Option("--chart", help="Draw the speed-ups in the terminal.", rich_help_panel=OUTPUT)]
 Rpc = Annotated[str, setting(*spellings("rpc"), hidden=True)]
 """Taken only to be refused with the reason: `lacli run` and `chat` have it."""
 OutputFormat = Annotated[
@@ -186,7 +184,6 @@ def bench(
     json: Json = False,
     details: Details = False,
     plot: Plot = None,
-    chart: Chart = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
@@ -196,6 +193,7 @@ def bench(
 
     By default it takes as many prompts, repetitions and tokens as fit into three minutes.
     """
+    from lacli.bench.plot import check_plot_path
     from lacli.bench.run import Request, benchmark
     from lacli.bench.tasks import tasks_of
     from lacli.bench.together import benchmark_together
@@ -225,14 +223,14 @@ def bench(
         refused = {
             "--check": check,
             "--plot": plot,
-            "--chart": chart,
             "--strict": decode_settings.strict,
             "--replicas": copies != ReplicaSettings(limit_s=copies.limit_s),
             "several values of -W, -N, -G or -fa": several,
             "sampling": not sampling.greedy,
         }
         numbers = _numbers(parallel, [name for name, given in refused.items() if given])
-    plot, chart = _pictures(plot, chart, output, screen)
+    if plot:
+        check_plot_path(plot)
     request = Request(
         tasks=tasks,
         state=state_file(),
@@ -243,7 +241,6 @@ def bench(
         details=details,
         check=check,
         plot=plot,
-        chart=chart,
         replicas=copies,
         parallel=numbers,
         template_variables=read_variables(chat_template_kwargs),
@@ -306,17 +303,3 @@ def _numbers(parallel: str, refused: Sequence[str]) -> tuple[int, ...]:
     if refused:
         raise UsageError(f"--parallel does not go with {refused[0]}", "leave one of them out")
     return tuple(sorted({1, *numbers}))
-
-
-def _pictures(plot: Path | None, chart: bool, output: str, screen: Screen) -> tuple[Path | None, bool]:
-    """Where to draw; without matplotlib in the terminal. Raises what would keep a file from being written."""
-    from lacli.bench.plot import check_plot_path, has_matplotlib
-
-    if chart and output not in PEOPLE:
-        raise UsageError(f"--chart is for people and -o {output} for programs", "leave one of them out")
-    if plot and output in PEOPLE and not has_matplotlib():
-        screen.note("--plot needs matplotlib (pip install 'lacli[plot]'): here is a chart in the terminal instead")
-        return None, True
-    if plot:
-        check_plot_path(plot)
-    return plot, chart

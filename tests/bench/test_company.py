@@ -112,7 +112,6 @@ def test_ctrl_c_prints_what_was_finished(prompts: str, monkeypatch: pytest.Monke
         (("0,1",), "--parallel is 0"),
         (("2", "--check"), "--check"),
         (("2", "--plot", "a.svg"), "--plot"),
-        (("2", "--chart"), "--chart"),
         (("2", "--strict"), "--strict"),
         (("2", "--replicas", "2"), "--replicas"),
         (("2", "--temp", "1"), "sampling"),

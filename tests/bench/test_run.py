@@ -75,15 +75,14 @@ def test_other_formats_have_the_same_rows(everything: list[dict[str, Any]]) -> N
         assert [str(row[name]) for row in lines] == [row[name] for row in table] == [str(everything[0][name])]
 
 
-def test_people_get_a_summary_with_what_to_type_and_tables_and_a_chart_where_they_ask() -> None:
+def test_people_get_a_summary_with_what_to_type_and_tables_where_they_ask() -> None:
     shown = call(*QUICK, "--modes", "lookup").out
     assert re.search(r"^lookup: \d\.\d\dx, \w+( \w+)? on edit$", shown, re.MULTILINE) and "tokens/s" not in shown
     assert shown.splitlines()[-1].startswith("  lacli ") and max(map(len, shown.splitlines())) <= 80
-    detailed = call(*QUICK, "--modes", "lookup", "--details", "--chart").out
-    assert "tokens/s" in detailed and "|" not in detailed and "\nlookup " in detailed and "█" in detailed
+    detailed = call(*QUICK, "--modes", "lookup", "--details").out
+    assert "tokens/s" in detailed and "|" not in detailed and "\nlookup " in detailed
     assert detailed.splitlines()[-1].startswith("  lacli ")
-    ascii_drawn = call(*QUICK, "--modes", "lookup", "--chart", env={"LC_ALL": "C"}).out
-    assert ascii_drawn.isascii() and "#" in ascii_drawn
+    assert call(*QUICK, "--modes", "lookup", "--details", env={"LC_ALL": "C"}).out.isascii()
     assert "| tokens/s |" in call(*QUICK, "--modes", "lookup", "-o", "md").out
 
 
@@ -272,7 +271,6 @@ def test_a_bug_makes_check_exit_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--classes", "poems"), "there is no prompt class poems (the classes are " + ", ".join(CLASSES)),
         (("-W", "1-"), "-W '1-' is neither a number nor a range"),
         (("--plot", "picture.doc"), "picture.doc"),
-        (("--chart", "-o", "json"), "--chart is for people"),
         (("--check", "--temp", "1", "--verify", "rejection"), "--verify rejection"),
         (("--suite", "gsm8k"), "no such option: --suite"),
     ],
