@@ -227,7 +227,7 @@ def measured(
         screen.note(f"left out: {task.kind} prompt of more tokens than the context of {asker.cells} holds")
     for number, error in rounds.failures.items():
         screen.note(f"{competing[number].label} was given up: {error}")
-    return BenchOutcome(rounds, machine_of(session, request.axes.flash_attentions), interrupted, share, cost=cost)
+    return BenchOutcome(rounds, machine_of(session), interrupted, share, cost=cost)
 
 
 def look_into(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:

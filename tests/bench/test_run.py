@@ -124,14 +124,6 @@ def test_a_sweep_is_the_product_of_its_ranges_with_g_tied_to_w() -> None:
     ]  # fmt: skip
 
 
-def test_flash_attention_is_an_axis_with_a_plain_decoding_of_its_own() -> None:
-    found = rows(*QUICK, "--modes", "lookup", "-fa", "on,off")
-    assert [(row["mode"], row["flash_attn"]) for row in found] == [
-        ("plain", "on"), ("plain", "off"), ("lookup", "on"), ("lookup", "off"),
-    ]  # fmt: skip
-    assert [row["speedup"] for row in found[:2]] == [1.0, 1.0]
-
-
 def test_a_point_beyond_the_sequence_limit_is_left_out_with_its_reason() -> None:
     arguments = [part for part in QUICK if part != "-q"]
     done = call(*arguments, "--modes", "lookahead", "-W", "3,200", "-o", "json")
@@ -344,7 +336,7 @@ def test_the_picture_is_written_and_what_cannot_be_is_said_before(tmp_path: Path
 
 
 def test_what_was_typed_stands_in_the_advised_commands_and_what_run_has_not_in_the_benchmarks_alone() -> None:
-    flags = ("-t", "1", "-ctk", "q8_0", "--no-repack", "-W", "3,5", "-fa", "on,off", "--classes", "code", "--json")
+    flags = ("-t", "1", "-ctk", "q8_0", "--no-repack", "-W", "3,5", "--classes", "code", "--json")
     with patch("lacli.bench.run.benchmark", return_value=0) as benchmark:
         assert call("bench", "demo", *flags, "--seconds", "20").code == 0
         assert call("bench", "-m", "a b.gguf", "--each", "2", "-r", "1", "-fa", "on").code == 1
@@ -352,6 +344,6 @@ def test_what_was_typed_stands_in_the_advised_commands_and_what_run_has_not_in_t
     first, second = (each.args[4].typed for each in benchmark.call_args_list)
     shared = "demo -t 1 -ctk q8_0 -nr"
     assert (first.run(), first.seconds) == (f"lacli run {shared}", 20)
-    words = f"lacli bench {shared} -W 3,5 -fa on,off --classes code --json --seconds 40"
+    words = f"lacli bench {shared} -W 3,5 --classes code --json --seconds 40"
     assert sorted(first.measure(first.compared, 40).split()) == sorted(words.split())
     assert (second.run(), second.measure("")) == ("lacli run -fa on", "lacli bench -fa on --each 2 -r 1")
