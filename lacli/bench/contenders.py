@@ -107,15 +107,11 @@ class Contexts(Closing):
         """One more context, made for a point; it is the caller's to close."""
         return self._alone(point.settings, on_backend=self._on_backend)
 
-    def readable(self, point: Point) -> OpenEngine:
-        """Contexts like a point's whose logits can be read: the point's own where it is one, and plain decoding's."""
-
-        def open_engine(settings: DecodeSettings) -> AbstractContextManager[Engine]:
-            if self._on_backend is not False:
-                return self._alone(settings, on_backend=False)
-            return nullcontext(_first(self._engines[FAMILY[settings.mode]]))
-
-        return open_engine
+    def readable(self, settings: DecodeSettings) -> AbstractContextManager[Engine]:
+        """A context whose logits can be read: a point's or plain decoding's own where it is one."""
+        if self._on_backend is not False:
+            return self._alone(settings, on_backend=False)
+        return nullcontext(_first(self._engines[FAMILY[settings.mode]]))
 
     def close(self) -> None:
         self._closing.close()
@@ -139,12 +135,12 @@ def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) ->
 
 
 def judge(
-    readable: Callable[[Point], OpenEngine], found: Iterable[Result], sampler: InspectableSampler | None, *, every: bool
+    open_engine: OpenEngine, found: Iterable[Result], sampler: InspectableSampler | None, *, every: bool
 ) -> Judged:
     """Decode answers that are not plain's once more, plainly and in their mode's steps, and give each a verdict.
 
-    `readable`: opens contexts for a point whose logits can be read. `every`: judge all of them, or the first of each
-    result. Answers of other programs cannot be judged.
+    `open_engine`: its contexts' logits can be read. `every`: judge all of them, or the first of each result.
+    Answers of other programs cannot be judged.
     """
     judged: Judged = {}
     for result in found:
@@ -152,7 +148,7 @@ def judge(
         if result.kind == ALL or point is None:
             continue
         for each in result.parted if every else result.parted[:1]:
-            judged[result.number, each.number] = _judged(readable(point), point, each, sampler)
+            judged[result.number, each.number] = _judged(open_engine, point, each, sampler)
     return judged
 
 
