@@ -1,7 +1,7 @@
-"""Runs of lacli on damaged files, odd flags and killed replicas: each has to end by itself, and in one of our ways.
+"""Runs of lacli with odd flags, garbled files and killed replicas: each has to end by itself, and in one of our ways.
 
     python -m benchmarks.fuzz                           100 runs of each kind
-    python -m benchmarks.fuzz --runs 500 model files    of two kinds only
+    python -m benchmarks.fuzz --runs 500 flags files    of two kinds only
     python -m benchmarks.fuzz --runs 1 --seed 17 flags  run 17 again, as the table names it
 
 A run is clean if it ends in time with an exit code of ours, within bounded memory, and without a traceback or a
@@ -47,9 +47,6 @@ MEMORY, SECONDS = 4 << 30, 60.0
 """Bytes of data and seconds of a run: the bundled model needs less than half a GB and some seconds."""
 
 FEW = ("-n", "2", "-c", "256")
-HEADER = 200_000
-"""Bytes at the bundled model's beginning, in which all its metadata lies."""
-
 COMMIT = "c" * 40
 FOREIGN = ("GGML_", "LACLI_", "LLAMA_ARG_", "HF_", "HUGGING_FACE_", "XDG_", "PYTHON")
 ROOT = Path(__file__).parent.parent
@@ -118,37 +115,6 @@ def kill_a_child(process: subprocess.Popen[bytes], after: float) -> None:
                 os.kill(int(children[-1]), signal.SIGKILL)
             return
         sleep(0.01)
-
-
-def damaged_model(random: Random, folder: Path) -> Run:
-    """The bundled model with one to three damages to its header."""
-    raw = bytearray(demo_model().read_bytes())
-    for _ in range(random.randint(1, 3)):
-        at, size = random.randrange(HEADER), random.choice((1, 4, 8, 100, 5000))
-        match random.randrange(6):
-            case 0:
-                raw[at] ^= 1 << random.randrange(8)
-            case 1:
-                raw[at : at + size] = random.randbytes(size)
-            case 2:
-                number = random.choice((0, 1, -1, 2**31, 2**62, -(2**63)))
-                raw[at : at + 8] = number.to_bytes(8, "little", signed=True)
-            case 3:
-                del raw[at : at + size]
-            case 4:
-                raw[at:at] = raw[at : at + size]
-            case 5:
-                del raw[random.randrange(len(raw)) :]
-    (folder / "model.gguf").write_bytes(raw)
-    commands = (
-        ("run", "model.gguf", "-p", "hi", *FEW),
-        ("run", "model.gguf", "-p", "hi", "--raw", "--mode", "lookahead", *FEW),
-        ("chat", "model.gguf", *FEW),
-        ("show", "model.gguf"),
-        ("show", "model.gguf", "--json"),
-        ("check", "model.gguf", "--each", "1", "-n", "2"),
-    )
-    return Run(random.choice(commands), b"hi\n")
 
 
 FLAGS_OF = ("run", "chat", "check", "mask", "show", "list", "doctor")
@@ -284,7 +250,7 @@ def killed_replica(random: Random, folder: Path) -> Run:
     return Run(arguments, kill_after=random.uniform(0, 3))
 
 
-KINDS: dict[str, Kind] = {"model": damaged_model, "flags": odd_flags, "files": garbled_file, "replicas": killed_replica}
+KINDS: dict[str, Kind] = {"flags": odd_flags, "files": garbled_file, "replicas": killed_replica}
 
 
 def fuzz(kinds: Sequence[str], runs: int, seed: int) -> Counter[str]:

@@ -20,7 +20,7 @@ from lacli.llamacpp.context import Context
 from lacli.llamacpp.settings import Capacity
 from lacli.modes import Mode
 from lacli.session.session import Session
-from lacli.settings import DecodeSettings, ModeName, Switch
+from lacli.settings import DecodeSettings, ModeName
 from lacli.terminal.screen import Screen
 from lacli.text.files import Closing
 from lacli.tree import Tree
@@ -33,8 +33,6 @@ FAMILY: dict[ModeName, str] = {
     "auto": "auto",
 }
 """The modes that share a context; plain and auto have their own, so that what other modes need cannot slow them."""
-
-Key = tuple[Switch | None, str]
 
 Judged = dict[tuple[int, int], Run]
 """By contender and exchange."""
@@ -59,15 +57,11 @@ def points_of(session: Session, axes: Axes, screen: Screen) -> list[Point]:
 
 
 def with_plain(points: Sequence[Point]) -> list[Point]:
-    """The points with plain decoding in front for each choice of flash attention, as the baseline of the others."""
-    switches = dict.fromkeys(point.flash_attention for point in points)
-    plain = {point.flash_attention: point for point in points if point.settings.mode == "plain"}
-    ahead = [plain.get(switch) or Point(points[0].settings, switch) for switch in switches]
-    return [
-        # Plain decoding rolls nothing back, and being able to would cost it something.
-        *(replace(point, settings=replace(point.settings, mode="plain", max_rollback=-1)) for point in ahead),
-        *(point for point in points if point.settings.mode != "plain"),
-    ]
+    """The points with plain decoding in front, as the baseline of the others."""
+    plain = next((point for point in points if point.settings.mode == "plain"), Point(points[0].settings))
+    # Plain decoding rolls nothing back, and being able to would cost it something.
+    first = replace(plain, settings=replace(plain.settings, mode="plain", max_rollback=-1))
+    return [first, *(point for point in points if point.settings.mode != "plain")]
 
 
 class Contexts(Closing):
@@ -82,24 +76,22 @@ class Contexts(Closing):
         chooses = session.model.chooses if session.copies.here else None
         self._on_backend = False if session.sampler else chooses
         self._closing = ExitStack()
-        self._engines: dict[Key, Mapping[str, Context]] = {(None, "plain"): session.copies.contexts}
-        families: dict[Key, list[DecodeSettings]] = {}
+        self._engines: dict[str, Mapping[str, Context]] = {"plain": session.copies.contexts}
+        families: dict[str, list[DecodeSettings]] = {}
         for point in points:
-            families.setdefault(_key(point), []).append(point.settings)
+            families.setdefault(FAMILY[point.settings.mode], []).append(point.settings)
         with ExitStack() as stack:
-            for key, settings in families.items():
-                if key not in self._engines:
-                    opened = session.copies.more(
-                        Capacity.of(settings), backend_greedy=self._on_backend, flash_attention=key[0]
-                    )
-                    self._engines[key] = opened
+            for family, settings in families.items():
+                if family not in self._engines:
+                    opened = session.copies.more(Capacity.of(settings), backend_greedy=self._on_backend)
+                    self._engines[family] = opened
                     for context in opened.values():
                         stack.callback(context.close)
             self._closing = stack.pop_all()
 
     def engine(self, point: Point) -> Context:
         """The context that a point decodes in, of several copies of the model the first one's."""
-        return _first(self._engines[_key(point)])
+        return _first(self._engines[FAMILY[point.settings.mode]])
 
     def of(self, contender: Contender) -> Context:
         """The context of a contender that is a point."""
@@ -109,40 +101,32 @@ class Contexts(Closing):
     def decoder(self, point: Point) -> Decoder:
         """A new decoder of a point."""
         kind = NotingDecoder if point.settings.mode == "auto" else Decoder
-        return self._session.decoder_in(self._engines[_key(point)], point.settings, kind)
+        return self._session.decoder_in(self._engines[FAMILY[point.settings.mode]], point.settings, kind)
 
     def open(self, point: Point) -> AbstractContextManager[Engine]:
         """One more context, made for a point; it is the caller's to close."""
-        return self._alone(point, point.settings, on_backend=self._on_backend)
+        return self._alone(point.settings, on_backend=self._on_backend)
 
-    def readable(self, point: Point) -> OpenEngine:
-        """Contexts like a point's whose logits can be read: the point's own where it is one, and plain decoding's."""
-
-        def open_engine(settings: DecodeSettings) -> AbstractContextManager[Engine]:
-            if self._on_backend is not False:
-                return self._alone(point, settings, on_backend=False)
-            return nullcontext(_first(self._engines[point.flash_attention, FAMILY[settings.mode]]))
-
-        return open_engine
+    def readable(self, settings: DecodeSettings) -> AbstractContextManager[Engine]:
+        """A context whose logits can be read: a point's or plain decoding's own where it is one."""
+        if self._on_backend is not False:
+            return self._alone(settings, on_backend=False)
+        return nullcontext(_first(self._engines[FAMILY[settings.mode]]))
 
     def close(self) -> None:
         self._closing.close()
 
-    def _alone(
-        self, point: Point, settings: DecodeSettings, *, on_backend: bool | None
-    ) -> AbstractContextManager[Engine]:
-        copies, capacity = self._session.copies, Capacity.of([settings])
-        return closing(copies.another(capacity, backend_greedy=on_backend, flash_attention=point.flash_attention))
+    def _alone(self, settings: DecodeSettings, *, on_backend: bool | None) -> AbstractContextManager[Engine]:
+        return closing(self._session.copies.another(Capacity.of([settings]), backend_greedy=on_backend))
 
 
 def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) -> list[Contender]:
-    """Points as contenders; each is compared with plain decoding that has the same flash attention."""
-    baselines = {point.flash_attention: number for number, point in enumerate(points) if point.settings.mode == "plain"}
+    """Points as contenders; each is compared with the first one, plain decoding."""
     return [
         Contender(
             label=point.label,
             point=point,
-            baseline=baselines[point.flash_attention],
+            baseline=0,
             answer=_answering(session, contexts, point),
             memory=contexts.engine(point).memory,
         )
@@ -151,12 +135,12 @@ def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) ->
 
 
 def judge(
-    readable: Callable[[Point], OpenEngine], found: Iterable[Result], sampler: InspectableSampler | None, *, every: bool
+    open_engine: OpenEngine, found: Iterable[Result], sampler: InspectableSampler | None, *, every: bool
 ) -> Judged:
     """Decode answers that are not plain's once more, plainly and in their mode's steps, and give each a verdict.
 
-    `readable`: opens contexts for a point whose logits can be read. `every`: judge all of them, or the first of each
-    result. Answers of other programs cannot be judged.
+    `open_engine`: its contexts' logits can be read. `every`: judge all of them, or the first of each result.
+    Answers of other programs cannot be judged.
     """
     judged: Judged = {}
     for result in found:
@@ -164,7 +148,7 @@ def judge(
         if result.kind == ALL or point is None:
             continue
         for each in result.parted if every else result.parted[:1]:
-            judged[result.number, each.number] = _judged(readable(point), point, each, sampler)
+            judged[result.number, each.number] = _judged(open_engine, point, each, sampler)
     return judged
 
 
@@ -197,10 +181,6 @@ def _judged(open_engine: OpenEngine, point: Point, answered: Answered, sampler: 
     mode = partial(RepeatedTrees, trees) if trees else None
     with Comparison(open_engine, exchange.max_tokens, plain, sampler) as comparison:
         return comparison.run(point.settings, [exchange.prompt], mode)[0]
-
-
-def _key(point: Point) -> Key:
-    return point.flash_attention, FAMILY[point.settings.mode]
 
 
 def _first(contexts: Mapping[str, Context]) -> Context:

@@ -1,4 +1,4 @@
-"""Speed-ups by class, as the picture of --plot and as the bars of --chart.
+"""Speed-ups by class, as the picture of --plot.
 
 matplotlib is an extra, so it is imported where a picture is made; only its Figure objects are used, which leave its
 own state alone.
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from lacli.bench.oracle import Ceilings
 from lacli.bench.results import Result, overall
 from lacli.errors import LacliError, UsageError, reason_of
-from lacli.terminal import charts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,23 +75,6 @@ def speedups(found: Sequence[Result], ceilings: Ceilings | None = None) -> list[
     if len({result.number for result in guessing}) <= MOST_BY_CLASS:
         return [one(result, result.kind, result.by.label) for result in guessing]
     return [one(each, each.by.label, f"prompts: {each.kind}") for each in overall(guessing)]
-
-
-def as_chart(bars: Sequence[Speedup], width: int = 80) -> str:
-    """The bars for a terminal of `width` columns; empty where there are none."""
-    names, groups = [each.name for each in bars], [each.group for each in bars]
-    if len(set(names)) == 1:
-        names, groups = groups, names
-    return charts.bars(
-        names,
-        [each.ratio for each in bars],
-        width=width,
-        low=[each.ratio if each.low is None else each.low for each in bars],
-        high=[each.ratio if each.high is None else each.high for each in bars],
-        groups=groups,
-        mark=1.0,
-        unit="x",
-    )
 
 
 def save(path: Path, bars: Sequence[Speedup], title: str, caption: str) -> None:
@@ -177,8 +159,10 @@ def check_plot_path(path: Path) -> None:
     """
     if path.suffix.lower() not in ENDINGS:
         raise UsageError(f"cannot write {path.name!r}", "name a file that ends in " + ", ".join(ENDINGS))
-    if not has_matplotlib():
-        raise LacliError("pictures need matplotlib", "pip install 'lacli[plot]'")
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise LacliError("pictures need matplotlib", "pip install 'lacli[plot]'") from error
     try:
         existed = path.exists()
         path.open("ab").close()
@@ -186,15 +170,6 @@ def check_plot_path(path: Path) -> None:
             path.unlink()
     except OSError as error:
         raise LacliError(f"cannot write {path}: {reason_of(error)}", "name another file") from error
-
-
-def has_matplotlib() -> bool:
-    """Whether pictures can be drawn at all."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def _limit(bars: Sequence[Speedup]) -> float:

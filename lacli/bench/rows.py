@@ -85,14 +85,13 @@ class Machine:
     def columns(self, contender: Contender) -> ResultRow:
         """The columns for one contender."""
         row, point = asdict(self), contender.point
-        row["flash_attn"] = (point and point.flash_attention) or self.flash_attn
         row["context_memory_mib"] = round(contender.memory, 1) if point else None
         del row["comparable"], row["thread_words"]
         return row
 
 
-def machine_of(session: Session, flash_attentions: Sequence[str] = ()) -> Machine:
-    """What is measured on and with, as of now; `flash_attentions`: those that are compared."""
+def machine_of(session: Session) -> Machine:
+    """What is measured on and with, as of now."""
     model, model_settings, found = session.model, session.model_settings, devices()
     return Machine(
         build_number=version(),
@@ -110,7 +109,7 @@ def machine_of(session: Session, flash_attentions: Sequence[str] = ()) -> Machin
         n_threads=model_settings.threads,
         n_threads_batch=model_settings.threads_batch,
         n_gpu_layers=model_settings.gpu_layers,
-        flash_attn=",".join(flash_attentions) or model_settings.flash_attention,
+        flash_attn=model_settings.flash_attention,
         type_k=model_settings.cache_type_k,
         type_v=model_settings.cache_type_v,
         sampling=describe_sampling(session.sampling),

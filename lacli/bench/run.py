@@ -53,7 +53,7 @@ class Request:
     """What is asked, what is compared, how much of it, and how it is shown.
 
     `state`: the file of measured step costs. `details`: whole tables too.
-    `check`: judge every text that is not plain's. `plot`: a picture's file. `chart`: the same in the terminal.
+    `check`: judge every text that is not plain's. `plot`: a picture's file.
     `replicas`: copies of the model that decode one answer together. `parallel`: numbers of texts to decode at a time,
     of `lacli bench --parallel`. `template_variables`: what the model's chat template gets beside a prompt.
     """
@@ -67,7 +67,6 @@ class Request:
     details: bool = False
     check: bool = False
     plot: Path | None = None
-    chart: bool = False
     replicas: ReplicaSettings | None = None
     parallel: tuple[int, ...] = ()
     template_variables: Mapping[str, object] = field(default_factory=dict)
@@ -228,7 +227,7 @@ def measured(
         screen.note(f"left out: {task.kind} prompt of more tokens than the context of {asker.cells} holds")
     for number, error in rounds.failures.items():
         screen.note(f"{competing[number].label} was given up: {error}")
-    return BenchOutcome(rounds, machine_of(session, request.axes.flash_attentions), interrupted, share, cost=cost)
+    return BenchOutcome(rounds, machine_of(session), interrupted, share, cost=cost)
 
 
 def look_into(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
@@ -262,9 +261,9 @@ def show(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
     if not outcome.found:
         screen.note("nothing was finished")
         return
-    machine, bars = outcome.machine, plot.speedups(outcome.found, outcome.ceilings)
+    machine = outcome.machine
     if request.form in ("text", "md"):
-        screen.line(_for_people(outcome, bars, request), drawn=True)
+        screen.line(_for_people(outcome, request), drawn=True)
     else:
         screen.line(as_text(outcome.rows, request.form))
         if compared := beside_plain(outcome.found):
@@ -273,7 +272,7 @@ def show(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
     if outcome.core_share < MIN_CORE_SHARE:
         held_up = f"the threads had a core for {outcome.core_share:.0%} of the time"
         screen.note(f"the machine was busy, {held_up}: these numbers say little; try -t 1, or when it is calm")
-    if request.plot and bars:
+    if request.plot and (bars := plot.speedups(outcome.found, outcome.ceilings)):
         caption = f"{machine.where}; {machine.backends}, {machine.thread_words}"
         plot.save(request.plot, bars, f"lacli bench: {machine.model_type}", caption)
         screen.note(f"the picture is in {request.plot}")
@@ -281,8 +280,8 @@ def show(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
         screen.note("there is nothing to draw a picture of")
 
 
-def _for_people(outcome: BenchOutcome, bars: Sequence[plot.Speedup], request: Request) -> str:
-    """The tables of -o md or of --details, those of others, the chart, and the summary."""
+def _for_people(outcome: BenchOutcome, request: Request) -> str:
+    """The tables of -o md or of --details, those of others, and the summary."""
     found, machine, judged = outcome.found, outcome.machine, outcome.judged
     width = columns()
     parts = list(outcome.tables)
@@ -290,8 +289,6 @@ def _for_people(outcome: BenchOutcome, bars: Sequence[plot.Speedup], request: Re
         parts.insert(0, as_lines(found, machine, judged, outcome.ceilings))
     elif request.details:
         parts.insert(0, as_lines(found, machine, judged, outcome.ceilings, lined_up(width), width or PAGE))
-    if request.chart:
-        parts.append(plot.as_chart(bars, width or PAGE))
     said = summary(found, judged, machine, outcome.ceilings, typed=request.typed, width=width or PAGE)
     return "\n\n".join(part for part in (*parts, said) if part)
 

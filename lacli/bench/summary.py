@@ -106,13 +106,8 @@ def summary(
 
 
 def beside_plain(found: Sequence[Result]) -> list[Result]:
-    """The results of all contenders but the fastest plain decoding, measured by it."""
-    plainly = [result for result in overall(found) if result.by.mode == "plain"]
-    plain = max(plainly, key=lambda result: result.speed, default=None)
-    by_kind = {result.kind: result for result in found if plain and result.number == plain.number}
-    others = [result for result in found if plain and result.number != plain.number and result.kind in by_kind]
-    beside = [result.measured_by(by_kind[result.kind]) if plainly[1:] else result for result in others]
-    return [result for result in beside if result.answered]
+    """The results of all contenders but plain decoding."""
+    return [result for result in found if result.by.mode != "plain" and result.answered]
 
 
 def verdict(ratio: Ratio) -> Verdict:
@@ -269,5 +264,4 @@ def _flags(point: Point | None) -> str:
     settings = point.settings
     letters = LETTERS if settings.mode == "lookahead" else ["window"] if settings.mode == "jacobi" else []
     flags = ["--mode", settings.mode] + [f"-{LETTERS[name]} {getattr(settings, name)}" for name in letters]
-    flags += [f"-fa {point.flash_attention}"] if point.flash_attention else []
     return " ".join(flags)

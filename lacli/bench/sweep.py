@@ -1,4 +1,4 @@
-"""What a benchmark compares: modes and ranges of W, N, G and flash attention, as the points of their product."""
+"""What a benchmark compares: modes and ranges of W, N and G, as the points of their product."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
-from lacli.settings import MODES, DecodeSettings, ModeName, Switch
+from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.text.format import did_you_mean
 
 Value = TypeVar("Value")
@@ -25,26 +25,23 @@ MOST_VALUES = 256
 """Values of one flag; a longer list is a typing mistake."""
 
 LETTERS = {"window": "W", "ngram": "N", "guesses": "G"}
-SWITCHES: dict[str, Switch] = {"on": "on", "1": "on", "off": "off", "0": "off", "auto": "auto"}
 
 
 @dataclass(frozen=True)
 class Axes:
-    """What is compared: modes, and the values of W, N, G and -fa where they are swept."""
+    """What is compared: modes, and the values of W, N and G where they are swept."""
 
     modes: tuple[ModeName, ...] = MODES
     windows: tuple[int, ...] = ()
     ngrams: tuple[int, ...] = ()
     guesses: tuple[Guesses, ...] = ()
-    flash_attentions: tuple[Switch, ...] = ()
 
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of a sweep. `flash_attention`: None where it is no axis. `name`: its label, if it has its own."""
+    """One setting of a sweep. `name`: its label, if it has its own."""
 
     settings: DecodeSettings
-    flash_attention: Switch | None = None
     name: str = ""
 
     @property
@@ -52,7 +49,7 @@ class Point:
         """Mode and sizes in words that no other point of the sweep has."""
         chosen = self.settings
         sizes = _sizes(chosen.mode, chosen.window, chosen.ngram, chosen.guesses)
-        return self.name or _label(chosen.mode, sizes, self.flash_attention)
+        return self.name or _label(chosen.mode, sizes)
 
 
 @dataclass(frozen=True)
@@ -86,17 +83,6 @@ def parse_guesses(text: str, flag: str = "-G") -> list[Guesses]:
     return _values(text, flag, lambda item: [TIED] if item.upper() == TIED else _range(item, flag))
 
 
-def parse_switches(text: str, flag: str = "-fa") -> list[Switch]:
-    """Some of on, off and auto; 1 and 0 mean on and off. Raises UsageError naming the flag."""
-
-    def one(item: str) -> list[Switch]:
-        if item not in SWITCHES:
-            raise UsageError(f"{flag} {item!r} is none of on, off, auto", f"{flag} on,off for example")
-        return [SWITCHES[item]]
-
-    return _values(text, flag, one)
-
-
 def points(
     axes: Axes, base: DecodeSettings | None = None, model_settings: ModelSettings | None = None
 ) -> tuple[list[Point], list[Skipped]]:
@@ -108,18 +94,17 @@ def points(
     base, model_settings = base or DecodeSettings(), model_settings or ModelSettings()
     windows, ngrams = axes.windows or (base.window,), axes.ngrams or (base.ngram,)
     guesses = axes.guesses or (TIED if len(windows) > 1 else base.guesses,)
-    switches: Sequence[Switch | None] = axes.flash_attentions or (None,)
     found: dict[Point, None] = {}
     skipped: dict[Skipped, None] = {}
     for mode in axes.modes:
-        for window, ngram, tied, switch in product(windows, ngrams, guesses, switches):
+        for window, ngram, tied in product(windows, ngrams, guesses):
             sizes = _sizes(mode, window, ngram, window if tied == TIED else tied)
             try:
                 settings = fitted(replace(base, mode=mode, **sizes), model_settings)
                 check_rows(settings, model_settings)
-                found[Point(settings, switch)] = None
+                found[Point(settings)] = None
             except UsageError as error:
-                skipped[Skipped(_label(mode, sizes, switch), error.what)] = None
+                skipped[Skipped(_label(mode, sizes), error.what)] = None
     return list(found), list(skipped)
 
 
@@ -164,6 +149,5 @@ def _sizes(mode: ModeName, window: int, ngram: int, guesses: int) -> dict[str, A
             return {}
 
 
-def _label(mode: ModeName, sizes: Mapping[str, int], switch: Switch | None) -> str:
-    words = [mode, *(f"{LETTERS[name]}={size}" for name, size in sizes.items())]
-    return " ".join(words) + (f", -fa {switch}" if switch else "")
+def _label(mode: ModeName, sizes: Mapping[str, int]) -> str:
+    return " ".join([mode, *(f"{LETTERS[name]}={size}" for name, size in sizes.items())])

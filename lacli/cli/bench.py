@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,8 +14,8 @@ from lacli.cli import options
 from lacli.cli.environment import setting
 from lacli.cli.groups import typed, with_groups
 from lacli.cli.lookahead_options import DECODE, GUESSING, lookahead_group
-from lacli.cli.options import LOADING, OUTPUT, model_group
-from lacli.cli.placement_options import MODEL, replica_group
+from lacli.cli.options import OUTPUT, model_group
+from lacli.cli.placement_options import replica_group
 from lacli.cli.prompt_options import ChatTemplateKwargs
 from lacli.cli.sampling_options import sampling_group
 from lacli.errors import UsageError
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from lacli.bench.plan import Wish
     from lacli.bench.summary import Typed
     from lacli.bench.sweep import Axes
-    from lacli.terminal.screen import Screen
 
 BENCH = "Benchmark"
 PEOPLE = ("text", "md")
@@ -63,11 +62,6 @@ Guesses = Annotated[
     setting("-G", "--guesses", metavar="RANGE|W", show_default=str(DECODE.guesses), rich_help_panel=GUESSING,
             help="N-grams verified in a step at most. Several values as in -W; W: as many as -W, which is the default "
             "where -W has several values."),
-]  # fmt: skip
-FlashAttention = Annotated[
-    str | None,
-    setting("-fa", "--flash-attn", metavar="on|off|auto,..", show_default=LOADING.flash_attention,
-            rich_help_panel=MODEL, help="Flash attention. Several values are compared."),
 ]  # fmt: skip
 Classes = Annotated[
     str | None,
@@ -121,7 +115,6 @@ Plot = Annotated[
     typer.Option("--plot", metavar="FILE", show_default=False, rich_help_panel=OUTPUT,
                  help="Draw the speed-ups into a .png, .svg or .pdf file."),
 ]  # fmt: skip
-Chart = Annotated[bool, typer.Option("--chart", help="Draw the speed-ups in the terminal.", rich_help_panel=OUTPUT)]
 Rpc = Annotated[str, setting(*spellings("rpc"), hidden=True)]
 """Taken only to be refused with the reason: `lacli run` and `chat` have it."""
 OutputFormat = Annotated[
@@ -177,7 +170,6 @@ def bench(
     guesses: Guesses = None,
     decode_settings: DecodeSettings,
     sampling: SamplingSettings,
-    flash_attention: FlashAttention = None,
     model_settings: ModelSettings,
     copies: ReplicaSettings,
     rpc: Rpc = "",
@@ -186,7 +178,6 @@ def bench(
     json: Json = False,
     details: Details = False,
     plot: Plot = None,
-    chart: Chart = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
@@ -196,6 +187,7 @@ def bench(
 
     By default it takes as many prompts, repetitions and tokens as fit into three minutes.
     """
+    from lacli.bench.plot import check_plot_path
     from lacli.bench.run import Request, benchmark
     from lacli.bench.tasks import tasks_of
     from lacli.bench.together import benchmark_together
@@ -209,30 +201,25 @@ def bench(
             "lacli run --rpc --stats says what one answer took",
         )
     screen = Screen(color=color, quiet=quiet)
-    axes = _axes(mode or (IN_COMPANY if parallel else EVERY_MODE), window, ngram, guesses, flash_attention)
-    if len(axes.flash_attentions) == 1:
-        model_settings, axes = (
-            replace(model_settings, flash_attention=axes.flash_attentions[0]),
-            replace(axes, flash_attentions=()),
-        )
+    axes = _axes(mode or (IN_COMPANY if parallel else EVERY_MODE), window, ngram, guesses)
     tasks = tuple(tasks_of(prompts, classes))
     output = "json" if json else output
     if details and output not in PEOPLE:
         raise UsageError(f"--details is for people and -o {output} for programs", "leave one of them out")
     numbers: tuple[int, ...] = ()
     if parallel is not None:
-        several = any(values[1:] for values in (axes.windows, axes.ngrams, axes.guesses, axes.flash_attentions))
+        several = any(values[1:] for values in (axes.windows, axes.ngrams, axes.guesses))
         refused = {
             "--check": check,
             "--plot": plot,
-            "--chart": chart,
             "--strict": decode_settings.strict,
             "--replicas": copies != ReplicaSettings(limit_s=copies.limit_s),
-            "several values of -W, -N, -G or -fa": several,
+            "several values of -W, -N or -G": several,
             "sampling": not sampling.greedy,
         }
         numbers = _numbers(parallel, [name for name, given in refused.items() if given])
-    plot, chart = _pictures(plot, chart, output, screen)
+    if plot:
+        check_plot_path(plot)
     request = Request(
         tasks=tasks,
         state=state_file(),
@@ -243,7 +230,6 @@ def bench(
         details=details,
         check=check,
         plot=plot,
-        chart=chart,
         replicas=copies,
         parallel=numbers,
         template_variables=read_variables(chat_template_kwargs),
@@ -265,9 +251,8 @@ def _typed(called: typer.Context, model: str | None, wish: Wish) -> Typed:
     for parameter in called.command.params:
         if parameter.name in given:
             value = called.params[parameter.name]
-            several = parameter.name == "flash_attention" and "," in value
             own = getattr(parameter, "rich_help_panel", None) in (BENCH, OUTPUT)
-            kind = "compared" if parameter.name in COMPARED or several else "flags" if own else "model"
+            kind = "compared" if parameter.name in COMPARED else "flags" if own else "model"
             kinds[kind] += _as_typed(parameter, value)
     parts = {kind: " ".join(words) for kind, words in kinds.items()}
     # Longer answers alone would hardly make it surer.
@@ -283,16 +268,15 @@ def _as_typed(parameter: Any, value: object) -> Iterator[str]:
             yield f"{parameter.opts[0]} {quote(str(each))}"
 
 
-def _axes(mode: str, window: str | None, ngram: str | None, guesses: str | None, flash_attention: str | None) -> Axes:
+def _axes(mode: str, window: str | None, ngram: str | None, guesses: str | None) -> Axes:
     """What is compared, from the flags as they were typed."""
-    from lacli.bench.sweep import Axes, parse_guesses, parse_modes, parse_numbers, parse_switches
+    from lacli.bench.sweep import Axes, parse_guesses, parse_modes, parse_numbers
 
     return Axes(
         modes=parse_modes(mode),
         windows=tuple(parse_numbers(window, "-W")) if window is not None else (),
         ngrams=tuple(parse_numbers(ngram, "-N")) if ngram is not None else (),
         guesses=tuple(parse_guesses(guesses)) if guesses is not None else (),
-        flash_attentions=tuple(parse_switches(flash_attention)) if flash_attention is not None else (),
     )
 
 
@@ -306,17 +290,3 @@ def _numbers(parallel: str, refused: Sequence[str]) -> tuple[int, ...]:
     if refused:
         raise UsageError(f"--parallel does not go with {refused[0]}", "leave one of them out")
     return tuple(sorted({1, *numbers}))
-
-
-def _pictures(plot: Path | None, chart: bool, output: str, screen: Screen) -> tuple[Path | None, bool]:
-    """Where to draw; without matplotlib in the terminal. Raises what would keep a file from being written."""
-    from lacli.bench.plot import check_plot_path, has_matplotlib
-
-    if chart and output not in PEOPLE:
-        raise UsageError(f"--chart is for people and -o {output} for programs", "leave one of them out")
-    if plot and output in PEOPLE and not has_matplotlib():
-        screen.note("--plot needs matplotlib (pip install 'lacli[plot]'): here is a chart in the terminal instead")
-        return None, True
-    if plot:
-        check_plot_path(plot)
-    return plot, chart

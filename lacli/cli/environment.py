@@ -83,7 +83,7 @@ class Command(TyperCommand):
 
         def match_long_option(option: str, value: str | None, state: Any) -> None:
             bare = BARE.get(option)
-            # Of some options several values can be given, joined by commas.
+            # Several words joined by commas are a wrong value, and no prompt.
             if bare and value is None and not (state.rargs and bare.words.issuperset(state.rargs[0].split(","))):
                 value = bare.value
             match(option, value, state)

@@ -18,7 +18,7 @@ from lacli.llamacpp.library import devices
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings, Placement, ReplicaSettings
 from lacli.replicas.isolated import ChildSettings, RemoteEngine
-from lacli.settings import DecodeSettings, Switch
+from lacli.settings import DecodeSettings
 from lacli.text.files import Closing
 
 FETCHED_WHOLE = 65_536
@@ -102,12 +102,6 @@ def _idle(copies: Sequence[ReplicaPlan], wanted: ReplicaSettings) -> Iterator[st
         yield "-ngl 0 leaves all layers to this machine's processor: nothing goes to --rpc's servers"
     elif idle := [server for server in wanted.rpc if server not in used]:
         yield f"no copy uses the RPC server at {' and '.join(idle)}"
-
-
-def _with(copy: ReplicaPlan, flash_attention: Switch | None) -> ReplicaPlan:
-    if flash_attention is None:
-        return copy
-    return replace(copy, model_settings=replace(copy.model_settings, flash_attention=flash_attention))
 
 
 class Copies(Closing):
@@ -204,23 +198,19 @@ class Copies(Closing):
             self._notes.append(f"mode {decode_settings.mode} {ALONE}: {first} decodes alone")
         return self.contexts[first]
 
-    def more(
-        self, capacity: Capacity, *, backend_greedy: bool | None, flash_attention: Switch | None = None
-    ) -> dict[str, Context]:
+    def more(self, capacity: Capacity, *, backend_greedy: bool | None) -> dict[str, Context]:
         """Open further contexts: one of each copy, or only one without branches to share. The caller closes them."""
         with ExitStack() as stack:
             opened: dict[str, Context] = {}
             for copy in self._copies if capacity.sequences > 1 else self._copies[:1]:
-                opened[copy.name] = self._context(_with(copy, flash_attention), capacity, backend_greedy)
+                opened[copy.name] = self._context(copy, capacity, backend_greedy)
                 stack.callback(opened[copy.name].close)
             stack.pop_all()
         return opened
 
-    def another(
-        self, capacity: Capacity, *, backend_greedy: bool | None, flash_attention: Switch | None = None
-    ) -> Context:
+    def another(self, capacity: Capacity, *, backend_greedy: bool | None) -> Context:
         """A further context of the first copy; it is the caller's to close."""
-        return self._context(_with(self._copies[0], flash_attention), capacity, backend_greedy)
+        return self._context(self._copies[0], capacity, backend_greedy)
 
     def take_notes(self) -> list[str]:
         """Return the notes on copies since the last call."""

@@ -8,9 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import cycle, pairwise
 
-EIGHTHS = " ▏▎▍▌▋▊▉"
-"""Cells filled from the left by 0 to 7 eighths."""
-
 MARKERS = "●○▲△■□◆◇"
 """The points of a chart's first, second, .. line."""
 
@@ -24,15 +21,12 @@ UPPER = 0x1B
 
 IN_ASCII = str.maketrans(
     {chr(BRAILLE + dots): " '.:"[bool(dots & UPPER) + 2 * bool(dots & ~UPPER)] for dots in range(256)}
-    | dict(zip("█▉▊▋▌▍▎▏│─┼├┤└┬■·…±" + MARKERS, "#####   |-+++++#.~~" + "*oA^#+%@", strict=True))
+    | dict(zip("█│─┤└┬·…±" + MARKERS, "#|-+++.~~" + "*oA^#+%@", strict=True))
 )
 """A character of ASCII for each that charts and tables draw with."""
 
 COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 """What Python itself sets LC_CTYPE to where the locale is C or POSIX (PEP 538)."""
-
-SHORTEST = 10
-"""Columns of a bar for which longer labels are cut."""
 
 Points = Sequence[tuple[float, float]]
 
@@ -93,42 +87,6 @@ class Canvas:
             )
             for row, cells in enumerate(self._dots)
         ]
-
-
-def bars(
-    labels: Sequence[str],
-    values: Sequence[float],
-    *,
-    width: int = 80,
-    low: Sequence[float] | None = None,
-    high: Sequence[float] | None = None,
-    mark: float | None = None,
-    unit: str = "",
-    groups: Sequence[str] | None = None,
-) -> str:
-    """Horizontal bars from 0, one a line, each followed by its number and `unit`, in `width` columns.
-
-    `low`, `high`: ends of an interval, drawn over the bar's end. `mark`: a line across all bars (1.0 for speed-ups).
-    `groups`: each bar's group, printed on a line of its own where it changes. A value that is not finite has no bar.
-    """
-    low, high = low or values, high or values
-    indent = "  " if groups else ""
-    numbers = [f"{value:.2f}{unit}" if math.isfinite(value) else "-" for value in values]
-    number_width = max(map(len, numbers), default=0)
-    left = width - len(indent) - number_width - 2
-    label_width = min(max(map(len, labels), default=0), max(left - SHORTEST, 1))
-    labels = [label if len(label) <= label_width else f"{label[: label_width - 1]}…" for label in labels]
-    room = max(left - label_width, SHORTEST)
-    most = max((value for value in (*values, *high, mark or 0.0) if math.isfinite(value)), default=0.0)
-    # A smaller number cannot be divided by.
-    scale = (room - 1) / most if most > 1e-300 else 0.0
-    lines: list[str] = []
-    for index, (label, value, number) in enumerate(zip(labels, values, numbers, strict=True)):
-        if groups and (not index or groups[index] != groups[index - 1]):
-            lines.append(groups[index])
-        bar = _bar(value, low[index], high[index], mark, scale, room)
-        lines.append(f"{indent}{label:<{label_width}} {bar} {number:>{number_width}}")
-    return "\n".join(lines)
 
 
 def histogram(counts: Sequence[int], *, width: int = 24) -> str:
@@ -206,24 +164,6 @@ def _framed(canvas: Canvas, across: Sequence[float], up: Sequence[float], margin
         if begin > len(numbers.rstrip()):
             numbers = numbers.ljust(begin) + name
     return [*lines, f"{' ' * margin}└{rule}", numbers]
-
-
-def _bar(value: float, low: float, high: float, mark: float | None, scale: float, room: int) -> str:
-    """One bar: filled up to its value, with its interval and the mark drawn over it."""
-    cells = [" "] * room
-    if math.isfinite(value):
-        eighths = round(max(value, 0.0) * scale * 8)
-        cells[: eighths // 8] = "█" * (eighths // 8)
-        if eighths % 8:
-            cells[eighths // 8] = EIGHTHS[eighths % 8]
-    if mark is not None:
-        cells[round(mark * scale)] = "│"
-    if math.isfinite(low) and math.isfinite(high) and low < high:
-        first, middle, last = (round(max(each, 0.0) * scale) for each in (low, value, high))
-        cells[first : last + 1] = "─" * (last + 1 - first)
-        cells[middle] = "┼"
-        cells[first], cells[last] = "├", "┤"
-    return "".join(cells)
 
 
 def _number(value: float) -> str:

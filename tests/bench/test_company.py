@@ -112,12 +112,11 @@ def test_ctrl_c_prints_what_was_finished(prompts: str, monkeypatch: pytest.Monke
         (("0,1",), "--parallel is 0"),
         (("2", "--check"), "--check"),
         (("2", "--plot", "a.svg"), "--plot"),
-        (("2", "--chart"), "--chart"),
         (("2", "--strict"), "--strict"),
         (("2", "--replicas", "2"), "--replicas"),
         (("2", "--temp", "1"), "sampling"),
         (("2", "-W", "1,2"), "several values of -W"),
-        (("2", "-fa", "on,off"), "several values of -W, -N, -G or -fa"),
+        (("2", "-N", "3,5"), "several values of -W, -N or -G"),
     ],
 )
 def test_what_does_not_go_with_several_texts_is_one_line(arguments: tuple[str, ...], words: str) -> None:

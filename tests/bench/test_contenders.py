@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import pytest
@@ -18,9 +18,10 @@ from lacli.bench.rounds import Contender, Exchange, NotingDecoder, Rounds, timed
 from lacli.bench.rows import as_rows, verdict
 from lacli.bench.sweep import Axes, Point, points
 from lacli.bench.tasks import Task
-from lacli.check.compare import Comparison, OpenEngine
+from lacli.check.compare import Comparison
 from lacli.check.replay import Recorder
 from lacli.decode import Decoder
+from lacli.engine import Engine
 from lacli.errors import BatchRefused
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
@@ -100,7 +101,7 @@ def test_where_the_backend_chooses_texts_are_judged_in_contexts_whose_logits_can
         assert contexts.of(ahead).suits(point.settings, raw_logits=False)
         assert not contexts.of(ahead).suits(point.settings, raw_logits=True)
         assert ahead.answer(exchange(session)).ids == plain
-        with Comparison(contexts.readable(point), 24) as comparison:
+        with Comparison(contexts.readable, 24) as comparison:
             (run,) = comparison.run(point.settings, [exchange(session).prompt])
         assert run.identical and tuple(run.tokens) == plain
 
@@ -125,9 +126,9 @@ def test_a_sampled_benchmark_draws_plain_decodings_text_in_every_mode() -> None:
 
 
 def test_what_is_compared_always_has_plain_decoding_in_front() -> None:
-    found, _ = points(Axes(("lookup",), flash_attentions=("on", "off")))
-    labels = [point.label for point in with_plain(found)]
-    assert labels == ["plain, -fa on", "plain, -fa off", "lookup, -fa on", "lookup, -fa off"]
+    plain, lookup = Point(DecodeSettings(mode="plain")), Point(DecodeSettings(mode="lookup"))
+    for chosen in ([lookup], [lookup, plain]):
+        assert [point.label for point in with_plain(chosen)] == ["plain", "lookup"]
 
 
 AUTO = DecodeSettings(mode="auto")
@@ -169,8 +170,8 @@ def beside_plain(clock: FakeClock, *wrongly: int) -> Rounds:
 def test_a_broken_context_is_judged_a_bug(clock: FakeClock) -> None:
     rounds = beside_plain(clock, 0)
 
-    def readable(point: Point) -> OpenEngine:
-        return lambda settings: nullcontext(LateRemove() if settings.mode == "lookup" else FakeEngine())
+    def readable(settings: DecodeSettings) -> AbstractContextManager[Engine]:
+        return nullcontext(LateRemove() if settings.mode == "lookup" else FakeEngine())
 
     judged = judge(readable, results(rounds), None, every=True)
     assert [(key, run.bug) for key, run in judged.items()] == [((1, 0), True)]
@@ -182,14 +183,14 @@ def test_the_first_difference_of_a_class_is_judged_and_all_where_that_is_asked_f
 ) -> None:
     rounds = beside_plain(clock, 1, 2)
     found = results(rounds)
-    opened = judge(lambda point: lambda _: nullcontext(FakeEngine()), found, None, every=every)
+    opened = judge(lambda _: nullcontext(FakeEngine()), found, None, every=every)
     assert list(opened) == judged
 
 
 def test_an_answer_that_parts_no_more_when_it_is_decoded_again_says_so(clock: FakeClock) -> None:
     rounds = beside_plain(clock, 0)
     found = results(rounds)
-    judged = judge(lambda point: lambda settings: nullcontext(FakeEngine()), found, None, every=True)
+    judged = judge(lambda _: nullcontext(FakeEngine()), found, None, every=True)
     row = as_rows(found, MACHINE, judged)[1]
     assert (row["identical"], row["first_diff"], row["verdict"]) == (False, 7, "not repeated")
 
@@ -246,10 +247,8 @@ def moody_rounds(clock: FakeClock, engine: FakeEngine, repetitions: int = 1) -> 
     return played(Rounds([contender(PLAIN, clock)[0], other], TASKS[:1], repetitions, asker()))
 
 
-def readable(point: Point) -> OpenEngine:
-    return lambda settings: nullcontext(
-        Otherwise(sequences=AUTO.sequences) if settings.mode == "auto" else FakeEngine()
-    )
+def readable(settings: DecodeSettings) -> AbstractContextManager[Engine]:
+    return nullcontext(Otherwise(sequences=AUTO.sequences) if settings.mode == "auto" else FakeEngine())
 
 
 def test_a_text_that_parted_once_is_judged_in_the_steps_that_it_parted_in(moody: FakeClock) -> None:

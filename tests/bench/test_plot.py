@@ -1,4 +1,4 @@
-"""The picture and the chart of speed-ups, and what is said where the file cannot be made."""
+"""The picture of speed-ups, and what is said where the file cannot be made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lacli.bench.plot import Speedup, as_chart, check_plot_path, draw_speedups, save, speedups
+from lacli.bench.plot import Speedup, check_plot_path, draw_speedups, save, speedups
 from lacli.errors import LacliError, UsageError
 from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, PLAIN, free, run
 from tests.fakes.clock import FakeClock
@@ -52,12 +52,6 @@ def test_a_bar_is_a_mode_in_a_class_and_of_many_settings_only_the_total_is_shown
     bars = speedups(found)
     assert {bar.name for bar in bars} == {"prompts: all"} and len(bars) == 6
     assert [bar.ratio for bar in bars] == [result.speedup.value for result in found[-6:]]
-
-
-def test_the_chart_has_the_same_bars_in_groups() -> None:
-    lines = as_chart(RESULTS).splitlines()
-    assert [line.split()[0] for line in lines] == ["chat", "lookup", "auto", "a", "lookup", "auto"]
-    assert as_chart([]) == ""
 
 
 def test_speedups_are_a_bar_a_mode_and_class_with_their_numbers(axes: Axes) -> None:

@@ -75,15 +75,14 @@ def test_other_formats_have_the_same_rows(everything: list[dict[str, Any]]) -> N
         assert [str(row[name]) for row in lines] == [row[name] for row in table] == [str(everything[0][name])]
 
 
-def test_people_get_a_summary_with_what_to_type_and_tables_and_a_chart_where_they_ask() -> None:
+def test_people_get_a_summary_with_what_to_type_and_tables_where_they_ask() -> None:
     shown = call(*QUICK, "--modes", "lookup").out
     assert re.search(r"^lookup: \d\.\d\dx, \w+( \w+)? on edit$", shown, re.MULTILINE) and "tokens/s" not in shown
     assert shown.splitlines()[-1].startswith("  lacli ") and max(map(len, shown.splitlines())) <= 80
-    detailed = call(*QUICK, "--modes", "lookup", "--details", "--chart").out
-    assert "tokens/s" in detailed and "|" not in detailed and "\nlookup " in detailed and "█" in detailed
+    detailed = call(*QUICK, "--modes", "lookup", "--details").out
+    assert "tokens/s" in detailed and "|" not in detailed and "\nlookup " in detailed
     assert detailed.splitlines()[-1].startswith("  lacli ")
-    ascii_drawn = call(*QUICK, "--modes", "lookup", "--chart", env={"LC_ALL": "C"}).out
-    assert ascii_drawn.isascii() and "#" in ascii_drawn
+    assert call(*QUICK, "--modes", "lookup", "--details", env={"LC_ALL": "C"}).out.isascii()
     assert "| tokens/s |" in call(*QUICK, "--modes", "lookup", "-o", "md").out
 
 
@@ -123,14 +122,6 @@ def test_a_sweep_is_the_product_of_its_ranges_with_g_tied_to_w() -> None:
     assert [(row["window"], row["ngram"], row["guesses"]) for row in found if row["mode"] == "lookahead"] == [
         (1, 3, 1), (1, 4, 1), (4, 3, 4), (4, 4, 4),
     ]  # fmt: skip
-
-
-def test_flash_attention_is_an_axis_with_a_plain_decoding_of_its_own() -> None:
-    found = rows(*QUICK, "--modes", "lookup", "-fa", "on,off")
-    assert [(row["mode"], row["flash_attn"]) for row in found] == [
-        ("plain", "on"), ("plain", "off"), ("lookup", "on"), ("lookup", "off"),
-    ]  # fmt: skip
-    assert [row["speedup"] for row in found[:2]] == [1.0, 1.0]
 
 
 def test_a_point_beyond_the_sequence_limit_is_left_out_with_its_reason() -> None:
@@ -272,7 +263,6 @@ def test_a_bug_makes_check_exit_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--classes", "poems"), "there is no prompt class poems (the classes are " + ", ".join(CLASSES)),
         (("-W", "1-"), "-W '1-' is neither a number nor a range"),
         (("--plot", "picture.doc"), "picture.doc"),
-        (("--chart", "-o", "json"), "--chart is for people"),
         (("--check", "--temp", "1", "--verify", "rejection"), "--verify rejection"),
         (("--suite", "gsm8k"), "no such option: --suite"),
     ],
@@ -346,7 +336,7 @@ def test_the_picture_is_written_and_what_cannot_be_is_said_before(tmp_path: Path
 
 
 def test_what_was_typed_stands_in_the_advised_commands_and_what_run_has_not_in_the_benchmarks_alone() -> None:
-    flags = ("-t", "1", "-ctk", "q8_0", "--no-repack", "-W", "3,5", "-fa", "on,off", "--classes", "code", "--json")
+    flags = ("-t", "1", "-ctk", "q8_0", "--no-repack", "-W", "3,5", "--classes", "code", "--json")
     with patch("lacli.bench.run.benchmark", return_value=0) as benchmark:
         assert call("bench", "demo", *flags, "--seconds", "20").code == 0
         assert call("bench", "-m", "a b.gguf", "--each", "2", "-r", "1", "-fa", "on").code == 1
@@ -354,6 +344,6 @@ def test_what_was_typed_stands_in_the_advised_commands_and_what_run_has_not_in_t
     first, second = (each.args[4].typed for each in benchmark.call_args_list)
     shared = "demo -t 1 -ctk q8_0 -nr"
     assert (first.run(), first.seconds) == (f"lacli run {shared}", 20)
-    words = f"lacli bench {shared} -W 3,5 -fa on,off --classes code --json --seconds 40"
+    words = f"lacli bench {shared} -W 3,5 --classes code --json --seconds 40"
     assert sorted(first.measure(first.compared, 40).split()) == sorted(words.split())
     assert (second.run(), second.measure("")) == ("lacli run -fa on", "lacli bench -fa on --each 2 -r 1")

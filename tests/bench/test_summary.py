@@ -19,7 +19,6 @@ from tests.fakes.bench_field import (
     MACHINE,
     PLAIN,
     TASKS,
-    Cost,
     asker,
     contender,
     dear,
@@ -145,23 +144,6 @@ def test_a_setting_that_pays_on_one_class_alone_is_named_for_it(clock: FakeClock
 def test_only_plain_decoding_leaves_nothing_to_compare(clock: FakeClock) -> None:
     rounds, found = run(clock, free, PLAIN)
     assert f"Plain decoding: {found[-1].speed:.1f} tokens/s" in told(found)
-
-
-def test_with_several_plain_decodings_the_fastest_is_what_counts(clock: FakeClock) -> None:
-    """Lookup is half as fast again as the slow one, and slower than the fast one."""
-
-    def steps_of(seconds: float) -> Cost:
-        return lambda rows, outputs: seconds
-
-    slow, _ = contender(PLAIN, clock, steps_of(3.0))
-    fast, _ = contender(PLAIN, clock, steps_of(1.0))
-    lookup, _ = contender(LOOKUP, clock, steps_of(3.0))
-    ones = [replace(slow, label="plain, -fa on"), replace(fast, label="plain, -fa off", baseline=1), lookup]
-    found = results(played(Rounds(ones, TASKS, 2, asker())))
-    assert found[-1].speedup.value > 1
-    text = told(found)
-    assert "plain, -fa on: 0.33x, slower" in text and "plain, -fa off" not in text
-    assert advised(found).command.endswith("--mode plain")
 
 
 def test_the_best_of_many_settings_is_to_be_measured_alone_and_the_last_are_counted(clock: FakeClock) -> None:

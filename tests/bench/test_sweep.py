@@ -17,12 +17,11 @@ from lacli.bench.sweep import (
     parse_guesses,
     parse_modes,
     parse_numbers,
-    parse_switches,
     points,
 )
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings, ModeName, Switch
+from lacli.settings import DecodeSettings, ModeName
 
 BASE = DecodeSettings()
 
@@ -32,10 +31,9 @@ def swept(
     windows: Sequence[int] = (),
     ngrams: Sequence[int] = (),
     guesses: Sequence[Guesses] = (),
-    switches: Sequence[Switch] = (),
     **others: Any,
 ) -> tuple[list[Point], list[Skipped]]:
-    return points(Axes(tuple(modes), tuple(windows), tuple(ngrams), tuple(guesses), tuple(switches)), **others)
+    return points(Axes(tuple(modes), tuple(windows), tuple(ngrams), tuple(guesses)), **others)
 
 
 def sizes(found: list[Point]) -> list[tuple[str, int, int, int]]:
@@ -92,16 +90,11 @@ def test_guesses_may_be_tied_to_the_window() -> None:
     assert parse_guesses("w,1,10-30+10") == ["W", 1, 10, 20, 30]
 
 
-def test_switches_are_on_off_and_auto() -> None:
-    assert parse_switches("on,off") == ["on", "off"]
-    assert parse_switches("0,1,off,auto") == ["off", "on", "auto"]
-
-
 def test_modes_come_in_their_own_order() -> None:
     assert parse_modes("auto, plain,lookup") == ("plain", "lookup", "auto")
 
 
-@pytest.mark.parametrize(("parse", "flag"), [(parse_guesses, "-G"), (parse_switches, "-fa"), (parse_modes, "mode")])
+@pytest.mark.parametrize(("parse", "flag"), [(parse_guesses, "-G"), (parse_modes, "mode")])
 def test_other_words_are_errors_that_name_their_flag(parse: Callable[[str], Any], flag: str) -> None:
     with pytest.raises(UsageError, match=f"{flag} 'some'"):
         parse("some")
@@ -138,17 +131,10 @@ def test_a_tied_and_an_equal_number_of_guesses_are_one_point() -> None:
     assert len(swept(["lookahead"], [5, 7], guesses=["W", 5])[0]) == 3
 
 
-def test_flash_attention_is_an_axis_of_every_mode() -> None:
-    found, _ = swept(["plain", "jacobi"], [4], switches=["on", "off"])
-    assert [(point.settings.mode, point.flash_attention) for point in found] == [
-        ("plain", "on"), ("plain", "off"), ("jacobi", "on"), ("jacobi", "off"),
-    ]  # fmt: skip
-
-
 def test_labels_say_what_is_swept_and_are_distinct() -> None:
-    found, _ = swept(["plain", "jacobi", "lookahead"], [4], [3], [2], ["on"])
-    assert [point.label for point in found] == ["plain, -fa on", "jacobi W=4, -fa on", "lookahead W=4 N=3 G=2, -fa on"]
-    found, _ = swept(["plain", "jacobi", "lookahead"], [1, 2], [3, 4], ["W", 7], ["on", "off"])
+    found, _ = swept(["plain", "jacobi", "lookahead"], [4], [3], [2])
+    assert [point.label for point in found] == ["plain", "jacobi W=4", "lookahead W=4 N=3 G=2"]
+    found, _ = swept(["plain", "jacobi", "lookahead"], [1, 2], [3, 4], ["W", 7])
     assert len({point.label for point in found}) == len(found)
 
 

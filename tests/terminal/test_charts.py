@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import pytest
@@ -12,66 +11,21 @@ from hypothesis import strategies as st
 from lacli.terminal.charts import (
     MARKERS,
     Canvas,
-    bars,
     curve,
     drawable,
     histogram,
 )
-
-sizes = st.floats(0, 1e6, allow_subnormal=False)
 
 
 def labelled(series: dict[str, list[tuple[float, float]]], width: int = 80, height: int = 20) -> str:
     return curve(series, width=width, height=height, x_label="rows", y_label="S")
 
 
-def filled(line: str) -> float:
-    """Cells of a bar, in eighths."""
-    return line.count("█") + sum(" ▏▎▍▌▋▊▉".index(cell) for cell in line if cell in "▏▎▍▌▋▊▉") / 8
-
-
-def test_bars_are_as_long_as_their_values() -> None:
-    lines = bars(["half", "whole", "none"], [1.0, 2.0, 0.0]).splitlines()
-    assert abs(filled(lines[1]) / filled(lines[0]) - 2) < 0.02
-    assert filled(lines[2]) == 0
-    assert [line.split()[-1] for line in lines] == ["1.00", "2.00", "0.00"]
-
-
-@given(st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=6), st.none() | sizes)
-def test_bars_fit_into_their_width(rows: list[tuple[float, float, float]], mark: float | None) -> None:
-    low, values, high = zip(*(sorted(row) for row in rows), strict=True)
-    labels = [f"mode {index}" for index in range(len(rows))]
-    text = bars(labels, values, low=low, high=high, mark=mark, unit="x")
-    assert {len(line) for line in text.splitlines()} == {80}
-    long = bars([f"a long name of a {label}" for label in labels], values, low=low, high=high, mark=mark, width=40)
-    assert {len(line) for line in long.splitlines()} == {40}
-
-
-def test_a_mark_goes_through_all_bars_at_one_place() -> None:
-    lines = bars(["a", "b", "c"], [0.5, 1.0, 2.0], mark=1.0).splitlines()
-    assert len({line.index("│") for line in lines}) == 1
-    whole = bars(["b"], [1.0], high=[2.0], low=[1.0]).splitlines()[0]
-    assert abs(lines[0].index("│") - whole.index("├")) <= 1
-
-
-def test_an_interval_stands_around_the_end_of_its_bar() -> None:
-    (line,) = bars(["a"], [2.0], low=[1.0], high=[3.0]).splitlines()
-    low, middle, high = (line.index(sign) - 2 for sign in "├┼┤")
-    assert abs(middle / low - 2) < 0.05
-    assert abs(high / low - 3) < 0.05
-
-
-def test_a_value_that_is_not_there_has_no_bar_and_groups_have_a_line_where_they_change() -> None:
-    lines = bars(["x", "y", "x"], [math.nan, 2.0, 3.0], groups=["chat", "chat", "code"]).splitlines()
-    assert [line.split()[0] for line in lines] == ["chat", "x", "y", "code", "x"]
-    assert filled(lines[1]) == 0 and lines[1].endswith(" -")
-
-
 def test_a_histogram_counts_tokens_from_1() -> None:
     lines = histogram([10, 0, 5]).splitlines()
     assert [line.split()[0] for line in lines] == ["1", "3"], "none brought 2"
     assert [line.count("█") for line in lines] == [24, 12]
-    assert histogram([]) == histogram([0, 0]) == bars([], []) == ""
+    assert histogram([]) == histogram([0, 0]) == ""
 
 
 def test_a_curve_has_a_marker_a_point_and_a_legend() -> None:
@@ -141,7 +95,6 @@ def test_drawings_are_ascii_where_the_stream_or_the_locale_takes_no_others(
     for name, value in locale.items():
         monkeypatch.setenv(name, value)
     charts = [
-        bars(["a", "b"], [2.0, 1.7], low=[1.0, 1.0], high=[3.0, 2.0], mark=1.0),
         labelled({name: [(1, 1), (2, 5)] for name in "abcdefgh"}),
         histogram([3, 1]),
     ]
