@@ -4,9 +4,10 @@
 
 Servers with as many places as clients (`-np`) are asked by OpenAI's client, in turns: each client asks its next prompt
 when its answer has ended. `in this process` is lacli's Model without HTTP, with a thread for each client. Answers are
-greedy and have the same number of tokens; a prompt comes once to each server. One thread decodes, the clients have
-the other cores. llama-server has to be on PATH (docs/benchmarks.md). Rows are added to the file `--json`, and tables
-are of all its rows. No test lives here.
+greedy; `--spread 0.6` gives them 0.4 to 1.6 times `--limit` tokens, the same for each contender: what people ask does
+not end together. A prompt comes once to each server. One thread decodes, the clients have the other cores.
+llama-server has to be on PATH (docs/benchmarks.md). Rows are added to the file `--json`, and tables are of all its
+rows. No test lives here.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, sleep
@@ -54,6 +56,9 @@ ENDLESS = lacli.SamplingSettings(temp=0.0, ignore_eos=True)
 
 PATIENCE_S = 60.0
 """Seconds that a server has to load its model and to measure what steps cost."""
+
+Asked = tuple[str, int]
+"""A prompt, and the tokens of its answer."""
 
 Answered = list[float]
 """Seconds at which a prompt was asked, and then those of its events."""
@@ -114,12 +119,12 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def ask_server(address: str, prompts: Sequence[str], clients: int, limit: int) -> tuple[int, list[Answered]]:
+def ask_server(address: str, prompts: Sequence[Asked], clients: int) -> tuple[int, list[Answered]]:
     """Ask a server as `clients` clients do; return the tokens of all answers, and when their events came."""
-    return asyncio.run(_ask_all(address, prompts, clients, limit))
+    return asyncio.run(_ask_all(address, prompts, clients))
 
 
-async def _ask_all(address: str, prompts: Sequence[str], clients: int, limit: int) -> tuple[int, list[Answered]]:
+async def _ask_all(address: str, prompts: Sequence[Asked], clients: int) -> tuple[int, list[Answered]]:
     answers: list[Answered] = []
     waiting, tokens = [*prompts], 0
     async with AsyncOpenAI(api_key="none", base_url=address, max_retries=3, timeout=600) as openai:
@@ -127,10 +132,11 @@ async def _ask_all(address: str, prompts: Sequence[str], clients: int, limit: in
         async def ask() -> None:
             nonlocal tokens
             while waiting:
+                prompt, limit = waiting.pop(0)
                 times = [perf_counter()]
                 stream = await openai.completions.create(
                     model="any",
-                    prompt=waiting.pop(0),
+                    prompt=prompt,
                     max_tokens=limit,
                     temperature=0,
                     stream=True,
@@ -148,10 +154,11 @@ async def _ask_all(address: str, prompts: Sequence[str], clients: int, limit: in
     return tokens, answers
 
 
-def ask_here(model: lacli.Model, prompts: Sequence[str], clients: int, limit: int) -> tuple[int, list[Answered]]:
+def ask_here(model: lacli.Model, prompts: Sequence[Asked], clients: int) -> tuple[int, list[Answered]]:
     """The same in this process."""
 
-    def ask(prompt: str) -> tuple[int, Answered]:
+    def ask(asked: Asked) -> tuple[int, Answered]:
+        prompt, limit = asked
         times = [perf_counter()]
         stream = model.stream(prompt, raw=True, max_tokens=limit, sampling=ENDLESS)
         times += [perf_counter() for _ in stream]
@@ -167,27 +174,29 @@ def rounds_of(arguments: argparse.Namespace) -> Iterator[Round]:
     tasks = {kind: [task for task in read_tasks(str(arguments.prompts)) if task.kind == kind] for kind in CLASSES}
     for clients in map(int, arguments.clients.split(",")):
         with ExitStack() as stack:
-            ask: dict[str, tuple[int, Callable[[Sequence[str]], tuple[int, list[Answered]]]]] = {}
+            ask: dict[str, tuple[int, Callable[[Sequence[Asked]], tuple[int, list[Answered]]]]] = {}
             for name in arguments.contenders.split(","):
                 if command := CONTENDERS[name]:
                     folder = Path(stack.enter_context(TemporaryDirectory()))
                     address, pid = stack.enter_context(serving(command, arguments.model, clients, folder))
-                    ask[name] = pid, partial(ask_server, address, clients=clients, limit=arguments.limit)
+                    ask[name] = pid, partial(ask_server, address, clients=clients)
                 else:
                     model = lacli.load(arguments.model, threads=1, parallel=clients, context=2048 * clients)
                     stack.enter_context(model)
-                    ask[name] = os.getpid(), partial(ask_here, model, clients=clients, limit=arguments.limit)
+                    ask[name] = os.getpid(), partial(ask_here, model, clients=clients)
             for lap in range(arguments.rounds + 1):
                 count = clients * arguments.each
                 names = [*ask][lap % len(ask) :] + [*ask][: lap % len(ask)]
                 for kind in CLASSES:
                     chosen = [tasks[kind][(lap * count + place) % len(tasks[kind])] for place in range(count)]
                     # A number in front: nothing is read from an earlier round's cells.
-                    prompts = [f"{lap}.{place}. {task.turns[0]}" for place, task in enumerate(chosen)]
+                    texts = [f"{lap}.{place}. {task.turns[0]}" for place, task in enumerate(chosen)]
+                    draw = Random(lap)
+                    limits = [round(arguments.limit * (1 + arguments.spread * draw.uniform(-1, 1))) for _ in texts]
                     for name in names:
                         pid, answered = ask[name]
                         before = cpu_s(pid)
-                        tokens, answers = answered(prompts)
+                        tokens, answers = answered([*zip(texts, limits, strict=True)])
                         if lap:
                             yield Round(kind, clients, name, lap, tokens, cpu_s(pid) - before, answers)
 
@@ -230,6 +239,7 @@ def main() -> None:
     parser.add_argument("--contenders", default=",".join(CONTENDERS), help="what is asked, with commas")
     parser.add_argument("--each", type=int, default=2, help="prompts of each client in a round")
     parser.add_argument("--limit", type=int, default=64, help="tokens of an answer")
+    parser.add_argument("--spread", type=float, default=0.0, help="how far the lengths of answers differ, 0 to 1")
     parser.add_argument("--rounds", type=int, default=2, help="rounds")
     parser.add_argument("--json", type=Path, default=Path("serving.jsonl"), help="a file that rows are added to")
     arguments = parser.parse_args()
