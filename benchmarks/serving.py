@@ -3,11 +3,11 @@
     python -m benchmarks.serving --model 05b.gguf --json rows.jsonl
 
 Servers with as many places as clients (`-np`) are asked by OpenAI's client, in turns: each client asks its next prompt
-when its answer has ended. `in this process` is lacli's Model without HTTP, with a thread for each client. Answers are
-greedy; `--spread 0.6` gives them 0.4 to 1.6 times `--limit` tokens, the same for each contender: what people ask does
-not end together. A prompt comes once to each server. One thread decodes, the clients have the other cores.
-llama-server has to be on PATH (docs/benchmarks.md). Rows are added to the file `--json`, and tables are of all its
-rows. No test lives here.
+when its answer has ended. `in this process` is lacli's Model without HTTP, with a thread for each client. Prompts are
+of functions of this Python's standard library, and each comes once to a contender. Answers are greedy; `--spread 0.6`
+gives them 0.4 to 1.6 times `--limit` tokens, the same for each contender: what people ask does not end together. One
+thread decodes, the clients have the other cores. llama-server has to be on PATH (docs/benchmarks.md). Rows are added
+to the file `--json`, and tables are of all its rows. No test lives here.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from ast import get_docstring
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -37,13 +38,11 @@ from urllib.request import urlopen
 from openai import AsyncOpenAI
 
 import lacli
+from benchmarks.copies import functions
 from benchmarks.many import in_range
-from benchmarks.replay import FOLDER
-from lacli.bench.tasks import read_tasks
 from lacli.hub.names import demo_model
 from lacli.text.format import markdown
 
-CLASSES = ("edit", "write")
 HERE, SERVER = "in this process", "llama-server"
 CONTENDERS = {
     "auto": ("lacli", "serve"),
@@ -80,6 +79,17 @@ class Round:
     def speed(self) -> float:
         """Tokens a second of all clients, from the first question to the last token."""
         return self.tokens / (max(times[-1] for times in self.answers) - min(times[0] for times in self.answers))
+
+
+def edit(code: str, name: str, purpose: str) -> str:
+    return f"Remove the docstring from this function:\n```python\n{code}\n```"
+
+
+def write(code: str, name: str, purpose: str) -> str:
+    return f"Write a Python function `{name}`: {purpose}"
+
+
+KINDS = {"edit": edit, "write": write}
 
 
 @contextmanager
@@ -134,9 +144,9 @@ async def _ask_all(address: str, prompts: Sequence[Asked], clients: int) -> tupl
             while waiting:
                 prompt, limit = waiting.pop(0)
                 times = [perf_counter()]
-                stream = await openai.completions.create(
+                stream = await openai.chat.completions.create(
                     model="any",
-                    prompt=prompt,
+                    messages=[{"role": "user", "content": prompt}],
                     max_tokens=limit,
                     temperature=0,
                     stream=True,
@@ -144,7 +154,7 @@ async def _ask_all(address: str, prompts: Sequence[Asked], clients: int) -> tupl
                     extra_body={"ignore_eos": True},
                 )
                 async for event in stream:
-                    if event.choices:
+                    if event.choices and event.choices[0].delta.content:
                         times.append(perf_counter())
                     if event.usage:
                         tokens += event.usage.completion_tokens
@@ -160,7 +170,7 @@ def ask_here(model: lacli.Model, prompts: Sequence[Asked], clients: int) -> tupl
     def ask(asked: Asked) -> tuple[int, Answered]:
         prompt, limit = asked
         times = [perf_counter()]
-        stream = model.stream(prompt, raw=True, max_tokens=limit, sampling=ENDLESS)
+        stream = model.stream(prompt, max_tokens=limit, sampling=ENDLESS)
         times += [perf_counter() for _ in stream]
         return len(stream.partial_answer().tokens), times
 
@@ -171,7 +181,10 @@ def ask_here(model: lacli.Model, prompts: Sequence[Asked], clients: int) -> tupl
 
 def rounds_of(arguments: argparse.Namespace) -> Iterator[Round]:
     """Ask all contenders in turns, with new prompts in each round; one round that is not counted comes first."""
-    tasks = {kind: [task for task in read_tasks(str(arguments.prompts)) if task.kind == kind] for kind in CLASSES}
+    known = [(code, node.name, get_docstring(node)) for code, node in functions()]
+    asked = [(code, name, purpose.splitlines()[0]) for code, name, purpose in known if purpose]
+    Random(0).shuffle(asked)
+    about = {kind: asked[place :: len(KINDS)] for place, kind in enumerate(KINDS)}
     for clients in map(int, arguments.clients.split(",")):
         with ExitStack() as stack:
             ask: dict[str, tuple[int, Callable[[Sequence[Asked]], tuple[int, list[Answered]]]]] = {}
@@ -187,10 +200,8 @@ def rounds_of(arguments: argparse.Namespace) -> Iterator[Round]:
             for lap in range(arguments.rounds + 1):
                 count = clients * arguments.each
                 names = [*ask][lap % len(ask) :] + [*ask][: lap % len(ask)]
-                for kind in CLASSES:
-                    chosen = [tasks[kind][(lap * count + place) % len(tasks[kind])] for place in range(count)]
-                    # A number in front: nothing is read from an earlier round's cells.
-                    texts = [f"{lap}.{place}. {task.turns[0]}" for place, task in enumerate(chosen)]
+                for kind, words in KINDS.items():
+                    texts = [words(*each) for each in about[kind][lap * count : (lap + 1) * count]]
                     draw = Random(lap)
                     limits = [round(arguments.limit * (1 + arguments.spread * draw.uniform(-1, 1))) for _ in texts]
                     for name in names:
@@ -234,7 +245,6 @@ def tables(rounds: Sequence[Round]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=demo_model(), help="a GGUF file")
-    parser.add_argument("--prompts", type=Path, default=FOLDER / "prompts.jsonl", help="a file of prompts")
     parser.add_argument("--clients", default="1,2,4,8", help="numbers of clients, with commas")
     parser.add_argument("--contenders", default=",".join(CONTENDERS), help="what is asked, with commas")
     parser.add_argument("--each", type=int, default=2, help="prompts of each client in a round")
