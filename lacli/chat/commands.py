@@ -6,7 +6,7 @@ import base64
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from subprocess import SubprocessError
 from typing import TextIO
@@ -28,7 +28,7 @@ from lacli.chat.settings import (
     plain_name,
     unquoted,
 )
-from lacli.chat.talk import Conversation, Talk
+from lacli.chat.talk import Conversation, Message, Talk
 from lacli.chat.transcript import (
     SavedChat,
     Transcript,
@@ -79,7 +79,8 @@ class Commands:
     `model`: as the user typed it; `template`: its name, empty for the model's own. `show_status`: whether the line of
     numbers is wanted. `report`: what the last answer cost, as it was then. `files`: names and texts that /read has put
     before the next message; `sent`: messages that were sent with files, what waited before them and what was typed.
-    `may_replace`: files that /save has written or refused, or that were loaded, by their absolute paths.
+    `may_replace`: files that /save has written or refused, or that were loaded, by their absolute paths. `asks`: True
+    where /load is refused once for a chat that is not saved; `kept`: messages that it drops without that.
     """
 
     chat: Talk
@@ -92,6 +93,8 @@ class Commands:
     files: list[tuple[str, str]] = field(default_factory=list)
     sent: dict[str, tuple[list[tuple[str, str]], str]] = field(default_factory=dict)
     may_replace: set[str] = field(default_factory=set)
+    asks: bool = False
+    kept: Sequence[Message] = ()
 
     def run(self, command: Command) -> Reply:
         """Carry out a command. Raises LacliError, in one line, where it cannot be; then nothing has changed."""
@@ -247,6 +250,7 @@ class Commands:
         known = absolute(name) in self.may_replace
         self.may_replace.add(absolute(name))
         write_chat(name, saved, replaces=known)
+        self.kept = saved.messages
         instead = ", in place of the chat that was there" if existed else ""
         what = counted(len(saved.messages), "message") if saved.messages else "the settings, for nothing was asked yet,"
         return Reply(f"saved {what} to {name}{instead}")
@@ -255,12 +259,16 @@ class Commands:
         """Settings first, for a context may refuse them; the parts of --strict stay as this session has them."""
         name = file_name(argument)
         saved, now = read_chat(name), self.chat.settings.values
+        if self.asks and (messages := self.as_saved().messages) and messages != self.kept:
+            self.kept = messages
+            raise LacliError("this chat is not saved", f"/save FILE saves it, /load {name} once more drops it")
         settings = saved.settings.with_values({field: now[field] for field in WITH_THE_MODEL})
         # Only reading may be stopped: half of a chat would be another one.
         with without_ctrl_c():
             new_context = self.chat.change(settings, saved.seed)
             self.chat.resume(Conversation(saved.system, saved.messages))
             self.may_replace.add(saved.path)
+            self.kept = saved.messages
             dropped = self._drop_files()
             self.transcript.begin(self.as_saved())
         loaded = f"loaded {counted(len(saved.messages), 'message')} and the settings from {name}{dropped}"
@@ -279,11 +287,11 @@ class Commands:
 
     def _color(self, argument: str) -> Reply:
         self.screen.show_accepted = _is_on(argument, "color")
-        return Reply()
+        return Reply(f"colours of accepted tokens are {argument.lower()}")
 
     def _status(self, argument: str) -> Reply:
         self.show_status = _is_on(argument, "status")
-        return Reply()
+        return Reply(f"the line of numbers is {argument.lower()}")
 
     def _adjust(self, key: str, value: str) -> Reply:
         before = self.chat.settings

@@ -159,6 +159,7 @@ def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Convers
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
         commands.may_replace.add(saved.path)
         repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
+        commands.asks, commands.kept = repl.interactive and not plan.log, saved.messages
         lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color, repl.stay))
         others = commands.differences(saved) if plan.saved else []
         screen.notes([*notes, *others], warnings)

@@ -67,7 +67,7 @@ def test_every_command_does_something_even_in_an_empty_chat(entry: Entry, tmp_pa
     if entry.names[0] != "/save":
         write_chat(tmp_path / "chat", SavedChat("demo"))
     reply = run(FakeChat(cells=10_000), f"{entry.names[0]} {argument}".strip())
-    assert (reply != Reply()) == (entry.argument != "switch")
+    assert reply != Reply()
 
 
 def test_help_shows_the_commands_and_exit_ends() -> None:
@@ -284,6 +284,18 @@ def break_file(file: Path, chat: FakeChat) -> None:
 
 def refuse_settings(file: Path, chat: FakeChat) -> None:
     chat.refuses = ChatSettings(max_tokens=5)
+
+
+def test_a_chat_that_is_not_saved_is_dropped_only_when_asked_twice(tmp_path: Path) -> None:
+    file = f"{tmp_path}/chat"
+    run(FakeChat(talked([("x", "y")])), f"/save {file}")
+    commands = commands_of(two_turns())
+    commands.asks = True
+    with pytest.raises(LacliError, match="not saved"):
+        run_in(commands, f"/load {file}")
+    assert commands.chat.conversation.questions == 2
+    for _ in range(2):
+        assert run_in(commands, f"/load {file}").text.startswith("loaded 2 messages")
 
 
 @pytest.mark.parametrize("spoil", [break_file, refuse_settings])
