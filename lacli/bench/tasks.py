@@ -14,6 +14,7 @@ from itertools import islice
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.files import MAX_TEXT
 from lacli.text.format import did_you_mean
+from lacli.text.question import STDIN
 
 CLASSES = {
     "code": "code completion",
@@ -103,7 +104,7 @@ def of_classes(tasks: Sequence[Task], classes: str | None) -> list[Task]:
 
 
 def read_tasks(path: str, *, kind: str = OWN) -> list[Task]:
-    """The tasks of a file of JSON lines, in its order; blank lines are skipped.
+    """The tasks of a file of JSON lines, or of stdin for `-`, in its order; blank lines are skipped.
 
     `kind`: the class of rows that name none. Raises LacliError with the file and the line for what is no prompt, and
     for a file that cannot be read.
@@ -119,7 +120,8 @@ def tasks_in(
     `first`: read only the first `first` tasks, 0 for all.
     """
     try:
-        with open(os.path.expanduser(path), "rb") as file:
+        from_stdin = path == STDIN
+        with open(0 if from_stdin else os.path.expanduser(path), "rb", closefd=not from_stdin) as file:
             tasks = [_task(row, place, kind, form) for place, row in islice(rows(file, path), first or None)]
     except OSError as error:
         raise LacliError(f"cannot read {path}: {reason_of(error)}", "check the file's name") from error

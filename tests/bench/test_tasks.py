@@ -187,3 +187,16 @@ def test_what_is_wrong_with_a_row_is_said_with_what_to_do(row: dict[str, object]
         task_from_row(row)
     assert caught.value.what == what and caught.value.hint
     assert "\n" not in str(caught.value)
+
+
+def test_a_hyphen_stands_for_stdin(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text('{"prompt": "a"}\n')
+    before = os.dup(0)
+    try:
+        with open(tmp_path / "rows", "rb") as rows:
+            os.dup2(rows.fileno(), 0)
+        assert [task.turns for task in read_tasks("-")] == [("a",)]
+        assert os.fstat(0), "it stays open"
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
