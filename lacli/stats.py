@@ -153,6 +153,7 @@ class RunStatistics:
     tokens: int = 0
     rows: int = 0
     drafted: int = 0
+    drafts: int = 0
     accepted: int = 0
     decode_s: float = 0.0
     choose_s: float = 0.0
@@ -176,6 +177,7 @@ class RunStatistics:
         self.tokens += len(origins)
         self.rows += step.rows
         self.drafted += step.drafted
+        self.drafts += step.drafted > 0
         guessed = [origin for origin in origins if origin is not Origin.MODEL]
         self.accepted += len(guessed)
         self.accepted_from.update(guessed)

@@ -58,6 +58,9 @@ SENT = {
 LEAST_BIAS = -100.0
 """OpenAI's number for a token that is forbidden; JSON has no -inf."""
 
+SHOWN_MODELS = 5
+"""Names of a server's models that are told to a user who named another one."""
+
 ENDS: dict[str | None, Finish] = {"stop": "eog", "length": "length"}
 
 
@@ -86,8 +89,11 @@ class Server:
         )
         try:
             models = self._asked("GET", "/v1/models")["data"]
-            found = next((each for each in models if each["id"] == model), {}) if model else models[0]
-            self.name = str(found.get("id", model))
+            found = next((each for each in models if model in ("", each["id"])), None)
+            if models and not found:
+                names = ", ".join(str(each["id"]) for each in models[:SHOWN_MODELS])
+                raise UsageError(f"{self.shown} has no model {model}", f"it has {names}; without MODEL it is the first")
+            self.name = str(found["id"])
             self.is_lacli = found.get("owned_by") == "lacli"
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise self._no_protocol() from error

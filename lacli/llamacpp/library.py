@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import signal
 import sys
 import weakref
 from collections import defaultdict, deque
@@ -13,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import current_thread, main_thread
 from typing import Any, NamedTuple
 
 from lacli.errors import LacliError
@@ -188,14 +190,37 @@ def switch_tiles(on: bool) -> None:
         )
 
 
-def progress_callback(loading: Callable[[float], None]) -> Any:
-    """A callback of llama_model_params that tells `loading` the share of the weights that is loaded."""
+def progress_callback(loading: Callable[[float], None] | None, is_stopped: Callable[[], bool]) -> Any:
+    """A callback of llama_model_params that tells `loading` the share of the weights that is loaded.
+
+    `is_stopped`: True where llama.cpp is to give up.
+    """
 
     def tell(share: float, _: object) -> bool:
-        loading(share)
-        return True
+        if loading:
+            loading(share)
+        return not is_stopped()
 
     return lib.llama_progress_callback(tell)
+
+
+@contextmanager
+def late_ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Hold a Ctrl-C back until the block is left; yield whether there was one.
+
+    Raised inside of a callback from C, KeyboardInterrupt would be printed and lost. A program's own handler stays.
+    """
+    pressed: list[int] = []
+    is_ours = current_thread() is main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_ours:
+        signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def version() -> str:

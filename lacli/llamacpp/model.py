@@ -17,6 +17,7 @@ from lacli.llamacpp.library import (
     declared,
     devices,
     free_with,
+    late_ctrl_c,
     lib,
     library,
     progress_callback,
@@ -89,13 +90,15 @@ class LlamaModel(Closing):
         parameters.use_extra_bufts = settings.repack
         if simulated:
             parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
-        if loading:
-            parameters.progress_callback = progress_callback(loading)
         switch_tiles(settings.tiled)
         self.path, self.placement = path, settings.placement
         self.offloaded = offloads(settings)
         self._formatters: dict[str, Callable[..., str]] = {}
-        handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
+        with late_ctrl_c() as is_stopped:
+            parameters.progress_callback = progress_callback(loading, is_stopped)
+            handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
+            if handle and is_stopped():
+                lib.llama_model_free(handle)
         del pointed_to
         if not handle:
             reason = self._log.last_error().removeprefix("error loading model: ")

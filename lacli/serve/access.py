@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from time import perf_counter, strftime
 
@@ -11,6 +12,7 @@ from lacli.serve import pages
 from lacli.serve.guard import OWNER
 from lacli.serve.meter import Meter
 from lacli.serve.replies import usage
+from lacli.text.format import printable
 
 CHOICES = "lacli.choices"
 """Where a request's scope has its answers."""
@@ -23,7 +25,7 @@ LONGEST_PATH = 100
 
 
 class AccessLog:
-    """Tells of each request once its answer has ended."""
+    """Tells of each request once its answer has ended, and with `polled` why it was refused."""
 
     def __init__(self, app: ASGIApp, meter: Meter, said: Callable[[str], None], *, polled: bool) -> None:
         """`said`: takes a line. `polled`: tell of what is asked for all the time too."""
@@ -34,12 +36,15 @@ class AccessLog:
             await self._app(scope, receive, send)
             return
         # nginx's status for a client that left before there was one.
-        status, begin = 499, perf_counter()
+        status, begin, said = 499, perf_counter(), ""
 
         async def watched(message: Message) -> None:
-            nonlocal status
+            nonlocal status, said
             if message["type"] == "http.response.start":
                 status = message["status"]
+            elif self._polled and status >= 400 and not said:
+                # An error may quote a request, and no line does but with -v.
+                said = f": {_error(message.get('body', b''))}"
             await send(message)
 
         try:
@@ -47,7 +52,15 @@ class AccessLog:
         finally:
             self._meter.count_status(status)
             if self._polled or status >= 400 or scope["path"] not in POLLED:
-                self._said(_line(scope, status, perf_counter() - begin))
+                self._said(_line(scope, status, perf_counter() - begin) + said)
+
+
+def _error(body: bytes) -> str:
+    """The sentence of an error's body, in one line."""
+    try:
+        return printable(str(json.loads(body)["error"]["message"]))
+    except (ValueError, KeyError, TypeError):
+        return "no reason is given"
 
 
 def _line(scope: Scope, status: int, seconds: float) -> str:

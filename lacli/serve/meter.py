@@ -120,7 +120,7 @@ class Meter:
         sums["n_tokens_max"] = max(sums["n_tokens_max"], run.prompt_tokens + run.tokens)
         sums["spec_decode_num_draft_tokens_total"] += run.drafted
         sums["spec_decode_num_accepted_tokens_total"] += run.accepted
-        sums["spec_decode_num_drafts_total"] += len(run.times.others)
+        sums["spec_decode_num_drafts_total"] += run.drafts
 
 
 def _rate(tokens: float, seconds: float) -> float:

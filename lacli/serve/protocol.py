@@ -169,7 +169,7 @@ class ToolCall(BaseModel):
 class Message(BaseModel):
     """A message of a conversation."""
 
-    role: str
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None

@@ -196,7 +196,7 @@ def serve(
             loop.call_later(LAST_S, force)
         else:
             if answers := busy():
-                said(f"ending; {counted(answers, 'answer')} may take {drain_s:g} s more")
+                said(f"ending; {counted(answers, 'answer')} may take {drain_s:g} s more; once more ends them now")
             loop.call_later(drain_s, stop)
         pressed.append(number)
         server.should_exit = True

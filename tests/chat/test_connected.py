@@ -181,6 +181,12 @@ def test_what_is_no_server_of_the_protocol_is_named() -> None:
         chat_with(lambda body: httpx2.Response(200), models={"data": []})
 
 
+def test_a_model_that_the_server_does_not_have_is_refused_with_those_that_it_has() -> None:
+    assert chat_with(lambda body: httpx2.Response(200), model="other").conversation.questions == 0
+    with pytest.raises(LacliError, match="has no model 05b.gguf .it has toy, other;"):
+        chat_with(lambda body: httpx2.Response(200), model="05b.gguf")
+
+
 def test_what_an_answer_does_not_keep_to_is_said_once() -> None:
     chat = streaming(said("yes"), {**END, "warnings": ["the grammar ignores multipleOf"]})
     found = []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
+import signal
 
 import pytest
 
 from lacli.llamacpp.devices import CPU
-from lacli.llamacpp.library import Backend, Log, backends, build, devices
+from lacli.llamacpp.library import Backend, Log, backends, build, devices, late_ctrl_c
 
 INFO = 2
 
@@ -71,3 +72,15 @@ def test_features_belong_to_the_backend_before_them_and_those_of_value_0_are_lef
     ]
     assert backends(["Vulkan"], "CPU : NEON = 1 | ") == [Backend("Vulkan"), Backend("CPU", ("NEON",))]
     assert backends(["CPU"], "") == [Backend("CPU")]
+
+
+def test_ctrl_c_while_c_code_runs_is_heard_behind_it() -> None:
+    before, reached = signal.signal(signal.SIGINT, signal.default_int_handler), False
+    try:
+        with pytest.raises(KeyboardInterrupt), late_ctrl_c() as is_stopped:
+            assert not is_stopped()
+            signal.raise_signal(signal.SIGINT)
+            reached = is_stopped()
+        assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

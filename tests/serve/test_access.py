@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
@@ -10,12 +11,15 @@ from urllib.request import Request
 
 import pytest
 from openai import APIError, OpenAI
+from starlette.types import Message, Receive, Scope, Send
 
 import lacli
 from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve.access import AccessLog
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.guard import GuardSettings
+from lacli.serve.meter import Meter
 from tests.serve.conftest import NAME, serving
 from tests.serve.test_app import get
 from tests.serve.test_fields import asked
@@ -100,3 +104,25 @@ def test_metrics_count_the_answers_by_their_status(logged: Logged) -> None:
     for headers in ({}, KEY):
         asked(logged.address, "GET", "/nothing", **headers)
     assert (count(401), count(404)) == (before[0] + 1, before[1] + 1)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("body", [b'{"error": {"message": "no\\nrole"}}', b"[]"])
+def test_why_a_request_was_refused_is_told_with_v_alone(verbose: bool, body: bytes) -> None:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is read")
+
+    async def send(message: Message) -> None:
+        pass
+
+    lines: list[str] = []
+    scope = {"type": "http", "method": "POST", "path": "/v1", "raw_path": b"/v1", "client": ("1.2.3.4", 5)}
+    asyncio.run(AccessLog(refuse, Meter(), lines.append, polled=verbose)(scope, receive, send))
+    (line,) = lines
+    assert re.search(r"POST /v1 400 \d\.\d\d s$", line.partition(": ")[0])
+    assert ("role" in line) == (verbose and b"role" in body) and ("no reason" in line) == (verbose and body == b"[]")
+    assert "\n" not in line
