@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -76,12 +77,13 @@ def no_model(text: str) -> LacliError | None:
 
     if text.endswith(".gguf") or os.path.exists(os.path.expanduser(text)):
         return None
+    as_prompt = f"for a prompt write: lacli run demo {quote(shortened(text))}"
     if any(map(str.isspace, text)):
-        return UsageError(f"{shortened(text)!r} stands where MODEL does", "put -p in front of it, or a model, as demo")
+        return UsageError("a prompt stands where MODEL does", as_prompt)
     try:
         read_name(text, read_aliases(own_aliases()))
     except ModelLoadError as error:
-        return ModelLoadError(error.what, f"{error.hint}; a prompt goes behind -p")
+        return ModelLoadError(error.what, f"{error.hint}; {as_prompt}")
     return None
 
 
