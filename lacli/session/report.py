@@ -379,12 +379,13 @@ def _asked(settings: DecodeSettings) -> str:
 
 
 def describe_sampling(sampling: SamplingSettings) -> str:
-    """The samplers that were asked for, as flags, and the seed that repeats the answer."""
+    """The samplers that were asked for, as flags, and the seed where tokens are drawn."""
     if sampling.greedy:
         return "none: the most probable token each time"
     apart = ("temp", "seed", "grammar", "logit_bias")
     changed = [name for name in DEFAULT if name not in apart and getattr(sampling, name) != DEFAULT[name]]
-    words = [f"{flag(name)} {getattr(sampling, name)}".removesuffix(" True") for name in ("temp", *changed, "seed")]
+    shown = ("temp", *changed, *(["seed"] if sampling.temp else []))
+    words = [f"{flag(name)} {getattr(sampling, name)}".removesuffix(" True") for name in shown]
     words += [f"--logit-bias {token}{bias:+g}" for token, bias in sampling.logit_bias]
     return " ".join([*words, *(["with a grammar"] if sampling.grammar else [])])
 
