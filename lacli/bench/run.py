@@ -319,7 +319,7 @@ def _reach(outcome: BenchOutcome, contexts: Contexts, session: Session, request:
             screen.note("looking for the ceiling: an oracle that drafts plain decoding's own text")
             with oracles(outcome.rounds, number, cost, contexts.open, session.sampler, session.text) as oracle:
                 try:
-                    _go_through(oracle.rounds, screen)
+                    _go_through(oracle.rounds, screen, "the ceiling")
                 finally:
                     outcome.ceilings = {**outcome.ceilings, **oracle.ceilings}
 
