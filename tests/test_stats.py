@@ -57,6 +57,7 @@ def test_what_was_expected_and_what_came_is_told_by_the_steps_of_several_rows_th
     run.add(step(Origin.MODEL, rows=5)._replace(plan=plan))
     run.add(step(Origin.POOL, Origin.MODEL, rows=5))
     planned = run.planned
+    assert run.drafts == 3, "a step of one row has no guess"
     assert (planned.steps, planned.expected, planned.tokens) == (2, 5, 4)
     assert (planned.expected_s, planned.seconds) == pytest.approx((1.8, 2.0))
 

@@ -89,7 +89,7 @@ class Server:
         )
         try:
             models = self._asked("GET", "/v1/models")["data"]
-            found = next((each for each in models if model in ("", each["id"])), None)
+            found: dict[str, Any] = next((each for each in models if model in ("", each["id"])), {})
             if models and not found:
                 names = ", ".join(str(each["id"]) for each in models[:SHOWN_MODELS])
                 raise UsageError(f"{self.shown} has no model {model}", f"it has {names}; without MODEL it is the first")
@@ -209,8 +209,10 @@ class ConnectedChat(Talk):
 
     @property
     def used(self) -> int:
-        """Tokens of the context behind the last answer, as the server has counted them; 0 where it was not asked."""
-        return self._used.get(len(self.conversation.messages), 0)
+        """Tokens of the context behind the last answer that the server has counted; 0 where there is none."""
+        length = len(self.conversation.messages)
+        known = ((behind, used) for behind, used in self._used.items() if used and behind <= length)
+        return max(known, default=(0, 0))[1]
 
     @property
     def cells(self) -> int:

@@ -78,6 +78,9 @@ def test_the_numbers_of_an_answer_are_those_that_the_server_has_measured() -> No
     run = chat.last.statistics
     assert (run.prompt_tokens, run.reused_tokens, run.tokens, run.steps) == (7, 2, 6, 2)
     assert chat.used == 13 and chat.cells == 64 and chat.tokens_of("text") == 2
+    chat.conversation.ask("and then?")
+    assert chat.used == 13, "a question without an answer was not counted yet"
+    chat.undo()
     assert "2 for 6 tokens: S = 3.00" in chat.report(chat.last, detail="short", width=80)
     chat.clear()
     assert chat.used == 0
