@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from lacli.settings import Detail
 from lacli.stats import Finish, RunStatistics
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen
+from lacli.terminal.waiting import Say
 from lacli.text.format import counted
 from lacli.text.reasoning import answer_of
 from lacli.text.stream import Piece
@@ -183,9 +184,16 @@ class Server:
 class ConnectedChat(Talk):
     """Turns of a conversation that a server answers. Only texts are kept of them: tokens are the server's."""
 
-    def __init__(self, server: Server, settings: ChatSettings, conversation: Conversation) -> None:
+    def __init__(
+        self,
+        server: Server,
+        settings: ChatSettings,
+        conversation: Conversation,
+        waiting: Callable[[], AbstractContextManager[Say]] = lambda: nullcontext(lambda *forms: None),
+    ) -> None:
+        """`waiting`: shows a line from a question to the first word of its answer."""
         super().__init__(settings, conversation)
-        self._server = server
+        self._server, self._waiting = server, waiting
         self._used: dict[int, int] = {}
         self._warned: Sequence[object] = ()
 
@@ -255,9 +263,12 @@ class ConnectedChat(Talk):
     def _turn(self, before: list[Message]) -> Generator[Piece]:
         partial = PartialReply()
         try:
-            with closing(self._server.events(self._body())) as events:
+            with closing(self._server.events(self._body())) as events, ExitStack() as unanswered:
+                unanswered.enter_context(self._waiting())("waiting for the server; Ctrl-C gives up", "waiting")
                 for event in events:
-                    yield from partial.take(event)
+                    for piece in partial.take(event):
+                        unanswered.close()
+                        yield piece
             if not partial.ended:
                 raise LacliError("the server ended the answer in its middle", "/regen asks again")
         except PromptError:
@@ -378,6 +389,6 @@ def chat_with(url: str, key: str, plan: ChatPlan, screen: Screen) -> int:
 
     def opened(plan: ChatPlan, conversation: Conversation, stack: ExitStack) -> Opened:
         server = stack.enter_context(closing(Server(url, key, plan.model)))
-        return Opened(ConnectedChat(server, plan.settings, conversation))
+        return Opened(ConnectedChat(server, plan.settings, conversation, screen.waiting))
 
     return converse(plan, screen, opened)

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import uvicorn
@@ -210,7 +211,12 @@ def serve(
         await server.serve(sockets=[*listening])
 
     logging.getLogger("uvicorn.error").addFilter(_is_no_end)
-    asyncio.run(run())
+    paths = [each.getsockname() for each in listening if each.family == socket.AF_UNIX]
+    try:
+        asyncio.run(run())
+    finally:
+        for path in paths:
+            Path(path).unlink(missing_ok=True)
     if signal.SIGINT in pressed:
         raise Interrupted("")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -177,6 +177,22 @@ def test_an_answer_that_is_left_ends_on_the_server() -> None:
         next(pieces)
         assert not body.closed
     assert body.closed and chat.conversation.last_answer == "half"
+
+
+def test_a_line_says_that_the_server_is_waited_for_until_the_first_word_of_an_answer() -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def waiting() -> Iterator[Callable[..., None]]:
+        yield lambda *forms: seen.append(forms[0])
+        seen.append("gone")
+
+    chat = streaming({"choices": [{"delta": {"role": "assistant"}}]}, said("yes"), END)
+    chat._waiting = waiting
+    pieces = chat.ask("is it?")
+    assert next(pieces).text == "yes"
+    assert seen == ["waiting for the server; Ctrl-C gives up", "gone"]
+    assert list(pieces) == [] and seen.count("gone") == 1
 
 
 def test_what_is_no_server_of_the_protocol_is_named() -> None:

@@ -21,7 +21,9 @@ QUICK = ("-t", "1", "-c", "256", "-np", "2")
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_server_says_where_it_answers_and_ends_by_a_signal(number: signal.Signals, code: int, tmp_path: Path) -> None:
-    command = (sys.executable, "-m", "lacli", "serve", "demo", "--port", "0", *QUICK)
+    path = tmp_path / "socket"
+    hosts = f"127.0.0.1,unix:{path}"
+    command = (sys.executable, "-m", "lacli", "serve", "demo", "--host", hosts, "--port", "0", *QUICK)
     # One of the two has never run here.
     new = {"LACLI_LEARN": "1", "XDG_CACHE_HOME": str(tmp_path)} if code else {}
     with subprocess.Popen(command, cwd=ROOT, env=environment(new), stderr=subprocess.PIPE, text=True) as server:
@@ -30,9 +32,10 @@ def test_a_server_says_where_it_answers_and_ends_by_a_signal(number: signal.Sign
         assert ("measuring what steps cost" in told) is bool(code)
         with urlopen(f"{address}/health") as reply:
             assert json.load(reply) == {"status": "ok"}
+        assert path.exists()
         server.send_signal(number)
         rest = server.stderr.read()
-    assert server.returncode == code
+    assert server.returncode == code and not path.exists()
     assert "Traceback" not in rest and "ending" not in rest
 
 
