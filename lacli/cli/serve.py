@@ -162,7 +162,7 @@ def serve(
             )
         session.use_known(state_file(), learns=learn)
         if learn and session.texts > 1 and session.settings.mode == "auto" and not session.knows_cost:
-            screen.note(f"measuring what steps cost here, {SERVING.seconds:g} s at most, once")
+            screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s, once; --no-learn leaves it out")
             session.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
         screen.notes(session.notes, session.warnings)
         with Model(session, sampling) as model:
@@ -209,4 +209,6 @@ def _address(scheme: str, host: str, name: str | tuple[str, int]) -> str:
     """An address as clients write it; `name`: of the socket that listens there."""
     if isinstance(name, str):
         return host
+    if host in ("0.0.0.0", "::"):
+        return f"{scheme}://127.0.0.1:{name[1]} and this machine's other addresses"
     return f"{scheme}://[{host}]:{name[1]}" if ":" in host else f"{scheme}://{host}:{name[1]}"

@@ -147,7 +147,7 @@ class Server:
             progress=asked.return_progress,
             verbose=asked.verbose or self._settings.verbose,
             watched=asked.lacli.steps,
-            warnings=warnings,
+            warnings=[*warnings, *asked.slips],
         )
 
     def _limit(self, asked: AnswerRequest) -> int:

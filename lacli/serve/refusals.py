@@ -86,7 +86,9 @@ async def refuse_depth(request: Request, error: Exception) -> Response:
 async def refuse_http(request: Request, error: Exception) -> Response:
     """Say in OpenAI's shape what the library refuses: an unknown path, a method, a body that is too large."""
     assert isinstance(error, HTTPException)
-    said = f"{request.method} {request.url.path}: {error.detail.lower()}"
+    # The library names the methods of a path whose method was wrong.
+    way = f", use {error.headers['Allow']}" if error.headers and "Allow" in error.headers else ""
+    said = f"{request.method} {request.url.path}: {error.detail.lower()}{way}"
     return JSONResponse(error_body(error.status_code, INVALID, said), error.status_code, error.headers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -29,6 +30,10 @@ They hold 250 events of a token each, so that a client that stops reading is soo
 
 HEADERS_S = 20.0
 """Seconds in which the headers of a request have to come, as Apache's mod_reqtimeout has it."""
+
+
+NO_HTTP = "Invalid HTTP request received."
+"""What uvicorn says of bytes that it cannot read."""
 
 
 LAST_S = 5.0
@@ -96,6 +101,7 @@ class Listener(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, drain_s: float, certificate: Certificate | None = None) -> None:
         """`drain_s`: seconds that running answers have when it ends. `certificate`: for https."""
+        logging.getLogger("uvicorn.error").addFilter(_is_told)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -143,9 +149,9 @@ def open_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         if host.startswith("unix:"):
             raise LacliError(f"cannot listen on {host}: {reason_of(error)}", "another path may do") from error
-        raise LacliError(
-            f"cannot listen on {host} port {port}: {reason_of(error)}", "--port 0 takes a free one"
-        ) from error
+        is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        hint = "--port 0 takes a free one" if is_port else "127.0.0.1 is this machine alone, 0.0.0.0 all its addresses"
+        raise LacliError(f"cannot listen on {host} port {port}: {reason_of(error)}", hint) from error
 
 
 def _listening_on(path: str) -> socket.socket:
@@ -210,7 +216,6 @@ def serve(
             asyncio.get_running_loop().add_signal_handler(number, end, number)
         await server.serve(sockets=[*listening])
 
-    logging.getLogger("uvicorn.error").addFilter(_is_no_end)
     paths = [each.getsockname() for each in listening if each.family == socket.AF_UNIX]
     try:
         asyncio.run(run())
@@ -221,6 +226,8 @@ def serve(
         raise Interrupted("")
 
 
-def _is_no_end(record: logging.LogRecord) -> bool:
-    """False for the traceback of an answer that the server's end has broken off."""
+def _is_told(record: logging.LogRecord) -> bool:
+    """False for the traceback of an answer that the server's end has broken off; uvicorn's sentence gets ours."""
+    if record.msg == NO_HTTP:
+        record.msg = "lacli: something that is no HTTP came to this address; https, perhaps"
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

@@ -154,6 +154,30 @@ def test_a_token_that_does_not_exist_is_refused(address: str, path: str) -> None
     assert error["code"] == 400 and "there is no token 1000000000" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("messages", [], "messages: has fewer than 1"),
+        ("messages", None, "messages: is missing"),
+        ("temperature", "hot", "temperature: has to be a number"),
+        ("n", 99, "n: has to be 16 or less"),
+        ("stop", ["a"] * 99, "stop: has more than 16"),
+        ("stop", [""], "stop.0: is empty"),
+        ("stream", "maybe", "stream: has to be true or false"),
+        ("response_format", {"type": "xml"}, "has to be 'text', 'json_object' or 'json_schema'"),
+    ],
+)
+def test_a_field_that_is_wrong_is_told_in_plain_words(address: str, field: str, value: Any, words: str) -> None:
+    error = post(f"{address}/v1/chat/completions", {"messages": [], field: value})["error"]
+    assert error["code"] == 400 and error["message"].endswith(words)
+
+
+def test_a_method_that_is_wrong_is_refused_with_the_right_one(address: str) -> None:
+    with pytest.raises(HTTPError) as caught:
+        urlopen(f"{address}/v1/chat/completions")
+    assert caught.value.code == 405 and "not allowed, use POST" in caught.value.read().decode()
+
+
 def test_a_model_is_found_by_its_name(client: OpenAI) -> None:
     assert client.models.retrieve(NAME) == client.models.list().data[0]
     with pytest.raises(NotFoundError, match=NAME):

@@ -67,7 +67,7 @@ def test_events_tell_how_far_the_prompt_is_read(address: str, path: str) -> None
 
 @pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions"])
 def test_each_event_has_timings_where_they_are_asked_for(address: str, path: str) -> None:
-    body = {"messages": QUESTION, "prompt": "def f(", "max_tokens": 5}
+    body = {"messages": QUESTION, "prompt": "def f(", "max_tokens": 5, "mode": "plain"}
     without, told = (
         [
             event["timings"]["predicted_n"]
@@ -307,9 +307,16 @@ def test_what_openai_has_and_lacli_has_not_is_refused_with_what_there_is(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["v1/chat/completions", "completion"])
-def test_a_client_is_told_what_of_its_schema_is_not_kept(address: str, path: str, stream: bool) -> None:
+def test_a_client_is_told_what_of_its_schema_is_not_kept_and_which_field_may_be_a_slip(
+    address: str, path: str, stream: bool
+) -> None:
     body: dict[str, Any] = {"messages": QUESTION, "prompt": "def f(", "max_tokens": 2}
     schema = {"type": "integer", "multipleOf": 3}
-    for more, expected in (({"json_schema": schema}, ["the grammar ignores multipleOf at the top"]), ({}, None)):
+    slip = "max_token is no field of a request: did you mean max_tokens?"
+    for more, expected in (
+        ({"json_schema": schema}, ["the grammar ignores multipleOf at the top"]),
+        ({"max_token": 9, "reasoning_format": "none", "x" * 99: 1}, [slip]),
+        ({}, None),
+    ):
         url, whole = f"{address}/{path}", {**body, **more}
         assert (events(url, whole)[-1] if stream else post(url, whole)).get("warnings") == expected

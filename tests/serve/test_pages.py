@@ -209,6 +209,18 @@ def test_a_paused_answer_goes_on_by_steps(page: Page) -> None:
     answer.get_by_text("one two three four", exact=True).wait_for()
 
 
+def test_a_question_that_gets_no_answer_can_be_asked_again(browser: Browser, address: str) -> None:
+    page = browser.new_page()
+    page.goto(address)
+    page.get_by_text(NAME, exact=True).wait_for()
+    page.route("**/v1/chat/completions", lambda route: route.abort())
+    send(page, "why?")
+    page.get_by_text("the server does not answer").wait_for()
+    assert page.get_by_label("Message", exact=True).input_value() == "why?"
+    assert page.locator("#chat article").count() == 0
+    page.close()
+
+
 def test_a_race_replays_two_recorded_answers(page: Page) -> None:
     page.get_by_label("Message", exact=True).fill("Write a function that adds two numbers.")
     page.get_by_role("button", name="Race").click()

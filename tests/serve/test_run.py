@@ -96,6 +96,20 @@ def test_with_a_certificate_a_server_speaks_https(model: lacli.Model, certificat
             assert reply.status == 200
 
 
+def test_what_is_no_http_is_told_with_what_it_may_be(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    with connected(address) as client:
+        # How https begins.
+        client.sendall(b"\x16\x03\x01\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 400")
+    assert "https, perhaps" in caplog.text
+
+
+@pytest.mark.parametrize(("host", "hint"), [("nowhere.invalid", "all its addresses"), ("127.0.0.1", "--port 0")])
+def test_an_address_that_cannot_be_had_is_refused_with_what_helps(address: str, host: str, hint: str) -> None:
+    with pytest.raises(LacliError, match=hint):
+        run.open_socket(host, int(address.rpartition(":")[2]))
+
+
 def test_a_certificate_that_cannot_be_used_is_refused_in_one_line(certificate: Certificate) -> None:
     assert run.checked_certificate("", "") is None
     for file, key in ((certificate.file, ""), ("nowhere", certificate.key), (certificate.file, certificate.file)):

@@ -52,7 +52,9 @@ function askKey() {
 async function ask(path, options = {}) {
   const key = sessionStorage.getItem('key')
   const headers = { 'Content-Type': 'application/json', ...(key && { Authorization: `Bearer ${key}` }) }
-  const reply = await fetch(path, { ...options, headers })
+  const reply = await fetch(path, { ...options, headers }).catch((error) => {
+    throw error.name === 'AbortError' ? error : new Error('the server does not answer')
+  })
   if (reply.ok) return reply
   if (reply.status === 401) {
     // Another request may have got a key in the meantime.
@@ -163,13 +165,13 @@ async function chat(prompt, signal) {
   at('race').hidden = true
   at('chat').hidden = false
   if (!messages.length) at('chat').replaceChildren()
-  at('chat').append(make('article', { className: 'user' }, make('h3', {}, 'You'), make('p', {}, prompt)))
+  const question = make('article', { className: 'user' }, make('h3', {}, 'You'), make('p', {}, prompt))
   const thoughts = new Answer(make('div', {}))
   const reasoning = make('details', { hidden: true }, make('summary', {}, 'Reasoning'), thoughts.element)
   const answer = new Answer(make('div', { className: 'answer' }))
   const article = make('article', {}, make('h3', {}, 'Model'), reasoning, answer.element)
   article.setAttribute('aria-busy', 'true')
-  at('chat').append(article)
+  at('chat').append(question, article)
   const show = onFrames(() => {
     const log = at('chat')
     const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 80
@@ -194,6 +196,14 @@ async function chat(prompt, signal) {
       showLegend(counts)
       show()
     }
+  } catch (error) {
+    if (!answer.text) {
+      // It can be asked again.
+      question.remove()
+      article.remove()
+      at('prompt').value ||= prompt
+    }
+    throw error
   } finally {
     show.now()
     article.removeAttribute('aria-busy')
@@ -251,6 +261,7 @@ async function record(prompt, mode, signal) {
     run.tokens += event.tokens ?? 0
     run.text += event.pieces.map((piece) => piece.text).join('')
     run.steps.push({ at: run.ms, tokens: run.tokens, pieces: event.pieces })
+    at('race-said').textContent = `${mode} answers alone, ${run.tokens} tokens so far; both are shown afterwards.`
     note(event)
     count(event.pieces, run.counts)
   }
@@ -335,7 +346,7 @@ function drawCosts() {
   const last = steps.at(-1)
   at('cost').replaceChildren(
     draw('path', { class: 'axis', d: 'M36,8V152H314' }),
-    ...[highest / 2, highest].map((time) => label(32, y(time) + 4, 'end', time.toPrecision(2))),
+    ...[highest / 2, highest].map((time) => label(32, y(time) + 4, 'end', Number(time.toPrecision(2)))),
     ...[1, Math.round((1 + rows) / 2), rows].map((row) => label(x(row), 166, 'middle', row)),
     label(312, 178, 'end', 'rows of a step'),
     label(2, 178, 'start', 'ms'),
