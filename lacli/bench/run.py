@@ -105,6 +105,14 @@ class BenchOutcome:
         return as_rows(self.found, self.machine, self.judged, self.ceilings, self.columns)
 
     @property
+    def held_up(self) -> str:
+        """A sentence on a machine that was busy with other work; empty on a calm one."""
+        if self.core_share >= MIN_CORE_SHARE:
+            return ""
+        share = f"the threads had a core for {self.core_share:.0%} of the time"
+        return f"The machine was busy, {share}: these numbers say little."
+
+    @property
     def bugs(self) -> int:
         """Texts that rounding does not explain."""
         return sum(run.bug for run in self.judged.values())
@@ -265,13 +273,12 @@ def show(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
     if request.form in ("text", "md"):
         screen.line(_for_people(outcome, request), drawn=True)
     else:
+        if outcome.held_up:
+            screen.note(outcome.held_up)
         screen.line(as_text(outcome.rows, request.form))
         if compared := beside_plain(outcome.found):
             advice = recommendation(compared, request.typed)
             screen.note(f"{advice.reason}: {advice.command}")
-    if outcome.core_share < MIN_CORE_SHARE:
-        held_up = f"the threads had a core for {outcome.core_share:.0%} of the time"
-        screen.note(f"the machine was busy, {held_up}: these numbers say little; try -t 1, or when it is calm")
     if request.plot and (bars := plot.speedups(outcome.found, outcome.ceilings)):
         caption = f"{machine.where}; {machine.backends}, {machine.thread_words}"
         plot.save(request.plot, bars, f"lacli bench: {machine.model_type}", caption)
@@ -289,7 +296,8 @@ def _for_people(outcome: BenchOutcome, request: Request) -> str:
         parts.insert(0, as_lines(found, machine, judged, outcome.ceilings))
     elif request.details:
         parts.insert(0, as_lines(found, machine, judged, outcome.ceilings, lined_up(width), width or PAGE))
-    said = summary(found, judged, machine, outcome.ceilings, typed=request.typed, width=width or PAGE)
+    wide = width or PAGE
+    said = summary(found, judged, machine, outcome.ceilings, typed=request.typed, width=wide, busy=outcome.held_up)
     return "\n\n".join(part for part in (*parts, said) if part)
 
 

@@ -78,10 +78,12 @@ def summary(
     *,
     typed: Typed,
     width: int,
+    busy: str = "",
 ) -> str:
     """What was compared, a verdict on each setting by class, whether the texts are plain's, and what to type.
 
-    `width`: columns of all lines but the command.
+    `width`: columns of all lines but the command. `busy`: a sentence on a machine that was; nothing but another
+    benchmark is advised then.
     """
     compared = beside_plain(found)
     measured = f"{machine.model_type} on {machine.where}, {machine.threads_and_copies}"
@@ -89,17 +91,20 @@ def summary(
         speed = f"Plain decoding: {overall(found)[0].speed:.1f} tokens/s; nothing else was measured"
         return "\n".join(wrapped(line, width) for line in (measured, speed))
     whole = sorted(overall(compared), key=lambda result: result.speedup.value, reverse=True)
-    lines = [measured, _heading(found), ""]
+    lines = [measured, *([busy] if busy else []), _heading(found), ""]
     for result in whole[:MOST_SHOWN]:
         lines += _setting(result, [each for each in compared if each.number == result.number and each.kind != ALL])
     if more := whole[MOST_SHOWN:]:
         lines.append(f"and {counted(len(more), 'setting')} below these: --details shows all")
-    if unsure := [result.speedup for result in compared if not _sure(result.speedup)]:
+    unsure = [result.speedup for result in compared if not _sure(result.speedup)]
+    if unsure and not busy:
         lines += ["", needs_more(unsure, typed.seconds)]
     texts = _texts(found, judged) if machine.comparable else ""
-    for sentence in filter(None, [_ceiling(whole, ceilings or {}), texts]):
+    for sentence in filter(None, [_ceiling(whole, {} if busy else ceilings or {}), texts]):
         lines += ["", sentence]
     advice = recommendation(compared, typed)
+    if busy:
+        advice = Advice(typed.measure(typed.compared), "When the machine is calm, or with -t 1, measure again")
     lines += ["", f"{advice.reason}:"]
     # A command stays on a line of its own, to be copied.
     return "\n".join([*(wrapped(line, width) for line in lines), f"  {advice.command}"])

@@ -87,11 +87,14 @@ def test_people_get_a_summary_with_what_to_type_and_tables_where_they_ask() -> N
 
 
 @pytest.mark.parametrize(("core_s", "busy"), [(0.0, True), (1e6, False)])
-def test_a_busy_machine_is_named_behind_the_numbers(core_s: float, busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_machine_is_named_before_the_numbers_and_nothing_is_advised(
+    core_s: float, busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Processor seconds from the first look to the second.
     monkeypatch.setattr("lacli.bench.run.process_time", count(0.0, core_s).__next__)
-    told = call(*(word for word in QUICK if word != "-q"), "--modes", "lookup").err
-    assert ("the machine was busy, the threads had a core for 0% of the time" in told) == busy
+    told = " ".join(call(*QUICK, "--modes", "lookup").out.split())
+    assert ("busy, the threads had a core for 0% of the time: these numbers say little. Times plain" in told) == busy
+    assert ("or with -t 1, measure again: lacli bench" in told) == busy
 
 
 def test_answers_end_late_where_time_decides_and_never_where_their_number_was_asked_for(
