@@ -170,7 +170,8 @@ class Lines(Protocol):
         """One whole message or command, never blank.
 
         One that was quoted never begins with a slash: it is no command, unless its quotes stand behind /system. `held`:
-        what was typed before is not sent but stands in the line, where lines are edited. Raises EOFError at the end,
+        what was typed before is not sent but stands in the line, one after the other where there are several, where
+        lines are edited. Raises EOFError at the end,
         KeyboardInterrupt after Ctrl-C, and LacliError for a line that cannot be read; the next call goes on after it.
         """
         ...

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from os.path import isfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -275,6 +276,8 @@ class Repl:
             if line.startswith("/") and not takes_commands and not self.told:
                 self.told = True
                 self.screen.note("a line that begins with / is a message here; --commands makes it a command")
+            if self.interactive and (name := _file_named(line)):
+                self.screen.note(f"@{name} is only text here; /read {name} puts the file before a question")
             self._ask(self.commands.message(message_of(line)), lines)
             return Reply()
         # One that waits for a file can be stopped; others are done whole and in the log.
@@ -380,6 +383,11 @@ class Repl:
     def _tell_losses(self) -> None:
         for loss in self.chat.losses():
             self.screen.say(f"lacli: {loss}")
+
+
+def _file_named(line: str) -> str:
+    """The first file that a line names as other programs do, behind an @; empty where there is none."""
+    return next((word[1:] for word in line.split() if word.startswith("@") and isfile(word[1:])), "")
 
 
 def _collected(pieces: Iterable[Piece], shown: list[str]) -> Iterator[Piece]:

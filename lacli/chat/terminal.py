@@ -76,8 +76,7 @@ HISTORY_STARTS = (b"+", b"#", b"")
 """How every line of prompt_toolkit's history begins: typed text, a time, nothing."""
 
 SENDING = (Keys.Enter, Keys.ControlJ)
-ALT_ENTER = (KeyPress(Keys.Escape), KeyPress(Keys.Enter))
-"""Keys that send a line, Enter as a terminal that is not raw gives it too, and those that break it."""
+"""Keys that send a line: Enter, and as a terminal that is not raw gives it."""
 
 
 class TerminalLines:
@@ -90,6 +89,8 @@ class TerminalLines:
         self._offered = ""
         self._trouble: list[str] = []
         self._in_editor = False
+        # Lines that were typed before an answer was stopped; each stands in the line until Enter sends it.
+        self._unsent: list[list[KeyPress]] = []
         colored = console(sys.stdout, editing.color).color_system is not None
         history: History = KeptHistory(editing.history, self._trouble) if editing.history else InMemoryHistory()
         self._session: PromptSession[str] = PromptSession(
@@ -116,8 +117,9 @@ class TerminalLines:
 
     def read(self, *, held: bool = False) -> str:
         """The next message or command; see `Lines`."""
-        if held:
-            store_typeahead(self._session.input, _unsent(self._session.input))
+        if held or self._unsent:
+            self._unsent += _lines_typed(self._session.input)
+            store_typeahead(self._session.input, self._unsent.pop(0) if self._unsent else [])
         while True:
             default, self._offered = self._offered, ""
             try:
@@ -199,6 +201,7 @@ class TerminalLines:
                 return  # Ctrl-C is the editor's own.
             if event.current_buffer.text:
                 event.current_buffer.reset()
+                self._unsent.clear()
             elif event.app.future and not event.app.is_done:
                 # Pressed just behind Enter it has no prompt to leave.
                 event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
@@ -326,14 +329,18 @@ def _output() -> Output:
     return QuietOutput.from_pty(sys.stdout, term=get_term_environment_variable())
 
 
-def _unsent(terminal: Input) -> list[KeyPress]:
-    """The keys that wait to be read, breaking lines where they would send them; none that does at their end."""
+def _lines_typed(terminal: Input) -> list[list[KeyPress]]:
+    """The keys that wait to be read, a list for each line, without those that would send it."""
     keys = get_typeahead(terminal)
     while more := terminal.read_keys():
         keys += more
-    while keys and keys[-1].key in SENDING:
-        keys.pop()
-    return [each for key in keys for each in (ALT_ENTER if key.key in SENDING else (key,))]
+    lines: list[list[KeyPress]] = [[]]
+    for key in keys:
+        if key.key in SENDING:
+            lines.append([])
+        else:
+            lines[-1].append(key)
+    return [line for line in lines if line]
 
 
 def _beginning_with(typed: str, words: Mapping[str, str]) -> Iterable[Completion]:

@@ -262,6 +262,15 @@ def test_regen_that_is_stopped_says_that_an_answer_stays_only_where_there_is_one
     assert "stays" not in streams.words
 
 
+def test_a_file_behind_an_at_sign_is_said_to_be_only_text(streams: Streams, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    say(FakeChat(), f"@{tmp_path}/file what?", "me@example, @nothing")
+    assert (
+        streams.words
+        == f"lacli: @{tmp_path}/file is only text here; /read {tmp_path}/file puts the file before a question\n"
+    )
+
+
 def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(name: str, *, ordinary: bool) -> str:
         signal.raise_signal(signal.SIGINT)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -112,14 +113,14 @@ def test_a_command_behind_an_offered_line_is_the_command(keys: PipeInput, typed:
     assert lines.read() == read
 
 
-def test_what_is_held_stands_in_the_next_line_and_is_not_sent(keys: PipeInput) -> None:
+def test_what_is_held_stands_in_the_next_lines_and_is_not_sent(keys: PipeInput) -> None:
     lines = TerminalLines(Editing(pytest.fail))
     keys.send_text(f"one{ENTER}tvo\x7f\x7fwo\nthree{ENTER}\n")
     assert lines.read() == "one"
-    keys.send_text("four\n")
-    lines._session.app.pre_run_callables = [lambda: keys.send_text(f"!{ENTER}five{ENTER}")]
-    assert lines.read(held=True) == "two\nthree\n\nfour!"
-    assert lines.read() == "five"
+    keys.send_text("four\nleft")
+    for typed, read in (("!", "two!"), ("?", "three?"), (f"{CTRL_C}five", "five"), (".", ".")):
+        lines._session.app.pre_run_callables.append(partial(keys.send_text, typed + ENTER))
+        assert lines.read(held=read == "two!") == read
 
 
 def test_a_line_in_another_encoding_is_refused(keys: PipeInput) -> None:
