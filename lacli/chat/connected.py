@@ -251,7 +251,7 @@ class ConnectedChat(Talk):
             ("sampling", describe_sampling(self.settings.sampling)),
             # A server counts the prompt behind an answer, which may have been stopped.
             *([("prompt", prompt_words(run))] if run.prompt_tokens else ()),
-            ("answer", answer_words(answer)),
+            ("answer", answer_words(answer, self.settings.max_tokens)),
         ]
         if run.drafted:
             lines += [
@@ -286,7 +286,7 @@ class ConnectedChat(Talk):
         self.conversation.answer(answer.text)
         self.turns.append(answer)
         self._used[len(self.conversation.messages)] = run.prompt_tokens + run.tokens if run.prompt_tokens else 0
-        if answer.finish_reason == "length" and run.tokens != self._wanted.max_tokens:
+        if answer.filled_context(self._wanted.max_tokens):
             ways = "/compact drops the oldest questions, /undo takes the last one back, /clear forgets all"
             self.notes.append(f"the server's context is full and the answer ends here: {ways}")
         if partial.warnings != self._warned:

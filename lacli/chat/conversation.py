@@ -153,7 +153,8 @@ class Chat(Talk):
         return len(self.session.model.tokenize(text, add_special=False, special=False))
 
     def report(self, answer: Answer, *, detail: Detail, width: int) -> str:
-        return as_lines(self.session, answer, detail=detail, width=width)
+        limit = self.settings.max_tokens
+        return as_lines(self.session, answer, detail=detail, width=width, max_tokens=limit)
 
     def verdicts(self, answer: Answer) -> Sequence[str]:
         found = assess(answer.statistics, self.mode)
@@ -249,7 +250,7 @@ class Chat(Talk):
         self.notes += self.session.losses()
         if shifted > 0:
             self.notes.append(f"the context was full: {shifted:,} tokens behind the system prompt are forgotten")
-        if answer.finish_reason == "length" and answer.statistics.tokens != self._wanted.max_tokens:
+        if answer.filled_context(self._wanted.max_tokens):
             choice = self._choice(self.conversation.messages, Message("user", "?"))
             self.notes.append(context_full(self.cells, choice))
         if not answer.text and answer.finish_reason != "interrupt":

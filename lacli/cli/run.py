@@ -294,12 +294,12 @@ def _conclude(
     answer = generation.answer()
     if not output.json:
         screen.legend(answer.statistics.accepted_from)
-    if answer.finish_reason == "length" and answer.statistics.tokens != question.max_tokens:
+    if answer.filled_context(question.max_tokens):
         cells = session.engine.cells
         screen.note(context_full(cells, session.decoder.context_hint(cells + 1)))
     elif answer.finish_reason == "length" and answer.tokens and not output.json:
         screen.note(f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n; -n -1 lifts the limit")
-    _tell_cost(session, answer, output, screen, session.time_plain_steps)
+    _tell_cost(session, answer, output, screen, question.max_tokens, session.time_plain_steps)
 
 
 def _tell_cost(
@@ -307,11 +307,12 @@ def _tell_cost(
     answer: Answer,
     output: Output,
     screen: Screen,
+    max_tokens: int = -1,
     timed: Callable[[], Sequence[float]] = tuple,
 ) -> None:
     """Print the JSON object and the report if asked; without one, say that a busy machine made the answer slow.
 
-    `timed`: as `compare` takes it.
+    `max_tokens`: the answer's limit. `timed`: as `compare` takes it.
     """
     from json import dumps
 
@@ -322,7 +323,16 @@ def _tell_cost(
     if output.json:
         screen.line(dumps(as_json(session, answer), ensure_ascii=False))
     if output.stats:
-        screen.say(as_lines(session, answer, timed, detail=output.stats, width=screen.width))
+        screen.say(
+            as_lines(
+                session,
+                answer,
+                timed,
+                detail=output.stats,
+                width=screen.width,
+                max_tokens=max_tokens,
+            )
+        )
     elif answer.statistics.prompt_s + answer.statistics.predicted_s > BUSY_AFTER_S and (
         found := busy(answer.statistics)
     ):

@@ -37,10 +37,17 @@ class Answer:
     logprobs: tuple[TokenLogprob, ...] = ()
     stop: str = ""
 
+    def __str__(self) -> str:
+        return self.text
+
     @property
     def tokens_per_step(self) -> float:
         """S, the step compression."""
         return self.statistics.tokens_per_step
+
+    def filled_context(self, max_tokens: int) -> bool:
+        """True if a full context has ended the answer, and not the limit of `max_tokens`."""
+        return self.finish_reason == "length" and self.statistics.tokens != max_tokens
 
 
 class Measured(Protocol):

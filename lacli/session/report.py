@@ -26,7 +26,7 @@ MARGIN = 34
 ENDS: dict[Finish, str] = {
     "eog": "by the model",
     "stop": "by a stop text",
-    "length": "at the limit of -n or -c",
+    "length": "at the limit of -n",
     "interrupt": "by Ctrl-C",
 }
 """What ended an answer, in words."""
@@ -236,8 +236,9 @@ def as_lines(
     *,
     detail: Detail = "short",
     width: int = 80,
+    max_tokens: int = -1,
 ) -> str:
-    """The report for a person, a line for each subject; `timed`: as `compare` takes it.
+    """The report for a person, a line for each subject; `timed`: as `compare` takes it. `max_tokens`: the limit of -n.
 
     `detail`: full adds what lies behind the numbers of the short one. `width`: columns of the terminal, for charts.
     """
@@ -249,7 +250,7 @@ def as_lines(
         ("mode", describe(session.settings)),
         ("sampling", describe_sampling(session.sampling)),
         ("prompt", prompt_words(run)),
-        ("answer", answer_words(answer)),
+        ("answer", answer_words(answer, max_tokens)),
     ]  # fmt: skip
     if run.steps:
         size = f"S = {run.tokens_per_step:.2f} tokens and {run.rows_mean:.1f} rows a step"
@@ -276,9 +277,11 @@ def prompt_words(run: RunStatistics) -> str:
     return ", ".join(filter(None, [counted(run.prompt_tokens, "token"), reused, others]))
 
 
-def answer_words(answer: Answer) -> str:
-    """The tokens of an answer, their time and what ended it, in words."""
+def answer_words(answer: Answer, max_tokens: int) -> str:
+    """The tokens of an answer, their time and what ended it, in words. `max_tokens`: its limit, -1 for none."""
     run, ended = answer.statistics, f"ended {ENDS[answer.finish_reason]}"
+    if answer.filled_context(max_tokens):
+        ended = "ended with the context full"
     if not run.tokens:
         return f"no token, {ended}"
     begin = f"{counted(run.tokens, 'token')} in {_timed(run.tokens, run.predicted_s)}"

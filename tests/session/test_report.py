@@ -110,6 +110,12 @@ def test_a_run_without_guesses_has_no_lines_about_them() -> None:
     assert as_lines(session(), answer())
 
 
+def test_what_ended_an_answer_is_its_limit_or_the_full_context() -> None:
+    cut = replace(answer(*plain_step(2)), finish_reason="length")
+    for limit, ended in ((2, "ended at the limit of -n"), (-1, "ended with the context full")):
+        assert words(as_lines(session(), cut, max_tokens=limit), "answer").endswith(ended)
+
+
 def test_steps_are_told_by_powers_of_two_of_their_rows() -> None:
     steps = [guessed((), (POOL,) * guesses) for guesses in (1, 2, 3, 4, 7, 8, 15)]
     lines = as_lines(session(), answer(*plain_step(3), *steps), detail="full")
