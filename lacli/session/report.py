@@ -399,7 +399,7 @@ def _by_source(run: RunStatistics) -> list[str]:
     count = len(str(max(run.tried.values(), default=0)))
     return [
         f"{origin.value:{name}} {accepted:{count}} of {tried:{count}}, {accepted / max(tried, 1):.0%}: "
-        f"{accepted / max(run.tokens, 1):.0%} of the answer"
+        f"{accepted / max(run.tokens, 1):.0%} of the answer, {SOURCE_WORDS[origin]}"
         for origin in run.origins
         for tried, accepted in [(run.tried[origin], run.accepted_from[origin])]
     ]

@@ -99,7 +99,10 @@ def test_every_source_has_a_line_with_what_it_tried_and_brought() -> None:
     )
     assert words(lines, "guesses") == "3 of 11 came true"
     table = [" ".join(line.split()) for line in lines.splitlines() if "of the answer" in line]
-    assert table == ["pool 1 of 2, 50%: 10% of the answer", "suffix 2 of 9, 22%: 20% of the answer"]
+    assert table == [
+        "pool 1 of 2, 50%: 10% of the answer, n-grams",
+        "suffix 2 of 9, 22%: 20% of the answer, the text so far",
+    ]
     assert len({line.index(" of ") for line in lines.splitlines() if "of the answer" in line}) == 1
 
 
