@@ -62,6 +62,12 @@ LEAST_BIAS = -100.0
 SHOWN_MODELS = 5
 """Names of a server's models that are told to a user who named another one."""
 
+CONNECT_HINTS = {
+    "CERTIFICATE_VERIFY_FAILED": "SSL_CERT_FILE=FILE names a certificate to trust",
+    "WRONG_VERSION_NUMBER": "it may speak http:// and not https://",
+}
+"""What to do where no connection is made, by OpenSSL's names of its errors."""
+
 ENDS: dict[str | None, Finish] = {"stop": "eog", "length": "length"}
 
 
@@ -79,6 +85,7 @@ class Server:
         """
         import httpx2
 
+        self.name = ""
         path = url.removeprefix("unix:") if url.startswith("unix:") else None
         self._base = "http://localhost" if path else (url if "://" in url else f"http://{url}")
         self._base = self._base.rstrip("/").removesuffix("/v1")
@@ -149,8 +156,8 @@ class Server:
             words = "does not take this key" if "authorization" in self._client.headers else "asks for a key"
             return LacliError(f"{self.shown} {words}: {said}", "give one by --api-key KEY, or by LACLI_API_KEY")
         if status in (429, 503):
-            seconds = headers.get("retry-after", "")
-            return LacliError(f"the server is busy: {said}", f"/regen asks again{seconds and f', in {seconds} s'}")
+            wait = f"wait {seconds} s, then " if (seconds := headers.get("retry-after", "")) else ""
+            return LacliError(f"the server is busy: {said}", f"{wait}/regen asks again")
         if status == 400 and "context" in said and "exceed" in said:
             return PromptError(said, "/compact drops the oldest questions, /clear forgets all")
         if status == 404:
@@ -167,11 +174,13 @@ class Server:
         except (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.LocalProtocolError) as error:
             raise UsageError(f"--connect {self.shown} is no address", "for example http://127.0.0.1:8080") from error
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            untrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
-            hint = "SSL_CERT_FILE=FILE names a certificate to trust" if untrusted else "lacli serve MODEL starts one"
-            raise LacliError(f"no server answers at {self.shown}: {error}", hint) from error
+            hints = (hint for known, hint in CONNECT_HINTS.items() if known in str(error))
+            raise LacliError(
+                f"no server answers at {self.shown}: {error}", next(hints, "lacli serve MODEL starts one")
+            ) from error
         except httpx2.TransportError as error:
-            raise LacliError(f"the server went away: {error}", "/regen asks again") from error
+            hint = "/regen asks again" if self.name else "it may speak https://"
+            raise LacliError("the server ended the connection", hint) from error
         except ValueError as error:
             raise self._no_protocol() from error
 

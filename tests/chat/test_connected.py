@@ -140,7 +140,7 @@ def test_another_program_is_told_nothing_of_lacli() -> None:
     ("status", "headers", "words"),
     [
         (401, {}, "does not take this key"),
-        (503, {"Retry-After": "3"}, "busy: no (/regen asks again, in 3 s)"),
+        (503, {"Retry-After": "3"}, "busy: no (wait 3 s, then /regen asks again)"),
         (400, {}, "refuses: no"),
         (404, {}, "address"),
     ],
@@ -193,6 +193,22 @@ def test_a_line_says_that_the_server_is_waited_for_until_the_first_word_of_an_an
     assert next(pieces).text == "yes"
     assert seen == ["waiting for the server; Ctrl-C gives up", "gone"]
     assert list(pieces) == [] and seen.count("gone") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (httpx2.ConnectError("refused"), "lacli serve MODEL starts one"),
+        (httpx2.ConnectError("[SSL: WRONG_VERSION_NUMBER] wrong"), "speak http:// and not"),
+        (httpx2.RemoteProtocolError("disconnected"), "speak https://"),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_named_with_what_helps(error: Exception, hint: str) -> None:
+    def fail(request: httpx2.Request) -> httpx2.Response:
+        raise error
+
+    with pytest.raises(LacliError, match=hint):
+        Server("http://a", transport=httpx2.MockTransport(fail))
 
 
 def test_what_is_no_server_of_the_protocol_is_named() -> None:
