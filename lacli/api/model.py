@@ -58,6 +58,7 @@ class Model(Closing):
     def generate(self, prompt: str | Sequence[str], **options: Unpack[AnswerOptions]) -> Answer | list[Answer]:
         """Answer a prompt; of several, all answers in the order of the prompts, decoded together.
 
+        `options`: max_tokens, temperature, stop, json_schema and the others of `lacli.api.options.AnswerOptions`.
         Raises PromptError for an empty prompt or one longer than the context, SamplingError where a grammar or biases
         leave no token, UsageError for options that cannot be.
         """
@@ -217,6 +218,8 @@ class Model(Closing):
     def _sampling_of(self, options: AnswerOptions) -> SamplingSettings:
         chosen = {SAMPLED[name]: value for name, value in options.items() if name in SAMPLED}
         schema = options.get("json_schema", "")
+        if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+            schema = schema.model_json_schema()
         try:
             schema = dumps(schema) if isinstance(schema, Mapping) else schema
         except TypeError as error:

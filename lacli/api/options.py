@@ -15,13 +15,13 @@ class AnswerOptions(TypedDict, total=False):
     """What may be said of one answer; what is left out is as `load` was told.
 
     `max_tokens`: -1 for no limit but the context's. `stop`: a text that ends the answer, or several. `temperature`,
-    `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text or a mapping): as in SamplingSettings;
-    `sampling`: all of them at once. `system`: the system prompt before a question. `raw`: continue the prompt as it
-    stands, without the chat template. `logprobs`: keep the log probability of each token of the answer, and of this
-    number of the most probable ones in its place; `drawn_logprobs`: by the distribution that is drawn from, behind all
-    samplers, instead of the model's. `n_keep`: a full context loses half of what is behind its first
-    `n_keep` tokens, and the answer goes on. `mode`: plain for one token a step, otherwise the mode that was loaded.
-    `window`, `ngram`, `guesses`: W, N and G where that is lookahead; at most what was loaded, and N as there.
+    `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text, a mapping or a class of pydantic's): as
+    in SamplingSettings; `sampling`: all of them at once. `system`: the system prompt before a question. `raw`: continue
+    the prompt as it stands, without the chat template. `logprobs`: keep the log probability of each token of the
+    answer, and of this number of the most probable ones in its place; `drawn_logprobs`: by the distribution that is
+    drawn from, behind all samplers, instead of the model's. `n_keep`: a full context loses half of what is behind its
+    first `n_keep` tokens, and the answer goes on. `mode`: plain for one token a step, otherwise the mode that was
+    loaded. `window`, `ngram`, `guesses`: W, N and G where that is lookahead; at most what was loaded, and N as there.
     `owner`: a name; only answers of the same owner share cells of the cache, n-grams and what was learned of texts.
     """
 
@@ -33,7 +33,7 @@ class AnswerOptions(TypedDict, total=False):
     min_p: float
     seed: int
     grammar: str
-    json_schema: str | Mapping[str, object]
+    json_schema: str | Mapping[str, object] | type
     sampling: SamplingSettings
     system: str
     raw: bool

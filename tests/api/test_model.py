@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import signal
 import weakref
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from pydantic import BaseModel
 
 import lacli
 from lacli import LacliError, Model, ModelSettings, ReplicaSettings, SamplingSettings
@@ -296,6 +298,14 @@ IMPOSSIBLE: list[dict[str, Any]] = [
     {"max_token": 3},
     {"temp": 1},
 ]
+
+
+def test_a_class_of_pydantic_is_its_schema_and_an_answer_prints_as_its_text(model: Model) -> None:
+    class Truth(BaseModel):
+        yes: bool
+
+    answer = model.generate("Is it?", json_schema=Truth, max_tokens=40)
+    assert [*json.loads(str(answer))] == ["yes"]
 
 
 @pytest.mark.parametrize("options", IMPOSSIBLE, ids=str)
