@@ -82,11 +82,12 @@ def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
     fault = fault_of(settings.threads, settings.threads_batch, settings.repack)
     if not fault:
         return settings, " ".join(notes)
-    fails, command = f"this build of llama.cpp fails on this processor: {fault}", rebuild_command(sound_kind())
+    fails = f"this build of llama.cpp fails on this processor: {fault}"
     if settings.repack and not fault_of(settings.threads, settings.threads_batch, repack=False):
-        notes.append(f"{fails}. Its faster kernels are off (--no-repack); a sound build: {command}")
+        # It is said with every command.
+        notes.append(f"{fails}. Its faster kernels are off (--no-repack); lacli doctor tells how to build a sound one")
         return replace(settings, repack=False), ". ".join(notes)
-    raise ModelLoadError(fails, f"build it: {command}")
+    raise ModelLoadError(fails, f"build it: {rebuild_command(sound_kind())}")
 
 
 @cache
