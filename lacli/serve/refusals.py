@@ -11,12 +11,14 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from lacli.errors import LacliError, PromptError, UsageError, in_one_line
 from lacli.llamacpp.sampling import flag
 from lacli.serve.protocol import NotOffered, in_words
 from lacli.serve.replies import error_body
 from lacli.serve.sampled import NAMES
+from lacli.text.format import did_you_mean
 
 INVALID, TOO_LONG, BUSY, FAILED, NOT_SUPPORTED = (
     "invalid_request_error",
@@ -29,6 +31,9 @@ INVALID, TOO_LONG, BUSY, FAILED, NOT_SUPPORTED = (
 FIELDS = {flag(name): field for field, name in NAMES.items()}
 FIELDS |= {flag(name): name for name in ("grammar", "json_schema", "logit_bias")}
 """The fields of requests by the flags that name the same settings."""
+
+LONGEST_PATH = 60
+"""Characters of an unknown path that are compared with the known ones."""
 
 Asked = TypeVar("Asked", bound=BaseModel)
 
@@ -88,8 +93,15 @@ async def refuse_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     # The library names the methods of a path whose method was wrong.
     way = f", use {error.headers['Allow']}" if error.headers and "Allow" in error.headers else ""
+    if error.status_code == 404 and (hint := did_you_mean(request.url.path[:LONGEST_PATH], known_paths(request), "")):
+        way = f", {hint}"
     said = f"{request.method} {request.url.path}: {error.detail.lower()}{way}"
     return JSONResponse(error_body(error.status_code, INVALID, said), error.status_code, error.headers)
+
+
+def known_paths(request: Request) -> list[str]:
+    """The paths of the application that has the request."""
+    return [route.path for route in request.app.routes if isinstance(route, Route)]
 
 
 async def refuse_failure(request: Request, error: Exception) -> Response:

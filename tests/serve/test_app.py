@@ -172,10 +172,20 @@ def test_a_field_that_is_wrong_is_told_in_plain_words(address: str, field: str, 
     assert error["code"] == 400 and error["message"].endswith(words)
 
 
-def test_a_method_that_is_wrong_is_refused_with_the_right_one(address: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("v1/chat/completions", 405, "not allowed, use POST"),
+        ("v1/chat/completion", 404, "not found, did you mean /v1/chat/completions"),
+        ("nothing/at/all", 404, 'not found"'),
+    ],
+)
+def test_a_method_or_path_that_is_wrong_is_refused_with_the_right_one(
+    address: str, path: str, status: int, words: str
+) -> None:
     with pytest.raises(HTTPError) as caught:
-        urlopen(f"{address}/v1/chat/completions")
-    assert caught.value.code == 405 and "not allowed, use POST" in caught.value.read().decode()
+        urlopen(f"{address}/{path}")
+    assert caught.value.code == status and words in caught.value.read().decode()
 
 
 def test_a_model_is_found_by_its_name(client: OpenAI) -> None:
