@@ -194,8 +194,8 @@ class SharedLoop(Closing):
             request.reused = news.text.reused or 0
             request.prompt_s = perf_counter() - request.placed
             if news.reads:
-                # The time of a prompt's last piece is the prompt's.
-                step = step._replace(decode_s=0.0)
+                # The time and the rows of a prompt's last piece are the prompt's.
+                step = step._replace(decode_s=0.0, rows=1 + step.drafted)
             else:
                 request.prompt_s -= step.decode_s
         arrival = Arrival(step, news.error)

@@ -300,6 +300,13 @@ IMPOSSIBLE: list[dict[str, Any]] = [
 ]
 
 
+def test_the_rows_of_a_prompt_count_as_no_rows_of_steps(model: Model) -> None:
+    plain = model.generate(
+        "Which rows are the prompt's, and which are a step's?", mode="plain", max_tokens=5
+    ).statistics
+    assert plain.reused_tokens < plain.prompt_tokens - 1 and plain.rows == plain.steps == 5
+
+
 def test_a_class_of_pydantic_is_its_schema_and_an_answer_prints_as_its_text(model: Model) -> None:
     class Truth(BaseModel):
         yes: bool

@@ -190,8 +190,8 @@ async function chat(prompt, signal) {
       if (signal.aborted) throw new DOMException('', 'AbortError')
       for (const piece of event.pieces) (piece.reasoning ? thoughts : answer).add(piece)
       count(event.pieces, counts)
-      if (event.rows) taken += 1
-      note(event)
+      // The first step reads the prompt's end too, and its time is not told.
+      if (event.rows && taken++) note(event)
       if (event.timings) say(summary(event.timings, taken))
       showLegend(counts)
       show()
@@ -260,9 +260,9 @@ async function record(prompt, mode, signal) {
     run.ms += event.ms ?? 0
     run.tokens += event.tokens ?? 0
     run.text += event.pieces.map((piece) => piece.text).join('')
+    if (run.steps.length) note(event)
     run.steps.push({ at: run.ms, tokens: run.tokens, pieces: event.pieces })
     at('race-said').textContent = `${mode} answers alone, ${run.tokens} tokens so far; both are shown afterwards.`
-    note(event)
     count(event.pieces, run.counts)
   }
   return run
