@@ -233,7 +233,11 @@ class Commands:
         )
         if tokens >= self.chat.cells > 0:
             longest = self.chat.most_cells
-            hint = "start again with a larger -c" if tokens < longest else f"the model takes {longest:,} at most"
+            hint = (
+                "start again with a larger -c"
+                if tokens < longest
+                else f"the model takes {longest:,} at most: give a part of it"
+            )
             raise LacliError(f"{size} and the context has {self.chat.cells:,}", hint)
         waiting = self.files.copy()
         self.files.append((name, text))
