@@ -28,11 +28,14 @@ PROGRAM = (sys.executable, "-m", "lacli")
 SECONDS = 60
 """How long a run may take at most, on a very busy machine."""
 
-FAULTY = bool(fault_of(1, 1, True))
-"""True if this build fails with repacked weights; no run uses them then, or says so, unless its test asks for it."""
+FAULT = fault_of(1, 1, True)
+"""What fails with repacked weights in this build, "" where nothing does.
 
-MACHINE = {"LACLI_THREADS": "1", "LACLI_N_GPU_LAYERS": "0", "LACLI_LEARN": "0", IN_TRIAL: ""} | (
-    {"LACLI_NO_REPACK": "1"} if FAULTY else {}
+No run uses them then, or says so, unless its test asks for it.
+"""
+
+MACHINE = {"LACLI_THREADS": "1", "LACLI_N_GPU_LAYERS": "0", "LACLI_LEARN": "0", IN_TRIAL: FAULT} | (
+    {"LACLI_NO_REPACK": "1"} if FAULT else {}
 )
 """What every run gets: one thread, no GPU, nothing learned by others, no trial of the build beside the one above."""
 

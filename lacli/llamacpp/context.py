@@ -18,7 +18,7 @@ from lacli.batch import Batch, Ints
 from lacli.engine import Engine, Saved, Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llamacpp.devices import bounded_by_free_memory
-from lacli.llamacpp.library import free_with, lib, library
+from lacli.llamacpp.library import free_with, late_ctrl_c, lib, library
 from lacli.llamacpp.logits import LogitsView, in_order, ranked
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
@@ -115,8 +115,11 @@ class LlamaEngine(Closing):
             self._log.forget()
             self._log.take_buffers()
             # A GPU's driver reserves addresses beyond the memory; it refuses a context without room itself.
-            with nullcontext() if model.offloaded else bounded_by_free_memory():
+            # Its log is told to a callback, in which Ctrl-C would be lost.
+            with late_ctrl_c() as is_stopped, nullcontext() if model.offloaded else bounded_by_free_memory():
                 self._handle = lib.llama_init_from_model(model.handle, parameters)
+                if is_stopped():
+                    _free_context(self._handle, self._samplers, model)
             if self._handle or parameters.n_ctx <= least:
                 break
             # Texts that have less room together wait for each other.

@@ -34,8 +34,8 @@ from lacli.text.records import Records, state_file
 COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.probe")
 """Command of a trial; the folder for its files, both numbers of threads and `repack` or `plain` follow."""
 
-IN_TRIAL = "LACLI_TRIAL"
-"""Set in the environment of a trial, which must use the build untried; sys.executable may be another program."""
+IN_TRIAL = "_LACLI_TRIAL"
+"""Set in the environment of a process that must use the build untried, to the fault that is known, "" in a trial."""
 
 REFERENCE = "F16"
 WEIGHTS = {REFERENCE: 1, "Q8_0": 7, "Q4_0": 2, "Q4_K": 14, "Q6_K": 18}
@@ -105,7 +105,7 @@ def fault_of(threads: int, threads_batch: int, repack: bool) -> str:
     `repack`: with the kernels for repacked weights and AMX (llama.cpp's use_extra_bufts).
     """
     if IN_TRIAL in os.environ:
-        return ""
+        return os.environ[IN_TRIAL] if repack else ""
     match Records(state_file()).read(KIND, _key(threads, threads_batch, repack)):
         case {"fault": str(fault), "at": float(at)} if not fault.startswith(NO_ANSWER) or time() - at < A_DAY_S:
             return fault
@@ -167,7 +167,7 @@ def _run(arguments: list[str], place: str) -> tuple[str, str]:
 
     Its own process group keeps a terminal's Ctrl-C away. Raises OSError if it cannot run.
     """
-    environment = {**python_environment(), IN_TRIAL: "1"}
+    environment = {**python_environment(), IN_TRIAL: ""}
     try:
         child = subprocess.run(
             [*COMMAND, *arguments], cwd=place, env=environment, stdin=subprocess.DEVNULL, capture_output=True,

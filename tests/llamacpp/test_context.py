@@ -19,6 +19,7 @@ from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import CONTEXT_PAD, LlamaEngine
+from lacli.llamacpp.library import Log
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import MAX_SEQUENCES, DecodeSettings
@@ -273,6 +274,20 @@ def test_a_piece_of_prompt_in_another_thread_is_ended_too(model: LlamaModel, mon
         assert isinstance(ended, KeyboardInterrupt)
         engine.clear()
         assert thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).result(), "it holds for one call only"
+
+
+def test_ctrl_c_while_a_context_is_made_is_raised_behind_it(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+
+    def press_once(log: Log, level: int, text: bytes) -> None:
+        if not heard:
+            heard.append("a line")
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Log, "receive", press_once)
+    with pytest.raises(KeyboardInterrupt):
+        LlamaEngine(model, SETTINGS, PLAIN)
+    assert heard and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(

@@ -48,7 +48,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What a trial of the build at hand prints."""
     command = [*probe.COMMAND, str(tmp_path_factory.mktemp("trial")), "1", "1", "plain"]
     return subprocess.check_output(
-        command, env={**probe.python_environment(), probe.IN_TRIAL: "1"}, text=True
+        command, env={**probe.python_environment(), probe.IN_TRIAL: ""}, text=True
     ).splitlines()
 
 
@@ -210,7 +210,7 @@ def test_a_trial_that_cannot_be_made_says_nothing_of_the_build_and_is_not_rememb
 def test_a_trial_makes_no_trial_of_its_own(play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play(f"print(os.environ[{probe.IN_TRIAL!r}]); {killed('SIGSEGV')}", after=0)
     assert probe.fault_of(1, 1, repack=True) == "SIGSEGV when it is loaded"
-    monkeypatch.setenv(probe.IN_TRIAL, "1")
+    monkeypatch.setenv(probe.IN_TRIAL, "")
     assert probe.fault_of(2, 1, repack=True) == ""
 
 
