@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 from lacli.cli import options
@@ -125,7 +126,7 @@ def serve(
     Requests that say how tokens are drawn win over these flags.
     """
     try:
-        from lacli.serve import app, guard, run
+        from lacli.serve import app, guard, origins, run
     except ImportError as error:
         raise UsageError(f"lacli serve needs {error.name}", "pip install 'lacli[serve]'") from error
     from lacli import PARALLEL
@@ -141,6 +142,7 @@ def serve(
     hosts = [host] if host.startswith("unix:") else _names(host)
     guarded = guard.guard_settings(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
     certificate = run.checked_certificate(ssl_cert_file, ssl_key_file)
+    pages = origins.checked_origins(_names(cors_origins))
     listening = run.open_sockets(hosts, port)
     path = options.model_path(asked, screen, offline)
     with ExitStack() as stack:
@@ -166,7 +168,8 @@ def serve(
             session.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
         screen.notes(session.notes, session.warnings)
         with Model(session, sampling) as model:
-            names = sorted(_names(alias)) or [path.stem]
+            # A client may ask for the name that the model was started by.
+            names = sorted(_names(alias)) or [path.stem, *([asked] if asked and not Path(asked).exists() else [])]
             settings = app.ServeSettings(
                 names[0],
                 sampling,
@@ -186,7 +189,7 @@ def serve(
             place = " and ".join(places)
             screen.say(f"lacli: {path.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
             try:
-                served = app.Server(model, settings).app(guarded, _names(cors_origins), screen.note)
+                served = app.Server(model, settings).app(guarded, pages, screen.note)
                 run.serve(
                     served,
                     listening,

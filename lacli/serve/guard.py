@@ -54,8 +54,12 @@ def guard_settings(hosts: Sequence[str], keys: Sequence[str], *, no_auth: bool, 
     Raises UsageError for an address with a port, and for one that others reach while no key is asked for.
     """
     for host in hosts:
+        if host == "unix:":
+            raise UsageError("--host unix: names no file", "write --host unix:PATH")
         if host.startswith("unix:"):
             continue
+        if "/" in host:
+            raise UsageError(f"--host {host} is no address", "write --host 0.0.0.0 or a name, without http://")
         if found := fullmatch(r"([^:]*|\[.*\]):(\d+)", host):
             raise UsageError(
                 f"--host {host} has a port in it", f"write --host {found[1].strip('[]')} --port {found[2]}"

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from re import fullmatch
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
+from lacli.errors import UsageError
+
 THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
+def checked_origins(origins: Sequence[str]) -> Sequence[str]:
+    """The origins: addresses, `localhost` for this machine's, `*`. Raises UsageError for one that no browser sends."""
+    for origin in origins:
+        if origin not in ("localhost", "*") and not fullmatch(r"[\w.+-]+://[^/]+", origin):
+            host = origin.partition("://")[2] or origin
+            raise UsageError(f"--cors-origins {origin} is no origin", f"for example https://{host.partition('/')[0]}")
+    return origins
+
+
 def with_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """An application that lets browsers ask for pages of `origins`: addresses, `localhost` for this machine's, `*`."""
+    """An application that lets browsers ask for pages of `origins`, which are checked."""
     return CORSMiddleware(
         app,
         allow_origins=[each for each in origins if each != "localhost"],

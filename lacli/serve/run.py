@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import ssl
+import stat
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,9 @@ def checked_certificate(file: str, key: str) -> Certificate | None:
         return None
     if not file or not key:
         raise UsageError("https needs a certificate and its key", "give --ssl-cert-file and --ssl-key-file")
+    for each in (file, key):
+        if not os.path.isfile(each):
+            raise LacliError(f"there is no file {each}", "give a certificate and its key in PEM")
     try:
         # A key with a pass phrase would ask for it on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file, key, password="")
@@ -148,10 +152,15 @@ def open_socket(host: str, port: int) -> socket.socket:
         return listening
     except OSError as error:
         if host.startswith("unix:"):
-            raise LacliError(f"cannot listen on {host}: {reason_of(error)}", "another path may do") from error
+            raise LacliError(f"cannot listen on {host}: {_reason(error)}", "another path may do") from error
         is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
         hint = "--port 0 takes a free one" if is_port else "127.0.0.1 is this machine alone, 0.0.0.0 all its addresses"
-        raise LacliError(f"cannot listen on {host} port {port}: {reason_of(error)}", hint) from error
+        raise LacliError(f"cannot listen on {host} port {port}: {_reason(error)}", hint) from error
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, without what Python's library adds of the address."""
+    return reason_of(error).partition(" (while")[0]
 
 
 def _listening_on(path: str) -> socket.socket:
@@ -172,7 +181,9 @@ def _remove_stale(path: str) -> None:
         try:
             caller.connect(path)
         except ConnectionRefusedError:
-            os.unlink(path)
+            # An ordinary file refuses connections too.
+            if stat.S_ISSOCK(os.stat(path).st_mode):
+                os.unlink(path)
         except OSError:
             # There is none, or it is another kind of file.
             return

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lacli.errors import LacliError, UsageError
 from lacli.serve.guard import Guard, GuardSettings, given_keys, guard_settings, owner_of, read_keys
+from lacli.serve.origins import checked_origins
 
 BODY = 1000
 
@@ -131,6 +132,19 @@ def test_an_address_that_others_reach_asks_for_a_key() -> None:
 def test_a_port_in_an_address_is_told_where_it_goes(host: str) -> None:
     with pytest.raises(UsageError, match="--port 9000"):
         guard_settings([host], ("key",), no_auth=False, body=BODY)
+
+
+@pytest.mark.parametrize(("host", "words"), [("unix:", "names no file"), ("http://0.0.0.0", "without http://")])
+def test_what_is_no_address_is_told(host: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        guard_settings([host], ("key",), no_auth=False, body=BODY)
+
+
+@pytest.mark.parametrize("origin", ["a.example", "localhost:3000", "https://a.example/page"])
+def test_an_origin_that_no_browser_sends_is_refused_with_one_that_it_may_be(origin: str) -> None:
+    assert checked_origins(["*", "localhost", "http://a.example:3000"])
+    with pytest.raises(UsageError, match="for example https://(a.example|localhost:3000)"):
+        checked_origins([origin])
 
 
 def test_a_file_of_keys_has_one_a_line(tmp_path: Path) -> None:

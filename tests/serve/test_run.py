@@ -112,9 +112,23 @@ def test_an_address_that_cannot_be_had_is_refused_with_what_helps(address: str, 
 
 def test_a_certificate_that_cannot_be_used_is_refused_in_one_line(certificate: Certificate) -> None:
     assert run.checked_certificate("", "") is None
-    for file, key in ((certificate.file, ""), ("nowhere", certificate.key), (certificate.file, certificate.file)):
+    for file, key in (
+        (certificate.file, ""),
+        ("nowhere", certificate.key),
+        (certificate.key, certificate.key),
+        (certificate.file, certificate.file),
+    ):
         with pytest.raises(LacliError, match="certificate and its key"):
             run.checked_certificate(file, key)
+    with pytest.raises(LacliError, match="there is no file nowhere"):
+        run.checked_certificate(certificate.file, "nowhere")
+
+
+def test_a_file_in_the_place_of_a_socket_is_refused_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("mine")
+    with pytest.raises(LacliError, match="cannot listen on unix:"):
+        run.open_socket(f"unix:{tmp_path}/s", 0)
+    assert (tmp_path / "s").read_text() == "mine"
 
 
 def test_a_socket_that_a_killed_server_left_is_taken_again(tmp_path: Path) -> None:
