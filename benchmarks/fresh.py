@@ -149,7 +149,7 @@ def ready(path: Path, tasks: Sequence[Task], folder: Path, arguments: argparse.N
     if arguments.known:
         lacli(["cost", str(path), *model.flags], first)
         if not known_cost(first / "lacli" / NAME, path, model.model_settings):
-            say(f"{path.name}: the times of lacli cost vary too much to be kept; nothing is known before the first run")
+            say(f"{path.name}: the times of lacli cost are too rough to be kept; nothing is known before the first run")
     timed = model.ask(earlier[0].turns[0], SPEED_TOKENS, PLAIN, "first")
     return replace(model, start_s=timed.first_token_s + (timed.start_s or 0.0), token_s=timed.token_s)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from time import time
+from time import perf_counter, process_time, time
 from typing import Any
 
 from lacli.auto.experience import STEPS, Experience
@@ -190,7 +190,7 @@ def cost_of(
     cost = measured()
     if cost.stopped:
         return cost, False
-    rough = "the times vary too much to be kept: is the machine busy with other work?"
+    rough = "the times are too rough to be kept: is the machine busy with other work?"
     if failure := rough if cost.rough else records.save(KIND, key, asdict(cost)):
         progress(failure)
     return cost, False
@@ -243,9 +243,14 @@ def measure_cost(
     with opening or nullcontext():
         engine = LlamaEngine(model, replace(settings, context=cells), engine_settings(largest, back))
     with engine:
+        begin, core_begin = perf_counter(), process_time()
         found = measure(engine, model.tokenize(SAMPLE) or [0], plan, progress=progress)
+        wanted_s = (perf_counter() - begin) * settings.threads
+        share = 1.0 if model.offloaded else (process_time() - core_begin) / wanted_s
     stuck = "its cache cannot go back to what it was before a step" if found.stuck else model.chain_only
-    return replace(cost, staircases=found.staircases, notes=found.notes, chain_only=stuck, stopped=found.stopped)
+    return replace(
+        cost, staircases=found.staircases, notes=found.notes, chain_only=stuck, stopped=found.stopped, core_share=share
+    )
 
 
 def _of_chains(plan: MeasurePlan, back: int, cells: int) -> tuple[MeasurePlan, int]:

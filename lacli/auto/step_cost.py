@@ -10,6 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from lacli.settings import DecodeSettings
+from lacli.stats import MIN_CORE_SHARE
 
 NEARLY_FREE = 1.1
 """Cost in plain steps up to which a step is called nearly free."""
@@ -124,7 +125,8 @@ class Cost:
 
     `description`: the model in llama.cpp's words. `devices`: what computed. `chain_only`: why the model takes no trees,
     and without staircases only single rows. `notes`: what was left out. `measured_at`: seconds since 1970. `budget`:
-    seconds that the measurement was given. `stopped`: Ctrl-C ended it early, so it is not kept.
+    seconds that the measurement was given. `stopped`: Ctrl-C ended it early, so it is not kept. `core_share`: part of
+    the time in which the threads had a core, 1 where a GPU computes.
     """
 
     staircases: tuple[StepCost, ...]
@@ -135,10 +137,13 @@ class Cost:
     measured_at: float = 0.0
     budget: float = 0.0
     stopped: bool = False
+    core_share: float = 1.0
 
     @property
     def rough(self) -> bool:
-        """True if at least half of the times vary too much to say anything."""
+        """True if the threads waited for cores, or at least half of the times vary too much to say anything."""
+        if self.core_share < MIN_CORE_SHARE:
+            return True
         spreads = [point.spread for step_cost in self.staircases for point in step_cost.points]
         return bool(spreads) and median(spreads) >= ROUGH
 
