@@ -56,6 +56,10 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"lacli.{HOMES[name]}"), name)
 
 
+def __dir__() -> list[str]:
+    return [*__all__]
+
+
 def load(
     model: str | Path | None = None,
     *,
@@ -92,6 +96,7 @@ def load(
     Raises ModelLoadError if the model does not exist or lacli cannot run its kind, UsageError for bad settings.
     """
     from dataclasses import replace
+    from os import PathLike
 
     from lacli.api.model import Model
     from lacli.api.options import unknown_option
@@ -100,8 +105,17 @@ def load(
     from lacli.llamacpp.sampling import SamplingSettings
     from lacli.llamacpp.settings import ModelSettings
     from lacli.session.session import Session
+    from lacli.settings import DecodeSettings
     from lacli.settings import decode_settings as settings_of
 
+    for name, given, kind, form in (
+        ("model", model, str | PathLike, "a path or a name"),
+        ("model_settings", model_settings, ModelSettings, "lacli.ModelSettings(...)"),
+        ("decode_settings", decode_settings, DecodeSettings, "lacli.DecodeSettings(...)"),
+        ("sampling", sampling, SamplingSettings, "lacli.SamplingSettings(...)"),
+    ):
+        if given is not None and not isinstance(given, kind):
+            raise UsageError(f"{name} is {given!r:.60}", f"give {form}")
     if unknown:
         raise unknown_option("load", min(unknown), ("model", *(load.__kwdefaults__ or ())))
     letters = {"mode": mode, "window": window, "ngram": ngram, "guesses": guesses, "strict": strict}

@@ -15,7 +15,7 @@ from lacli.api.loop import SharedLoop
 from lacli.api.options import SAMPLED, AnswerOptions, check_options, checked_messages, checked_prompts, checked_tokens
 from lacli.api.request import Arrival, Request
 from lacli.api.streams import Answering, AsyncStream, Mailbox, Stream
-from lacli.errors import UsageError
+from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import Mode
 from lacli.session.generation import Answer, PartialAnswer, as_stops
@@ -51,6 +51,10 @@ class Model(Closing):
         self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakValueDictionary()
         self._begin_loop()
 
+    def __repr__(self) -> str:
+        own = self.session
+        return f"<lacli.Model {own.model.path.name}: {self.context:,} tokens, mode {own.settings.mode}>"
+
     @overload
     def generate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer: ...  # type: ignore[overload-overlap]
     @overload
@@ -64,7 +68,7 @@ class Model(Closing):
         """
         if isinstance(prompt, str):
             return self.stream(prompt, **options).answer()
-        streams = [self.stream(each, **options) for each in checked_prompts(prompt)]
+        streams = self._each(Stream, prompt, options)
         arrivals: SimpleQueue[tuple[Stream, Arrival]] = SimpleQueue()
         going = set(streams)
         try:
@@ -96,7 +100,7 @@ class Model(Closing):
         """The same as `generate`, for a task among others."""
         if isinstance(prompt, str):
             return await self.astream(prompt, **options).answer()
-        streams = [self.astream(each, **options) for each in checked_prompts(prompt)]
+        streams = self._each(AsyncStream, prompt, options)
         try:
             return await asyncio.gather(*(stream.answer() for stream in streams))
         finally:
@@ -146,6 +150,16 @@ class Model(Closing):
         self._loop = SharedLoop(self.session.alone(), self.session.texts)
         # The loop's thread keeps all but this object, and lets go of it once it has ended.
         finalize(self, self._loop.stop).atexit = False
+
+    def _each(self, kind: type[AnyStream], prompts: Sequence[str], options: AnswerOptions) -> list[AnyStream]:
+        """Ask for an answer to each prompt; an error says which of them it is about."""
+        streams: list[AnyStream] = []
+        for number, prompt in enumerate(checked_prompts(prompts), start=1):
+            try:
+                streams.append(self._asked(kind, prompt, options))
+            except PromptError as error:
+                raise PromptError(f"prompt {number} of {len(prompts)}: {error.what}", error.hint) from error
+        return streams
 
     def _asked(self, kind: type[AnyStream], prompt: Prompt, options: AnswerOptions) -> AnyStream:
         check_options(options)
@@ -220,6 +234,8 @@ class Model(Closing):
         schema = options.get("json_schema", "")
         if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
             schema = schema.model_json_schema()
+        if not isinstance(schema, str | Mapping):
+            raise UsageError(f"json_schema is {schema!r:.60}", "give a mapping, a text of JSON or a class of pydantic")
         try:
             schema = dumps(schema) if isinstance(schema, Mapping) else schema
         except TypeError as error:

@@ -62,6 +62,9 @@ ELSEWHERE = {
 }
 """Options of llama-cpp-python and transformers that look like none here, by their names here."""
 
+ROLES = ("system", "user", "assistant", "tool", "function", "developer")
+"""Roles of messages in OpenAI's protocol."""
+
 LEAST = {"max_tokens": -1, "logprobs": 0, "n_keep": 0}
 """The least values of the whole numbers among an answer's own options."""
 
@@ -112,6 +115,9 @@ def checked_messages(messages: Messages) -> Messages:
         ):
             hint = "generate takes a list of texts" if isinstance(message, str) else "both are texts"
             raise PromptError(f"a message needs a role and a content: {message!r:.80}", hint)
+        # A template may know others.
+        if (role := message["role"]) not in ROLES and (hint := did_you_mean(role, ROLES, "")):
+            raise PromptError(f"a message has the role {role!r:.40}", hint)
     return messages
 
 

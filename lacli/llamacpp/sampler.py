@@ -325,7 +325,8 @@ def _grammar(model: LlamaModel, text: str) -> Any:
             sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
         reason = "" if sampler else _complaint(text, "".join(printed), log.last_error())
     if not sampler:
-        raise UsageError(f"the grammar cannot be used: {reason}", "GBNF is described in llama.cpp's grammars/README.md")
+        hint = "llama.cpp's grammars/README.md describes GBNF; --grammar-file FILE reads one"
+        raise UsageError(f"the grammar cannot be used: {reason}", hint)
     return sampler
 
 

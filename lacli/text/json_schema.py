@@ -102,7 +102,7 @@ def grammar_of(text: str, convert: Callable[[str], str]) -> tuple[str, list[str]
     try:
         schema = json.loads(text, parse_constant=_refuse_number)
     except (ValueError, RecursionError) as error:
-        hint = "quote it for the shell: -j '{...}', or use -jf FILE"
+        hint = """give an object, '{"type": "integer"}' in a shell; -jf FILE reads one"""
         raise UsageError(f"the JSON schema is not JSON: {shown(str(error))}", hint) from error
     if not isinstance(schema, dict):
         raise UsageError("the JSON schema is not an object", """write something like {"type": "object"}""")

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 import signal
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -292,12 +293,37 @@ IMPOSSIBLE: list[dict[str, Any]] = [
     {"grammar": "root ::= nonsense"},
     {"json_schema": "{"},
     {"json_schema": 5},
+    {"json_schema": int},
     {"json_schema": {"type": object}},
     {"grammar": 'root ::= "a"', "json_schema": {"type": "integer"}},
     {"sampling": None},
     {"max_token": 3},
     {"temp": 1},
 ]
+
+
+@pytest.mark.parametrize("wrong", [{"model": 5}, {"sampling": {"temp": 1}}, {"decode_settings": "plain"}], ids=str)
+def test_what_load_cannot_take_is_refused_in_a_sentence(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="give "):
+        lacli.load(**wrong)
+
+
+def test_of_several_prompts_the_wrong_one_is_named(model: Model) -> None:
+    with pytest.raises(PromptError, match="prompt 2 of 3: the prompt is empty"):
+        model.generate(["a", "", "b"], max_tokens=1)
+    with pytest.raises(PromptError, match="prompt 1 of 2"):
+        asyncio.run(model.agenerate(["word " * 5000, "b"], max_tokens=1))
+
+
+def test_a_slip_in_a_role_is_refused_and_a_role_of_a_template_is_not(model: Model) -> None:
+    with pytest.raises(PromptError, match="did you mean user"):
+        model.chat([{"role": "usr", "content": "a"}], max_tokens=1)
+    assert model.chat([{"role": "ipython", "content": "a"}], max_tokens=1).tokens
+
+
+def test_what_a_notebook_shows_is_the_public_names_and_the_model(model: Model) -> None:
+    assert {"SamplingSettings", "Model", "load"} <= {*dir(lacli)} and "HOMES" not in dir(lacli)
+    assert re.fullmatch(r"<lacli.Model .*gguf: [\d,]+ tokens, mode auto>", repr(model))
 
 
 def test_the_rows_of_a_prompt_count_as_no_rows_of_steps(model: Model) -> None:
