@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from os import getpid
 from threading import Condition, Thread
 from time import perf_counter
 
@@ -42,8 +44,11 @@ class SharedLoop(Closing):
         self._wakes: set[Callable[[], None]] = set()
         self._error: Exception | None = None
         self._closed = False
+        self._process = getpid()
         self._thread = Thread(target=self._run, name="lacli loop", daemon=True)
         self._thread.start()
+        # At a program's end the system would take the memory from under its step.
+        atexit.register(self._end_thread)
 
     @property
     def context(self) -> int:
@@ -80,7 +85,9 @@ class SharedLoop(Closing):
         self._schedule.check_prompt(prompt)
 
     def add(self, request: Request) -> None:
-        """Take in a request. Raises LacliError in a closed loop, and what has ended the loop."""
+        """Take in a request. Raises LacliError in a closed loop or a forked process, and what has ended the loop."""
+        if getpid() != self._process:
+            raise LacliError("the model was loaded before this process was forked", "load it here")
         with self._changed:
             if self._error or self._closed:
                 raise self._error or LacliError(CLOSED, "load it again")
@@ -108,6 +115,14 @@ class SharedLoop(Closing):
 
     def close(self) -> None:
         """End all texts at their last step; their readers get a LacliError."""
+        self._end_thread()
+        self._kept.close()
+
+    def _end_thread(self) -> None:
+        if not self._thread.is_alive():
+            # Its locks may be held for ever in a forked process.
+            self._closed = True
+            return
         self.stop()
         engine = self.decoder.group.engine
         while self._thread.is_alive():
@@ -115,7 +130,6 @@ class SharedLoop(Closing):
             if isinstance(engine, LlamaEngine):
                 engine.interrupt()
             self._thread.join(AGAIN_S)
-        self._kept.close()
 
     def _run(self) -> None:
         try:
@@ -133,6 +147,7 @@ class SharedLoop(Closing):
             with self._changed:
                 self._error = error
         self._end_all()
+        atexit.unregister(self._end_thread)
 
     def _change_texts(self) -> bool:
         """Take out and take in what was asked for since the last step; wait where there is no text. False to end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -242,6 +243,26 @@ def test_an_error_on_the_way_in_reaches_all_that_wait() -> None:
         for reader in readers:
             with pytest.raises(RuntimeError, match="not this prompt"):
                 reader.all()
+
+
+def test_a_program_ends_behind_the_step_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", hooks.append)
+    monkeypatch.setattr(atexit, "unregister", hooks.remove)
+    with stepped(1) as (loop, engine):
+        Reader(loop, [1, 2])
+        engine.wait()
+        (end,) = hooks
+        engine.run()
+        end()
+        assert not loop._thread.is_alive() and not hooks
+
+
+def test_a_forked_process_is_told_to_load_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stepped(1) as (loop, _):
+        monkeypatch.setattr("lacli.api.loop.getpid", lambda: 0)
+        with pytest.raises(LacliError, match="forked"):
+            Reader(loop, [1, 2])
 
 
 def test_closing_tells_all_readers_from_any_thread_and_twice_is_harmless() -> None:
