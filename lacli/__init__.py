@@ -103,7 +103,7 @@ def load(
     from lacli.errors import UsageError
     from lacli.hub.download import find_model
     from lacli.llamacpp.sampling import SamplingSettings
-    from lacli.llamacpp.settings import ModelSettings
+    from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
     from lacli.session.session import Session
     from lacli.settings import DecodeSettings
     from lacli.settings import decode_settings as settings_of
@@ -113,6 +113,8 @@ def load(
         ("model_settings", model_settings, ModelSettings, "lacli.ModelSettings(...)"),
         ("decode_settings", decode_settings, DecodeSettings, "lacli.DecodeSettings(...)"),
         ("sampling", sampling, SamplingSettings, "lacli.SamplingSettings(...)"),
+        ("replicas", replicas, ReplicaSettings, "lacli.ReplicaSettings(...)"),
+        ("template", template, str, "a name, a file or a text"),
     ):
         if given is not None and not isinstance(given, kind):
             raise UsageError(f"{name} is {given!r:.60}", f"give {form}")

@@ -178,7 +178,7 @@ def _on_presets(step_cost: StepCost) -> str:
 def _on_auto(step_cost: StepCost) -> str:
     """Say what mode auto does with these costs."""
     least = [(rows, step_cost.relative(rows)) for rows in SIZES if rows <= step_cost.max_rows]
-    named = [f"{_number(cost)} for {rows} rows" for rows, cost in least if cost < rows]
+    named = [f"{_number(max(cost, 1.0))} for {rows} rows" for rows, cost in least if cost < rows]
     if not named:
         return "Mode auto, the default, will decode plainly here: no step can bring what it costs."
     pays = f"Mode auto, the default, guesses only where it expects more tokens a step than: {', '.join(named)}"

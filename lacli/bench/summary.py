@@ -179,8 +179,8 @@ def recommendation(compared: Sequence[Result], typed: Typed) -> Advice:
     if any(not verdict(result.speedup).endswith("slower") for result in ours):
         if typed.seconds is None:
             return Advice(typed.run(), "Nothing is sure here, and more prompts may tell; mode auto is the default")
-        longer = more_seconds([result.speedup for result in ours if not _sure(result.speedup)], typed.seconds)
-        return Advice(typed.measure(typed.compared, longer), "Nothing is sure here yet; more time may tell")
+        longer = more_seconds([result.speedup for result in compared if not _sure(result.speedup)], typed.seconds)
+        return Advice(typed.measure(typed.compared, longer), "Nothing is surely faster here yet; more time may tell")
     return Advice(typed.run("--mode plain"), "Nothing is faster than plain decoding here, so type")
 
 

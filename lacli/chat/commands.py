@@ -36,6 +36,7 @@ from lacli.chat.transcript import (
     read_chat,
     write_chat,
 )
+from lacli.decode import ROOM
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.library import captured_stderr
 from lacli.session.generation import Answer
@@ -233,11 +234,9 @@ class Commands:
         )
         if tokens >= self.chat.cells > 0:
             longest = self.chat.most_cells
-            hint = (
-                "start again with a larger -c"
-                if tokens < longest
-                else f"the model takes {longest:,} at most: give a part of it"
-            )
+            room = min(-(-(tokens + ROOM) // ROOM) * ROOM, longest)
+            hint = f"start again with -c {room}" if tokens < longest else f"the model takes {longest:,} at most"
+            hint = f"{hint}, or give a part of it"
             raise LacliError(f"{size} and the context has {self.chat.cells:,}", hint)
         waiting = self.files.copy()
         self.files.append((name, text))

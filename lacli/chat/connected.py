@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lacli.chat.repl import ChatPlan, Opened, converse
 from lacli.chat.settings import SETTINGS, ChatSettings
 from lacli.chat.talk import Conversation, Message, Talk
-from lacli.errors import LacliError, PromptError, UsageError
+from lacli.errors import LacliError, PromptError, UsageError, reason_of
 from lacli.hub.library import without_secrets
 from lacli.pool import NgramPool
 from lacli.session.generation import Answer
@@ -90,18 +90,25 @@ class Server:
         self._base = "http://localhost" if path else (url if "://" in url else f"http://{url}")
         self._base = self._base.rstrip("/").removesuffix("/v1")
         self.shown = url if path else without_secrets(self._base)
-        self._client = httpx2.Client(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx2.Timeout(None, connect=CONNECT_S),
-            transport=httpx2.HTTPTransport(uds=path) if path else transport,
-        )
+        if url in ("", "unix:"):
+            raise UsageError("--connect names no address", "for example http://127.0.0.1:8080, or unix:PATH")
+        try:
+            self._client = httpx2.Client(
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                timeout=httpx2.Timeout(None, connect=CONNECT_S),
+                transport=httpx2.HTTPTransport(uds=path) if path else transport,
+            )
+        except OSError as error:
+            raise LacliError(f"cannot use the certificates of SSL_CERT_FILE: {reason_of(error)}") from error
         try:
             models = self._asked("GET", "/v1/models")["data"]
-            found: dict[str, Any] = next((each for each in models if model in ("", each["id"])), {})
+            found: dict[str, Any] = next(
+                (each for each in models if model in ("", each["id"], *(each.get("aliases") or ()))), {}
+            )
             if models and not found:
                 names = ", ".join(str(each["id"]) for each in models[:SHOWN_MODELS])
                 raise UsageError(f"{self.shown} has no model {model}", f"it has {names}; without MODEL it is the first")
-            self.name = str(found["id"])
+            self.name = model or str(found["id"])
             self.is_lacli = found.get("owned_by") == "lacli"
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise self._no_protocol() from error
@@ -229,7 +236,9 @@ class ConnectedChat(Talk):
         """Tokens of the context behind the last answer that the server has counted; 0 where there is none."""
         length = len(self.conversation.messages)
         known = ((behind, used) for behind, used in self._used.items() if used and behind <= length)
-        return max(known, default=(0, 0))[1]
+        used = max(known, default=(0, 0))[1]
+        # The last token of an answer stands in no cell.
+        return min(used, self.cells or used)
 
     @property
     def cells(self) -> int:

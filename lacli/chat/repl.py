@@ -345,7 +345,8 @@ class Repl:
         if self.stopped:
             if not self.interactive:
                 raise KeyboardInterrupt
-            kept = "/regen gives it" if self.chat.conversation.is_open else "the old answer stays"
+            is_open = self.chat.conversation.is_open
+            kept = "/regen gives it, another question takes its place" if is_open else "the old answer stays"
             self.screen.note("stopped" if answered else f"stopped before the answer began; {kept}")
         for note in self.chat.notes:
             # They are about the answer, and so said also where notes are not wanted.

@@ -127,9 +127,9 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The name that is shown: the paper's W, N and G, else the first long flag."""
+        """The name that is shown: the paper's W, N and G, -n, else the first long flag."""
         long = (flag for flag in self.flags if flag.startswith("--"))
-        return (self.flags[0] if self.field in LETTERS else next(long)).lstrip("-")
+        return (self.flags[0] if self.field in (*LETTERS, "max_tokens") else next(long)).lstrip("-")
 
     @property
     def names(self) -> list[str]:

@@ -150,13 +150,13 @@ def chat(
     from lacli.terminal.screen import Screen
     from lacli.text.question import check_text
 
-    if connect:
+    if connect is not None:
         check_for_server(called)
     if asked.prompt is not None and first:
         raise UsageError("the first message is given twice, behind MODEL and with -p", "drop one of them")
     saved = read_chat(load) if load is not None else None
     model = asked.model or (saved.model if saved else None)
-    if connect and not typed(called) & {"argument", "model_file"}:
+    if connect is not None and not typed(called) & {"argument", "model_file"}:
         # Of the environment and of saved chats are models of this machine.
         model = None
     plan = replace(
@@ -182,7 +182,7 @@ def chat(
         verbose=verbose,
         replicas=copies,
     )
-    if connect:
+    if connect is not None:
         from lacli.chat.connected import chat_with
 
         screen = Screen(color=plan.color, quiet=quiet, show_accepted=show_accepted)

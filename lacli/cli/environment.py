@@ -190,6 +190,9 @@ def unknown_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> d
             # Their common beginning would make any two alike.
             names = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
             near = suggest(name.removeprefix(prefix), names, most=1, least=NEAR)
+            if (turned := name.replace("LACLI_NO_", OURS, 1)) in known:
+                found[name] = f"write {turned}=0"
+                continue
             if prefix == OURS or (near and _is_slip(name.removeprefix(prefix), near[0])):
                 found[name] = offered([prefix + each for each in near])
     return found

@@ -60,7 +60,8 @@ def ask_all(
         left = [index for index in range(len(tasks)) if index not in lines.answered]
         if lines.answered:
             of = f", of {' and '.join(sorted(lines.models))}" if lines.models else ""
-            screen.note(f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already{of}")
+            known = f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already{of}"
+            screen.note(f"{known}; another -o asks anew")
         if left:
             several = loading.replicas.groups or loading.replicas.count
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)

@@ -187,6 +187,8 @@ def serve(
             scheme = "https" if certificate else "http"
             places = [_address(scheme, name, each.getsockname()) for name, each in zip(hosts, listening, strict=True)]
             place = " and ".join(places)
+            for each in listening:
+                each.listen()
             screen.say(f"lacli: {path.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
             try:
                 served = app.Server(model, settings).app(guarded, pages, screen.note)

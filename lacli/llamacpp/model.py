@@ -221,7 +221,12 @@ class LlamaModel(Closing):
         }
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of one token, possibly a part of a character; those of special tokens only with `special`."""
+        """The bytes of one token, possibly a part of a character; those of special tokens only with `special`.
+
+        Raises PromptError for one that does not exist, at which llama.cpp would end the process.
+        """
+        if not 0 <= token < self.vocabulary:
+            raise PromptError(f"there is no token {token}", f"ids go from 0 to {self.vocabulary - 1:,}")
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)

@@ -53,6 +53,8 @@ def guard_settings(hosts: Sequence[str], keys: Sequence[str], *, no_auth: bool, 
 
     Raises UsageError for an address with a port, and for one that others reach while no key is asked for.
     """
+    if not hosts:
+        raise UsageError("--host is empty", "write --host 127.0.0.1, or leave it out")
     for host in hosts:
         if host == "unix:":
             raise UsageError("--host unix: names no file", "write --host unix:PATH")

@@ -126,7 +126,7 @@ class Listener(uvicorn.Server):
 
 
 def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """Sockets that listen on addresses, all on one port. Raises LacliError where that cannot be."""
+    """Sockets for addresses, all on one port. Raises LacliError where that cannot be."""
     found: list[socket.socket] = []
     try:
         for host in hosts:
@@ -141,26 +141,37 @@ def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens on an address, or on a path behind `unix:`. Raises LacliError where that cannot be."""
+    """A socket for an address, or for a path behind `unix:`. Raises LacliError where that cannot be.
+
+    The one on a path listens at once, so that another server does not take it for a killed one's.
+    """
     try:
-        if host.startswith("unix:"):
-            listening = _listening_on(host.removeprefix("unix:"))
-        else:
-            listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        path = host.removeprefix("unix:")
+        listening = _bound_to(host, port) if path == host else _listening_on(path)
         # Connections inherit it.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         return listening
     except OSError as error:
         if host.startswith("unix:"):
-            raise LacliError(f"cannot listen on {host}: {_reason(error)}", "another path may do") from error
+            raise LacliError(f"cannot listen on {host}: {reason_of(error)}", "another path may do") from error
         is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
         hint = "--port 0 takes a free one" if is_port else "127.0.0.1 is this machine alone, 0.0.0.0 all its addresses"
-        raise LacliError(f"cannot listen on {host} port {port}: {_reason(error)}", hint) from error
+        raise LacliError(f"cannot listen on {host} port {port}: {reason_of(error)}", hint) from error
 
 
-def _reason(error: OSError) -> str:
-    """What the system says, without what Python's library adds of the address."""
-    return reason_of(error).partition(" (while")[0]
+def _bound_to(host: str, port: int) -> socket.socket:
+    """A socket that refuses connections until the server listens on it: a model may take a minute to load."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        # The port of a server that has just ended can be had again.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if bound.family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def _listening_on(path: str) -> socket.socket:

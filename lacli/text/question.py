@@ -73,7 +73,8 @@ def read_raw(name: str, *, ordinary: bool = False) -> bytes:
     try:
         return read_file(os.path.expanduser(name), ordinary=ordinary)
     except (OSError, ValueError) as error:  # a name cannot have a zero in it
-        raise LacliError(f"cannot read {name}: {reason_of(error)}", "check the file's name") from error
+        hint = "check the file's name" if isinstance(error, FileNotFoundError) else "give another file, or a part of it"
+        raise LacliError(f"cannot read {name}: {reason_of(error)}", hint) from error
 
 
 def decode(raw: bytes, name: str) -> str:

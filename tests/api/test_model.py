@@ -302,10 +302,18 @@ IMPOSSIBLE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wrong", [{"model": 5}, {"sampling": {"temp": 1}}, {"decode_settings": "plain"}], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [{"model": 5}, {"sampling": {"temp": 1}}, {"decode_settings": "plain"}, {"replicas": 2}], ids=str
+)
 def test_what_load_cannot_take_is_refused_in_a_sentence(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="give "):
         lacli.load(**wrong)
+
+
+def test_a_token_that_does_not_exist_has_no_text_and_ends_no_program(model: Model) -> None:
+    for token in (-1, 10**7):
+        with pytest.raises(PromptError, match="there is no token"):
+            model.session.text([token])
 
 
 def test_of_several_prompts_the_wrong_one_is_named(model: Model) -> None:

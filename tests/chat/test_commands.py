@@ -201,10 +201,12 @@ def test_two_files_are_not_a_file_and_a_question(tmp_path: Path) -> None:
 def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("word " * 95)
     (tmp_path / "empty").touch()
-    with pytest.raises(LacliError, match=r"95 tokens and the context has 90 \(start again with a larger -c"):
+    with pytest.raises(
+        LacliError, match=r"95 tokens and the context has 90 \(start again with -c 100, or give a part of it"
+    ):
         run(FakeChat(cells=90), f"/read {tmp_path}/long.txt")
     (tmp_path / "longer.txt").write_text("word " * 100)
-    with pytest.raises(LacliError, match="the model takes 100 at most: give a part of it"):
+    with pytest.raises(LacliError, match="the model takes 100 at most, or give a part of it"):
         run(FakeChat(cells=90), f"/read {tmp_path}/longer.txt")
     for name, words in (("none", "cannot read"), ("empty", "is empty"), ("", "cannot read"), ("a\0b", "cannot read")):
         with pytest.raises(LacliError, match=words):

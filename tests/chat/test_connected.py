@@ -14,7 +14,7 @@ import pytest
 from lacli.chat.connected import ConnectedChat, Server
 from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Conversation
-from lacli.errors import LacliError, PromptError
+from lacli.errors import LacliError, PromptError, UsageError
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin
 from tests.program import call
@@ -209,6 +209,27 @@ def test_a_server_that_cannot_be_reached_is_named_with_what_helps(error: Excepti
 
     with pytest.raises(LacliError, match=hint):
         Server("http://a", transport=httpx2.MockTransport(fail))
+
+
+def test_a_model_is_found_by_each_of_its_names() -> None:
+    reply = httpx2.Response(200, json={"data": [{"id": "fast", "aliases": ["fast", "team"]}]})
+    carried = httpx2.MockTransport(lambda request: reply)
+    assert [Server("http://a", model=name, transport=carried).name for name in ("", "team")] == ["fast", "team"]
+    with pytest.raises(UsageError, match="no model other"):
+        Server("http://a", model="other", transport=carried)
+
+
+@pytest.mark.parametrize("url", ["", "unix:"])
+def test_an_address_that_is_empty_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="--connect names no address"):
+        Server(url)
+    assert call("chat", "--connect", url).code == 2
+
+
+def test_certificates_that_cannot_be_read_are_named_by_their_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
+    with pytest.raises(LacliError, match="SSL_CERT_FILE: No such file"):
+        Server("https://a")
 
 
 def test_what_is_no_server_of_the_protocol_is_named() -> None:

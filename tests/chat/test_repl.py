@@ -241,7 +241,11 @@ def test_where_nobody_types_ctrl_c_leaves_at_once(streams: Streams) -> None:
     ("pieces", "note", "kept"),
     [
         (["ye", KeyboardInterrupt, "s"], "lacli: stopped\n", ["one", "ye"]),
-        ([KeyboardInterrupt], "lacli: stopped before the answer began; /regen gives it\n", ["one"]),
+        (
+            [KeyboardInterrupt],
+            "lacli: stopped before the answer began; /regen gives it, another question takes its place\n",
+            ["one"],
+        ),
     ],
 )
 def test_ctrl_c_in_an_answer_keeps_what_came_and_the_log_says_so(
@@ -616,7 +620,7 @@ def test_whatever_goes_wrong_is_one_line_and_the_chat_goes_on(tmp_path: Path) ->
     errors, rest = done.err.splitlines()[: len(lines)], done.err.splitlines()[len(lines) :]
     assert all(re.fullmatch(r"lacli: .{10,}", line) for line in errors)
     assert rest[0].startswith("took the last question back") and rest[-3:-1] == [
-        "changed   predict 12, mode lookahead", "chat      0 questions",
+        "changed   n 12, mode lookahead", "chat      0 questions",
     ]  # fmt: skip
 
 
@@ -626,7 +630,7 @@ def test_flags_beside_load_win_also_where_they_are_what_flags_are_by_default(tmp
     asked = ["/set temp", "/set W", "/set seed", "/set n"]
     shown = chat("--load", str(file), "--temp", "0", "-W", "15", lines=asked)
     found = [line.partition(" (")[0] for line in shown.err.splitlines()]
-    assert found == ["temp is 0", "W is 15", "seed is 9", "predict is 5"]
+    assert found == ["temp is 0", "W is 15", "seed is 9", "n is 5"]
     assert chat("--load", str(file), lines=["/set W"], env={"LACLI_WINDOW": "11"}).err.startswith("W is 4 ")
 
 
@@ -670,7 +674,7 @@ def test_a_loaded_chat_goes_on_as_the_saved_one_does(flags: list[str], tmp_path:
     assert again.code == 0
     assert first.out + again.out == whole.out
     later = chat("--load", str(file), "-n", "3", lines=["/show", NEXT])
-    assert "predict 3" in later.err and "system    Be brief." in later.err
+    assert "changed   n 3" in later.err and "system    Be brief." in later.err
     assert again.out.startswith(later.out.removesuffix("\n"))
 
 

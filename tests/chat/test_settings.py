@@ -204,7 +204,7 @@ def test_default_resets_all_but_what_was_loaded_with_the_model() -> None:
     now = ChatSettings(strict, SamplingSettings(temp=1.0, seed=3), 7, ("x",))
     after, sentence = adjust(now, "default", "")
     assert after == ChatSettings(DecodeSettings(strict=True, ordered=True, min_outputs=2))
-    assert all(f"{name}: " in sentence for name in ("mode", "W", "temp", "seed", "predict", "stop"))
+    assert all(f"{name}: " in sentence for name in ("mode", "W", "temp", "seed", "n", "stop"))
     assert adjust(after, "default", "") == (after, "everything is at its default already")
 
 
@@ -261,7 +261,7 @@ def test_what_cannot_be_set_is_said_in_one_line(key: str, value: str, words: str
 
 
 def test_every_key_that_is_offered_is_taken_and_choices_are_known() -> None:
-    assert {"default", "preset", "W", "temp", "stop", "predict", "grammar-file"} <= set(KEYS)
+    assert {"default", "preset", "W", "temp", "stop", "n", "grammar-file"} <= set(KEYS)
     assert len(KEYS) == len(set(KEYS))
     assert all(KEYS.values())
     assert tuple(values_of("mode")) == MODES == tuple(values_of("--mode")) and all(values_of("mode").values())

@@ -215,6 +215,9 @@ def test_of_llama_cpps_variables_only_slips_in_those_that_lacli_reads_are_unknow
     environ = {f"LLAMA_ARG_{name}": "1" for name in (*slips, *LLAMA_CPPS_OWN)}
     meant = {f"LLAMA_ARG_{slip}": f"did you mean LLAMA_ARG_{name}?" for slip, name in slips.items()}
     assert unknown_variables(environ, known_variables(COMMANDS)) == meant
+    assert unknown_variables({"LACLI_NO_LEARN": "1"}, known_variables(COMMANDS)) == {
+        "LACLI_NO_LEARN": "write LACLI_LEARN=0"
+    }
 
 
 def test_names_are_made_from_the_long_name_or_taken_from_llama_cpp() -> None:

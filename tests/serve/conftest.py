@@ -24,6 +24,7 @@ NAME = "demo"
 def serving(app: ASGIApp, certificate: Certificate | None = None) -> Iterator[str]:
     """The address of a server with this application, which ends with the block."""
     listening = open_socket("127.0.0.1", 0)
+    listening.listen()
     server = Listener(app, 5, certificate)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
     thread.start()

@@ -134,10 +134,13 @@ def test_a_port_in_an_address_is_told_where_it_goes(host: str) -> None:
         guard_settings([host], ("key",), no_auth=False, body=BODY)
 
 
-@pytest.mark.parametrize(("host", "words"), [("unix:", "names no file"), ("http://0.0.0.0", "without http://")])
-def test_what_is_no_address_is_told(host: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [(["unix:"], "names no file"), (["http://0.0.0.0"], "without http://"), ([], "--host is empty")],
+)
+def test_what_is_no_address_is_told(hosts: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        guard_settings([host], ("key",), no_auth=False, body=BODY)
+        guard_settings(hosts, ("key",), no_auth=False, body=BODY)
 
 
 @pytest.mark.parametrize("origin", ["a.example", "localhost:3000", "https://a.example/page"])
