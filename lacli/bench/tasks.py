@@ -226,9 +226,10 @@ def _task(row: object, place: str, kind: str, form: Callable[[Row, str], Task]) 
 
 
 def _max_tokens(row: Row) -> int:
-    limit = next((row[field] for field in ("limit", "max_tokens") if row.get(field) is not None), 0)
+    field = next((field for field in ("limit", "max_tokens") if row.get(field) is not None), "")
+    limit = row[field] if field else 0
     if type(limit) is not int or limit < 0:
-        raise LacliError("limit is not a number of tokens", 'write "limit": 256, or leave it out')
+        raise LacliError(f"{field} is not a number of tokens", f'write "{field}": 256, or leave it out')
     return limit
 
 

@@ -79,7 +79,7 @@ def no_model(text: str) -> LacliError | None:
         return None
     as_prompt = f"for a prompt write: lacli run demo {quote(shortened(text))}"
     if any(map(str.isspace, text)):
-        return UsageError("a prompt stands where MODEL does", as_prompt)
+        return UsageError("there is no MODEL before the prompt", as_prompt)
     try:
         read_name(text, read_aliases(own_aliases()))
     except ModelLoadError as error:

@@ -82,11 +82,13 @@ def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
     fault = fault_of(settings.threads, settings.threads_batch, settings.repack)
     if not fault:
         return settings, " ".join(notes)
-    fails = f"this build of llama.cpp fails on this processor: {fault}"
     if settings.repack and not fault_of(settings.threads, settings.threads_batch, repack=False):
-        # It is said with every command.
-        notes.append(f"{fails}. Its faster kernels are off (--no-repack); lacli doctor tells how to build a sound one")
+        # It is said with every command, so in few words.
+        notes.append(
+            "the faster kernels of this build fail here and are off; lacli doctor has a cure, --no-repack hides this"
+        )
         return replace(settings, repack=False), ". ".join(notes)
+    fails = f"this build of llama.cpp fails on this processor: {fault}"
     raise ModelLoadError(fails, f"build it: {rebuild_command(sound_kind())}")
 
 
