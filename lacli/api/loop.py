@@ -43,12 +43,12 @@ class SharedLoop(Closing):
         self._gone: list[Request] = []
         self._wakes: set[Callable[[], None]] = set()
         self._error: Exception | None = None
-        self._closed = False
+        self._closed = self._at_exit = False
         self._process = getpid()
         self._thread = Thread(target=self._run, name="lacli loop", daemon=True)
         self._thread.start()
         # At a program's end the system would take the memory from under its step.
-        atexit.register(self._end_thread)
+        atexit.register(self._end_at_exit)
 
     @property
     def context(self) -> int:
@@ -89,7 +89,7 @@ class SharedLoop(Closing):
         if getpid() != self._process:
             raise LacliError("the model was loaded before this process was forked", "load it here")
         with self._changed:
-            if self._error or self._closed:
+            if (self._error or self._closed) and not self._at_exit:
                 raise self._error or LacliError(CLOSED, "load it again")
             self._waiting.append(request)
             self._changed.notify()
@@ -117,6 +117,11 @@ class SharedLoop(Closing):
         """End all texts at their last step; their readers get a LacliError."""
         self._end_thread()
         self._kept.close()
+
+    def _end_at_exit(self) -> None:
+        """Wait for the step that is taken, and tell no reader: a thread that is left behind would print the error."""
+        self._at_exit = True
+        self._end_thread()
 
     def _end_thread(self) -> None:
         if not self._thread.is_alive():
@@ -146,8 +151,9 @@ class SharedLoop(Closing):
         except Exception as error:
             with self._changed:
                 self._error = error
-        self._end_all()
-        atexit.unregister(self._end_thread)
+        if not self._at_exit:
+            self._end_all()
+        atexit.unregister(self._end_at_exit)
 
     def _change_texts(self) -> bool:
         """Take out and take in what was asked for since the last step; wait where there is no text. False to end."""

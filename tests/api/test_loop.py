@@ -250,12 +250,13 @@ def test_a_program_ends_behind_the_step_that_is_taken(monkeypatch: pytest.Monkey
     monkeypatch.setattr(atexit, "register", hooks.append)
     monkeypatch.setattr(atexit, "unregister", hooks.remove)
     with stepped(1) as (loop, engine):
-        Reader(loop, [1, 2])
+        reader = Reader(loop, [1, 2])
         engine.wait()
         (end,) = hooks
         engine.run()
         end()
         assert not loop._thread.is_alive() and not hooks
+        assert reader.next() and reader._arrivals.empty(), "a thread that is left behind is told of no error"
 
 
 def test_a_forked_process_is_told_to_load_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:
