@@ -13,7 +13,7 @@ from itertools import islice
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.files import MAX_TEXT
-from lacli.text.format import did_you_mean
+from lacli.text.format import did_you_mean, suggest
 from lacli.text.question import STDIN
 
 CLASSES = {
@@ -130,6 +130,13 @@ def tasks_in(
     return tasks
 
 
+FLAGS_ALONE = ("temperature", "temp", "top_k", "top_p", "min_p", "seed", "stop")
+"""What would change the answer of a row, and is said of all rows by flags."""
+
+SLIP = 0.9
+"""Likeness from which a field's name is max_tokens misspelt: max_token has 0.95, min_tokens 0.8."""
+
+
 def json_lines(file: Stream, path: str) -> Rows:
     """The JSON value of each line that is not blank."""
     if file.peek(len(BOM)).startswith(BOM):
@@ -164,6 +171,11 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
 
     `kind`: the class of a row that names none. Raises LacliError for another row, or a field of the wrong type.
     """
+    for field in row:
+        if field in FLAGS_ALONE:
+            raise LacliError(f"{field} is read of no row", "give the flag, for all rows")
+        if field != "max_tokens" and suggest(field, ["max_tokens"], least=SLIP):
+            raise LacliError(f"{field} is no field of a row", "did you mean max_tokens?")
     turns = row.get("turns")
     if turns is None:
         if row.get("prompt") is None:
