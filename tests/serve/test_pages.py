@@ -229,6 +229,8 @@ def test_a_race_replays_two_recorded_answers(page: Page) -> None:
     plain, auto = page.locator("#race .answer").all_inner_texts()
     assert plain == auto != ""
     assert page.locator("#race article").first.locator(".token").count() == 0
+    page.get_by_role("button", name="Back to the chat").click()
+    assert page.locator("#chat").is_visible() and not page.locator("#race").is_visible()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (360, "light"), (1600, "dark"), (1600, "light")])

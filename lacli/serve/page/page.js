@@ -151,7 +151,7 @@ async function alone(work) {
 }
 
 function setBusy(busy) {
-  for (const id of ['send', 'start-race', 'new-chat', 'again']) at(id).disabled = busy
+  for (const id of ['send', 'start-race', 'new-chat', 'again', 'to-chat']) at(id).disabled = busy
   at('stop').disabled = !busy
   at('start-race').disabled ||= costs.mode === 'plain'
   at('again').disabled ||= !lastRace
@@ -425,6 +425,10 @@ at('prompt').addEventListener('keydown', (event) => {
 at('start-race').addEventListener('click', () => {
   const prompt = taken()
   if (prompt) alone((signal) => race(prompt, signal))
+})
+at('to-chat').addEventListener('click', () => {
+  at('race').hidden = true
+  at('chat').hidden = false
 })
 at('again').addEventListener('click', () => alone((signal) => replay(lastRace, signal)))
 at('pause').addEventListener('click', () => gate.set(!gate.paused))
