@@ -99,7 +99,7 @@ def load(
     from os import PathLike
 
     from lacli.api.model import Model
-    from lacli.api.options import unknown_option
+    from lacli.api.options import told_to_programs, unknown_option
     from lacli.errors import UsageError
     from lacli.hub.download import find_model
     from lacli.llamacpp.sampling import SamplingSettings
@@ -120,30 +120,31 @@ def load(
             raise UsageError(f"{name} is {given!r:.60}", f"give {form}")
     if unknown:
         raise unknown_option("load", min(unknown), ("model", *(load.__kwdefaults__ or ())))
-    letters = {"mode": mode, "window": window, "ngram": ngram, "guesses": guesses, "strict": strict}
-    chosen = {name: value for name, value in letters.items() if value is not None}
-    decoding = replace(decode_settings, **chosen) if decode_settings else settings_of(**chosen)  # type: ignore[arg-type]
-    placing = {"context": context, "threads": threads, "gpu_layers": gpu_layers}
-    loading = {name: value for name, value in placing.items() if value is not None}
-    if replicas and max(replicas.count, len(replicas.groups)) > 1:
-        raise UsageError(
-            "several copies decode one answer, in lacli run; here one copy decodes several", "leave them out"
+    with told_to_programs():
+        letters = {"mode": mode, "window": window, "ngram": ngram, "guesses": guesses, "strict": strict}
+        chosen = {name: value for name, value in letters.items() if value is not None}
+        decoding = replace(decode_settings, **chosen) if decode_settings else settings_of(**chosen)  # type: ignore[arg-type]
+        placing = {"context": context, "threads": threads, "gpu_layers": gpu_layers}
+        loading = {name: value for name, value in placing.items() if value is not None}
+        if replicas and max(replicas.count, len(replicas.groups)) > 1:
+            raise UsageError(
+                "several copies decode one answer, in lacli run; here one copy decodes several", "leave them out"
+            )
+        if often_alone := parallel is None:
+            parallel = 1 if decoding.strict or replicas else PARALLEL
+        if type(parallel) is not int or parallel < 1:
+            raise UsageError(f"parallel is {parallel!r}", "parallel must be a whole number, at least 1")
+        sampling = sampling or SamplingSettings()
+        session = Session(
+            find_model(model),
+            replace(model_settings or ModelSettings(), **loading),  # type: ignore[arg-type]  # names of integers
+            decoding,
+            sampling,
+            template=template,
+            template_variables=template_variables,
+            cost=cost,
+            replicas=replicas,
+            texts=parallel,
+            often_alone=often_alone,
         )
-    if often_alone := parallel is None:
-        parallel = 1 if decoding.strict or replicas else PARALLEL
-    if type(parallel) is not int or parallel < 1:
-        raise UsageError(f"parallel is {parallel!r}", "parallel must be a whole number, at least 1")
-    sampling = sampling or SamplingSettings()
-    session = Session(
-        find_model(model),
-        replace(model_settings or ModelSettings(), **loading),  # type: ignore[arg-type]  # names of integers
-        decoding,
-        sampling,
-        template=template,
-        template_variables=template_variables,
-        cost=cost,
-        replicas=replicas,
-        texts=parallel,
-        often_alone=often_alone,
-    )
     return Model(session, sampling)

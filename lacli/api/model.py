@@ -12,7 +12,15 @@ from typing import TypeVar, Unpack, cast, overload
 from weakref import WeakValueDictionary, finalize
 
 from lacli.api.loop import SharedLoop
-from lacli.api.options import SAMPLED, AnswerOptions, check_options, checked_messages, checked_prompts, checked_tokens
+from lacli.api.options import (
+    SAMPLED,
+    AnswerOptions,
+    check_options,
+    checked_messages,
+    checked_prompts,
+    checked_tokens,
+    told_to_programs,
+)
 from lacli.api.request import Arrival, Request
 from lacli.api.streams import Answering, AsyncStream, Mailbox, Stream
 from lacli.errors import PromptError, UsageError
@@ -180,7 +188,8 @@ class Model(Closing):
             else:
                 tokens = prompts.conversation(checked_messages(cast("Messages", prompt)))
             own = self._own_settings(options)
-            drawn, sampler = self.session.text_verifier(self._sampling_of(options))
+            with told_to_programs():
+                drawn, sampler = self.session.text_verifier(self._sampling_of(options))
             stops = (*as_stops(options.get("stop", ())), *(() if raw else prompts.turn_ends))
             controls = prompts.control_tokens(stops)
         behind = (sampler or MostProbable()) if options.get("drawn_logprobs") else None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from re import sub
 from typing import TypedDict
 
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.session.prompt import Messages
+from lacli.settings import spellings
 from lacli.text.format import did_you_mean
 
 
@@ -67,6 +70,31 @@ ROLES = ("system", "user", "assistant", "tool", "function", "developer")
 
 LEAST = {"max_tokens": -1, "logprobs": 0, "n_keep": 0}
 """The least values of the whole numbers among an answer's own options."""
+
+
+FLAGS = {
+    flag: option
+    for option, field in (
+        *SAMPLED.items(),
+        *((name, name) for name in ("grammar", "json_schema", "context", "threads", "gpu_layers")),
+        *((name, name) for name in ("mode", "window", "ngram", "guesses", "strict", "parallel")),
+    )
+    for flag in spellings(field)
+} | {"--chat-template": "template"}
+"""The options of programs by the flags that name the same settings."""
+
+
+@contextmanager
+def told_to_programs() -> Iterator[None]:
+    """Name options where a UsageError of the block names the flags of the command line."""
+    try:
+        yield
+    except UsageError as error:
+        what, hint = (
+            sub(r"(?<![\w-])--?[A-Za-z][\w-]*", lambda found: FLAGS.get(found[0], found[0]), words)
+            for words in (error.what, error.hint)
+        )
+        raise UsageError(what, hint) from error
 
 
 def unknown_option(of: str, name: str, known: Sequence[str]) -> UsageError:

@@ -316,6 +316,21 @@ def test_a_token_that_does_not_exist_has_no_text_and_ends_no_program(model: Mode
             model.session.text([token])
 
 
+def test_errors_name_the_options_of_programs(model: Model) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"temperature": -1}, "temperature is -1"),
+        ({"seed": "a"}, "seed is 'a'"),
+        ({"json_schema": 5}, "json_schema is 5"),
+    ]
+    for options, words in wrong:
+        with pytest.raises(UsageError, match=f"^{words}"):
+            model.generate("a", **options)
+    wrong = [({"context": "a"}, "context is 'a'"), ({"mode": "fast"}, "mode cannot be 'fast'")]
+    for options, words in wrong:
+        with pytest.raises(UsageError, match=f"^{words}"):
+            lacli.load(**options)
+
+
 def test_of_several_prompts_the_wrong_one_is_named(model: Model) -> None:
     with pytest.raises(PromptError, match="prompt 2 of 3: the prompt is empty"):
         model.generate(["a", "", "b"], max_tokens=1)
@@ -379,16 +394,16 @@ LOAD: Any = lacli.load
         (lambda model: model.chat([{"role": "user"}]), PromptError, "a role and a content"),
         (lambda model: model.stream(["A list?"]), PromptError, "a role and a content"),
         (lambda model: model.stream([{"role": "user", "content": "x"}], raw=True), UsageError, "raw and system"),
-        (lambda model: LOAD(window=-1), UsageError, "-W is -1"),
-        (lambda model: LOAD(window="5"), UsageError, "-W is '5'"),
-        (lambda model: LOAD(context=1.5), UsageError, "-c is 1.5"),
+        (lambda model: LOAD(window=-1), UsageError, "window is -1"),
+        (lambda model: LOAD(window="5"), UsageError, "window is '5'"),
+        (lambda model: LOAD(context=1.5), UsageError, "context is 1.5"),
         (lambda model: LOAD(n_ctx=64), UsageError, r"load has no option 'n_ctx' \(did you mean context"),
         (lambda model: LOAD(tread=1), UsageError, r"load has no option 'tread' \(did you mean threads"),
         (lambda model: model.generate("x", max_new_tokens=1), UsageError, "did you mean max_tokens"),
         (lambda model: LOAD(parallel=0), UsageError, "parallel is 0"),
         (lambda model: LOAD(parallel="2"), UsageError, "parallel is '2'"),
-        (lambda model: LOAD(parallel=1000), UsageError, "--parallel 128 fits"),
-        (lambda model: LOAD(strict=True, parallel=2), UsageError, "--strict decodes one text at a time"),
+        (lambda model: LOAD(parallel=1000), UsageError, "parallel 128 fits"),
+        (lambda model: LOAD(strict=True, parallel=2), UsageError, "strict decodes one text at a time"),
         (lambda model: LOAD(replicas=ReplicaSettings(count=2)), UsageError, "several copies decode one answer"),
     ],
 )
