@@ -6,6 +6,7 @@ import atexit
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from math import inf
 from os import getpid
 from threading import Condition, Thread
 from time import perf_counter
@@ -20,6 +21,9 @@ from lacli.schedule import News, Schedule, SharedText
 from lacli.text.files import Closing
 
 CLOSED = "the model is closed"
+
+EXIT_S = 10.0
+"""Seconds for which a program's end waits for a step: a piece of a 3B model's prompt takes 4 s on two cores."""
 
 AGAIN_S = 0.05
 """Seconds after which a closing loop is interrupted once more."""
@@ -121,16 +125,18 @@ class SharedLoop(Closing):
     def _end_at_exit(self) -> None:
         """Wait for the step that is taken, and tell no reader: a thread that is left behind would print the error."""
         self._at_exit = True
-        self._end_thread()
+        self._end_thread(EXIT_S)
 
-    def _end_thread(self) -> None:
+    def _end_thread(self, most_s: float = inf) -> None:
+        """End the thread, or leave it behind after `most_s` seconds: a step on another machine may never end."""
         if not self._thread.is_alive():
             # Its locks may be held for ever in a forked process.
             self._closed = True
             return
         self.stop()
         engine = self.decoder.group.engine
-        while self._thread.is_alive():
+        end = perf_counter() + most_s
+        while self._thread.is_alive() and perf_counter() < end:
             # A piece of a prompt may take seconds, and one may begin just now.
             if isinstance(engine, LlamaEngine):
                 engine.interrupt()

@@ -259,6 +259,15 @@ def test_a_program_ends_behind_the_step_that_is_taken(monkeypatch: pytest.Monkey
         assert reader.next() and reader._arrivals.empty(), "a thread that is left behind is told of no error"
 
 
+def test_a_program_ends_though_a_step_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.api.loop.EXIT_S", 0.0)
+    with stepped(1) as (loop, engine):
+        Reader(loop, [1, 2])
+        engine.wait()
+        loop._end_at_exit()
+        assert loop._thread.is_alive()
+
+
 def test_a_forked_process_is_told_to_load_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with stepped(1) as (loop, _):
         monkeypatch.setattr("lacli.api.loop.getpid", lambda: 0)
