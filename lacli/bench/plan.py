@@ -127,7 +127,7 @@ def planned(
         screen.note(f"left out: {competing[number].label}: a step costs {dearer:.0f} times plain's and cannot pay")
         kept.remove(number)
         plan = plan_for(kept)
-    screen.note(_described(plan, len(tasks), wish, prompts.per_task))
+    screen.note(_described(plan, tasks, wish, prompts.per_task))
     return [competing[number] for number in kept], plan
 
 
@@ -237,9 +237,9 @@ def _timed(contender: Contender, exchange: Exchange) -> Speed:
     )
 
 
-def _described(plan: BenchPlan, every: int, wish: Wish, per_task: int) -> str:
-    """What will be done of `every` tasks of `per_task` prompts, and what the time leaves out."""
-    count, every = per_task * len(plan.tasks), per_task * every
+def _described(plan: BenchPlan, tasks: Sequence[Task], wish: Wish, per_task: int) -> str:
+    """What will be done of all `tasks`, whose turns are `per_task` prompts each, and what the time leaves out."""
+    count, every = (per_task * sum(len(task.turns) for task in some) for some in (plan.tasks, tasks))
     prompts = f"{count} of {every} prompts" if count < every else "1 prompt" if every == 1 else f"{every} prompts"
     kinds = len(by_class(plan.tasks))
     classes = f" in {kinds} classes" if kinds > 1 else ""

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 import uvicorn
@@ -62,8 +63,18 @@ def checked_certificate(file: str, key: str) -> Certificate | None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file, key, password="")
     except (OSError, ValueError) as error:
         what = f"cannot use {file} with {key}: {reason_of(error)}"
-        raise LacliError(what, "give a certificate and its key in PEM, without a pass phrase") from error
+        raise LacliError(what, _cure(file, key)) from error
     return Certificate(file, key)
+
+
+def _cure(file: str, key: str) -> str:
+    """What to do about a pair that cannot be used, from what stands in the two files."""
+    certificate, secret = (Path(each).read_bytes() for each in (file, key))
+    if b" PRIVATE KEY-----" in certificate and b"-----BEGIN CERTIFICATE-----" in secret:
+        return "they are exchanged: the certificate goes to --ssl-cert-file, its key to --ssl-key-file"
+    if b"ENCRYPTED" in secret:
+        return f"take the pass phrase off: openssl pkey -in {quote(key)} -out plain.pem"
+    return "give a certificate and its key in PEM, without a pass phrase"
 
 
 class TimedProtocol(H11Protocol):

@@ -147,6 +147,8 @@ def test_prompts_of_ones_own_keep_their_classes_and_their_turns(tmp_path: Path) 
     """A class named all is not taken for the total; a second turn comes behind the first answer."""
     talk = {"question_id": 1, "category": "talk", "turns": ["Say yes.", "Why?"]}
     done = of_file(tmp_path, [{"prompt": "Say yes.", "class": "all"}, {"prompt": "Count to three."}, talk])
+    # The second turn is a prompt too, as the table counts it.
+    assert "4 prompts in 3 classes" in done.err
     found = {row["class"]: row for row in json.loads(done.out)}
     assert {name: row["prompts"] for name, row in found.items()} == {"class all": 1, "own": 1, "talk": 2, "all": 4}
     assert found["talk"]["n_prompt"] > 2 * found["class all"]["n_prompt"] + 8

@@ -122,6 +122,18 @@ def test_a_certificate_that_cannot_be_used_is_refused_in_one_line(certificate: C
             run.checked_certificate(file, key)
     with pytest.raises(LacliError, match="there is no file nowhere"):
         run.checked_certificate(certificate.file, "nowhere")
+    with pytest.raises(LacliError, match="they are exchanged"):
+        run.checked_certificate(certificate.key, certificate.file)
+
+
+def test_a_key_with_a_pass_phrase_is_refused_with_the_way_to_take_it_off(
+    certificate: Certificate, tmp_path: Path
+) -> None:
+    locked = str(tmp_path / "locked.pem")
+    command = ["openssl", "pkey", "-in", certificate.key, "-aes128", "-passout", "pass:secret", "-out", locked]
+    subprocess.run(command, check=True, capture_output=True)
+    with pytest.raises(LacliError, match="openssl pkey -in .*locked.pem"):
+        run.checked_certificate(certificate.file, locked)
 
 
 def test_a_file_in_the_place_of_a_socket_is_refused_and_stays(tmp_path: Path) -> None:
