@@ -12,22 +12,8 @@ from subprocess import SubprocessError
 from typing import TextIO
 
 from lacli.chat.input import Command, help_text
-from lacli.chat.settings import (
-    DEFAULT,
-    FILES,
-    MODE_HELP,
-    NO,
-    PRESET,
-    WITH_THE_MODEL,
-    adjust,
-    all_settings,
-    changed_settings,
-    find_setting,
-    key_and_value,
-    one_setting,
-    plain_name,
-    unquoted,
-)
+from lacli.chat.setting import DEFAULT, FILES, NO, PRESET, WITH_THE_MODEL, find_setting, plain_name, unquoted
+from lacli.chat.settings import MODE_HELP, adjust, all_settings, changed_settings, key_and_value, one_setting
 from lacli.chat.talk import Conversation, Message, Talk
 from lacli.chat.transcript import (
     SavedChat,

@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from lacli.chat.repl import ChatPlan, Opened, converse
-from lacli.chat.settings import SETTINGS, ChatSettings
+from lacli.chat.setting import SETTINGS
+from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Conversation, Message, Talk
 from lacli.errors import LacliError, PromptError, UsageError, reason_of
 from lacli.hub.library import without_secrets

@@ -13,21 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lacli.chat.setting import OF_THE_MODEL, SETTINGS, WITH_THE_MODEL
 from lacli.chat.settings import (
     KEYS,
-    OF_THE_MODEL,
-    SETTINGS,
-    WITH_THE_MODEL,
     ChatSettings,
     adjust,
     all_settings,
-    find_setting,
     key_and_value,
     one_setting,
     settings_from_json,
     values_of,
 )
-from lacli.cli.main import commands
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import HUGE, RANGES, SamplingSettings
 from lacli.settings import (
@@ -81,34 +77,6 @@ def test_every_setting_can_be_changed_by_its_names_and_put_back(of: type[Any]) -
             assert type(after.values[field.name]) is type(value)
             assert " -> " in sentence and "\n" not in sentence
         assert adjust(after, field.name, "default")[0].values[field.name] == field.default
-
-
-def test_a_setting_is_known_by_every_flag_that_the_command_line_has_for_it() -> None:
-    options = {option.name: option for option in commands()["run"].params}
-    for field in SETTINGS:
-        option = options[{"max_tokens": "predict", "stops": "stop"}.get(field, field)]
-        for flag in (*option.opts, *option.secondary_opts):
-            assert find_setting(flag).field == field, flag
-
-
-@pytest.mark.parametrize(
-    ("keys", "field"),
-    [
-        ("W w -W window", "window"),
-        ("-N ngram", "ngram"),
-        ("n -n predict max-tokens", "max_tokens"),
-        ("s seed", "seed"),
-        ("temperature TEMP", "temp"),
-        ("top_k --top-k topk TOPK", "top_k"),
-        ("l", "logit_bias"),
-        ("j", "json_schema"),
-        ("top-n-sigma", "top_nsigma"),
-        ("min_p minp", "min_p"),
-    ],
-)
-def test_keys_are_taken_as_users_know_them(keys: str, field: str) -> None:
-    for key in keys.split():
-        assert find_setting(key).field == field
 
 
 def test_the_sentence_says_what_changed_from_what_to_what() -> None:
@@ -174,17 +142,6 @@ def test_a_key_and_its_value_have_a_space_or_an_equals_sign_between_them(argumen
 )
 def test_stop_texts_may_be_quoted_and_an_empty_one_clears_them(text: str, stops: tuple[str, ...]) -> None:
     assert adjust(ChatSettings(stops=("x", "y")), "stop", text)[0].stops == stops
-
-
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
-def test_what_is_shown_of_texts_can_be_typed_again(stops: list[str]) -> None:
-    shown = SETTINGS["stops"].show(tuple(stops))
-    assert adjust(DEFAULT, "stop", shown)[0].stops == tuple(stops)
-
-
-def test_what_is_shown_of_biases_can_be_typed_again() -> None:
-    biases = ((3, -math.inf), (4, 0.125))
-    assert SETTINGS["logit_bias"].read(SETTINGS["logit_bias"].show(biases)) == biases
 
 
 def test_a_grammar_and_a_schema_take_each_others_place(tmp_path: Path) -> None:
