@@ -190,7 +190,8 @@ def _in_one_line(error: Any) -> UsageError:
     elif unknown := re.fullmatch(r"No such command '(.*)'", what):
         hint = _command_like(unknown[1])
     elif "unexpected extra" in what and context and context.info_name in ("run", "chat"):
-        hint = "put the prompt into quotes"
+        extra = what.partition("(s) ")[2].strip("()")
+        hint = f"a file's text is read with -f {extra}" if os.path.isfile(extra) else "put the prompt into quotes"
     return UsageError(what[:1].lower() + what[1:], hint)
 
 

@@ -63,6 +63,7 @@ COMPANIONS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 
 LAST_QUANT = re.compile(r"(?<![^\W_])((?:I?Q|TQ|BF|FP?|MXFP|NVFP)\d\w*)$", re.IGNORECASE)
 LAST_WORD = re.compile(r"[-.](\w+)$")
+SEPARATORS = re.compile(r"[\W_]+")
 
 
 class SeveralModels(ModelLoadError):
@@ -213,7 +214,11 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
     if found := _repository(text):
         return found
     word = text.lower()
-    containing = [name for name in aliases if len(word) > 2 and word in name]
+    # llama3 is meant for llama-3.2-1b, and no llama-2 is like it.
+    letters = SEPARATORS.sub("", word)
+    squeezed = {name: SEPARATORS.sub("", name) for name in aliases if len(letters) > 2}
+    containing = [name for name in squeezed if letters in squeezed[name]]
+    containing.sort(key=lambda name: not squeezed[name].startswith(letters))
     close = dict.fromkeys([*containing, *suggest(word, aliases, MAX_OFFERED)])
     offer = offered([aliases[name].name for name in close][:MAX_OFFERED])
     raise ModelLoadError(f"no such model: {shortened(text)}", f"{offer} {MODEL_IS}".lstrip())

@@ -68,6 +68,8 @@ NO_ANSWER = "no answer"
 
 A_DAY_S = 86_400
 
+KERNELS_OFF = "the faster kernels of this build fail here and are off"
+
 KIND = "trial"
 """The records' kind."""
 
@@ -84,9 +86,7 @@ def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
         return settings, " ".join(notes)
     if settings.repack and not fault_of(settings.threads, settings.threads_batch, repack=False):
         # It is said with every command, so in few words.
-        notes.append(
-            "the faster kernels of this build fail here and are off; lacli doctor has a cure, --no-repack hides this"
-        )
+        notes.append(f"{KERNELS_OFF}; lacli doctor has a cure, LACLI_NO_REPACK=1 only hides this line")
         return replace(settings, repack=False), ". ".join(notes)
     fails = f"this build of llama.cpp fails on this processor: {fault}"
     raise ModelLoadError(fails, f"build it: {rebuild_command(sound_kind())}")

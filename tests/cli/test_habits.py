@@ -102,6 +102,7 @@ def test_flags_of_other_tools_are_answered_with_what_they_are_called_here(word: 
 
 def test_of_two_prompts_the_hint_is_quotes() -> None:
     assert call("run", "demo", "say", "hi").err.endswith("(put the prompt into quotes)\n")
+    assert call("run", "demo", "say", __file__).err.endswith(f"(a file's text is read with -f {__file__})\n")
 
 
 def test_a_commands_own_flag_is_not_that_of_llama_cpp() -> None:

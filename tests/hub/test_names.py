@@ -240,6 +240,7 @@ def test_the_nearest_names_are_offered() -> None:
     meant = {"qwen3-4": "qwen3-4b", "lama-3.1-8b": "llama-3.1-8b", "QWEN3": "qwen3-0.6b", "min": "Mine"}
     for text, name in meant.items():
         assert name in refused(text).hint
+    assert "codellama" not in refused("llama3").hint and "llama-2" not in refused("llama3").hint
     assert refused("zzzz").hint == "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
 
 

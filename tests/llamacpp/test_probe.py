@@ -15,6 +15,7 @@ import pytest
 from lacli.errors import ModelLoadError
 from lacli.hub.names import demo_model
 from lacli.llamacpp import probe
+from lacli.llamacpp.probe import KERNELS_OFF
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
@@ -23,7 +24,6 @@ from lacli.text.records import NAME, Records
 from tests.program import MACHINE, call
 
 ON_ONE_THREAD = ModelSettings(gpu_layers=0, threads=1)
-KERNELS_OFF = "the faster kernels of this build fail here and are off"
 AT_TWO_ROWS = "SIGSEGV in a batch of 2 rows with Q8_0 weights"
 WITH_REPACK = {"LACLI_NO_REPACK": "0"}
 """Where the tests' other runs go without, because this build fails with repacked weights."""
