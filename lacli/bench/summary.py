@@ -232,15 +232,19 @@ def _unsure(said: Verdict) -> str:
 def _ceiling(whole: Sequence[Result], ceilings: Ceilings) -> str:
     """What there was to win, and how much of it mode auto has.
 
-    Nothing where the oracle's answers take fewer than MIN_STEPS steps: that only says how long they are.
+    Not where the oracle's answers take fewer than MIN_STEPS steps: that only says how long they are.
     """
+    said = ""
     for result in whole:
         ceiling = ceilings.get((result.number, result.kind))
         share = ceiling.share(result.speedup.value) if ceiling else None
-        if ceiling and share is not None and result.tokens >= MIN_STEPS * ceiling.rows * len(result.trials):
+        if not ceiling or share is None:
+            continue
+        if result.tokens >= MIN_STEPS * ceiling.rows * len(result.trials):
             gain = f"{result.by.label} has {share:.0%} of that gain" if share else f"{result.by.label} gains none of it"
             return f"Guesses that all come true would reach {ceiling.ratio.value:.2f}x in these answers; {gain}."
-    return ""
+        said = "These answers are too short to say what guesses that all come true would reach."
+    return said
 
 
 def _texts(found: Sequence[Result], judged: Judged) -> str:

@@ -221,8 +221,8 @@ class Commands:
         if tokens >= self.chat.cells > 0:
             longest = self.chat.most_cells
             room = min(-(-(tokens + ROOM) // ROOM) * ROOM, longest)
-            hint = f"start again with -c {room}" if tokens < longest else f"the model takes {longest:,} at most"
-            hint = f"{hint}, or give a part of it"
+            larger = f"start again with -c {room}, or" if tokens < longest else f"the model takes {longest:,}:"
+            hint = f"{larger} give a part of it"
             raise LacliError(f"{size} and the context has {self.chat.cells:,}", hint)
         waiting = self.files.copy()
         self.files.append((name, text))

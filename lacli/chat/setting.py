@@ -69,6 +69,8 @@ class Setting:
             return f"some of {', '.join(self.words)}, or none" if several else " or ".join(self.words)
         if self.field == "logit_bias":
             return "15043+1 or 15043-inf, several with spaces between, or none"
+        if self.field == "max_tokens":
+            return "a whole number, -1 for no limit"
         texts = "one or more texts, quoted where they hold spaces, or none to clear them"
         by_type = {bool: "on or off", int: "a whole number", float: "a number", str: "a text, or none", tuple: texts}
         return by_type[type(self.default)]
@@ -84,7 +86,7 @@ class Setting:
             try:
                 return type(self.default)(text)
             except ValueError:
-                what = f"{self.name} is {self.usage}, not {_shortened(text)!r}"
+                what = f"{self.name} is {self.usage}, not {shortened(text)!r}"
                 raise UsageError(what, f"{self.show(self.default)} is the default") from None
         several = isinstance(self.default, tuple)
         if several and text.lower() in (*NOTHING, '""', "''"):
@@ -114,7 +116,7 @@ class Setting:
                 return type(self.default)(found)
             except OverflowError:
                 pass
-        raise UsageError(f'"{self.field}" cannot be {_shortened(json.dumps(found))}', f"give {self.usage}")
+        raise UsageError(f'"{self.field}" cannot be {shortened(json.dumps(found))}', f"give {self.usage}")
 
     def show(self, value: Value) -> str:
         """A value in one short line, as it can be typed again; a long text is cut."""
@@ -124,7 +126,7 @@ class Setting:
             plain = (each if self.words else _shown(each) for each in value)
             return " ".join(map(str, plain)) or "none"
         if isinstance(value, str):
-            return value if self.words else _shortened(value) or "none"
+            return value if self.words else shortened(value) or "none"
         return str(value).removesuffix(".0")
 
     def _unescaped(self, word: str) -> str:
@@ -133,7 +135,7 @@ class Setting:
             return word[1:-1]
         quoted = len(word) > 1 and word[0] == word[-1] == '"'
         if len(word) > 1 and word[0] in "\"'" and not quoted:
-            raise UsageError(f"{self.name}: a quote is not closed at {_shortened(word)}", "close it")
+            raise UsageError(f"{self.name}: a quote is not closed at {shortened(word)}", "close it")
         try:
             return str(json.loads(word if quoted else f'"{word}"', strict=False))
         except ValueError:
@@ -212,6 +214,7 @@ def _shown(item: str | tuple[int, float]) -> str:
     return json.dumps(item, ensure_ascii=False) if isinstance(item, str) else bias_words(*item)
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
+    """A text in one line of at most SHOWN_CHARACTERS."""
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 3] + "..."

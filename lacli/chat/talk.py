@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lacli.chat.setting import shortened
 from lacli.chat.settings import ChatSettings
 from lacli.errors import PromptError
 from lacli.session.generation import Answer
@@ -182,7 +183,7 @@ class Talk:
         before = self.conversation.messages.copy()
         self.notes = []
         if self.conversation.is_open:
-            self.notes.append("the question before it had no answer, and is left out")
+            self.notes.append(f'"{shortened(self.conversation.messages[-1].content)}" had no answer and is left out')
         self.conversation.ask(question)
         return self._turn(before)
 

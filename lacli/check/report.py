@@ -94,7 +94,9 @@ def _on_sizes(result: Result) -> str:
     depends = "How numbers are rounded depends here on how many tokens are decoded at once"
     if all(len(probe.groups) == 2 and probe.groups[0] == [1] for probe in result.probes if not probe.exact):
         depends = f"One token alone is rounded differently here than {_sizes(result.probes, 2)} at once, which agree"
-    depends += ": a text may change where two tokens are nearly as likely"
+    # What is said of the texts stands above.
+    which = "a text may change" if result.counts.rounding else "another text may change"
+    depends += f": {which} where two tokens are nearly as likely"
     if not tried:
         return f"{depends}."
     if tried.failure:

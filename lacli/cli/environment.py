@@ -190,12 +190,23 @@ def unknown_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> d
             # Their common beginning would make any two alike.
             names = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
             near = suggest(name.removeprefix(prefix), names, most=1, least=NEAR)
+            if prefix == OURS and not near:
+                near = _of_short_flag(name.removeprefix(OURS), known)
             if (turned := name.replace("LACLI_NO_", OURS, 1)) in known:
                 found[name] = f"write {turned}=0"
                 continue
             if prefix == OURS or (near and _is_slip(name.removeprefix(prefix), near[0])):
                 found[name] = offered([prefix + each for each in near])
     return found
+
+
+def _of_short_flag(letter: str, known: Mapping[str, str]) -> list[str]:
+    """What stands behind LACLI_ for the short flags of a letter in either case: PREDICT and NGRAM for n."""
+    found: dict[str, str] = {}
+    for variable, flag in known.items():
+        if flag.lower() == f"-{letter.lower()}":
+            found.setdefault(flag, variable.removeprefix(OURS))
+    return [*found.values()]
 
 
 def _is_slip(name: str, near: str) -> bool:

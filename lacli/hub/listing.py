@@ -25,7 +25,7 @@ from lacli.hub.names import Alias, HubModel, alias_model, demo_model, read_alias
 from lacli.hub.sizes import running_memory
 from lacli.llamacpp.devices import total_memory
 from lacli.terminal.screen import wrapped
-from lacli.text.format import age_in_words, columns, memory_in_words, printable, size_in_words, tokens_in_words
+from lacli.text.format import DAY, age_in_words, columns, memory_in_words, printable, size_in_words, tokens_in_words
 
 INDENT = "    "
 HEADER = ("MODEL", "SIZE", "MEMORY", "TYPE", "CONTEXT", "LAST USED")
@@ -215,8 +215,13 @@ def _model_row(model: LocalModel, now: float) -> tuple[str, ...]:
         size_in_words(running_memory(header)) if header else "-",
         header.file_type if header else "-",
         tokens_in_words(header.context if header else 0),
-        age_in_words(now - model.last_used) if model.last_used else "-",
+        _used(now - model.last_used) if model.last_used else "-",
     )
+
+
+def _used(seconds: float) -> str:
+    """When a file was read last: Linux notes that once a day by default (relatime), so no hour is certain."""
+    return age_in_words(seconds) if seconds >= DAY else "today"
 
 
 def _model_block(row: Sequence[str], note: str, width: int) -> str:

@@ -206,7 +206,7 @@ def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an
     ):
         run(FakeChat(cells=90), f"/read {tmp_path}/long.txt")
     (tmp_path / "longer.txt").write_text("word " * 100)
-    with pytest.raises(LacliError, match="the model takes 100 at most, or give a part of it"):
+    with pytest.raises(LacliError, match="the model takes 100: give a part of it"):
         run(FakeChat(cells=90), f"/read {tmp_path}/longer.txt")
     for name, words in (("none", "cannot read"), ("empty", "is empty"), ("", "cannot read"), ("a\0b", "cannot read")):
         with pytest.raises(LacliError, match=words):

@@ -331,7 +331,7 @@ def test_an_answer_that_ends_at_once_is_an_empty_one_and_said_to_be(chat: Chat) 
     assert "/set n -1" in chat.notes[0] and chat.conversation.is_open
     adjust(chat, max_tokens=12)
     assert said(chat.ask("Explain os.path.join."))
-    assert "no answer" in chat.notes[0] and chat.conversation.questions == 2
+    assert chat.notes[0] == f'"{NEXT}" had no answer and is left out' and chat.conversation.questions == 2
 
 
 def test_a_mode_that_a_model_cannot_run_is_said_each_time(tmp_path: Path) -> None:

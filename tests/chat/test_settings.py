@@ -246,6 +246,7 @@ def test_the_list_of_settings_has_all_of_them_and_a_star_at_what_is_changed(widt
 
 def test_one_setting_is_shown_with_its_default_and_what_it_may_be() -> None:
     assert one_setting(WARM, SETTINGS["temp"]) == "temp is 0.7 (0 is the default); write a number"
+    assert one_setting(WARM, SETTINGS["max_tokens"]) == "n is -1 (the default); write a whole number, -1 for no limit"
     assert one_setting(WARM, SETTINGS["ignore_eos"]) == "ignore-eos is off (the default); write on or off"
     assert one_setting(WARM, SETTINGS["verify"]).endswith("write match or rejection")
     few = ChatSettings(DecodeSettings(sources=("pool",)))

@@ -220,6 +220,15 @@ def test_of_llama_cpps_variables_only_slips_in_those_that_lacli_reads_are_unknow
     }
 
 
+def test_a_variable_with_a_short_flags_name_is_told_the_long_one() -> None:
+    said = unknown_variables({"LACLI_N": "1", "LACLI_C": "1", "LACLI_Y": "1"}, known_variables(COMMANDS))
+    assert {*said["LACLI_N"].removeprefix("did you mean ").rstrip("?").split(" or ")} == {
+        "LACLI_PREDICT",
+        "LACLI_NGRAM",
+    }
+    assert said["LACLI_C"] == "did you mean LACLI_CTX_SIZE?" and said["LACLI_Y"] == ""
+
+
 def test_names_are_made_from_the_long_name_or_taken_from_llama_cpp() -> None:
     assert variables("-W", "--window") == ["LACLI_WINDOW"]
     assert variables("--pool-text/--no-pool-text") == ["LACLI_POOL_TEXT"]

@@ -24,7 +24,7 @@ def inventory(*extra: LocalModel, own: bool = False) -> Inventory:
     header = read_header(demo_model())
     models = [
         LocalModel(f"{LONG}:Q8_0", Path("/hub/a"), LONG, "a-Q8_0.gguf", (), 4_700_000_000, NOW - 3 * DAY, header),
-        LocalModel("demo", demo_model(), size=7_948_640, last_used=NOW, header=header),
+        LocalModel("demo", demo_model(), size=7_948_640, last_used=NOW - DAY / 2, header=header),
         *extra,
     ]
     aliases = dict(read_aliases()) | {"coder": Alias("coder", LONG, "Q8_0", "words " * 12, own)}
@@ -49,7 +49,8 @@ def test_all_that_is_known_is_shown_at_every_width_and_no_line_is_wider(width: i
     name = "unfinished download"
     assert all(" " not in line or line.endswith(name) for line in wide), "only a name is wider than the terminal"
     words = " ".join(shown.split())
-    for part in ("4.7 GB", "3 days ago", "me/a, unfinished download", "1.2 MB", "demo", "models.txt", "42.5 GB"):
+    broken_off = "me/a, unfinished download"
+    for part in ("4.7 GB", "3 days ago", "today", broken_off, "1.2 MB", "demo", "models.txt", "42.5 GB"):
         assert part in words
     assert "damaged: cut off; 1.0 GB more are of other commits" in words
     for alias in read_aliases().values():
