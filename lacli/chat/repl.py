@@ -34,8 +34,8 @@ from lacli.errors import (
 )
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.session.explanation import Explanation, watching
 from lacli.session.generation import Answer
-from lacli.session.report import Explanation, watching
 from lacli.session.session import Session
 from lacli.settings import Detail, Switch
 from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, undone_by_signals, without_ctrl_c

@@ -232,7 +232,7 @@ def ask(question: PromptOptions, loading: Loading, output: Output, screen: Scree
 
 def _answer(session: Session, prompt: list[int], question: PromptOptions, output: Output, screen: Screen) -> Generation:
     """Show the answer as it comes, and its steps where they are explained."""
-    from lacli.session.report import Explanation, watching
+    from lacli.session.explanation import Explanation, watching
     from lacli.terminal.interrupts import without_ctrl_c
     from lacli.text.reasoning import begun_reasoning
 
