@@ -106,6 +106,14 @@ def test_answers_end_late_where_time_decides_and_never_where_their_number_was_as
     assert "the time was up" not in call(*flags, "--each", "1", "-r", "2").err
 
 
+def test_a_plan_of_a_busy_moment_is_made_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.bench.run.EARLY", 1e9)
+    flags = ("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6", "-n", "2", "-r", "1")
+    told = call(*flags).err
+    assert told.count("the machine was busy while that was planned") == 1 and told.count(" prompts, answers of") == 2
+    assert "busy" not in call(*flags, "--each", "1").err
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
