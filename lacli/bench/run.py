@@ -235,19 +235,25 @@ def measured(
             _go_through(rounds, screen, words, seconds)
     except KeyboardInterrupt:
         interrupted = True
-    core_s, threads = process_time() - core_begin, session.threads
-    trials = [trial for found in rounds.trials.values() for trial in found]
-    wanted_s = sum(trial.core_wanted_s(threads) for trial in trials) if all(each.point for each in competing) else 0.0
-    share = core_s / wanted_s if wanted_s else 1.0
-    done, most = (prompts.per_task * count for count in (sum(map(len, rounds.trials.values())), rounds.most))
+    share = _core_share(rounds, process_time() - core_begin, session.threads)
     if interrupted or rounds.is_cut:
         why = "stopped" if interrupted else "the time was up"
+        done, most = (prompts.per_task * count for count in (sum(map(len, rounds.trials.values())), rounds.most))
         screen.note(f"{why} after {done} of {most} answers; what follows is about these")
     for task in rounds.left_out:
         screen.note(f"left out: {task.kind} prompt of more tokens than the context of {asker.cells} holds")
     for number, error in rounds.failures.items():
-        screen.note(f"{competing[number].label} was given up: {error}")
+        screen.note(f"{rounds.contenders[number].label} was given up: {error}")
     return BenchOutcome(rounds, machine_of(session), interrupted, share, cost=cost)
+
+
+def _core_share(rounds: Rounds, core_s: float, threads: int) -> float:
+    """Part of the time in which the threads had a core, of `core_s` processor seconds; 1 where others decode too."""
+    if not all(each.point for each in rounds.contenders):
+        return 1.0
+    trials = [trial for found in rounds.trials.values() for trial in found]
+    wanted_s = sum(trial.core_wanted_s(threads) for trial in trials)
+    return core_s / wanted_s if wanted_s else 1.0
 
 
 def look_into(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
