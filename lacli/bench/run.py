@@ -231,8 +231,10 @@ def measured(
             screen.note(f"done after {spent_s:.0f} s: the machine was busy while that was planned, so once more")
             wish = replace(request.wish, seconds=(request.wish.seconds or 0.0) - spent_s)
             competing, plan = planned(competing, prompts, asker.cells, request.tasks, wish, screen)
-            rounds, core_begin = Rounds(competing, plan.tasks, plan.repetitions, asker), process_time()
-            _go_through(rounds, screen, words, seconds)
+            again, again_begin = Rounds(competing, plan.tasks, plan.repetitions, asker), process_time()
+            _go_through(again, screen, words, seconds)
+            # Ctrl-C before this leaves the first ones, which are complete.
+            rounds, core_begin = again, again_begin
     except KeyboardInterrupt:
         interrupted = True
     share = _core_share(rounds, process_time() - core_begin, session.threads)

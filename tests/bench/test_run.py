@@ -17,6 +17,7 @@ from unittest.mock import patch
 import pytest
 
 from lacli.auto.model_cost import KIND
+from lacli.bench.plan import planned
 from lacli.bench.rounds import Rounds
 from lacli.bench.tasks import CLASSES
 from lacli.errors import LacliError
@@ -112,6 +113,20 @@ def test_a_plan_of_a_busy_moment_is_made_anew_once(monkeypatch: pytest.MonkeyPat
     told = call(*flags).err
     assert told.count("the machine was busy while that was planned") == 1 and told.count(" prompts, answers of") == 2
     assert "busy" not in call(*flags, "--each", "1").err
+
+
+def test_ctrl_c_in_the_second_plan_leaves_what_the_first_one_brought(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.bench.run.EARLY", 1e9)
+    times = count()
+
+    def interrupted(*arguments: Any) -> Any:
+        if next(times):
+            raise KeyboardInterrupt
+        return planned(*arguments)
+
+    monkeypatch.setattr("lacli.bench.run.planned", interrupted)
+    done = call("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6", "-n", "2", "-r", "1")
+    assert done.code == 130 and "stopped after 16 of 16 answers" in done.err and "lookup: " in done.out
 
 
 @pytest.mark.parametrize(
