@@ -43,7 +43,7 @@ class Step(NamedTuple):
     (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all else).
     `finish`: why this was the last step, or None. `guesses`: where each of the drafted ones came from. `plan`: what the
     mode expected, where it expects anything. `mode_s`: the part of python in which the mode looked for guesses and
-    learned.
+    learned. `core_s`: processor seconds of all threads, 0 where they are counted elsewhere.
     """
 
     tokens: tuple[int, ...]
@@ -58,6 +58,7 @@ class Step(NamedTuple):
     guesses: tuple[Origin, ...] = ()
     plan: Plan | None = None
     mode_s: float = 0.0
+    core_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -191,6 +192,8 @@ class RunStatistics:
         self.cache_s += step.cache_s
         self.python_s += step.python_s
         self.lengths[len(origins)] += 1
+        if step.core_s and self.threads:
+            self.add_core_time(step, step.core_s)
 
     def add_core_time(self, step: Step, seconds: float, prompt_s: float = 0.0) -> None:
         """Count a step's processor seconds, beside those of threads that all compute or spin while it decodes.

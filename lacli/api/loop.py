@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from math import inf
 from os import getpid
 from threading import Condition, Thread
-from time import perf_counter
+from time import perf_counter, process_time
 
 from lacli.api.request import ENDED, HELD_S, Arrival, Request
 from lacli.decode import Decoder
@@ -145,11 +145,13 @@ class SharedLoop(Closing):
     def _run(self) -> None:
         try:
             while self._change_texts():
+                core_begin = process_time()
                 taken = self._schedule.step()
+                core_s = process_time() - core_begin
                 for request in self._running.values():
                     request.tell_progress()
                 for news in taken:
-                    self._tell(news)
+                    self._tell(news, core_s)
                 self._wake_readers()
         except KeyboardInterrupt:
             # `close` has interrupted a piece of a prompt.
@@ -215,7 +217,8 @@ class SharedLoop(Closing):
         )
         self._running[request.text] = request
 
-    def _tell(self, news: News) -> None:
+    def _tell(self, news: News, core_s: float) -> None:
+        """Give a text's reader what a step of `core_s` processor seconds brought."""
         request, step = self._running[news.text], news.step
         if step and not request.prompt_s:
             request.reused = news.text.reused or 0
@@ -225,6 +228,8 @@ class SharedLoop(Closing):
                 step = step._replace(decode_s=0.0, rows=1 + step.drafted)
             else:
                 request.prompt_s -= step.decode_s
+        if step and not news.reads:
+            step = step._replace(core_s=core_s)
         arrival = Arrival(step, news.error)
         if news.text.finish:
             self._end(request, arrival)

@@ -208,9 +208,11 @@ class Model(Closing):
             owner=options.get("owner", ""),
         )
         found = recorder.found if recorder else ()
-        return kind(
-            self, PartialAnswer(request, prompts.piece, tokens, stops, controls=controls, logprobs=found), request
+        threads = self.session.threads
+        partial = PartialAnswer(
+            request, prompts.piece, tokens, stops, controls=controls, threads=threads, logprobs=found
         )
+        return kind(self, partial, request)
 
     def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
         with self._reading:

@@ -18,9 +18,11 @@ from lacli.bench.tasks import Task, read_tasks
 from lacli.cli.answer_lines import Lines, LinesFile, Row, prompt_of
 from lacli.errors import Interrupted, LacliError, PromptError, SamplingError
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
+from lacli.session.comparison import busy, verdict
 from lacli.session.report import describe
 from lacli.stats import RunStatistics
 from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
+from lacli.terminal.screen import BUSY_AFTER_S, Screen
 from lacli.text.files import is_terminal
 from lacli.text.format import MINUTE, counted
 from lacli.text.question import STDIN
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from lacli.auto.past_texts import TextStore
     from lacli.cli.prompt_options import PromptOptions
     from lacli.cli.run import Loading, Output
-    from lacli.terminal.screen import Screen
     from lacli.terminal.waiting import Say
 
 REFRESH_S = 0.25
@@ -78,13 +79,18 @@ def ask_all(
                     screen.say("\n".join(f"{subject:9} {text}" for subject, text in asked.report()))
                 elif output.verbose or is_terminal(sys.stderr):
                     screen.note(asked.words)
+                if asked.seconds > BUSY_AFTER_S and (held_up := busy(asked.threads)):
+                    screen.note(verdict(held_up, session.settings.mode))
         lines.finish()
     if failed := len(tasks) - len(lines.answered):
         raise LacliError(f"no answer to {failed:,} of {counted(len(tasks), 'prompt')}", '"error" in its line says why')
 
 
 class PromptList:
-    """The prompts of a list that have no answer yet, on their way through a model."""
+    """The prompts of a list that have no answer yet, on their way through a model.
+
+    `seconds`: of all of them. `threads`: what theirs had of the cores, and what they wanted.
+    """
 
     def __init__(
         self,
@@ -102,10 +108,11 @@ class PromptList:
         """
         self._done = self._failed = 0
         self._sums = Counter[str]()
-        self._seconds = 0.0
+        self.seconds = 0.0
+        self.threads = RunStatistics(threads=model.session.threads)
         self._model, self._tasks, self._left, self._lines = model, tasks, left, lines
         self._sampling, self._stops = sampling, stops
-        self._store, self._storing, self._trouble = store, Lock(), ""
+        self._store, self._adding, self._trouble = store, Lock(), ""
         self._coming = iter(left)
         self._running: dict[int, RunStatistics] = {}
         self._arrivals: SimpleQueue[Row | BaseException] = SimpleQueue()
@@ -135,7 +142,7 @@ class PromptList:
                         self._take(row)
                 what = f"stopped: {len(self._lines.answered):,} of {counted(len(self._tasks), 'answer')} are"
                 raise Interrupted(f"{what} {self._lines.place}", self._lines.way_on) from None
-        self._seconds = perf_counter() - self._begin
+        self.seconds = perf_counter() - self._begin
         if self._trouble:
             screen.note(self._trouble)
 
@@ -143,8 +150,8 @@ class PromptList:
     def words(self) -> str:
         """What the answers were, and how fast."""
         answers, tokens = len(self._left) - self._failed, self._sums["predicted_n"]
-        rate = f"{tokens / self._seconds:,.1f} tokens/s together" if self._seconds else ""
-        return f"{counted(answers, 'answer')}, {counted(tokens, 'token')} in {_duration(self._seconds, 2)}: {rate}"
+        rate = f"{tokens / self.seconds:,.1f} tokens/s together" if self.seconds else ""
+        return f"{counted(answers, 'answer')}, {counted(tokens, 'token')} in {_duration(self.seconds, 2)}: {rate}"
 
     def report(self) -> list[tuple[str, str]]:
         """The same in rows, with what they were decoded with."""
@@ -192,11 +199,14 @@ class PromptList:
             finally:
                 del self._running[index]
             texts.append(answer.text)
+            with self._adding:
+                self.threads.core_s += answer.statistics.core_s
+                self.threads.core_wanted_s += answer.statistics.core_wanted_s
             numbers = {
                 name: round(numbers.get(name, 0) + value, 2) for name, value in _numbers(answer.statistics).items()
             }
             if self._store:
-                with self._storing:
+                with self._adding:
                     self._trouble = self._store.add([*stream.prompt, *answer.tokens]) or self._trouble
         return {
             "text": texts if task.turns[1:] else texts[0],

@@ -12,6 +12,8 @@ from lacli.serve import pages
 from lacli.serve.guard import OWNER
 from lacli.serve.meter import Meter
 from lacli.serve.replies import usage
+from lacli.session.comparison import busy, verdict
+from lacli.terminal.screen import BUSY_AFTER_S
 from lacli.text.format import printable
 
 CHOICES = "lacli.choices"
@@ -64,7 +66,7 @@ def _error(body: bytes) -> str:
 
 
 def _line(scope: Scope, status: int, seconds: float) -> str:
-    """Time, address, key, method, path, status, tokens of the prompt and of the answer, and seconds."""
+    """Time, address, key, method, path, status, tokens of the prompt and of the answer, seconds, a busy machine."""
     owner, choices = scope.get(OWNER), scope.get(CHOICES)
     # A path as it was sent has no control characters in it.
     path = scope.get("raw_path", b"").decode("ascii", "replace")[:LONGEST_PATH]
@@ -76,4 +78,8 @@ def _line(scope: Scope, status: int, seconds: float) -> str:
             words.append("broken off")
         counted = usage([choice.statistics for choice in choices])
         words.append(f"{counted['prompt_tokens']}+{counted['completion_tokens']} tokens")
-    return " ".join([*words, f"{seconds:.2f} s"])
+    words.append(f"{seconds:.2f} s")
+    found = [busy(choice.statistics) for choice in choices or () if seconds > BUSY_AFTER_S]
+    if held_up := next(filter(None, found), None):
+        words[-1] += f": {verdict(held_up, '')}"
+    return " ".join(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
+from itertools import count
 from queue import SimpleQueue
 from typing import NamedTuple
 from urllib.request import Request
@@ -56,6 +57,16 @@ def test_a_line_has_the_key_the_status_and_the_tokens_and_not_the_prompt(logged:
     *words, seconds, unit = logged.words()
     assert words == ["127.0.0.1", "key", "2", "POST", "/v1/completions", "200", counts, "tokens"]
     assert float(seconds) >= 0 and unit == "s"
+
+
+def test_a_slow_answer_of_a_busy_machine_is_told(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.session.comparison.MIN_CORE_S", 0)
+    monkeypatch.setattr("lacli.api.loop.process_time", count(1e-9, 1e-9).__next__)
+    client = OpenAI(api_key="two", base_url=f"{logged.address}/v1", max_retries=0)
+    for slow, told in ((1e9, False), (0, True)):
+        monkeypatch.setattr("lacli.serve.access.BUSY_AFTER_S", slow)
+        client.completions.create(model="any", prompt="def f(", max_tokens=7)
+        assert " ".join(logged.words()).endswith(" s: the machine was busy: ask again when it is calm") == told
 
 
 def test_an_answer_that_its_client_left_is_broken_off(logged: Logged) -> None:
