@@ -83,7 +83,8 @@ class Inspection:
         return JSONResponse({"object": "list", "data": [self._described]})
 
     async def named_model(self, request: Request) -> Response:
-        name = request.path_params["name"]
+        if not (name := request.path_params["name"]):
+            return await self.models(request)
         if name not in (self._settings.name, *self._settings.aliases):
             raise Refused(404, "model_not_found", f"there is no model {name!r} here: {self._settings.name!r} answers")
         return JSONResponse(self._described)

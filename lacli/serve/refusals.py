@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -18,7 +18,7 @@ from lacli.llamacpp.sampling import flag
 from lacli.serve.protocol import NotOffered, in_words
 from lacli.serve.replies import error_body
 from lacli.serve.sampled import NAMES
-from lacli.text.format import did_you_mean
+from lacli.text.format import did_you_mean, offered
 
 INVALID, TOO_LONG, BUSY, FAILED, NOT_SUPPORTED = (
     "invalid_request_error",
@@ -93,15 +93,22 @@ async def refuse_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     # The library names the methods of a path whose method was wrong.
     way = f", use {error.headers['Allow']}" if error.headers and "Allow" in error.headers else ""
-    if error.status_code == 404 and (hint := did_you_mean(request.url.path[:LONGEST_PATH], known_paths(request), "")):
-        way = f", {hint}"
+    if error.status_code == 404:
+        way = f", {_meant(request.url.path[:LONGEST_PATH], known_paths(request))}"
     said = f"{request.method} {request.url.path}: {error.detail.lower()}{way}"
     return JSONResponse(error_body(error.status_code, INVALID, said), error.status_code, error.headers)
 
 
+def _meant(path: str, known: Sequence[str]) -> str:
+    """The question whether paths that a wrong one stands in or resembles were meant, or what is spoken here."""
+    containing = [each for each in known if path.rstrip("/") in each] if len(path) > 1 else []
+    containing.sort(key=lambda each: not each.startswith("/v1/"))
+    return offered(containing[:2]) or did_you_mean(path, known, "lacli speaks OpenAI's protocol, under /v1")
+
+
 def known_paths(request: Request) -> list[str]:
     """The paths of the application that has the request."""
-    return [route.path for route in request.app.routes if isinstance(route, Route)]
+    return [route.path for route in request.app.routes if isinstance(route, Route) and "{" not in route.path]
 
 
 async def refuse_failure(request: Request, error: Exception) -> Response:
