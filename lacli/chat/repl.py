@@ -32,6 +32,7 @@ from lacli.errors import (
     OutputError,
     PromptError,
 )
+from lacli.llamacpp.probe import told_once_a_day
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.session.explanation import Explanation, watching
@@ -163,7 +164,7 @@ def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Convers
         commands.asks, commands.kept = repl.interactive and not plan.log, saved.messages
         lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color, repl.stay))
         others = commands.differences(saved) if plan.saved else []
-        screen.notes([*notes, *others], warnings)
+        screen.notes([*(notes if screen.quiet else told_once_a_day(notes)), *others], warnings)
         if repl.interactive:
             context = f", context {talk.cells:,} tokens" if talk.cells else ""
             known = f", {counted(len(saved.messages), 'message')} loaded" if saved.messages else ""

@@ -98,6 +98,7 @@ class Loading:
     ) -> Iterator[tuple[Session, TextStore | None]]:
         """Load the model with the kept texts: for a question, or for several of its kind, `parallel` at a time."""
         from lacli.auto.past_texts import open_texts
+        from lacli.llamacpp.probe import told_once_a_day
         from lacli.session.session import Session
         from lacli.terminal.interrupts import without_ctrl_c
         from lacli.terminal.screen import loading_model
@@ -123,7 +124,7 @@ class Loading:
         with opened as session:
             session.use_known(state_file(), learns=self.learns)
             session.notes[:0] = notes
-            screen.notes(session.notes, session.warnings)
+            screen.notes(session.notes if screen.quiet else told_once_a_day(session.notes), session.warnings)
             try:
                 yield session, store
             finally:

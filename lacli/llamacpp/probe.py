@@ -13,7 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -70,8 +70,8 @@ A_DAY_S = 86_400
 
 KERNELS_OFF = "the faster kernels of this build fail here and are off"
 
-KIND = "trial"
-"""The records' kind."""
+KIND, TOLD = "trial", "trial told"
+"""The records' kinds: outcomes, and when one was told."""
 
 
 def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
@@ -85,11 +85,22 @@ def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
     if not fault:
         return settings, " ".join(notes)
     if settings.repack and not fault_of(settings.threads, settings.threads_batch, repack=False):
-        # It is said with every command, so in few words.
-        notes.append(f"{KERNELS_OFF}; lacli doctor has a cure, LACLI_NO_REPACK=1 only hides this line")
+        notes.append(f"{KERNELS_OFF}; lacli doctor has a cure")
         return replace(settings, repack=False), ". ".join(notes)
     fails = f"this build of llama.cpp fails on this processor: {fault}"
     raise ModelLoadError(fails, f"build it: {rebuild_command(sound_kind())}")
+
+
+def told_once_a_day(notes: Sequence[str]) -> list[str]:
+    """The notes of a command that is used all day, without what it has said of the kernels since yesterday."""
+    found = [note for note in notes if note.startswith(KERNELS_OFF)]
+    records, key = Records(state_file()), {"build": build_files()}
+    match records.read(TOLD, key) if found else None:
+        case {"at": float(at)} if time() - at < A_DAY_S:
+            return [note for note in notes if note not in found]
+    if found:
+        records.save(TOLD, key, {"at": time()})
+    return [*notes]
 
 
 @cache

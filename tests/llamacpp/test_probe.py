@@ -215,12 +215,17 @@ def test_a_trial_makes_no_trial_of_its_own(play: Play, tmp_path: Path, monkeypat
     assert probe.fault_of(2, 1, repack=True) == ""
 
 
-def test_run_answers_with_a_build_that_dies_and_says_so_in_a_line(play: Play) -> None:
+def test_run_answers_with_a_build_that_dies_and_says_so_in_a_line_a_day(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play(killed("SIGSEGV"))
     done = call(*RUN, env=WITH_REPACK)
     said = [line for line in done.err.splitlines() if KERNELS_OFF in line]
     assert (done.code, bool(done.out), len(said)) == (0, True, 1)
     assert "lacli doctor" in said[0]
+    assert KERNELS_OFF not in call(*RUN, env=WITH_REPACK).err, "once a day"
+    monkeypatch.setattr(probe, "A_DAY_S", 0)
+    assert KERNELS_OFF in call(*RUN, env=WITH_REPACK).err
     assert KERNELS_OFF not in call(*RUN, "-q", env=WITH_REPACK).err
     assert KERNELS_OFF not in call(*RUN, "--no-repack", env=WITH_REPACK).err
 
