@@ -87,7 +87,9 @@ class Setting:
                 return type(self.default)(text)
             except ValueError:
                 what = f"{self.name} is {self.usage}, not {shortened(text)!r}"
-                raise UsageError(what, f"{self.show(self.default)} is the default") from None
+                first, _, more = text.partition(" ")
+                hint = f"one setting at a time: /set {self.name} {first}" if more else ""
+                raise UsageError(what, hint or f"{self.show(self.default)} is the default") from None
         several = isinstance(self.default, tuple)
         if several and text.lower() in (*NOTHING, '""', "''"):
             return ()

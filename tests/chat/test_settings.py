@@ -170,6 +170,7 @@ WRONG = [
     ("zzz", "1", "/set lists them"),
     ("nopoolprompt", "", "did you mean no-pool-prompt"),
     ("temp", "warm", "temp is a number"),
+    ("temp", "0.5 top-k 3", "one setting at a time: /set temp 0.5"),
     ("temp", "", "needs a value"),
     ("temp", "nan", "must be from 0"),
     ("top-k", "1.5", "whole number"),
