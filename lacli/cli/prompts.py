@@ -79,7 +79,7 @@ def ask_all(
                     screen.say("\n".join(f"{subject:9} {text}" for subject, text in asked.report()))
                 elif output.verbose or is_terminal(sys.stderr):
                     screen.note(asked.words)
-                if asked.seconds > BUSY_AFTER_S and (held_up := busy(asked.threads)):
+                if asked.seconds > BUSY_AFTER_S and (held_up := busy(asked.cores)):
                     screen.note(verdict(held_up, session.settings.mode))
         lines.finish()
     if failed := len(tasks) - len(lines.answered):
@@ -89,7 +89,7 @@ def ask_all(
 class PromptList:
     """The prompts of a list that have no answer yet, on their way through a model.
 
-    `seconds`: of all of them. `threads`: what theirs had of the cores, and what they wanted.
+    `seconds`: of all of them. `cores`: processor seconds that their threads had, and wanted.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class PromptList:
         self._done = self._failed = 0
         self._sums = Counter[str]()
         self.seconds = 0.0
-        self.threads = RunStatistics(threads=model.session.threads)
+        self.cores = RunStatistics(threads=model.session.threads)
         self._model, self._tasks, self._left, self._lines = model, tasks, left, lines
         self._sampling, self._stops = sampling, stops
         self._store, self._adding, self._trouble = store, Lock(), ""
@@ -200,8 +200,8 @@ class PromptList:
                 del self._running[index]
             texts.append(answer.text)
             with self._adding:
-                self.threads.core_s += answer.statistics.core_s
-                self.threads.core_wanted_s += answer.statistics.core_wanted_s
+                self.cores.core_s += answer.statistics.core_s
+                self.cores.core_wanted_s += answer.statistics.core_wanted_s
             numbers = {
                 name: round(numbers.get(name, 0) + value, 2) for name, value in _numbers(answer.statistics).items()
             }

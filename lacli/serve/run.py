@@ -69,7 +69,10 @@ def checked_certificate(file: str, key: str) -> Certificate | None:
 
 def _cure(file: str, key: str) -> str:
     """What to do about a pair that cannot be used, from what stands in the two files."""
-    certificate, secret = (Path(each).read_bytes() for each in (file, key))
+    try:
+        certificate, secret = (Path(each).read_bytes() for each in (file, key))
+    except OSError:
+        return "give files that this user can read"
     if b" PRIVATE KEY-----" in certificate and b"-----BEGIN CERTIFICATE-----" in secret:
         return "they are exchanged: the certificate goes to --ssl-cert-file, its key to --ssl-key-file"
     if b"ENCRYPTED" in secret:
