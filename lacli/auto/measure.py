@@ -40,6 +40,9 @@ SAMPLE = (
 MIN_ROUNDS = 3
 """Times of a size at least, or its median would be any one of them."""
 
+MIN_SIZES = 4
+"""Sizes that are timed however late it is: below them nothing says what a row costs."""
+
 SURVEY = 0.25
 """Part of the time in which sizes are tried once, to see how many of them can be measured."""
 
@@ -198,7 +201,11 @@ class _Bench:
             if rounds >= MIN_ROUNDS and (rounds >= most or self._clock() + cost > end):
                 break
             try:
-                for size in chosen:
+                for place, size in enumerate(chosen):
+                    if not rounds and place >= MIN_SIZES and self._clock() > late:
+                        # The machine became slower after the survey.
+                        chosen = chosen[:place]
+                        break
                     self._visit(size, times[size])
             except KeyboardInterrupt:
                 if not rounds:

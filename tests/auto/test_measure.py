@@ -125,6 +125,18 @@ def test_ctrl_c_ends_it_with_what_was_measured() -> None:
         assert [point.rows for point in found.staircases[-1].points] == list(SIZES)
 
 
+def test_a_machine_that_becomes_slow_after_the_survey_times_fewer_sizes() -> None:
+    class Slowed(Timed):
+        def seconds(self, rows: int, choices: int, context: int = 0) -> float:
+            return super().seconds(rows, choices) * (100 if len(self.steps) > 6 else 1)
+
+    engine = Slowed()
+    found = measured(engine, seconds=300)
+    assert [point.rows for point in found.staircases[0].points] == [1, 2, 3, 4]
+    assert "only 4 of 8 sizes, up to 4 rows" in found.notes[0]
+    assert engine.now < 2 * sum(engine.seconds(rows, rows) for rows in SIZES)
+
+
 def test_reading_fewer_choices_never_costs_more() -> None:
     staircase = measured(Timed(choice=-0.01)).staircases[0]
     assert all(point.first == point.every for point in staircase.points)
