@@ -90,9 +90,10 @@ def told_to_programs() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
+        # A program reads its own files.
         what, hint = (
             sub(r"(?<![\w-])--?[A-Za-z][\w-]*", lambda found: FLAGS.get(found[0], found[0]), words)
-            for words in (error.what, error.hint)
+            for words in (error.what, sub("; --?[a-z-]+ FILE reads one$", "", error.hint))
         )
         raise UsageError(what, hint) from error
 

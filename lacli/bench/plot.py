@@ -162,7 +162,7 @@ def check_plot_path(path: Path) -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise LacliError("pictures need matplotlib", "pip install 'lacli[plot]'") from error
+        raise LacliError("pictures need matplotlib", "in lacli's folder: pip install '.[plot]'") from error
     try:
         existed = path.exists()
         path.open("ab").close()

@@ -128,7 +128,7 @@ def serve(
     try:
         from lacli.serve import app, guard, origins, run
     except ImportError as error:
-        raise UsageError(f"lacli serve needs {error.name}", "pip install 'lacli[serve]'") from error
+        raise UsageError(f"lacli serve needs {error.name}", "in lacli's folder: pip install '.[serve]'") from error
     from lacli import PARALLEL
     from lacli.api.model import Model
     from lacli.auto.model_cost import SERVING

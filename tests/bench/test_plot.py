@@ -111,7 +111,7 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path, no_ma
     for attempt in (partial(check_plot_path, tmp_path / "a.png"), partial(save, tmp_path / "a.png", RESULTS, "", "")):
         with pytest.raises(LacliError, match="pictures need matplotlib") as caught:
             attempt()
-        assert "pip install 'lacli[plot]'" in caught.value.hint
+        assert "pip install '.[plot]'" in caught.value.hint
     assert not list(tmp_path.iterdir())
 
 
