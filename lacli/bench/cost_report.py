@@ -217,8 +217,9 @@ def _learned_words(experience: Experience, at: float) -> str:
     parts = [f"from {'sampled' if experience.sampled else 'greedy'} answers, {age_in_words(time() - at)}"]
     parts += [f"guesses that came true: {came}"] if came else []
     if steps.plain_s:
-        sizes = [f", {rows} rows {cost:.2f} plain ones" for rows, cost, _ in steps.sizes]
-        parts.append(f"a plain step {_milliseconds([steps.plain_s])[0]} ms{''.join(sizes)}")
+        sizes = ", ".join(f"{rows} rows {cost:.2f}" for rows, cost, _ in steps.sizes)
+        times = f", and in times of that: {sizes}" if sizes else ""
+        parts.append(f"a plain step took {_milliseconds([steps.plain_s])[0]} ms{times}")
     return "; ".join(parts)
 
 
