@@ -25,6 +25,9 @@ from lacli.llamacpp.probe import IN_TRIAL, fault_of
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = (sys.executable, "-m", "lacli")
+IN_BASH = ("bash", "-c", '"$0" -m lacli "$@"; exit $?', sys.executable)
+"""lacli as bash starts it; a last command alone would take bash's place, and no shell would be found above lacli."""
+
 SECONDS = 60
 """How long a run may take at most, on a very busy machine."""
 

@@ -47,6 +47,10 @@ FUNCTIONS = {"list": "list_models", "rm": "remove", "rpc-server": "rpc_server"}
 NEAR = 0.81
 """Likeness above which a flag is offered in the place of an unknown one; 1 is the same."""
 
+COMPLETION = ("--install-completion", "--show-completion")
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+"""Typer's flags for completion, and the shells that it has a script for."""
+
 NO_READER = 141
 """Exit code where standard output's reader has gone away, without a word: 128 and SIGPIPE, as a shell has it of git."""
 
@@ -116,6 +120,8 @@ def main() -> None:
     """Run the program; what a user can mend ends it with one line on stderr (a traceback under LACLI_DEBUG=1)."""
     try:
         arguments = habits.translated(sys.argv[1:])
+        if arguments[0] in COMPLETION:
+            _check_shell(*arguments[:2])
         asked = [name for name in arguments[:1] if name in COMMANDS] or COMMANDS
         try:
             sys.exit(program(asked)(arguments, prog_name="lacli", standalone_mode=False))
@@ -148,6 +154,23 @@ def main() -> None:
             sys.exit(NO_READER)
         Screen().error(found)
         sys.exit(found.exit_code)
+
+
+def _check_shell(flag: str, wanted: str = "") -> None:
+    """Raise UsageError unless completion can be had in the shell that lacli was started from; Typer takes no other."""
+    import shellingham
+
+    try:
+        shell = shellingham.detect_shell()[0]
+    except shellingham.ShellDetectionFailure:
+        shell = ""
+    if shell not in SHELLS:
+        what = f"no script completes in {shell}" if shell else "lacli was not started from a shell"
+        raise UsageError(f"{flag}: {what}", "call it at a prompt of bash, zsh, fish or PowerShell")
+    if wanted in SHELLS and wanted != shell:
+        raise UsageError(
+            f"{flag} is for the shell it is called in, which is {shell}", f"call it at a prompt of {wanted}"
+        )
 
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EPIPE)

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import shellingham
 
 from lacli import __main__
-from tests.program import PROGRAM, ROOT, Done, call, run, start
+from tests.program import IN_BASH, PROGRAM, ROOT, Done, call, run, start
 
 INTERRUPTING = """
 import os, signal, sys
@@ -76,17 +77,14 @@ def test_ctrl_c_that_python_calls_another_error_ends_with_130_too(monkeypatch: p
 
 FULL = Path("/dev/full")
 
-NAMED_SHELL = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-"""Lets Typer take the shell that is named, where it would look for the one that runs."""
-
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize(
-    ("arguments", "unbuffered"), [("--help", ""), ("--version", "1"), ("--show-completion bash", ""), ("mask -h", "1")]
+    ("arguments", "unbuffered"), [("--help", ""), ("--version", "1"), ("--show-completion", ""), ("mask -h", "1")]
 )
 def test_what_cannot_be_written_is_one_line_on_stderr_and_exit_code_1(arguments: str, unbuffered: str) -> None:
     with FULL.open("wb") as full:
-        done = run(*arguments.split(), stdout=full, env={"PYTHONUNBUFFERED": unbuffered, **NAMED_SHELL})
+        done = run(*arguments.split(), stdout=full, env={"PYTHONUNBUFFERED": unbuffered}, program=IN_BASH)
     assert (done.code, done.err) == (1, "lacli: cannot write: No space left on device (check where stdout goes)\n")
 
 
@@ -110,9 +108,34 @@ def test_a_reader_that_goes_away_ends_a_command_as_the_signal_of_its_pipe_would(
 
 
 def test_a_home_that_cannot_be_written_is_one_line() -> None:
-    done = run("--install-completion", "bash", env={"HOME": "/dev/null/home", **NAMED_SHELL})
+    done = run("--install-completion", env={"HOME": "/dev/null/home"}, program=IN_BASH)
     assert (done.code, done.out) == (1, "") and done.err.startswith("lacli: /dev/null")
     assert done.err.count("\n") == 1 and "Not a directory" in done.err
+
+
+@pytest.mark.parametrize(
+    ("shell", "wanted", "what"),
+    [
+        ("", [], "--show-completion: lacli was not started from a shell"),
+        ("sh", ["bash"], "--show-completion: no script completes in sh"),
+        (
+            "fish",
+            ["zsh"],
+            "--show-completion is for the shell it is called in, which is fish (call it at a prompt of zsh)",
+        ),
+    ],
+)
+def test_completion_in_no_shell_or_another_one_is_refused(
+    shell: str, wanted: list[str], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def detect() -> tuple[str, str]:
+        if not shell:
+            raise shellingham.ShellDetectionFailure
+        return shell, f"/bin/{shell}"
+
+    monkeypatch.setattr(shellingham, "detect_shell", detect)
+    done = call("--show-completion", *wanted)
+    assert (done.code, done.out) == (2, "") and done.err.startswith(f"lacli: {what}")
 
 
 def test_what_the_system_refuses_is_one_line_and_a_traceback_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from lacli.cli.main import commands
 from lacli.cli.model_names import complete_model, complete_stored
 from lacli.settings import MODES
 from tests.fakes import hub_cache
-from tests.program import ROOT, Done, call, environment, run
+from tests.program import IN_BASH, ROOT, Done, call, environment, run
 
 CACHE_PLACES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
 FILES = ("a.gguf", "b b.gguf", "text.txt", ".hidden.gguf", "deep/deeper/one.gguf", "many/x.gguf", "many/y.gguf")
@@ -171,7 +171,7 @@ def test_a_real_bash_completes_after_the_installation(tmp_path: Path) -> None:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m lacli "$@"\n')
     program.chmod(0o755)
     home = {"HOME": str(tmp_path), "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    installed = run("--install-completion", "bash", env=home)
+    installed = run("--install-completion", env=home, program=IN_BASH)
     assert installed.code == 0 and ".bash_completions/lacli.sh" in (tmp_path / ".bashrc").read_text()
     script = '. ~/.bashrc; COMP_WORDS=(lacli ru); COMP_CWORD=1; _lacli_completion lacli; echo "${COMPREPLY[@]}"'
     shell = subprocess.run(["bash", "-c", script], env=environment(home), capture_output=True, text=True, timeout=60)

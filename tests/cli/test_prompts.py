@@ -17,7 +17,6 @@ import pytest
 from lacli import DecodeSettings, ModelSettings
 from lacli.auto.model_cost import LEARNED
 from lacli.auto.past_texts import TextStore, text_key
-from lacli.batch import Batch
 from lacli.bench.tasks import Task
 from lacli.cli.answer_lines import Lines, LinesFile
 from lacli.errors import LacliError, OutputError
@@ -265,14 +264,16 @@ def test_a_prompt_that_cannot_be_decoded_has_an_error_and_the_others_go_on(tmp_p
 def test_what_ends_the_model_ends_the_run_and_the_answers_before_it_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode = LlamaEngine.decode
+    add = LinesFile.add
 
-    def failing(engine: LlamaEngine, batch: Batch) -> bool:
-        if engine.calls > 8:
-            raise LacliError("llama_decode failed (-3)")
-        return decode(engine, batch)
+    def failing(*_: object) -> NoReturn:
+        raise LacliError("llama_decode failed (-3)")
 
-    monkeypatch.setattr(LlamaEngine, "decode", failing)
+    def last(lines: LinesFile, row: Row) -> None:
+        add(lines, row)
+        monkeypatch.setattr(LlamaEngine, "decode", failing)
+
+    monkeypatch.setattr(LinesFile, "add", last)
     out = tmp_path / "out.jsonl"
     rows = [{"prompt": "one", "max_tokens": 2}, {"prompt": "two", "max_tokens": 90}]
     done = run(tmp_path, "-o", str(out), "--ignore-eos", "-np", "1", rows=rows)
