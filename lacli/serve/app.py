@@ -20,7 +20,7 @@ from lacli.api.model import Model
 from lacli.api.options import AnswerOptions
 from lacli.errors import LacliError, in_one_line
 from lacli.llamacpp.library import schema_grammar
-from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.serve import pages
 from lacli.serve.access import CHOICES, AccessLog
 from lacli.serve.choices import Choice, Delta, merged
@@ -107,7 +107,7 @@ class Server:
         prompt = await self._aside(prompts.tokenize, rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
         sampling, warnings = await self._aside(self._sampling, asked)
-        begin = partial(self._choices, asked, sampling, [prompt] * asked.n, logprobs, raw=False)
+        begin = partial(self._choices, asked, sampling, [prompt], logprobs, copies=asked.n, raw=False)
         choices = await self._aside(partial(begin, rules=rules, grammar=grammar), owner_of(request))
         return await self._answered(
             request, asked, choices, ChatForm(self._setting_of(asked, sampling, ignored or warnings))
@@ -115,11 +115,12 @@ class Server:
 
     async def complete(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
-        prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts for _ in range(asked.n)]
+        prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts]
         sampling, warnings = await self._aside(self._sampling, asked)
-        begin = partial(self._choices, asked, sampling, prompts, asked.logprobs, raw=True)
+        begin = partial(self._choices, asked, sampling, prompts, asked.logprobs, copies=asked.n, raw=True)
         choices = await self._aside(begin, owner_of(request))
-        echoed = [self._model.session.text(prompt) for prompt in prompts] if asked.echo else ()
+        texts = map(self._model.session.text, prompts) if asked.echo else ()
+        echoed = [text for text in texts for _ in range(asked.n)]
         return await self._answered(
             request, asked, choices, TextForm(self._setting_of(asked, sampling, warnings), echoed)
         )
@@ -179,17 +180,19 @@ class Server:
         owner: str,
         *,
         raw: bool,
+        copies: int = 1,
         rules: CallRules | None = None,
         grammar: str = "",
         drawn: bool = False,
     ) -> list[Choice]:
         """Begin the answers, without decoding yet. Raises Refused where there is no place for them.
 
-        `rules`: what they may call. `grammar`: that of calls which they have to make. `drawn`: `logprobs` are of the
-        distribution that tokens are drawn from, not of the model's.
+        `copies`: answers to each prompt; a given seed is the first one's, and each further one has the next, as
+        llama-server has it. `rules`: what they may call. `grammar`: that of calls which they have to make. `drawn`:
+        `logprobs` are of the distribution that tokens are drawn from, not of the model's.
         """
         settings, busy = self._settings, sum(self._model.load)
-        if busy + len(prompts) > self._model.session.texts + settings.queue:
+        if busy + copies * len(prompts) > self._model.session.texts + settings.queue:
             raise Refused(503, BUSY, "all places are taken, and so are those that wait: try again", retry=True)
         longest = max(map(len, prompts))
         if longest > self._model.context:
@@ -205,7 +208,6 @@ class Server:
                 raise Refused(400, INVALID, "an answer that has to call a tool cannot have another grammar or format")
             sampling = replace(sampling, grammar=grammar, json_schema="")
         options: AnswerOptions = {
-            "sampling": sampling,
             "stop": (*settings.stops, *asked.stop),
             "max_tokens": self._limit(asked),
             "raw": raw,
@@ -223,7 +225,10 @@ class Server:
         if settings.shifts:
             # llama.cpp's -1 keeps the whole prompt.
             options["n_keep"] = longest if asked.n_keep == -1 else asked.n_keep or 0
-        return [Choice(self._model, tokens, place, options, self._meter, rules) for place, tokens in enumerate(prompts)]
+        answers = [(tokens, _of_copy(options, sampling, copy)) for tokens in prompts for copy in range(copies)]
+        return [
+            Choice(self._model, tokens, place, own, self._meter, rules) for place, (tokens, own) in enumerate(answers)
+        ]
 
     def _rendered(self, asked: ChatRequest) -> str:
         """The prompt of a conversation. Raises UsageError for tools where the model's template knows none."""
@@ -273,6 +278,12 @@ class Server:
         if not tokens:
             raise Refused(400, INVALID, "the prompt is empty")
         return tokens
+
+
+def _of_copy(options: AnswerOptions, sampling: SamplingSettings, copy: int) -> AnswerOptions:
+    """The options of an answer that is the `copy`th behind the first one to the same prompt."""
+    seed = sampling.seed if sampling.seed < 0 else (sampling.seed + copy) % (MOST_SEED + 1)
+    return {**options, "sampling": replace(sampling, seed=seed)}
 
 
 async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:

@@ -21,7 +21,7 @@ MOST_STOPS = 16
 
 COMPLAINTS = {
     "missing": "is missing",
-    "too_short": "has fewer than {min_length}",
+    "too_short": "is empty",
     "too_long": "has more than {max_length}",
     "string_too_short": "is empty",
     "greater_than_equal": "has to be {ge} or more",
@@ -43,13 +43,13 @@ MOST_TOOLS = 128
 """Functions that a request may offer, as OpenAI has it."""
 
 
-TEXT_ONLY = "lacli answers with text only: no embeddings, images or audio"
+TEXT_ONLY = "lacli reads and writes text only: no embeddings, images or audio"
 
 INSTEAD = {
     "functions": "is OpenAI's former name: give tools",
     "function_call": "is OpenAI's former name: give tool_choice",
     "suffix": "is not offered: write the model's own tokens for a gap into the prompt",
-    "audio": "is not offered: lacli answers with text only",
+    "audio": "is not offered: lacli reads and writes text only",
     "web_search_options": "is not offered: a search can be one of the tools",
 }
 """Fields of OpenAI's that would change the answer and are not offered, with what there is."""

@@ -15,7 +15,10 @@ import pytest
 from openai import APIStatusError, NotFoundError, OpenAI
 
 import lacli
-from tests.serve.conftest import NAME
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve.app import Server, ServeSettings
+from lacli.serve.guard import GuardSettings
+from tests.serve.conftest import NAME, serving
 
 QUESTION: Any = [{"role": "user", "content": "Write a function that adds two numbers."}]
 """The client's own types of messages are narrower than what it takes."""
@@ -69,6 +72,24 @@ def test_each_of_several_answers_has_its_place(client: OpenAI) -> None:
     texts = [choice.text for choice in reply.choices]
     assert [choice.index for choice in reply.choices] == [0, 1, 2, 3]
     assert texts[0] == texts[1] != texts[2] == texts[3]
+
+
+def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_given() -> None:
+    """Strict, as company would change the rounding of a text otherwise."""
+    settings = ServeSettings(NAME, SamplingSettings(temp=1.5), max_tokens=8, queue=2)
+    with (
+        lacli.load(threads=1, strict=True) as model,
+        serving(Server(model, settings).app(GuardSettings())) as address,
+        OpenAI(base_url=f"{address}/v1", api_key="none") as client,
+    ):
+
+        def texts(seed: int, n: int) -> list[str]:
+            reply = client.completions.create(model="any", prompt="def f(", seed=seed, n=n)
+            return [choice.text for choice in reply.choices]
+
+        together, last = texts(7, 3), 2**32 - 2
+        assert len({*together}) == 3 and together == [*texts(7, 1), *texts(8, 1), *texts(9, 1)]
+        assert texts(last, 2)[1:] == texts(0, 1)
 
 
 def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
@@ -157,7 +178,7 @@ def test_a_token_that_does_not_exist_is_refused(address: str, path: str) -> None
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("messages", [], "messages: has fewer than 1"),
+        ("messages", [], "messages: is empty"),
         ("messages", None, "messages: is missing"),
         ("temperature", "hot", "temperature: has to be a number"),
         ("n", 99, "n: has to be 16 or less"),
