@@ -233,7 +233,7 @@ class Model(Closing):
         loaded = self._loop.decoder.settings
         if loaded.mode != "lookahead":
             what = f"W, N and G are of mode lookahead, and the model was loaded for mode {loaded.mode}"
-            raise UsageError(what, "leave them out, or load it with --mode lookahead")
+            raise UsageError(what, "leave them out, or load it in mode lookahead")
         own = replace(loaded, **chosen)
         if own.window > loaded.window or own.guesses > loaded.guesses or own.ngram != loaded.ngram:
             what = f"W={own.window} N={own.ngram} G={own.guesses} does not fit what the model was loaded with"
