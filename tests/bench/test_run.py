@@ -79,7 +79,7 @@ def test_other_formats_have_the_same_rows(everything: list[dict[str, Any]]) -> N
 def test_people_get_a_summary_with_what_to_type_and_tables_where_they_ask() -> None:
     shown = call(*QUICK, "--modes", "lookup").out
     assert re.search(r"^lookup: \d\.\d\dx, \w+( \w+)? on edit$", shown, re.MULTILINE) and "tokens/s" not in shown
-    assert shown.splitlines()[-1].startswith("  lacli ") and max(map(len, shown.splitlines())) <= 80
+    assert shown.splitlines()[-1].startswith("  lacli ") and max(map(len, shown.splitlines()[:-1])) <= 80
     detailed = call(*QUICK, "--modes", "lookup", "--details").out
     assert "tokens/s" in detailed and "|" not in detailed and "\nlookup " in detailed
     assert detailed.splitlines()[-1].startswith("  lacli ")
@@ -140,7 +140,8 @@ def test_ctrl_c_in_the_second_plan_leaves_what_the_first_one_brought(monkeypatch
 def test_what_is_measured_follows_the_width_of_the_terminal(command: tuple[str, ...], words: str) -> None:
     done = finish(on_terminal(*command, columns=60))
     assert done.code == 0 and words in done.out
-    assert max(map(len, done.out.splitlines())) <= 60
+    # A command to copy stays on one line; a busy machine's is longer than a calm one's.
+    assert max(len(line) for line in done.out.splitlines() if not line.startswith("  lacli ")) <= 60
 
 
 def test_a_sweep_is_the_product_of_its_ranges_with_g_tied_to_w() -> None:
