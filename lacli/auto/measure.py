@@ -28,6 +28,9 @@ CONTEXTS = (64, 2048)
 
 SECONDS = 20.0
 
+CUT = "contexts were cut to"
+"""How the note on contexts begins that the cache has no room for."""
+
 SAMPLE = (
     "Write a Python function that counts the words of a text:\n```python\ndef count_words(text):\n    counts = {}\n"
     "    for word in text.split():\n        counts[word] = counts.get(word, 0) + 1\n    return counts\n```\n"
@@ -129,6 +132,8 @@ def measure(
         seconds = max(end - begin, 0.0) / left
         wanted, context = context, _affordable(found, context, FILLING * seconds)
         if context < wanted:
+            # That contexts had been cut to more than that tells nothing beside it.
+            notes = [note for note in notes if not note.startswith(CUT)]
             notes.append(f"contexts above {context} tokens take too long for --seconds {plan.seconds:g}")
         if found and context == found[-1].context:
             break
@@ -332,7 +337,7 @@ def _fitting(plan: MeasurePlan, engine: Engine) -> tuple[list[int], list[int], l
     most = cells - sizes[-1]
     if longest > most:
         beside = "a row" if sizes[-1] == 1 else f"steps of {sizes[-1]} rows"
-        notes.append(f"contexts were cut to {most} tokens: beside {beside}, {cells} cells (-c) have room for no more")
+        notes.append(f"{CUT} {most} tokens: beside {beside}, {cells} cells (-c) have room for no more")
     return sizes, sorted({min(context, most) for context in plan.contexts}), notes
 
 

@@ -17,13 +17,16 @@ from lacli.settings import PRESETS, DecodeSettings, decode_settings
 from lacli.terminal.charts import curve
 from lacli.terminal.screen import wrapped
 from lacli.text.files import PAGE
-from lacli.text.format import age_in_words, columns
+from lacli.text.format import age_in_words, columns, listed
 
 Learned = tuple[Experience, float]
 """An experience, and when it was learned in seconds since 1970."""
 
 CLEARLY_LESS = 0.95
 """Ratio of two times from which they may only have been measured at another moment."""
+
+SELDOM_MORE = 5.0
+"""Tokens a step that W=15 N=5 G=15 brought at most: 1.5 to 4.7 on ten classes of prompts (docs/benchmarks.md)."""
 
 SIZES = (2, 4, 8, 16, 32)
 """Rows of the steps whose least tokens are named."""
@@ -141,7 +144,7 @@ def _on_dips(step_cost: StepCost) -> str:
     dips = [str(point.rows) for before, point in pairs if point.every < before.every * CLEARLY_LESS]
     if not dips:
         return ""
-    return f"Steps of {', '.join(dips)} rows cost less than the next smaller ones measured."
+    return f"Steps of {listed(dips)} rows cost less than the next smaller ones measured."
 
 
 def _on_lookahead(step_cost: StepCost) -> str:
@@ -159,8 +162,11 @@ def _on_lookahead(step_cost: StepCost) -> str:
         return f"Do not use {name} here: {full}; {dear}."
     about = "about " if rows > largest else ""
     needs = f"it needs {about}{needed:.1f} tokens a step to break even and can bring {most} at most"
-    if needed <= most:
+    if needed <= SELDOM_MORE:
         return f"{name} may pay here: {needs}; lacli bench tells whether it does."
+    if needed <= most:
+        seldom = f"it seldom brings more than {SELDOM_MORE:g} tokens a step, though it can bring {most}"
+        return f"{name} will hardly pay here: it needs {about}{needed:.1f} to break even, and {seldom}."
     return f"Do not use {name} here: {needs}. {_on_presets(step_cost)}"
 
 

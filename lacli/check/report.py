@@ -93,7 +93,9 @@ def _on_sizes(result: Result) -> str:
         return f"{sentence}."
     depends = "How numbers are rounded depends here on how many tokens are decoded at once"
     if all(len(probe.groups) == 2 and probe.groups[0] == [1] for probe in result.probes if not probe.exact):
-        depends = f"One token alone is rounded differently here than {_sizes(result.probes, 2)} at once, which agree"
+        depends = (
+            f"A token decoded alone is rounded differently here than among {_sizes(result.probes, 2)}, which agree"
+        )
     # What is said of the texts stands above.
     which = "a text may change" if result.counts.rounding else "another text may change"
     depends += f": {which} where two tokens are nearly as likely"
@@ -162,10 +164,10 @@ def _invariance_table(probes: Sequence[Probe], width: int) -> str:
         cells = [_same_or(probe.differences[size]) if size in probe.differences else "" for size in sizes]
         rows.append([str(probe.context), *cells, " | ".join(" ".join(map(str, group)) for group in probe.groups)])
     alone = all(group[:1] == [1] for probe in probes for group in probe.groups[:1])
-    compared = "in a row of its own" if alone else "in the smallest batch"
+    compared = "in a row of their own" if alone else "in the smallest batch"
     title = (
-        f"Batch sizes, probed with {PROBED} tokens of lacli's own prompts behind a context of others: the largest "
-        f"difference of a logit from the same one decoded {compared} (another text may differ where these are the same)"
+        f"Batch sizes: by how much the logits of {PROBED} tokens differ at most from those of the same tokens "
+        f"{compared} (of lacli's own prompts, behind other tokens; another text may differ where these are the same)"
     )
     return _table(title, rows, range(len(sizes) + 1), width)
 

@@ -157,7 +157,7 @@ def _usage(context: typer.Context, arguments: list[Any], inner: object) -> str:
     takes = [f"[{each.metavar}]{'...' * (each.nargs != 1)}" for each in arguments]
     if inner:
         takes = ["COMMAND [MODEL]"]
-    behind = ", and lacli COMMAND -h for its flags" if inner else ""
+    behind = "; flags: lacli COMMAND -h, lacli --help-all" if inner else ""
     return " ".join(["Usage:", context.command_path, *takes, f"[FLAGS]{behind}"])
 
 

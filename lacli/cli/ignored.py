@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -15,6 +15,7 @@ import typer
 from lacli.cli.environment import known_variables, unknown_variables, variable_of
 from lacli.cli.groups import typed
 from lacli.settings import decode_settings, spellings
+from lacli.text.format import have, listed
 
 NARROWING = ("top_k", "top_p", "min_p", "typical", "top_nsigma", "xtc_probability", "dynatemp_range")
 PENALTIES = ("repeat_penalty", "presence_penalty", "frequency_penalty")
@@ -58,13 +59,7 @@ def without_effect(context: typer.Context) -> list[str]:
             own = given[name]
             is_no = context.params[name] is False and own.secondary_opts
             flags.setdefault(reason, []).append(own.secondary_opts[0] if is_no else own.opts[0])
-    have = {reason: f"{listed(names, 'and')} {'have' if names[1:] else 'has'}" for reason, names in flags.items()}
-    return [f"{names} no effect {reason}" for reason, names in have.items()]
-
-
-def listed(names: Sequence[str], word: str) -> str:
-    """The names with commas between them, and `word` before the last."""
-    return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return [f"{have(names)} no effect {reason}" for reason, names in flags.items()]
 
 
 def _idle(context: typer.Context, given: Mapping[str, Any]) -> dict[str, str]:

@@ -15,9 +15,8 @@ import typer
 from lacli import __version__
 from lacli.cli import habits, help
 from lacli.cli.environment import DEBUG, EPILOG, variable_of
-from lacli.cli.ignored import listed
 from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
-from lacli.text.format import did_you_mean, offered, suggest
+from lacli.text.format import did_you_mean, listed, offered, suggest
 
 NO_SUCH_VALUE = {
     "bool_parsing": "neither yes nor no",

@@ -59,10 +59,10 @@ def ask_all(
     name = None if answers == STDIN else answers
     with LinesFile(name, screen, tasks) if name is not None else Lines(screen) as lines:
         left = [index for index in range(len(tasks)) if index not in lines.answered]
-        if lines.answered:
-            of = f", of {' and '.join(sorted(lines.models))}" if lines.models else ""
-            known = f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already{of}"
-            screen.note(f"{known}, and stay as they are; another -o asks anew")
+        of = f", of {' and '.join(sorted(lines.models))}" if lines.models else ""
+        known = f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already{of}"
+        if lines.answered and not left:
+            screen.note(f"{known}; another -o asks anew")
         if left:
             several = loading.replicas.groups or loading.replicas.count
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)
@@ -70,8 +70,11 @@ def ask_all(
                 loading.opened(question, output, screen, min(most, len(left))) as (session, store),
                 Model(session) as model,
             ):
-                if others := lines.models - {session.model.path.name}:
-                    screen.say(f"lacli: the answers {lines.place} are of {' and '.join(sorted(others))} so far")
+                if lines.models - {(asked_now := session.model.path.name)}:
+                    more = f"the other {len(left):,} will be of {asked_now}; another -o keeps models apart"
+                    screen.say(f"lacli: {known}; {more}")
+                elif lines.answered:
+                    screen.note(f"{known}, and stay as they are; another -o asks anew")
                 asked = PromptList(model, tasks, left, lines, loading.sampling, question.stops, store)
                 # Lines on the same terminal show how far it is.
                 asked.run(screen, shown=not output.verbose and (name is not None or not is_terminal(sys.stdout)))

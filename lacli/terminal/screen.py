@@ -232,7 +232,7 @@ class Screen:
 
     def _put(self, text: str) -> None:
         if self._out is None:
-            raise OutputError("cannot write the answer: standard output is closed", "check where stdout goes")
+            raise OutputError("cannot write to standard output: it is closed", "check where stdout goes")
         try:
             self._out.write(text)
             self._out.flush()
@@ -240,7 +240,9 @@ class Screen:
             raise
         except (OSError, ValueError) as error:
             abandon_stdout()
-            raise OutputError(f"cannot write the answer: {reason_of(error)}", "check where stdout goes") from error
+            raise OutputError(
+                f"cannot write to standard output: {reason_of(error)}", "check where stdout goes"
+            ) from error
 
 
 @contextmanager

@@ -103,6 +103,16 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """The names with commas between them, and `word` before the last."""
+    return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def have(names: Sequence[str]) -> str:
+    """A has, or A and B have."""
+    return f"{listed(names)} {'have' if names[1:] else 'has'}"
+
+
 def printable(text: str, *, lines: bool = False) -> str:
     """Return `text` of a model, a file or a hub with a sign for each character that would control a terminal.
 

@@ -111,8 +111,7 @@ def grammar_of(text: str, convert: Callable[[str], str]) -> tuple[str, list[str]
         copy = reader.read_all()
         grammar = convert(json.dumps(copy, allow_nan=False))
     except UsageError as error:
-        error.hint = error.hint or "change the schema there"
-        raise
+        raise UsageError(f"the JSON schema: {error.what}", error.hint or "change the schema there") from error
     except RecursionError as error:
         raise UsageError(
             "the JSON schema is nested too deeply, or an allOf contains itself", "make it flatter"
@@ -184,11 +183,11 @@ class _Reader:
         if schema is True or (isinstance(schema, dict) and not _says_something(schema)):
             return ANYTHING
         if not isinstance(schema, dict):
-            raise UsageError(f"no schema that a grammar can follow at {_place(path)}", "it must be a JSON object")
+            raise UsageError(f"nothing that a grammar can follow at {_place(path)}", "it must be a JSON object")
         honoured = honoured_keywords(schema)
         self._note_others(schema, honoured, path)
         if honoured == ("type",) and "type" not in schema:
-            raise UsageError(f"the schema at {_place(path)} has no type", f"it must be {SHAPES['type'][0]}")
+            raise UsageError(f"no type at {_place(path)}", f"it must be {SHAPES['type'][0]}")
         copy = {name: schema[name] for name in honoured if name in schema}
         for name, value in copy.items():
             _check_shape(name, value, f"{path}/{name}")

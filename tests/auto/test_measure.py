@@ -163,6 +163,7 @@ LEFT_OUT = "behind 8 tokens only {} of {} sizes, up to {} rows, were measured; -
         (DEAR, MeasurePlan((8,), SIZES, 3), [(8, (1, 2))], [LEFT_OUT.format(2, 8, 2, 9)]),
         # A context that takes too long to decode is left out.
         ({**DEAR, "prefill": 1}, MeasurePlan((64, 200), (1, 2), 60), [(64, (1, 2))], ["contexts above 64 tokens"]),
+        ({**DEAR, "prefill": 1}, MeasurePlan((64, 9999), (1, 2), 60), [(64, (1, 2))], ["contexts above 64 tokens"]),
         # Room for some contexts and sizes; two contexts that are cut to the same length are one.
         (
             {"cells": 40, "batch_rows": 6},

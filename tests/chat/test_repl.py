@@ -516,8 +516,8 @@ def test_a_message_of_the_command_line_comes_first_and_is_no_command(tmp_path: P
     ("command", "code", "sentence"),
     [
         ("lacli chat -q <&-", 1, "standard input is closed"),
-        ("lacli chat -q -n 3 < questions >&-", 1, "cannot write the answer: standard output is closed"),
-        ("lacli chat -q -n 3 < questions > /dev/full", 1, "cannot write the answer: No space left on device"),
+        ("lacli chat -q -n 3 < questions >&-", 1, "cannot write to standard output: it is closed"),
+        ("lacli chat -q -n 3 < questions > /dev/full", 1, "cannot write to standard output: No space left on device"),
         ("lacli chat -q -n 3 < questions | head -c 1", 0, ""),
         ("lacli chat -q -n 3 < /dev/null", 0, ""),
     ],

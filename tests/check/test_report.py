@@ -60,11 +60,11 @@ def tried(kind: type[FakeEngine] | None) -> Any:
 
 def test_the_advice_says_which_flags_make_batch_sizes_agree() -> None:
     assert "With -fa on, 1 to 64 at once gave the same numbers" in tried(FakeEngine)
-    assert "One token alone is rounded differently here than 2 to 64 at once" not in tried(FakeEngine)
+    assert "A token decoded alone is rounded differently here than among 2 to 64" not in tried(FakeEngine)
     assert "With -fa on, it still does, by up to 0.0" in tried(Rounding)
     assert "-fa on could not be tried: the backend knows no such cache" in tried(None)
     apart = advice(SETUP, run_check(OneRowApart, modes=[]))
-    assert "One token alone is rounded differently here than 2 to 64 at once" in apart
+    assert "A token decoded alone is rounded differently here than among 2 to 64" in apart
     exact = advice(SETUP, run_check(FakeEngine, modes=[]))
     assert exact == "Decoding 1 to 64 tokens at once gave 64 of them the same numbers to the last bit."
 

@@ -287,7 +287,9 @@ def test_answers_of_another_model_in_the_file_are_named(tmp_path: Path) -> None:
     first, *rest = answers.read_text().splitlines(keepends=True)
     assert "are of" not in whole and rest
     answers.write_text(first.replace('"model": "', '"model": "other-'))
-    assert f"the answers in {answers} are of other-" in run(tmp_path, "-o", str(answers)).err
+    demo = demo_model().name
+    told = f"1 of 5 answers are in {answers} already, of other-{demo}; the other 4 will be of {demo}"
+    assert told in run(tmp_path, "-q", "-o", str(answers)).err
 
 
 def test_ctrl_c_leaves_the_answers_and_what_was_learned_and_the_same_command_goes_on(

@@ -389,13 +389,13 @@ def test_a_context_beyond_memory() -> None:
 def test_a_stdout_that_takes_nothing(flags: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         done = run("run", "-q", "-p", "hi", "-n", "5", *flags, stdout=full)
-    assert "cannot write the answer: No space left" in complaint(done)
+    assert "cannot write to standard output: No space left" in complaint(done)
 
 
 def test_a_closed_stdout_and_a_closed_stderr() -> None:
     asked = ("run", "-p", "hi", "-n", "2")
     closed = run(*asked, "-q", program=("sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM))
-    assert "standard output is closed" in complaint(closed)
+    assert "cannot write to standard output: it is closed" in complaint(closed)
     mute = run(*asked, program=("sh", "-c", 'exec "$@" 2>&-', "sh", *PROGRAM))
     assert mute == Done(0, call(*asked).out, "")
 
@@ -405,7 +405,7 @@ def test_commands_that_fit_their_text_to_the_terminal_without_a_stdout(command: 
     shell = ("sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM)
     done = run(*command, program=shell, env={"HF_HOME": str(tmp_path)})
     assert (done.code, done.out) == (1, "")
-    assert "cannot write the answer: standard output is closed" in done.err.splitlines()[-1]
+    assert "cannot write to standard output: it is closed" in done.err.splitlines()[-1]
     assert "Traceback" not in done.err
 
 
