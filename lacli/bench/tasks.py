@@ -40,6 +40,7 @@ PROMPTS = "bench_prompts.jsonl"
 
 BOM = b"\xef\xbb\xbf"
 EXAMPLE = 'a row is a JSON object, for example {"prompt": "..."}'
+TURNS = '"turns": ["first question", "second question"]'
 BREAK = b"\n"
 
 Row = Mapping[str, object]
@@ -179,10 +180,12 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
     turns = row.get("turns")
     if turns is None:
         if row.get("prompt") is None:
-            raise LacliError("no prompt", 'a row has "prompt", or "turns" with a list of messages')
+            if "messages" in row:
+                raise LacliError("messages is read of no row", f'write "system" and "prompt", or {TURNS}')
+            raise LacliError("no prompt", f'a row has "prompt", or {TURNS}')
         turns = [text_of(row, "prompt")]
     elif not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
-        raise LacliError("turns is not a list of messages", 'write "turns": ["first question", "second question"]')
+        raise LacliError("turns is not a list of questions", f"write {TURNS}")
     return Task(
         turns=tuple(checked(turn, "turns") for turn in turns),
         kind=optional_text(row, "class") or optional_text(row, "category") or kind,

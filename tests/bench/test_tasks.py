@@ -23,7 +23,7 @@ BAD_LINES: list[tuple[bytes, str]] = [
     (b"null", "not a JSON object"),
     (b'{"text": "x"}', "no prompt"),
     (b'{"prompt": 5}', "prompt is not a text"),
-    (b'{"turns": []}', "turns is not a list of messages"),
+    (b'{"turns": []}', "turns is not a list of questions"),
     (b'{"prompt": "\xff"}', "not UTF-8 text, byte 0xff"),
     (b'{"prompt": ' + b"[" * 200000, "JSON too deep, or with too long a number, to be read"),
     (b'{"limit": ' + b"9" * 5000 + b"}", "JSON too deep, or with too long a number, to be read"),
@@ -168,6 +168,7 @@ def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
     [
         ({}, "no prompt"),
         ({"prompt": None}, "no prompt"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "messages is read of no row"),
         ({"prompt": ["a"]}, "prompt is not a text"),
         ({"prompt": " \n"}, "prompt is empty"),
         ({"prompt": "half \ud83d"}, "prompt holds half a surrogate pair"),
@@ -179,8 +180,8 @@ def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
         ({"prompt": "a", "limit": -1}, "limit is not a number of tokens"),
         ({"prompt": "a", "limit": True}, "limit is not a number of tokens"),
         ({"prompt": "a", "max_tokens": 1.5}, "max_tokens is not a number of tokens"),
-        ({"turns": "a"}, "turns is not a list of messages"),
-        ({"turns": ["a", 5]}, "turns is not a list of messages"),
+        ({"turns": "a"}, "turns is not a list of questions"),
+        ({"turns": ["a", 5]}, "turns is not a list of questions"),
         ({"turns": ["a", ""]}, "turns is empty"),
     ],
 )
