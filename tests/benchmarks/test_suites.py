@@ -234,7 +234,7 @@ def test_an_article_stands_in_the_system_text_of_the_papers_prompt(kind: str, so
         ({"text": "a", "code": "b", "test_list": "c"}, "test_list is not a list of strings"),
         ({"document": 1, "summary": "b"}, "document is not a text"),
         ({"text": "hello"}, "no prompt"),
-        ({"turns": [], "question": "a", "answer": "#### 1"}, "turns is not a list of messages"),
+        ({"turns": [], "question": "a", "answer": "#### 1"}, "turns is not a list of questions"),
     ],
 )
 def test_what_is_wrong_with_a_row_is_said_with_what_to_do(row: dict[str, object], what: str) -> None:
