@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -383,8 +384,9 @@ def test_tools_that_cannot_be_are_refused_in_a_sentence(qwen: str, body: dict[st
     assert error["code"] == 400 and words in error["message"]
 
 
-@pytest.mark.parametrize("depth", [500, 100_000])
-def test_a_request_that_is_nested_too_deeply_is_refused(qwen: str, depth: int) -> None:
+@pytest.mark.parametrize(("depth", "words"), [(500, "too deeply|exceeds the available"), (100_000, "too deeply")])
+def test_a_request_that_is_nested_too_deeply_is_refused(qwen: str, depth: int, words: str) -> None:
+    # Python 3.12 and later follow 500 levels, whose text is then longer than the context.
     nested: dict[str, Any] = {}
     for _ in range(500):
         nested = {"items": nested}
@@ -393,7 +395,7 @@ def test_a_request_that_is_nested_too_deeply_is_refused(qwen: str, depth: int) -
     body = body.replace("{}", '{"items": ' * (depth - 500) + "{}" + "}" * (depth - 500))
     with pytest.raises(HTTPError) as raised:
         urlopen(Request(f"{qwen}/v1/chat/completions", body.encode()))
-    assert raised.value.code == 400 and "nested too deeply" in raised.value.read().decode()
+    assert raised.value.code == 400 and re.search(words, raised.value.read().decode())
 
 
 @pytest.mark.parametrize("asked", [{"messages": QUESTION, "tools": [CLOCK]}, {"messages": HISTORY}])
