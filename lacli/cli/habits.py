@@ -61,7 +61,7 @@ def understood(arguments: Iterable[str], parameters: Iterable[Any]) -> tuple[lis
     """The arguments of a command without flags that change nothing, and the first one that is no flag of it or "".
 
     Typer takes what follows a flag of one letter as its value: -ng would be -n with the value g, and -hff a call for
-    help. Here such a value begins with a digit or a sign (-W15, -n-1), and letters are flags of their own without
+    help. Here that value begins with a digit or a sign (-W15, -n-1), and letters are flags of their own without
     values (-qv). Raises UsageError for one of llama.cpp's flags that lacli refuses.
     """
     takes_value = {

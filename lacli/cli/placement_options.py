@@ -51,7 +51,7 @@ replica_group = Table(
         flag("isolate", bool, COPIES.isolate, REPLICAS,
              help="Run every copy in a process of its own. When one fails, the others go on."),
         flag("limit_s", float, COPIES.limit_s, REPLICAS, metavar="SECONDS",
-             help="Seconds that a step of such a copy may take. Loading may take ten times as long."),
+             help="Seconds that a step of a copy may take. Loading may take ten times as long."),
     ),
     make_replicas,
 )  # fmt: skip

@@ -117,7 +117,7 @@ def made_folder(folder: Path) -> Path:
 def danger(host: str) -> LacliError:
     """The warning before a server that other machines reach."""
     return LacliError(
-        f"warning: with -H {host} other machines reach this server. It has no password and no encryption: whoever "
+        f"warning: with -H {host} other machines reach this server. It has no password and no encryption: anyone who "
         "reaches the port can use these devices, read what others compute and may run code on this machine",
         "only for a network whose every machine you trust, never the internet; an SSH tunnel needs no -H",
     )

@@ -298,7 +298,7 @@ def _conclude(
     if answer.filled_context(question.max_tokens):
         cells = session.engine.cells
         screen.note(context_full(cells, session.decoder.context_hint(cells + 1)))
-    elif answer.finish_reason == "length" and answer.tokens and not output.json:
+    elif answer.finish_reason == "length" and not output.json:
         screen.note(f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n; -n -1 lifts the limit")
     _tell_cost(session, answer, output, screen, question.max_tokens, session.time_plain_steps)
 

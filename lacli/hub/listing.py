@@ -67,7 +67,7 @@ class Inventory:
         return 0 < self.memory < self.sizes(alias)[1]
 
     def containing(self, words: Sequence[str]) -> Inventory:
-        """What has all `words` in its name, its repository or its description, and what such an alias means."""
+        """What has all `words` in its name, its repository or its description, and the models here of those aliases."""
 
         def has(*texts: str) -> bool:
             return all(word.casefold() in " ".join(texts).casefold() for word in words)

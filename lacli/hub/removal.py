@@ -119,7 +119,7 @@ def remove(removal: Removal) -> Removal:
 def _of_model(model: LocalModel) -> Removal:
     folder = repository_folder(model.repository)
     if outside := [link for link in model.links if not link.parent.resolve().is_relative_to(folder.resolve())]:
-        raise UsageError(f"{outside[0]} leads out of the hub's cache", "remove such files yourself")
+        raise UsageError(f"{outside[0]} leads out of the hub's cache", "remove the file yourself")
     size = sum(blob.stat().st_size for blob in _blobs(folder, model.links))
     return Removal(model.name, model.repository, model.links, (), size)
 
@@ -195,7 +195,7 @@ def _not_in_the_cache(path: Path) -> UsageError:
     if path == demo_model():
         return UsageError("the demo model comes with lacli", "it stays until lacli is uninstalled")
     what = f"rm removes models from the hub's cache, and {path} is a path outside it"
-    return UsageError(what, "remove such files yourself")
+    return UsageError(what, "remove the file yourself")
 
 
 def _not_removed(path: str, why: str = "") -> LacliError:

@@ -81,6 +81,7 @@ def test_one_line_says_which_model_runs_unless_it_was_named_or_quiet(tiny: str) 
     notes = call("run", "-p", "hi", "-n", "1").err.splitlines()
     assert len(notes) == 2 and DEMO in notes[0] and notes[1] == cut
     assert call("run", tiny, "-p", "hi", "-n", "1").err == f"{cut}\n"
+    assert call("run", tiny, "-p", "hi", "-n", "0").err == f"{cut.replace('1 token', '0 tokens')}\n"
     assert call("run", tiny, "-p", "hi", "-n", "1", "--json").err == call("run", "-q", "-p", "hi", "-n", "1").err == ""
 
 
