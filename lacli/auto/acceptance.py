@@ -210,11 +210,13 @@ class LossBudget:
         return round(self._balance, 3)
 
     def begin_from(self, kept: Any, weight: float) -> None:
-        """Go on with `weight` parts of an earlier run's balance, which is AMPLE_BALANCE at most.
+        """Go on with `weight` parts of an earlier run's balance, which is AMPLE_BALANCE at most; a debt ends with its run.
 
-        Raises ValueError or TypeError, and changes nothing, for anything else.
+        Two steps that a busy machine holds up leave debts that a calm one would work off in hundreds of tokens. Raises
+        ValueError or TypeError, and changes nothing, for anything else.
         """
-        self._balance = INITIAL_BUDGET + weight * (min(float(kept), AMPLE_BALANCE) - INITIAL_BUDGET)
+        balance = min(max(float(kept), 0.0), AMPLE_BALANCE)
+        self._balance = INITIAL_BUDGET + weight * (balance - INITIAL_BUDGET)
 
 
 MAX_WINDOW_SHARE = 0.1
