@@ -187,6 +187,13 @@ class LossBudget:
     def __init__(self) -> None:
         self._balance = INITIAL_BUDGET
 
+    def begin(self) -> None:
+        """Begin a text without a debt: two steps that a busy machine held up would stop guesses for hundreds of tokens.
+
+        Source: docs/auto.md.
+        """
+        self._balance = max(self._balance, 0.0)
+
     @property
     def max_cost(self) -> float:
         """Cost that a step may have; it brings at least one token."""
@@ -210,13 +217,11 @@ class LossBudget:
         return round(self._balance, 3)
 
     def begin_from(self, kept: Any, weight: float) -> None:
-        """Go on with `weight` parts of an earlier run's balance, which is AMPLE_BALANCE at most; a debt ends with its run.
+        """Go on with `weight` parts of an earlier run's balance, which is AMPLE_BALANCE at most.
 
-        Two steps that a busy machine holds up leave debts that a calm one would work off in hundreds of tokens. Raises
-        ValueError or TypeError, and changes nothing, for anything else.
+        Raises ValueError or TypeError, and changes nothing, for anything else.
         """
-        balance = min(max(float(kept), 0.0), AMPLE_BALANCE)
-        self._balance = INITIAL_BUDGET + weight * (balance - INITIAL_BUDGET)
+        self._balance = INITIAL_BUDGET + weight * (min(float(kept), AMPLE_BALANCE) - INITIAL_BUDGET)
 
 
 MAX_WINDOW_SHARE = 0.1

@@ -122,6 +122,7 @@ class TextGuesses:
         self._wake = self.idle = 0
         self.longest = 0
         self._seen = None
+        self.experience.budget.begin()
         for source in self._all_sources:
             source.acceptance.begin()
             source.account.begin()

@@ -200,11 +200,15 @@ def test_a_step_that_cost_more_than_it_might_stops_guessing_until_it_is_worked_o
     assert 40 <= waited <= 60
 
 
-def test_a_debt_ends_with_its_run_and_a_chain_that_pays_is_soon_affordable_in_the_next_one() -> None:
-    before, budget = LossBudget(), LossBudget()
-    before.record(1, 10.0)
-    assert before.max_cost < 0
-    budget.begin_from(before.numbers(), 1.0)
+def test_a_debt_ends_with_its_text_and_a_chain_that_pays_is_soon_affordable_in_the_next_one() -> None:
+    budget = LossBudget()
+    budget.record(4, 2.0)
+    gained = budget.max_cost
+    budget.begin()
+    assert budget.max_cost == gained
+    budget.record(1, 10.0)
+    assert budget.max_cost < 0
+    budget.begin()
     assert not is_affordable(3.4, 1.9, budget.max_cost)
     budget.record_plain(1)
     assert is_affordable(3.4, 1.9, budget.max_cost) and 3.4 > budget.margin * 1.9

@@ -524,3 +524,21 @@ def test_what_was_learned_of_the_machine_goes_on_with_the_next_answer() -> None:
         steps = len(engine.rows)
         list(decoder.generate(list(writer.text), 20, reuse=True))
         assert engine.rows[steps] > 1
+
+
+def test_a_debt_that_a_busy_moment_left_keeps_no_later_answer_from_guessing() -> None:
+    clock, larger = FakeClock(), list[int]()
+    writer = Writer(4)
+
+    def seconds(rows: int, place: int) -> float:
+        if rows > 1 and place >= PROMPT - 1:
+            larger.append(rows)
+        return CPU_Q4.seconds(rows) * (30 if len(larger) == 1 and rows > 1 else 1)
+
+    engine = Watching(writer, seconds, clock, sequences=AUTO.sequences)
+    with clocked(clock):
+        decoder = Decoder(engine, AUTO, make_mode=AutoModes())
+        list(decoder.generate(list(writer.text), 150))
+        assert len(larger) == 1, "the account forbids a second one"
+        list(decoder.generate(list(writer.text), 150, reuse=True))
+    assert len(larger) > 5
