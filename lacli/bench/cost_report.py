@@ -13,11 +13,15 @@ from lacli.auto.experience import Experience
 from lacli.auto.shared_step import CHEAP_ROW, PROMISING
 from lacli.auto.step_cost import Cost, StepCost
 from lacli.llamacpp.settings import ModelSettings
+from lacli.session.report import SOURCE_WORDS
 from lacli.settings import PRESETS, DecodeSettings, decode_settings
 from lacli.terminal.charts import curve
 from lacli.terminal.screen import wrapped
 from lacli.text.files import PAGE
 from lacli.text.format import age_in_words, columns, listed
+
+SOURCES = {origin.value: words for origin, words in SOURCE_WORDS.items()} | {"rewriting": "a changed copy of that"}
+"""Where guesses came from in words, by the names of what mode auto has learned."""
 
 Learned = tuple[Experience, float]
 """An experience, and when it was learned in seconds since 1970."""
@@ -178,7 +182,7 @@ def _on_presets(step_cost: StepCost) -> str:
         needed = step_cost.break_even(settings)
         if needed is not None and needed <= settings.max_step_tokens:
             able.append(f"--preset {name} (it needs {needed:.1f} of at most {settings.max_step_tokens})")
-    return f"Of the presets may pay: {', '.join(able)}." if able else "No other preset can pay either."
+    return f"Of the presets may pay: {', '.join(able)}." if able else "No --preset can pay either."
 
 
 def _on_auto(step_cost: StepCost) -> str:
@@ -219,7 +223,7 @@ def _learned_json(experience: Experience, at: float) -> dict[str, Any]:
 
 def _learned_words(experience: Experience, at: float) -> str:
     steps, rates = experience.cost_model.seen, experience.hit_rates
-    came = ", ".join(f"{name} {share:.0%} of {tries:.0f} tries" for name, (share, tries) in rates.items())
+    came = ", ".join(f"{share:.0%} of {tries:,.0f} from {SOURCES[name]}" for name, (share, tries) in rates.items())
     parts = [f"from {'sampled' if experience.sampled else 'greedy'} answers, {age_in_words(time() - at)}"]
     parts += [f"guesses that came true: {came}"] if came else []
     if steps.plain_s:

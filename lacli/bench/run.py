@@ -347,7 +347,7 @@ def _reach(outcome: BenchOutcome, contexts: Contexts, session: Session, request:
         return
     for number, contender in enumerate(outcome.contenders):
         if contender.mode == "auto":
-            screen.note("looking for the ceiling: an oracle that drafts plain decoding's own text")
+            screen.note("measuring how fast guesses that all come true would be")
             with oracles(outcome.rounds, number, cost, contexts.open, session.sampler, session.text) as oracle:
                 try:
                     _go_through(oracle.rounds, screen, "the ceiling")

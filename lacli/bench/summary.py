@@ -219,7 +219,9 @@ def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:
         unsure = _unsure(each)
         if len(own) == len(kinds) > MOST_LISTED:
             values = f"{own[-1].speedup.value:.2f}x to {own[0].speedup.value:.2f}x"
-            parts.append(f"{each} on all {len(own)} classes ({values}){unsure}")
+            alone = each == "undecided" and not any(result.speedup.is_of_prompts for result in own)
+            few = f"{values} on the {len(own)} classes, with too few answers in each to be sure"
+            parts.append(few if alone else f"{each} on all {len(own)} classes ({values}){unsure}")
         elif own:
             parts.append(f"{each} on " + ", ".join(f"{r.kind} ({r.speedup.value:.2f}x)" for r in own) + unsure)
     return [first, f"    {'; '.join(parts)}"]
@@ -243,7 +245,7 @@ def _ceiling(whole: Sequence[Result], ceilings: Ceilings) -> str:
         if result.tokens >= MIN_STEPS * ceiling.rows * len(result.trials):
             gain = f"{result.by.label} has {share:.0%} of that gain" if share else f"{result.by.label} gains none of it"
             return f"Guesses that all come true would reach {ceiling.ratio.value:.2f}x in these answers; {gain}."
-        said = "These answers are too short to say what guesses that all come true would reach."
+        said = "How fast guesses that all come true would be is not said: these answers are too short for it."
     return said
 
 

@@ -275,12 +275,14 @@ class Commands:
         return self._changed(f"dropped {oldest(dropped)}; {self._context_used()}", "compact", dropped=dropped)
 
     def _color(self, argument: str) -> Reply:
-        self.screen.show_accepted = _is_on(argument, "color")
-        return Reply(f"colours of accepted tokens are {argument.lower()}")
+        if argument:
+            self.screen.show_accepted = _is_on(argument, "color")
+        return Reply(f"colours of guessed tokens are {'on' if self.screen.show_accepted else 'off'}")
 
     def _status(self, argument: str) -> Reply:
-        self.show_status = _is_on(argument, "status")
-        return Reply(f"the line of numbers is {argument.lower()}")
+        if argument:
+            self.show_status = _is_on(argument, "status")
+        return Reply(f"the line of numbers is {'on' if self.show_status else 'off'}")
 
     def _adjust(self, key: str, value: str) -> Reply:
         before = self.chat.settings

@@ -84,8 +84,8 @@ COMMANDS = (
     Entry(("/load",), "file", "go on with a chat from a file, or from a log", "FILE", needed=True),
     Entry(("/copy",), "none", "copy the last answer to the clipboard"),
     Entry(("/compact",), "none", "drop the oldest questions and answers"),
-    Entry(("/color",), "switch", "colour what was accepted in parallel", "on|off", needed=True),
-    Entry(("/status",), "switch", "show or hide the line of numbers", "on|off", needed=True),
+    Entry(("/color",), "switch", "show whether guessed tokens are coloured, or change it", "[on|off]"),
+    Entry(("/status",), "switch", "show whether the line of numbers is on, or change it", "[on|off]"),
 )
 """In the order in which help shows them."""
 
@@ -128,7 +128,7 @@ def parse(line: str) -> Command | None:
     if argument and entry.argument == "none":
         raise UsageError(f"{first} stands alone", "begin with a space to send the line as text")
     if not argument and entry.needed:
-        raise UsageError(f"{entry.names[0]} needs more", f"write {entry.names[0]} {entry.usage}")
+        raise UsageError(f"{entry.names[0]} needs a file", f"write {entry.names[0]} {entry.usage}")
     return Command(entry, argument)
 
 

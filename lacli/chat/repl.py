@@ -417,14 +417,14 @@ def status_line(
     percent = f"{100 * used // cells}%" if cells else counted(used, "token")
     digits = 0 if tokens_per_second is None or tokens_per_second >= 10 else 1
     speed = [] if tokens_per_second is None else [f"{tokens_per_second:,.{digits}f} tokens/s"]
-    gain = [] if S is None else [f"S {S:.1f}"]
+    gain = [] if S is None else [f"{S:.1f} tokens/step"]
     context = f"context {percent}"
     whole = f"context {used:,} of {cells:,} ({percent})" if cells else context
     forms = (
         *(
-            [*([] if verdict.startswith(f"{mode}:") else [mode]), verdict, *speed, *gain, room]
+            [*([] if verdict.startswith(f"{mode}:") else [mode]), verdict, *speed, *others]
             for verdict in verdicts
-            for room in (whole, context)
+            for others in ([*gain, whole], [*gain, context], [context])
         ),
         [mode, *speed, *gain, whole],
         [mode, *speed, *gain, context],

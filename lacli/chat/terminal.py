@@ -127,7 +127,11 @@ class TerminalLines:
             finally:
                 self._tell_trouble()
             if message.strip():
-                return check_text(_command_behind(default, message), "the line")
+                line = _command_behind(default, message)
+                if line != message:
+                    # The command may offer another text in its place.
+                    self._offered = default
+                return check_text(line, "the line")
             self._editing.typed()
 
     def edit(self, text: str) -> None:

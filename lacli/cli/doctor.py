@@ -262,7 +262,7 @@ def check_folders(folders: Mapping[str, Path]) -> Finding:
     if closed := [f"{name} ({path})" for name, path in folders.items() if not writable(path)]:
         words = f"cannot be written: {', '.join(closed)}"
         return Finding("better", words, ["make them writable; without them nothing is kept"])
-    return Finding("fine", f"{', '.join(folders)}: writable")
+    return Finding("fine", "can be written")
 
 
 def writable(path: Path) -> bool:

@@ -14,8 +14,9 @@ import typer
 
 from lacli.cli.environment import known_variables, unknown_variables, variable_of
 from lacli.cli.groups import typed
+from lacli.llamacpp.devices import logical_cores
 from lacli.settings import decode_settings, spellings
-from lacli.text.format import have, listed
+from lacli.text.format import counted, have, listed
 
 NARROWING = ("top_k", "top_p", "min_p", "typical", "top_nsigma", "xtc_probability", "dynatemp_range")
 PENALTIES = ("repeat_penalty", "presence_penalty", "frequency_penalty")
@@ -41,7 +42,7 @@ ANSWERING = ("run", "chat", "check")
 
 def tell(context: typer.Context) -> None:
     """Print a note for each reason that typed flags have no effect, and for each variable that is probably a slip."""
-    sentences = [*without_effect(context), *unread_variables(context)]
+    sentences = [*without_effect(context), *too_many_threads(context), *unread_variables(context)]
     if sentences and not context.params.get("quiet"):
         from lacli.terminal.screen import Screen
 
@@ -60,6 +61,14 @@ def without_effect(context: typer.Context) -> list[str]:
             is_no = context.params[name] is False and own.secondary_opts
             flags.setdefault(reason, []).append(own.secondary_opts[0] if is_no else own.opts[0])
     return [f"{have(names)} no effect {reason}" for reason, names in flags.items()]
+
+
+def too_many_threads(context: typer.Context) -> list[str]:
+    """A sentence on a typed -t that is more than the cores open to this process."""
+    threads, cores = context.params.get("threads", 0), logical_cores()
+    if "threads" not in typed(context) or threads <= cores:
+        return []
+    return [f"-t {threads} is more than the {counted(cores, 'core')} here: its threads wait for each other"]
 
 
 def _idle(context: typer.Context, given: Mapping[str, Any]) -> dict[str, str]:

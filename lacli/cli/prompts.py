@@ -62,7 +62,7 @@ def ask_all(
         of = f", of {' and '.join(sorted(lines.models))}" if lines.models else ""
         known = f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already{of}"
         if lines.answered and not left:
-            screen.note(f"{known}; another -o asks anew")
+            screen.note(f"{known} and stay as they are, whatever the flags; another -o asks anew")
         if left:
             several = loading.replicas.groups or loading.replicas.count
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from os.path import isfile
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -216,6 +218,8 @@ def run(
 
         ask_all(prompts, answers, at_a_time, question, loading, output, screen)
         return
+    if prompt and isfile(prompt):
+        screen.note(f"the prompt is the name of a file; -f {quote(prompt)} reads its text")
     text = read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note)
     ask(replace(question, text=text), loading, output, screen)
 

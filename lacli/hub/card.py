@@ -260,14 +260,14 @@ def _file_facts(card: Card) -> list[tuple[str, str]]:
     label = f" (called {header.size_label})" if header.size_label else ""
     heads = f", {_range(header.heads)} heads" if any(header.heads) else ""
     shared = f" on {_range(header.kv_heads)}" if any(header.kv_heads) and header.kv_heads != header.heads else ""
-    shape = f"{header.layers} layers, embedding {header.embedding}{heads}{shared}, vocabulary {header.vocabulary}"
+    shape = f"{header.layers} layers, embedding {header.embedding:,}{heads}{shared}, vocabulary {header.vocabulary:,}"
     return [
         ("model", header.name or card.path.name),
         (FILE, str(card.path)),
         ("kind", card.description or f"{header.architecture} {header.file_type}"),
         ("size", f"{size}{label}"),
         ("type", f"{header.file_type}, {header.weights * 8 / max(header.parameters, 1):.1f} bits a parameter"),
-        ("context", f"trained with {header.context} tokens" if header.context else ""),
+        ("context", f"trained with {header.context:,} tokens" if header.context else ""),
         ("shape", shape),
         ("state", ", ".join(f"{name} {size}" for name, size in header.recurrent.items())),
     ]
@@ -327,4 +327,4 @@ def _memory_lines(card: Card, model_settings: ModelSettings, decode_settings: De
 def _memory_row(memory: Memory, weights: float) -> list[str]:
     buffers = [memory.plain] if memory.lookahead is None else [memory.plain, memory.lookahead]
     sizes = [memory.cache, *(size for each in buffers for size in (each, weights + memory.cache + each))]
-    return [str(memory.tokens), *map(memory_in_words, sizes)]
+    return [f"{memory.tokens:,}", *map(memory_in_words, sizes)]

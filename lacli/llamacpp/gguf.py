@@ -215,7 +215,7 @@ class GgufFile(Closing):
         there, whole = path.stat().st_size, self._end()
         if there < whole:
             self.close()
-            raise ModelLoadError(f"{path.name} has {there} of its {whole} bytes", DAMAGED)
+            raise ModelLoadError(f"{path.name} has {there:,} of its {whole:,} bytes", DAMAGED)
 
     def text(self, key: str) -> str:
         """The text of a key, "" without one."""

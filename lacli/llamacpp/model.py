@@ -11,6 +11,7 @@ from typing import Any
 
 from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.llamacpp.devices import CPU, offloading, settled
+from lacli.llamacpp.gguf import GgufFile
 from lacli.llamacpp.library import (
     FUNCTIONS,
     apply_placement,
@@ -33,6 +34,9 @@ LARGEST_DEFAULT_CONTEXT = 8192
 """Most tokens of a context without -c: 1 GiB of F16 cache at 32 layers with 8 key-value heads of width 128."""
 
 DAMAGED = "the file may be damaged, incomplete or of a newer kind: fetch it again or update llama-cpp-python"
+
+ENDS_EARLY = "not within the file bounds"
+"""What llama.cpp says of a file that ends before its tensors do."""
 
 NOT_LOADED = {
     "unknown model architecture": "a newer llama-cpp-python may know it",
@@ -102,6 +106,9 @@ class LlamaModel(Closing):
         del pointed_to
         if not handle:
             reason = self._log.last_error().removeprefix("error loading model: ")
+            if ENDS_EARLY in reason:
+                # It says how much of the file is missing.
+                GgufFile(path).close()
             hint = next((hint for words, hint in NOT_LOADED.items() if words in reason), DAMAGED)
             raise ModelLoadError(f"cannot load {path.name}: {reason}", hint)
         self._handle, self._vocabulary_handle = handle, lib.llama_model_get_vocab(handle)

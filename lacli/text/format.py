@@ -84,10 +84,10 @@ def age_in_words(seconds: float) -> str:
 
 
 def tokens_in_words(tokens: int) -> str:
-    """A context's size: 2048, 32k, 128k; - if it is unknown."""
+    """A context's size: 2,048, 32k, 128k; - if it is unknown."""
     if not tokens:
         return "-"
-    return f"{tokens // 1024}k" if tokens >= 10240 and tokens % 1024 == 0 else str(tokens)
+    return f"{tokens // 1024}k" if tokens >= 10240 and tokens % 1024 == 0 else f"{tokens:,}"
 
 
 def count_in_words(number: int) -> str:

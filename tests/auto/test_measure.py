@@ -171,7 +171,7 @@ LEFT_OUT = "behind 8 tokens only {} of {} sizes, up to {} rows, were measured; -
             [(8, (1, 2, 3, 4, 6)), (34, (1, 2, 3, 4, 6))],
             [
                 "steps of 8 to 16 rows were left out: a batch takes 6 (-b)",
-                "contexts were cut to 34 tokens: beside steps of 6 rows, 40 cells (-c) have room for no more",
+                "the contexts end at 34 tokens: a step of 6 rows more is all that -c 40 has room for",
             ],
         ),
         (
@@ -180,7 +180,7 @@ LEFT_OUT = "behind 8 tokens only {} of {} sizes, up to {} rows, were measured; -
             [(23, (1,))],
             [
                 "steps of 2 to 16 rows were left out: a batch takes 1 (-b)",
-                "contexts were cut to 23 tokens: beside a row, 24 cells (-c) have room for no more",
+                "the contexts end at 23 tokens: a step of one row more is all that -c 24 has room for",
             ],
         ),
         (

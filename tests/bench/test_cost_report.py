@@ -67,7 +67,7 @@ most = FULL.max_step_tokens
         (
             cost(CPU, LONG),
             f"Do not use W=15 N=5 G=15 here: it needs {CPU.relative(120, 76):.1f} tokens a step to break even and can "
-            f"bring {most} at most. No other preset can pay either.",
+            f"bring {most} at most. No --preset can pay either.",
         ),
         (cost(CPU, LONG), "only where it expects more tokens a step than: 1.5 for 2 rows, 2.5 for 4 rows, 5.0 for 8"),
         (cost(CPU, LONG), "Rows are dear here"),

@@ -151,7 +151,7 @@ def test_the_ceiling_is_the_clocks_and_by_class(clock: FakeClock) -> None:
 def test_of_answers_that_take_two_steps_no_ceiling_is_told(clock: FakeClock) -> None:
     rounds, found = reached(clock, rows=10)
     said = summary(results(rounds), {}, MACHINE, found.ceilings, typed=Typed(), width=200)
-    assert found.ceilings[1, "edit"].ratio.value > 3 and "answers are too short to say" in said
+    assert found.ceilings[1, "edit"].ratio.value > 3 and "answers are too short" in said
 
 
 def test_the_oracle_answers_beside_plain_and_twice_where_there_is_time(clock: FakeClock) -> None:

@@ -256,9 +256,8 @@ def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str, message: 
         ("/reset", "(/clear forgets"),
         ("/list", "(leave and start lacli chat MODEL"),
         ("/add a.py", "(/read FILE"),
-        ("/save", "write /save FILE"),
         ("/read", "write /read FILE [QUESTION]"),
-        ("/color", "write /color on|off"),
+        ("/save", "write /save FILE"),
     ],
 )
 def test_a_mistake_is_said_in_one_line_with_what_may_be_meant(line: str, words: str) -> None:

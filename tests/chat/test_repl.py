@@ -330,9 +330,13 @@ def test_the_line_of_numbers_is_there_until_it_is_switched_off(streams: Streams)
     assert repl.status(80) == "auto · context 10 of 100 (10%)"
     repl.run(Typed(["one", "/status off"]))
     assert repl.status(80) is None
-    repl.run(Typed(["/status on"]))
-    assert repl.status(90) == "auto · too short to compare · 4.0 tokens/s · S 3.0 · context 10 of 100 (10%)"
-    assert repl.status(60) == "auto · 4.0 tokens/s · S 3.0 · context 10 of 100 (10%)"
+    repl.run(Typed(["/status", "/status on", "/status", "/color"]))
+    assert re.findall("numbers is (on|off)|tokens are (off)", streams.words)[1:] == [
+        ("off", ""), ("on", ""), ("on", ""), ("", "off"),
+    ]  # fmt: skip
+    assert repl.status(100) == "auto · too short to compare · 4.0 tokens/s · 3.0 tokens/step · context 10 of 100 (10%)"
+    assert repl.status(60) == "auto · too short to compare · 4.0 tokens/s · context 10%"
+    assert repl.status(55) == "auto · 4.0 tokens/s · 3.0 tokens/step · context 10%"
     chat.settings = ChatSettings(DecodeSettings(mode="plain"))
     assert "plain · too short to compare · " in str(repl.status(90)), "what was said of the answer stays"
     chat.turns.append(an_answer())
@@ -428,22 +432,23 @@ def test_a_loaded_chat_shows_its_last_question_and_how_its_answer_begins(
 
 def test_the_line_of_numbers_keeps_what_matters_most() -> None:
     assert status_line(2.34, 3.41, 8191, 8192, "plain", 80) == (
-        "plain · 2.3 tokens/s · S 3.4 · context 8,191 of 8,192 (99%)"
+        "plain · 2.3 tokens/s · 3.4 tokens/step · context 8,191 of 8,192 (99%)"
     )
-    assert status_line(212.3, 3.41, 1204, 8192, "lookahead", 20) == "S 3.4 · context 14%"
+    assert status_line(212.3, 3.41, 1204, 8192, "lookahead", 30) == "3.4 tokens/step · context 14%"
     assert status_line(None, None, 8192, 8192, "lookahead", 20) == "context 100%"
 
 
 def test_the_line_of_numbers_has_the_verdict_with_what_to_do_where_there_is_room() -> None:
     numbers = (212.3, 3.41, 1204, 8192, "auto")
     busy = ["the machine was busy: try -t 1", "the machine was busy"]
-    assert status_line(*numbers, 80, busy) == (
-        "auto · the machine was busy: try -t 1 · 212 tokens/s · S 3.4 · context 14%"
+    assert status_line(*numbers, 90, busy) == (
+        "auto · the machine was busy: try -t 1 · 212 tokens/s · 3.4 tokens/step · context 14%"
     )
-    assert status_line(*numbers, 64, busy) == "auto · the machine was busy · 212 tokens/s · S 3.4 · context 14%"
-    assert status_line(*numbers, 63, busy) == status_line(*numbers, 63)
+    assert status_line(*numbers, 80, busy) == "auto · the machine was busy: try -t 1 · 212 tokens/s · context 14%"
+    assert status_line(*numbers, 64, busy) == "auto · the machine was busy · 212 tokens/s · context 14%"
+    assert status_line(*numbers, 55, busy) == status_line(*numbers, 55)
     compared = ["auto: 1.4x plain here"] * 2
-    assert status_line(*numbers, 63, compared) == "auto: 1.4x plain here · 212 tokens/s · S 3.4 · context 14%"
+    assert status_line(*numbers, 70, compared) == "auto: 1.4x plain here · 212 tokens/s · 3.4 tokens/step · context 14%"
 
 
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
@@ -601,7 +606,7 @@ def bad_lines(folder: Path) -> Iterator[str]:
     (folder / "broken").write_text("{")
     (folder / "picture.png").write_bytes(b"\x89PNG\xff")
     write_chat(folder / "dead", SavedChat(settings=ChatSettings(sampling=SamplingSettings(grammar="root ::= ("))))
-    yield from ("/nothing", "/undo now", "/read", "/status", "/color maybe", "/mode turbo", "/set nothing 1")
+    yield from ("/nothing", "/undo now", "/read", "/save", "/color maybe", "/mode turbo", "/set nothing 1")
     yield from ("/set temp hot", "/set W 300", "/set W 255", "/set strict on", "/set grammar root ::= (")
     yield from ("/set json-schema {", "/set logit-bias 999999+1", "/set context 9", "/set preset lade9")
     yield from (f"/read {folder}/nowhere", f"/read {folder}", f"/read {folder}/picture.png", f"/save {folder}")

@@ -106,11 +106,14 @@ def test_a_line_can_be_offered_for_editing_and_earlier_ones_come_back(keys: Pipe
     ("typed", "read"),
     [("/undo", "/undo"), ("/set temp 1", "/set temp 1"), ("/etc", "in /etc"), (" /undo", "in  /undo")],
 )
-def test_a_command_behind_an_offered_line_is_the_command(keys: PipeInput, typed: str, read: str) -> None:
+def test_a_command_behind_an_offered_line_is_the_command_and_the_line_comes_back(
+    keys: PipeInput, typed: str, read: str
+) -> None:
     lines = TerminalLines(Editing(pytest.fail))
     lines.edit("in ")
-    keys.send_text(typed + ENTER)
-    assert lines.read() == read
+    for then, next_read in ((typed, read), ("time", "in time" if read == typed else "time")):
+        keys.send_text(then + ENTER)
+        assert lines.read() == next_read
 
 
 def test_what_is_held_stands_in_the_next_lines_and_is_not_sent(keys: PipeInput) -> None:

@@ -85,6 +85,13 @@ def test_one_line_says_which_model_runs_unless_it_was_named_or_quiet(tiny: str) 
     assert call("run", tiny, "-p", "hi", "-n", "1", "--json").err == call("run", "-q", "-p", "hi", "-n", "1").err == ""
 
 
+def test_a_prompt_that_is_the_name_of_a_file_is_told_how_the_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "ask me.txt"
+    for exists in (False, True):
+        assert (f"-f '{file}' reads its text" in call("run", "demo", str(file), "-n", "1").err) == exists
+        file.write_text("hi")
+
+
 def test_verbose_shows_the_log_of_llama_cpp_on_stderr(reference: dict[str, Any]) -> None:
     done = call("run", "-v", "-p", QUESTION, "-n", str(SIZE))
     assert "llama_model_loader" in done.err

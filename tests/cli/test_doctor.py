@@ -90,7 +90,7 @@ FOUND: list[tuple[Mapping[str, Any], Callable[[], Finding], str, str, str]] = [
     ({"load": 40.0}, lambda: doctor.check_threads(0), "better", "slows all", "-t 1 while they run"),
     ({"free_disk": GIB // 10}, doctor.check_cache, "fine", "107 MB free", ""),
     ({"writable": False}, doctor.check_cache, "better", "it is not writable", "HF_HUB_CACHE"),
-    ({}, lambda: doctor.check_folders(FOLDERS), "fine", "kept, other: writable", ""),
+    ({}, lambda: doctor.check_folders(FOLDERS), "fine", "can be written", ""),
     ({}, lambda: doctor.check_variables({"LACLI_WINDOW": "", "PATH": "x"}, KNOWN), "fine", "variable is set", ""),
 ]  # fmt: skip
 """What differs from a good machine, a check, and what it finds; '' for nothing to be done."""

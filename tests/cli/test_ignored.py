@@ -61,6 +61,12 @@ def test_nothing_is_said_of_flags_that_do_something(flags: str) -> None:
     assert said(*flags.split()) == []
 
 
+def test_more_threads_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ignored, "logical_cores", lambda: 1)
+    assert said("-t", "2") == ["-t 2 is more than the 1 core here: its threads wait for each other"]
+    assert said("-t", "1") == said(LACLI_THREADS="2") == []
+
+
 def test_a_gpu_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ignored, "_has_gpu", lambda: False)
     assert said("-ngl", "99") == ["-ngl has no effect here: llama.cpp finds no GPU (lacli doctor)"]

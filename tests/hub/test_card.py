@@ -186,7 +186,7 @@ def test_text_and_json_tell_the_same_memory(demo: Card) -> None:
     (memory,) = found["memory"]
     buffers = found["weights_mib"] + memory["cache_mib"] + memory["buffers_mib"]
     assert memory["plain_mib"] == pytest.approx(buffers, abs=0.02)
-    row = next(line for line in card_text(demo, CPU, DECODING, 0).split("\n") if line.split()[:1] == ["2048"])
+    row = next(line for line in card_text(demo, CPU, DECODING, 0).split("\n") if line.split()[:1] == ["2,048"])
     assert f"{memory['plain_mib']:.0f} MiB" in row and f"{memory['lookahead_mib']:.0f} MiB" in row
     assert (found["type"], found["kv_heads"], found["modes"]) == ("Q8_0", 2, list(MODES))
     assert (found["experts"], found["recurrent"], found["template"]["thinks"]) == (None, None, None)

@@ -68,7 +68,7 @@ def test_the_whole_list_fits_two_screens_of_80_columns() -> None:
 
 def test_in_a_pipe_every_model_and_alias_is_one_line() -> None:
     shown = text(width=0)
-    model = ["4.7", "GB", "16.2", "MB", "Q8_0", "2048", "3", "days", "ago"]
+    model = ["4.7", "GB", "16.2", "MB", "Q8_0", "2,048", "3", "days", "ago"]
     assert line_of(f"{LONG}:Q8_0", shown).split()[1:] == model
     for alias in read_aliases().values():
         line = line_of(alias.name, shown)

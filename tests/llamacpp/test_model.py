@@ -120,10 +120,10 @@ def test_the_template_of_the_file_renders_messages(model: LlamaModel) -> None:
     assert rendered == "<|im_start|>user\nthe thing<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_a_truncated_file_is_refused_with_llama_cpps_reason(path: Path, tmp_path: Path) -> None:
+def test_of_a_truncated_file_is_told_how_much_is_there(path: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(path.read_bytes()[:-5000])
-    with pytest.raises(ModelLoadError, match="damaged.gguf: .*not within the file bounds"):
+    with pytest.raises(ModelLoadError, match="damaged.gguf has [0-9,]+ of its [0-9,]+ bytes"):
         LlamaModel(damaged, SETTINGS)
 
 
