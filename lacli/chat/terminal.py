@@ -105,7 +105,8 @@ class TerminalLines:
             # Without colours a suggestion looks like typed text.
             auto_suggest=AutoSuggestFromHistory() if colored else None,
             completer=CommandCompleter(),
-            complete_while_typing=True,
+            # Rows are kept free for the menu while this holds, and the line of numbers stands below them.
+            complete_while_typing=Condition(lambda: self._session.default_buffer.text.startswith("/")),
             key_bindings=self._keys(),
             input_processors=[TabsProcessor(char1=" ", char2=" ")],
             bottom_toolbar=self._status,
