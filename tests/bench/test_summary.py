@@ -9,7 +9,17 @@ import pytest
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Rounds
 from lacli.bench.statistics import Ratio
-from lacli.bench.summary import MOST_SHOWN, Advice, Typed, beside_plain, more_seconds, recommendation, summary, verdict
+from lacli.bench.summary import (
+    MOST_SHOWN,
+    Advice,
+    Typed,
+    _setting,
+    beside_plain,
+    more_seconds,
+    recommendation,
+    summary,
+    verdict,
+)
 from lacli.bench.sweep import Point
 from lacli.check.compare import Run
 from lacli.settings import DecodeSettings
@@ -113,6 +123,15 @@ def test_where_nothing_is_sure_auto_stays_and_without_it_more_time_is_advised(cl
     slow = [lasting(each, 1.5, 0.9) for each in beside_plain(auto) if len(each.answered) == 2]
     assert (verdict(slow[-1].speedup), round(slow[-1].speedup.value, 2)) == ("undecided", 0.86)
     assert recommendation(slow, TOY) == advised(found), "what was measured does not show that auto pays"
+
+
+def test_classes_of_one_answer_each_have_numbers_and_no_verdict(clock: FakeClock) -> None:
+    ones = [contender(each, clock, free)[0] for each in (PLAIN, LOOKAHEAD)]
+    alone = beside_plain(results(played(Rounds(ones, TASKS[:1], 1, asker()))))[0]
+    values = f"{alone.speedup.value:.2f}x to {alone.speedup.value:.2f}x"
+    for kinds, words in (("abcd", f"{values} on the 4 classes, with too few answers"), ("abc", "undecided on a (")):
+        line = _setting(alone, [replace(alone, kind=kind) for kind in kinds])[1]
+        assert line.strip().startswith(words)
 
 
 def test_more_time_is_what_the_interval_needs_at_most_ten_minutes_and_at_least_twice_as_much() -> None:
