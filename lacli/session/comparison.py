@@ -183,6 +183,9 @@ def account(compared: Comparison | NotCompared, mode: str) -> list[tuple[str, st
         lines.append(("", f"(without {compared.held_up_s * 1e3:.1f} ms that held up plain steps in the answer)"))
     if mode != "auto":
         return lines
+    if not compared.guessed:
+        looking = f"looking for guesses took {compared.extra_s * 1e3:.2f} ms, and none was expected to pay"
+        return [("gain", looking), *lines]
     took = f"guesses took {compared.extra_s * 1e3:.2f} ms beyond plain steps"
     gained = f"{abs(compared.gained_s) * 1e3:.2f} ms {'gained' if compared.gained_s >= 0 else 'lost'}"
     return [("gain", f"{took} and saved {compared.saved_s * 1e3:.2f} ms: {gained}"), *lines]

@@ -102,6 +102,8 @@ def test_an_answer_of_plain_steps_is_no_slower_or_faster_way_to_decode_but_one_w
     for mode_s in (0.0, 0.009):
         found = compared(*[step(1, seconds=0.011 + mode_s, mode_s=mode_s)] * 40)
         assert verdict(found, "auto") == "auto: nothing was guessed"
+        looking = f"looking for guesses took {40e3 * mode_s:.2f} ms, and none was expected to pay"
+        assert account(found, "auto")[0] == ("gain", looking)
     assert "nothing was guessed" not in verdict(compared(*[step(1)] * 40, step(4)), "auto")
 
 
