@@ -22,6 +22,9 @@ from lacli.text.format import counted
 
 Verdict = Literal["faster", "probably faster", "undecided", "probably slower", "slower"]
 
+TOO_FEW = "too few answers"
+"""Said of a class whose prompts are one, or two that contradict each other: 0.15x would not be undecided."""
+
 MOST_COMPARED = 4
 """Settings up to which the best is said to pay; among more, one may look best by chance."""
 
@@ -127,6 +130,12 @@ def verdict(ratio: Ratio) -> Verdict:
     return "probably faster" if ratio.value > 1 else "probably slower"
 
 
+def _class_verdict(ratio: Ratio) -> str:
+    """The verdict on a class, or that its answers are too few for one."""
+    said = verdict(ratio)
+    return TOO_FEW if said == "undecided" and not ratio.is_of_prompts else said
+
+
 def _sure(ratio: Ratio) -> bool:
     return verdict(ratio) in ("faster", "slower")
 
@@ -213,15 +222,13 @@ def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:
     if len(kinds) < 2:
         return [(first if kinds == [OWN] else f"{first} on {kinds[0]}") + _unsure(said)]
     parts = []
-    for each in get_args(Verdict):
-        own = [result for result in by_class if verdict(result.speedup) == each]
+    for each in (*get_args(Verdict), TOO_FEW):
+        own = [result for result in by_class if _class_verdict(result.speedup) == each]
         own.sort(key=lambda result: result.speedup.value, reverse=True)
         unsure = _unsure(each)
         if len(own) == len(kinds) > MOST_LISTED:
             values = f"{own[-1].speedup.value:.2f}x to {own[0].speedup.value:.2f}x"
-            alone = each == "undecided" and not any(result.speedup.is_of_prompts for result in own)
-            few = f"{values} on the {len(own)} classes, with too few answers in each to be sure"
-            parts.append(few if alone else f"{each} on all {len(own)} classes ({values}){unsure}")
+            parts.append(f"{each} on all {len(own)} classes ({values}){unsure}")
         elif own:
             parts.append(f"{each} on " + ", ".join(f"{r.kind} ({r.speedup.value:.2f}x)" for r in own) + unsure)
     return [first, f"    {'; '.join(parts)}"]

@@ -325,7 +325,7 @@ def _numbers(turns: Iterable[Answer]) -> tuple[str, ...]:
     tokens, steps = sum(run.tokens for run in runs), sum(run.steps for run in runs)
     seconds = sum(run.predicted_s for run in runs)
     speed = tokens / seconds if seconds else 0
-    return str(tokens), str(steps), f"{tokens / max(steps, 1):.2f}", f"{speed:.1f}"
+    return str(tokens), str(steps), f"{tokens / max(steps, 1):.2f}", f"{speed:,.1f}"
 
 
 def _is_on(argument: str, name: str) -> bool:

@@ -199,7 +199,7 @@ class _Reader:
         copy = {name: self._read_value(name, value, f"{path}/{name}", inside) for name, value in copy.items()}
         for name in copy.get("required", []):
             if name not in copy.get("properties", {}):
-                self._note(f"required {shown(name)}, which is not in properties, is not enforced", path)
+                self._note(f"the schema's required {shown(name)}, which is not in properties, is not enforced", path)
         return copy
 
     def sentences(self) -> list[str]:
@@ -219,7 +219,7 @@ class _Reader:
         for name, value in schema.items():
             if name in honoured or _is_annotation(name) or (name in HARMLESS and HARMLESS[name] == value):
                 continue
-            self._note(f"{shown(name)} is not enforced", path)
+            self._note(f"the schema's {shown(name)} is not enforced", path)
 
     def _read_value(self, name: str, value: Any, path: str, inside: str) -> Any:
         if name in ("oneOf", "anyOf", "prefixItems") or (name == "items" and isinstance(value, list)):

@@ -244,12 +244,12 @@ def test_a_model_that_the_server_does_not_have_is_refused_with_those_that_it_has
 
 
 def test_what_an_answer_does_not_keep_to_is_said_once() -> None:
-    chat = streaming(said("yes"), {**END, "warnings": ["multipleOf is not enforced"]})
+    chat = streaming(said("yes"), {**END, "warnings": ["the schema's multipleOf is not enforced"]})
     found = []
     for question in ("one", "two"):
         list(chat.ask(question))
         found.append(chat.notes)
-    assert found == [["multipleOf is not enforced"], []]
+    assert found == [["the schema's multipleOf is not enforced"], []]
 
 
 def test_half_of_the_questions_are_dropped_to_make_room() -> None:

@@ -92,7 +92,7 @@ def test_what_a_schema_asks_and_a_grammar_cannot_is_named() -> None:
     # Also where notes are not wanted: what comes out may not be what was asked for.
     for quiet in ((), ("-q",)):
         done = call("run", *quiet, "-n", "9", "-p", "A number.", "-j", schema)
-        assert done.err.count("minimum is not enforced at the top") == 1
+        assert done.err.count("the schema's minimum is not enforced at the top") == 1
     assert done.err.count("\n") == 1
 
 

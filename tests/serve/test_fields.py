@@ -314,7 +314,7 @@ def test_a_client_is_told_what_of_its_schema_is_not_kept_and_which_field_may_be_
     schema = {"type": "integer", "multipleOf": 3}
     slip = "max_token is no field of a request: did you mean max_tokens?"
     for more, expected in (
-        ({"json_schema": schema}, ["multipleOf is not enforced at the top"]),
+        ({"json_schema": schema}, ["the schema's multipleOf is not enforced at the top"]),
         ({"max_token": 9, "reasoning_format": "none", "x" * 99: 1}, [slip]),
         ({}, None),
     ):

@@ -97,7 +97,7 @@ def rules_of(grammar: str) -> dict[str, str]:
 def test_exactly_the_keywords_that_change_no_grammar_are_named(schema: Json) -> None:
     grammar, sentences = converted(schema)
     assert grammar == by_converter(schema)
-    named = {re.split(r"[ ,]", sentence)[0] for sentence in sentences}
+    named = {re.split(r"[ ,]", sentence.removeprefix("the schema's "))[0] for sentence in sentences}
     ignored = {name for name in schema if name not in honoured_keywords(schema)}
     assert named == ignored != set()
     # The type only chooses the branch, and beside properties or constants it says what is clear anyway.
@@ -132,21 +132,21 @@ MINIMUM = {"type": "integer", "minimum": 1}
         (
             properties(**dict.fromkeys("abcde", MINIMUM), f={"type": "null", "not": {}}),
             [
-                "minimum is not enforced at /properties/a, /properties/b, /properties/c and 2 more",
-                "not is not enforced at /properties/f",
+                "the schema's minimum is not enforced at /properties/a, /properties/b, /properties/c and 2 more",
+                "the schema's not is not enforced at /properties/f",
             ],
         ),
-        (INTEGER | {"requird": 1}, ["requird is not enforced at the top"]),
+        (INTEGER | {"requird": 1}, ["the schema's requird is not enforced at the top"]),
         (
             properties(a=INTEGER) | {"required": ["a", "b"]},
-            ["required b, which is not in properties, is not enforced at the top"],
+            ["the schema's required b, which is not in properties, is not enforced at the top"],
         ),
         (NOTED | {"$schema": "https://json-schema.org/draft/2020-12/schema"} | INTEGER, []),
         (properties(**dict.fromkeys(["minimum", "not", "requird", "title", "$defs", "enum", "type"], INTEGER)), []),
         (
             properties(a={"$ref": "#/$defs/used"}, b={"$ref": "#/$defs/used"})
             | {"$defs": {"used": MINIMUM, "unused": {"maximum": 1, "$ref": "https://example.com"}}},
-            ["minimum is not enforced at /$defs/used"],
+            ["the schema's minimum is not enforced at /$defs/used"],
         ),
         *(({"enum": [1], name: value}, []) for name, value in HARMLESS.items()),
     ],
@@ -207,7 +207,10 @@ def test_parts_of_all_of_are_read_through_their_references_and_one_alone_is_that
     schema = {"allOf": [{"$ref": "#/$defs/a"}, {"properties": {"y": INTEGER}}]} | part
     grammar, notes = converted(schema)
     assert grammar == by_converter(schema)
-    assert notes == ["required is not enforced at /$defs/a", "minimum is not enforced at /$defs/a/properties/x"]
+    assert notes == [
+        "the schema's required is not enforced at /$defs/a",
+        "the schema's minimum is not enforced at /$defs/a/properties/x",
+    ]
     assert converted(properties(z=schema, x={"$ref": "#/$defs/a"}) | part)[1] == notes
 
 
