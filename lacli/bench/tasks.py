@@ -43,6 +43,9 @@ EXAMPLE = 'a row is a JSON object, for example {"prompt": "..."}'
 TURNS = '"turns": ["first question", "second question"]'
 BREAK = b"\n"
 
+ID = ("task_id", "question_id", "id")
+"""The fields that name a row, in HumanEval, in Spec-Bench and in files of one's own."""
+
 Row = Mapping[str, object]
 Rows = Iterator[tuple[str, object]]
 """Parsed rows, each with its file and line in words."""
@@ -57,7 +60,7 @@ class Task:
     `turns`: the user's messages in order, at least one; each is asked after the answer to the one before it. `kind`:
     its class. `name`: its id in its source, HumanEval/0 for example. `raw`: continue the text as it stands, without a
     chat template. `max_tokens`: of an answer; 0 leaves that to the benchmark. `reference`: the right answer, where the
-    source has one.
+    source has one. `id`: as the row has it, None without one.
     """
 
     turns: tuple[str, ...]
@@ -67,6 +70,7 @@ class Task:
     raw: bool = False
     max_tokens: int = 0
     reference: str = ""
+    id: str | int | float | None = None
 
 
 def built_in(classes: Sequence[str] = ()) -> list[Task]:
@@ -184,6 +188,8 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
                 raise LacliError("messages is read of no row", f'write "system" and "prompt", or {TURNS}')
             raise LacliError("no prompt", f'a row has "prompt", or {TURNS}')
         turns = [text_of(row, "prompt")]
+    elif row.get("prompt") is not None:
+        raise LacliError("a row has prompt and turns", "drop one of them")
     elif not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
         raise LacliError("turns is not a list of questions", f"write {TURNS}")
     return Task(
@@ -191,15 +197,32 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
         kind=optional_text(row, "class") or optional_text(row, "category") or kind,
         name=name_of(row),
         system=optional_text(row, "system"),
-        raw=row.get("raw") is True,
+        raw=_raw(row),
         max_tokens=_max_tokens(row),
         reference=_reference(row),
+        id=_id(row),
     )
+
+
+def _raw(row: Row) -> bool:
+    """Whether the text is continued as it stands. Raises LacliError for what is neither true nor false."""
+    raw = row.get("raw")
+    if not isinstance(raw, bool | None):
+        raise LacliError("raw is neither true nor false", "write true, or leave it out")
+    return bool(raw)
+
+
+def _id(row: Row) -> str | int | float | None:
+    """The id of a row as it is written. Raises LacliError for one that is no text and no number."""
+    found = next((row[field] for field in ID if row.get(field) is not None), None)
+    if not isinstance(found, str | int | float | None):
+        raise LacliError("id is neither a text nor a number", "write one of them")
+    return found
 
 
 def name_of(row: Row) -> str:
     """The id of a row, "" where it has none."""
-    names = (row.get(field) for field in ("task_id", "question_id", "id"))
+    names = (row.get(field) for field in ID)
     return next((str(name) for name in names if isinstance(name, str | int)), "")
 
 
@@ -243,7 +266,7 @@ def _task(row: object, place: str, kind: str, form: Callable[[Row, str], Task]) 
 def _max_tokens(row: Row) -> int:
     field = next((field for field in ("limit", "max_tokens") if row.get(field) is not None), "")
     limit = row[field] if field else 0
-    if type(limit) is not int or limit < 0:
+    if type(limit) is not int or limit < bool(field):
         raise LacliError(f"{field} is not a number of tokens", f'write "{field}": 256, or leave it out')
     return limit
 

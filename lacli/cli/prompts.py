@@ -62,7 +62,7 @@ def ask_all(
         of = f", of {' and '.join(sorted(lines.models))}" if lines.models else ""
         known = f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already{of}"
         if lines.answered and not left:
-            screen.note(f"{known} and stay as they are, whatever the flags; another -o asks anew")
+            screen.note(f"{known}, and stay as they are, whatever the flags; another -o asks anew")
         if left:
             several = loading.replicas.groups or loading.replicas.count
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)
@@ -171,7 +171,7 @@ class PromptList:
         """Answer one prompt after another, in a thread beside others."""
         for index in self._coming:
             task = self._tasks[index]
-            row: Row = {"index": index, **({"id": task.name} if task.name else {}), "prompt": prompt_of(task)}
+            row: Row = {"index": index, **({} if task.id is None else {"id": task.id}), "prompt": prompt_of(task)}
             row["model"] = self._model.session.model.path.name
             try:
                 self._arrivals.put(row | self._answered(index, task))

@@ -76,7 +76,7 @@ def _line(scope: Scope, status: int, seconds: float) -> str:
     if choices:
         if any(choice.finish == "interrupt" for choice in choices):
             words.append("broken off")
-        counted = usage([choice.statistics for choice in choices])
+        counted = usage(choices)
         words.append(f"{counted['prompt_tokens']}+{counted['completion_tokens']} tokens")
     words.append(f"{seconds:.2f} s")
     found = [busy(choice.statistics) for choice in choices or () if seconds > BUSY_AFTER_S]

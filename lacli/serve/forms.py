@@ -49,8 +49,9 @@ class Form:
     def whole(self, deltas: Mapping[Choice, Sequence[Delta]]) -> Any:
         """The body of answers that have ended."""
         choices = [self._choice(choice, parts) for choice, parts in deltas.items()]
-        runs = [choice.statistics for choice in deltas]
-        return self._reply.body(choices, usage=usage(runs), timings=timings(runs[0]), **self._told([*deltas][0]))
+        first = next(iter(deltas))
+        counts: dict[str, Any] = {"usage": usage([*deltas]), "timings": timings(first.statistics)}
+        return self._reply.body(choices, **counts, **self._told(first))
 
     async def events(self, choices: Sequence[Choice], *, counted: bool) -> AsyncGenerator[dict[str, Any]]:
         """The events of answers as they come; `counted`: the last one counts their tokens."""
@@ -73,8 +74,8 @@ class Form:
             elif delta.text or delta.reasoning or delta.logprobs or delta.calls:
                 yield self._event(self._next(choice, delta), **more)
         if counted:
-            runs = [choice.statistics for choice in choices]
-            yield self._reply.body([], chunk=True, usage=usage(runs), timings=timings(runs[0]))
+            counts: dict[str, Any] = {"usage": usage(choices), "timings": timings(choices[0].statistics)}
+            yield self._reply.body([], chunk=True, **counts)
 
     def _event(self, choice: dict[str, Any], **more: Any) -> dict[str, Any]:
         return self._reply.body([choice], chunk=True, **more)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from math import exp
 from time import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from lacli import __version__
 from lacli.stats import Finish, RunStatistics
 from lacli.verify import TokenLogprob
+
+if TYPE_CHECKING:
+    from lacli.serve.choices import Choice
 
 FINGERPRINT = f"b-lacli-{__version__}"
 """What clients are told of the program; llama.cpp's begin with a b too."""
@@ -44,10 +48,15 @@ class Reply:
         }
 
 
-def usage(runs: Sequence[RunStatistics]) -> dict[str, Any]:
-    """Tokens of a request; its prompt counts once, however many answers it has."""
-    prompt, cached = runs[0].prompt_tokens, max(run.reused_tokens for run in runs)
-    predicted = sum(run.tokens for run in runs)
+def usage(choices: Sequence[Choice]) -> dict[str, Any]:
+    """Tokens of a request; each of its prompts counts once, however many answers it has."""
+    # The answers to a prompt share one list of its tokens.
+    by_prompt: defaultdict[int, list[RunStatistics]] = defaultdict(list)
+    for choice in choices:
+        by_prompt[id(choice.prompt)].append(choice.statistics)
+    prompt = sum(runs[0].prompt_tokens for runs in by_prompt.values())
+    cached = sum(max(run.reused_tokens for run in runs) for runs in by_prompt.values())
+    predicted = sum(choice.statistics.tokens for choice in choices)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": predicted,

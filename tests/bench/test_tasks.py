@@ -115,7 +115,7 @@ def test_prompts_can_come_through_a_pipe(tmp_path: Path) -> None:
 def test_the_form_can_change_from_row_to_row(tmp_path: Path) -> None:
     rows = [{"prompt": "one", "raw": True}, {"question_id": 1, "category": "qa", "turns": ["two", "three"]}]
     path = write(tmp_path, "\n".join(map(json.dumps, rows)).encode())
-    assert read_tasks(path) == [Task(("one",), raw=True), Task(("two", "three"), "qa", "1")]
+    assert read_tasks(path) == [Task(("one",), raw=True), Task(("two", "three"), "qa", "1", id=1)]
 
 
 @pytest.mark.parametrize(("line", "what"), BAD_LINES)
@@ -154,7 +154,7 @@ def test_optional_fields_may_be_null_or_empty() -> None:
 
 def test_a_conversation_keeps_its_turns_its_category_and_its_number() -> None:
     row = {"question_id": 81, "category": "writing", "turns": ["First.", "Second."]}
-    assert task_from_row(row) == Task(("First.", "Second."), "writing", "81")
+    assert task_from_row(row) == Task(("First.", "Second."), "writing", "81", id=81)
 
 
 def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
@@ -180,6 +180,10 @@ def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
         ({"prompt": "a", "limit": -1}, "limit is not a number of tokens"),
         ({"prompt": "a", "limit": True}, "limit is not a number of tokens"),
         ({"prompt": "a", "max_tokens": 1.5}, "max_tokens is not a number of tokens"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens is not a number of tokens"),
+        ({"prompt": "a", "turns": ["b"]}, "a row has prompt and turns"),
+        ({"prompt": "a", "raw": "no"}, "raw is neither true nor false"),
+        ({"prompt": "a", "id": ["b"]}, "id is neither a text nor a number"),
         ({"turns": "a"}, "turns is not a list of questions"),
         ({"turns": ["a", 5]}, "turns is not a list of questions"),
         ({"turns": ["a", ""]}, "turns is empty"),

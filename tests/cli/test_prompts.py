@@ -31,7 +31,7 @@ from tests.program import Done, call, start
 Row = dict[str, Any]
 
 ROWS: list[Row] = [
-    {"prompt": "What is a list?", "id": "first", "max_tokens": 9},
+    {"prompt": "What is a list?", "id": 7, "max_tokens": 9},
     {"prompt": "def f(x):", "raw": True},
     {"prompt": "What is a bytes object?", "system": "Answer briefly."},
     {"turns": ["What is a set?", "And a frozenset?"]},
@@ -66,7 +66,7 @@ def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None
     rows = rows_of(done.out)
     assert done.code == 0 and "answers" not in done.err
     assert [row["index"] for row in rows] == [0, 1, 2, 3, 4]
-    assert [row.get("id") for row in rows] == ["first", *[None] * 4]
+    assert [row.get("id") for row in rows] == [7, *[None] * 4]
     assert [row["prompt"] for row in rows] == [row.get("prompt") or row["turns"] for row in ROWS]
     with load(model_settings=ModelSettings(threads=1), decode_settings=DecodeSettings(mode="plain")) as session:
         alone = [

@@ -72,6 +72,8 @@ def test_each_of_several_answers_has_its_place(client: OpenAI) -> None:
     texts = [choice.text for choice in reply.choices]
     assert [choice.index for choice in reply.choices] == [0, 1, 2, 3]
     assert texts[0] == texts[1] != texts[2] == texts[3]
+    alone = [client.completions.create(model="any", prompt=each, max_tokens=1).usage for each in ("def f(", "class A")]
+    assert reply.usage and reply.usage.prompt_tokens == sum(each.prompt_tokens for each in alone if each)
 
 
 def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_given() -> None:
