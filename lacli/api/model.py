@@ -15,6 +15,7 @@ from lacli.api.loop import SharedLoop
 from lacli.api.options import (
     SAMPLED,
     AnswerOptions,
+    check_names,
     check_options,
     checked_messages,
     checked_prompts,
@@ -170,6 +171,9 @@ class Model(Closing):
         return streams
 
     def _asked(self, kind: type[AnyStream], prompt: Prompt, options: AnswerOptions) -> AnyStream:
+        # A function that hands its own options on has None for those that it was not given.
+        check_names(options)
+        options = cast("AnswerOptions", {name: value for name, value in options.items() if value is not None})
         check_options(options)
         prompts, raw = self.session.prompts, options.get("raw", False)
         with self._asking:

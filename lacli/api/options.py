@@ -15,7 +15,7 @@ from lacli.text.format import did_you_mean
 
 
 class AnswerOptions(TypedDict, total=False):
-    """What may be said of one answer; what is left out is as `load` was told.
+    """What may be said of one answer; what is left out, or None, is as `load` was told.
 
     `max_tokens`: -1 for no limit but the context's. `stop`: a text that ends the answer, or several. `temperature`,
     `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text, a mapping or a class of pydantic's): as
@@ -103,11 +103,15 @@ def unknown_option(of: str, name: str, known: Sequence[str]) -> UsageError:
     return UsageError(f"{of} has no option {name!r}", did_you_mean(ELSEWHERE.get(name, name), known, ", ".join(known)))
 
 
-def check_options(options: AnswerOptions) -> None:
-    """Raise UsageError for options of an answer that do not exist or cannot be; SamplingSettings checks its own."""
+def check_names(options: AnswerOptions) -> None:
+    """Raise UsageError for options of an answer that do not exist."""
     known = AnswerOptions.__annotations__
     if unknown := options.keys() - known.keys():
         raise unknown_option("an answer", min(unknown), [*known])
+
+
+def check_options(options: AnswerOptions) -> None:
+    """Raise UsageError for options of an answer that cannot be; SamplingSettings checks its own."""
     for name, least in LEAST.items():
         value = options.get(name, least)
         if type(value) is not int or value < least:

@@ -271,10 +271,16 @@ def test_logprobs_are_those_of_the_model_whatever_draws(model: Model, options: d
     assert model.generate(QUESTIONS[0], max_tokens=2).logprobs == ()
 
 
+def test_an_option_that_is_none_is_as_if_left_out(model: Model) -> None:
+    none: Any = dict.fromkeys(("stop", "temperature", "system", "sampling", "logprobs", "json_schema", "mode"))
+    answer = model.generate(QUESTIONS[0], max_tokens=4, **none)
+    assert answer.tokens == model.generate(QUESTIONS[0], max_tokens=4).tokens and answer.logprobs == ()
+
+
 IMPOSSIBLE: list[dict[str, Any]] = [
     {"max_tokens": -2},
     {"max_tokens": "5"},
-    {"max_tokens": None},
+    {"max_token": None},
     {"temperature": -1},
     {"temperature": "hot"},
     {"top_k": 2.5},
@@ -296,7 +302,6 @@ IMPOSSIBLE: list[dict[str, Any]] = [
     {"json_schema": int},
     {"json_schema": {"type": object}},
     {"grammar": 'root ::= "a"', "json_schema": {"type": "integer"}},
-    {"sampling": None},
     {"max_token": 3},
     {"temp": 1},
 ]
