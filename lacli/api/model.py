@@ -15,9 +15,8 @@ from lacli.api.loop import SharedLoop
 from lacli.api.options import (
     SAMPLED,
     AnswerOptions,
-    check_names,
-    check_options,
     checked_messages,
+    checked_options,
     checked_prompts,
     checked_tokens,
     told_to_programs,
@@ -171,10 +170,7 @@ class Model(Closing):
         return streams
 
     def _asked(self, kind: type[AnyStream], prompt: Prompt, options: AnswerOptions) -> AnyStream:
-        # A function that hands its own options on has None for those that it was not given.
-        check_names(options)
-        options = cast("AnswerOptions", {name: value for name, value in options.items() if value is not None})
-        check_options(options)
+        options = checked_options(options)
         prompts, raw = self.session.prompts, options.get("raw", False)
         with self._asking:
             self.session.model.check_open()

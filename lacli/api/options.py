@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from re import sub
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
@@ -103,15 +103,16 @@ def unknown_option(of: str, name: str, known: Sequence[str]) -> UsageError:
     return UsageError(f"{of} has no option {name!r}", did_you_mean(ELSEWHERE.get(name, name), known, ", ".join(known)))
 
 
-def check_names(options: AnswerOptions) -> None:
-    """Raise UsageError for options of an answer that do not exist."""
+def checked_options(options: AnswerOptions) -> AnswerOptions:
+    """The options of an answer that are given. Raises UsageError for those that do not exist or cannot be.
+
+    SamplingSettings checks its own.
+    """
     known = AnswerOptions.__annotations__
     if unknown := options.keys() - known.keys():
         raise unknown_option("an answer", min(unknown), [*known])
-
-
-def check_options(options: AnswerOptions) -> None:
-    """Raise UsageError for options of an answer that cannot be; SamplingSettings checks its own."""
+    # A function that hands its own options on has None for those that it was not given.
+    options = cast("AnswerOptions", {name: value for name, value in options.items() if value is not None})
     for name, least in LEAST.items():
         value = options.get(name, least)
         if type(value) is not int or value < least:
@@ -126,6 +127,7 @@ def check_options(options: AnswerOptions) -> None:
         raise UsageError(f"raw is {options['raw']!r:.60}", "give True or False")
     if not isinstance(options.get("sampling", SamplingSettings()), SamplingSettings):
         raise UsageError(f"sampling is {options['sampling']!r:.60}", "give SamplingSettings")
+    return options
 
 
 def checked_prompts(prompts: Sequence[str]) -> Sequence[str]:

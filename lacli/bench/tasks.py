@@ -200,7 +200,7 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
         raw=_raw(row),
         max_tokens=_max_tokens(row),
         reference=_reference(row),
-        id=_id(row),
+        id=id_of(row),
     )
 
 
@@ -212,18 +212,19 @@ def _raw(row: Row) -> bool:
     return bool(raw)
 
 
-def _id(row: Row) -> str | int | float | None:
-    """The id of a row as it is written. Raises LacliError for one that is no text and no number."""
-    found = next((row[field] for field in ID if row.get(field) is not None), None)
+def id_of(row: Row) -> str | int | float | None:
+    """The id of a row as it is written, None without one. Raises LacliError for one that is no text and no number."""
+    field = next((field for field in ID if row.get(field) is not None), "")
+    found = row[field] if field else None
     if not isinstance(found, str | int | float | None):
-        raise LacliError("id is neither a text nor a number", "write one of them")
-    return found
+        raise LacliError(f"{field} is neither a text nor a number", "write one of them")
+    return whole(found, field) if isinstance(found, str) else found
 
 
 def name_of(row: Row) -> str:
-    """The id of a row, "" where it has none."""
-    names = (row.get(field) for field in ID)
-    return next((str(name) for name in names if isinstance(name, str | int)), "")
+    """The id of a row as a text, "" where it has none. Raises LacliError as `id_of` does."""
+    found = id_of(row)
+    return "" if found is None else str(found)
 
 
 def text_of(row: Row, field: str) -> str:
@@ -240,9 +241,14 @@ def optional_text(row: Row, field: str) -> str:
 
 
 def checked(text: str, field: str) -> str:
-    """Raises LacliError for a blank text, and for half a surrogate pair, which JSON can write and UTF-8 cannot."""
+    """The text of a field. Raises LacliError for a blank one, and as `whole` does."""
     if not text.strip():
         raise LacliError(f"{field} is empty", "leave the row out")
+    return whole(text, field)
+
+
+def whole(text: str, field: str) -> str:
+    """The text of a field. Raises LacliError for half a surrogate pair, which JSON can write and UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -265,8 +271,10 @@ def _task(row: object, place: str, kind: str, form: Callable[[Row, str], Task]) 
 
 def _max_tokens(row: Row) -> int:
     field = next((field for field in ("limit", "max_tokens") if row.get(field) is not None), "")
-    limit = row[field] if field else 0
-    if type(limit) is not int or limit < bool(field):
+    if not field:
+        return 0
+    limit = row[field]
+    if type(limit) is not int or limit < 1:
         raise LacliError(f"{field} is not a number of tokens", f'write "{field}": 256, or leave it out')
     return limit
 

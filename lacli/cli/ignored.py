@@ -14,9 +14,9 @@ import typer
 
 from lacli.cli.environment import known_variables, unknown_variables, variable_of
 from lacli.cli.groups import typed
-from lacli.llamacpp.devices import logical_cores
+from lacli.llamacpp.devices import beyond_cores
 from lacli.settings import decode_settings, spellings
-from lacli.text.format import counted, have, listed
+from lacli.text.format import have, listed
 
 NARROWING = ("top_k", "top_p", "min_p", "typical", "top_nsigma", "xtc_probability", "dynatemp_range")
 PENALTIES = ("repeat_penalty", "presence_penalty", "frequency_penalty")
@@ -65,10 +65,8 @@ def without_effect(context: typer.Context) -> list[str]:
 
 def too_many_threads(context: typer.Context) -> list[str]:
     """A sentence on a typed -t that is more than the cores open to this process."""
-    threads, cores = context.params.get("threads", 0), logical_cores()
-    if "threads" not in typed(context) or threads <= cores:
-        return []
-    return [f"-t {threads} is more than the {counted(cores, 'core')} here: its threads wait for each other"]
+    told = beyond_cores(context.params["threads"]) if "threads" in typed(context) else ""
+    return [f"{told}: its threads wait for each other"] if told else []
 
 
 def _idle(context: typer.Context, given: Mapping[str, Any]) -> dict[str, str]:

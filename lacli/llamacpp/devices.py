@@ -181,6 +181,12 @@ def logical_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def beyond_cores(threads: int) -> str:
+    """Say that `threads` are more than the cores open to this process; "" where they are not."""
+    cores = logical_cores()
+    return f"-t {threads} is more than the {counted(cores, 'core')} here" if threads > cores else ""
+
+
 def with_threads(settings: ModelSettings) -> ModelSettings:
     """The settings with both numbers of threads decided."""
     threads = settings.threads or physical_cores()

@@ -38,6 +38,11 @@ class Setting:
     warnings: Sequence[str] = ()
 
 
+def _counts(choices: Sequence[Choice]) -> dict[str, Any]:
+    """The tokens of all answers of a request, and what the first one took."""
+    return {"usage": usage(choices), "timings": timings(choices[0].statistics)}
+
+
 class Form:
     """The shape of an endpoint's answers."""
 
@@ -49,9 +54,7 @@ class Form:
     def whole(self, deltas: Mapping[Choice, Sequence[Delta]]) -> Any:
         """The body of answers that have ended."""
         choices = [self._choice(choice, parts) for choice, parts in deltas.items()]
-        first = next(iter(deltas))
-        counts: dict[str, Any] = {"usage": usage([*deltas]), "timings": timings(first.statistics)}
-        return self._reply.body(choices, **counts, **self._told(first))
+        return self._reply.body(choices, **_counts([*deltas]), **self._told([*deltas][0]))
 
     async def events(self, choices: Sequence[Choice], *, counted: bool) -> AsyncGenerator[dict[str, Any]]:
         """The events of answers as they come; `counted`: the last one counts their tokens."""
@@ -74,8 +77,7 @@ class Form:
             elif delta.text or delta.reasoning or delta.logprobs or delta.calls:
                 yield self._event(self._next(choice, delta), **more)
         if counted:
-            counts: dict[str, Any] = {"usage": usage(choices), "timings": timings(choices[0].statistics)}
-            yield self._reply.body([], chunk=True, **counts)
+            yield self._reply.body([], chunk=True, **_counts(choices))
 
     def _event(self, choice: dict[str, Any], **more: Any) -> dict[str, Any]:
         return self._reply.body([choice], chunk=True, **more)

@@ -7,7 +7,7 @@ from math import sqrt
 from statistics import median, quantiles
 from typing import NamedTuple
 
-from lacli.llamacpp.devices import logical_cores
+from lacli.llamacpp.devices import beyond_cores
 from lacli.stats import MIN_CORE_SHARE, RunStatistics, StepTimes
 from lacli.text.format import counted
 
@@ -123,8 +123,7 @@ def busy(run: RunStatistics) -> NotCompared | None:
     """What to do about other programs that kept the answer's threads waiting; None on a calm machine."""
     if run.core_wanted_s < MIN_CORE_S * run.threads or run.core_share >= MIN_CORE_SHARE:
         return None
-    if run.threads > (cores := logical_cores()):
-        told = f"-t {run.threads} is more than the {counted(cores, 'core')} here"
+    if told := beyond_cores(run.threads):
         return NotCompared(told, "leave it out", f"{counted(run.threads, 'thread')} wait for each other")
     free = max(int(run.core_share * run.threads), 1)
     todo = f"try -t {free}" if free < run.threads else "ask again when it is calm"

@@ -184,6 +184,8 @@ def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
         ({"prompt": "a", "turns": ["b"]}, "a row has prompt and turns"),
         ({"prompt": "a", "raw": "no"}, "raw is neither true nor false"),
         ({"prompt": "a", "id": ["b"]}, "id is neither a text nor a number"),
+        ({"prompt": "a", "task_id": {}}, "task_id is neither a text nor a number"),
+        ({"prompt": "a", "id": "\ud800"}, "id holds half a surrogate pair"),
         ({"turns": "a"}, "turns is not a list of questions"),
         ({"turns": ["a", 5]}, "turns is not a list of questions"),
         ({"turns": ["a", ""]}, "turns is empty"),

@@ -229,7 +229,7 @@ def test_the_demo_model_answers_alike_in_both_modes(
 
 @pytest.mark.parametrize("busy", ["plain", "lookahead"])
 def test_on_a_busy_machine_speeds_are_explained_by_that_alone(busy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.session.comparison.logical_cores", lambda: 2)
+    monkeypatch.setattr("lacli.llamacpp.devices.logical_cores", lambda: 2)
     shares = {"plain": 1.0, "lookahead": 1.0, busy: 0.3}
     monkeypatch.setattr(doctor, "demo_answer", lambda mode, threads: PlayedAnswer(20.0, [1], shares[mode]))
     found = doctor.check_answers(2)

@@ -62,7 +62,7 @@ def test_nothing_is_said_of_flags_that_do_something(flags: str) -> None:
 
 
 def test_more_threads_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ignored, "logical_cores", lambda: 1)
+    monkeypatch.setattr("lacli.llamacpp.devices.logical_cores", lambda: 1)
     assert said("-t", "2") == ["-t 2 is more than the 1 core here: its threads wait for each other"]
     assert said("-t", "1") == said(LACLI_THREADS="2") == []
 

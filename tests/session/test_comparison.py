@@ -26,7 +26,7 @@ from lacli.tree import Origin
 def short_answers_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the answers of the tests here have a few steps."""
     monkeypatch.setattr("lacli.session.comparison.MIN_TOKENS", 1)
-    monkeypatch.setattr("lacli.session.comparison.logical_cores", lambda: 8)
+    monkeypatch.setattr("lacli.llamacpp.devices.logical_cores", lambda: 8)
 
 
 PLAIN_S = 0.010
@@ -64,7 +64,7 @@ def test_more_threads_than_cores_are_not_the_machines_fault(monkeypatch: pytest.
     run = run_of(*[step(1)] * 9)
     run.threads, run.core_s, run.core_wanted_s = 4, 1.0, 4.0
     assert verdict(busy(run) or pytest.fail("nothing is said"), "auto") == "the machine was busy: try -t 1"
-    monkeypatch.setattr("lacli.session.comparison.logical_cores", lambda: 2)
+    monkeypatch.setattr("lacli.llamacpp.devices.logical_cores", lambda: 2)
     told = verdict(busy(run) or pytest.fail("nothing is said"), "auto")
     assert told == "-t 4 is more than the 2 cores here: leave it out"
 

@@ -26,7 +26,7 @@ from lacli.tree import Origin
 def short_answers_are_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the answers of the tests here have a few steps."""
     monkeypatch.setattr("lacli.session.comparison.MIN_TOKENS", 1)
-    monkeypatch.setattr("lacli.session.comparison.logical_cores", lambda: 8)
+    monkeypatch.setattr("lacli.llamacpp.devices.logical_cores", lambda: 8)
 
 
 SUFFIX, POOL, MODEL = Origin.SUFFIX, Origin.POOL, Origin.MODEL
