@@ -28,7 +28,7 @@ CONTEXTS = (64, 2048)
 
 SECONDS = 20.0
 
-CUT = "the contexts end at"
+CUT = "the longest context measured has"
 """How the note on contexts begins that the cache has no room for."""
 
 SAMPLE = (
@@ -336,8 +336,8 @@ def _fitting(plan: MeasurePlan, engine: Engine) -> tuple[list[int], list[int], l
         notes.append(f"steps of {counts} rows were left out: {at_most}")
     most = cells - sizes[-1]
     if longest > most:
-        beside = "a step of one row" if sizes[-1] == 1 else f"a step of {sizes[-1]} rows"
-        notes.append(f"{CUT} {most:,} tokens: {beside} more is all that -c {cells} has room for")
+        step = "a step of one row" if sizes[-1] == 1 else f"a step of {sizes[-1]} rows"
+        notes.append(f"{CUT} {most:,} tokens: {step} behind them fills -c {cells}")
     return sizes, sorted({min(context, most) for context in plan.contexts}), notes
 
 

@@ -20,7 +20,7 @@ from lacli.terminal.screen import wrapped
 from lacli.text.files import PAGE
 from lacli.text.format import age_in_words, columns, listed
 
-SOURCES = {origin.value: words for origin, words in SOURCE_WORDS.items()} | {"rewriting": "a changed copy of that"}
+SOURCES = {origin.value: words for origin, words in SOURCE_WORDS.items()} | {"rewriting": "changed copies of it"}
 """Where guesses came from in words, by the names of what mode auto has learned."""
 
 Learned = tuple[Experience, float]

@@ -252,7 +252,7 @@ def _ceiling(whole: Sequence[Result], ceilings: Ceilings) -> str:
         if result.tokens >= MIN_STEPS * ceiling.rows * len(result.trials):
             gain = f"{result.by.label} has {share:.0%} of that gain" if share else f"{result.by.label} gains none of it"
             return f"Guesses that all come true would reach {ceiling.ratio.value:.2f}x in these answers; {gain}."
-        said = "How fast guesses that all come true would be is not said: these answers are too short for it."
+        said = "These answers are too short to tell how fast guesses that all come true would be."
     return said
 
 

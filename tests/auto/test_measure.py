@@ -171,7 +171,7 @@ LEFT_OUT = "behind 8 tokens only {} of {} sizes, up to {} rows, were measured; -
             [(8, (1, 2, 3, 4, 6)), (34, (1, 2, 3, 4, 6))],
             [
                 "steps of 8 to 16 rows were left out: a batch takes 6 (-b)",
-                "the contexts end at 34 tokens: a step of 6 rows more is all that -c 40 has room for",
+                "the longest context measured has 34 tokens: a step of 6 rows behind them fills -c 40",
             ],
         ),
         (
@@ -180,7 +180,7 @@ LEFT_OUT = "behind 8 tokens only {} of {} sizes, up to {} rows, were measured; -
             [(23, (1,))],
             [
                 "steps of 2 to 16 rows were left out: a batch takes 1 (-b)",
-                "the contexts end at 23 tokens: a step of one row more is all that -c 24 has room for",
+                "the longest context measured has 23 tokens: a step of one row behind them fills -c 24",
             ],
         ),
         (

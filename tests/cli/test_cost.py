@@ -152,7 +152,7 @@ def test_a_recurrent_model_has_nothing_to_choose(cache: dict[str, str], tmp_path
             [(64, [1, 2]), (254, [1, 2])],
             [
                 "steps of 4 rows were left out: a batch takes 3 (-b)",
-                "the contexts end at 254 tokens: a step of 2 rows more is all that -c 256 has room for",
+                "the longest context measured has 254 tokens: a step of 2 rows behind them fills -c 256",
             ],
         ),
         (("-b", "1", "--contexts", "16"), [(16, [1])], ["steps of 2 to 128 rows were left out: a batch takes 1 (-b)"]),
