@@ -137,7 +137,7 @@ def load(
         sampling = sampling or SamplingSettings()
         session = Session(
             find_model(model),
-            replace(model_settings or ModelSettings(), **loading),  # type: ignore[arg-type]  # names of integers
+            replace(model_settings or ModelSettings(), **loading).giving_way,  # type: ignore[arg-type]  # names of integers
             decoding,
             sampling,
             template=template,

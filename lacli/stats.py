@@ -142,8 +142,9 @@ class RunStatistics:
     origin. `batches`: steps by rows. `planned`: the steps of several rows that a mode had a plan for. `times`: of plain
     steps and others; a plain one has no guesses and at most `plain_rows` rows. `reused_tokens`: those of the prompt
     that were in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from the call to the first
-    accepted token, seconds. `threads`: of this process that decode; 0 where GPUs or other processes do. `core_s`,
-    `core_wanted_s`: processor seconds of the prompt and the steps, and those of threads that never wait for a core.
+    accepted token, seconds. `threads`: of this process that decode; 0 where GPUs or other processes do.
+    `gives_way`: some of them rest while other programs take the cores. `core_s`, `core_wanted_s`: processor seconds of
+    the prompt and the steps, and those of threads that never wait for a core.
     """
 
     prompt_tokens: int = 0
@@ -168,6 +169,7 @@ class RunStatistics:
     times: StepTimes = field(default_factory=StepTimes)
     plain_rows: int = 1
     threads: int = 0
+    gives_way: bool = False
     core_s: float = 0.0
     core_wanted_s: float = 0.0
 

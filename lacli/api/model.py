@@ -210,7 +210,14 @@ class Model(Closing):
         found = recorder.found if recorder else ()
         threads = self.session.threads
         partial = PartialAnswer(
-            request, prompts.piece, tokens, stops, controls=controls, threads=threads, logprobs=found
+            request,
+            prompts.piece,
+            tokens,
+            stops,
+            controls=controls,
+            threads=threads,
+            gives_way=self.session.gives_way,
+            logprobs=found,
         )
         return kind(self, partial, request)
 

@@ -223,7 +223,7 @@ def measure_cost(
 
     Raises ModelLoadError if there is no memory for it.
     """
-    settings = with_threads(settings)
+    settings = replace(with_threads(settings), gives_way=False)
     cost = Cost(
         (),
         description=model.description,

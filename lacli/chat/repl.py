@@ -123,7 +123,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
             store, notes = open_texts(path, decode_settings, plan.store, changing=True)
             session = Session(
                 path,
-                model_settings,
+                model_settings.giving_way,
                 decode_settings,
                 plan.sampling,
                 template=plan.template,

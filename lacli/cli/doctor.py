@@ -315,7 +315,7 @@ def demo_answer(mode: ModeName, threads: int) -> Answer:
     from lacli.llamacpp.sampling import SamplingSettings
     from lacli.session.session import Session
 
-    settings = ModelSettings(context=512, threads=threads)
+    settings = ModelSettings(context=512, threads=threads).giving_way
     with Session(demo_model(), settings, DecodeSettings(mode=mode), SamplingSettings()) as session:
         generation = session.generate(session.prompt("Show me the source code of `json.dumps`."), 48)
         for _ in generation:

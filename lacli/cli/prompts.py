@@ -112,7 +112,7 @@ class PromptList:
         self._done = self._failed = 0
         self._sums = Counter[str]()
         self.seconds = 0.0
-        self.cores = RunStatistics(threads=model.session.threads)
+        self.cores = RunStatistics(threads=model.session.threads, gives_way=model.session.gives_way)
         self._model, self._tasks, self._left, self._lines = model, tasks, left, lines
         self._sampling, self._stops = sampling, stops
         self._store, self._adding, self._trouble = store, Lock(), ""

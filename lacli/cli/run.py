@@ -111,7 +111,7 @@ class Loading:
             store, notes = open_texts(path, self.decode_settings, state_file() if self.stores else None)
             opened = Session(
                 path,
-                self.model_settings,
+                self.model_settings.giving_way,
                 self.decode_settings,
                 self.sampling,
                 template=None if question.raw else question.template,

@@ -151,7 +151,7 @@ def serve(
         with loading_model(screen, verbose=verbose) as loading:
             session = Session(
                 path,
-                model_settings,
+                model_settings.giving_way,
                 decode_settings,
                 sampling,
                 template=prompt_options.template,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from math import isfinite
+from time import perf_counter, process_time
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from lacli.batch import Batch, Ints
 from lacli.engine import Engine, Saved, Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
-from lacli.llamacpp.devices import bounded_by_free_memory
+from lacli.llamacpp.devices import ThreadsInUse, bounded_by_free_memory
 from lacli.llamacpp.library import free_with, late_ctrl_c, lib, library
 from lacli.llamacpp.logits import LogitsView, in_order, ranked
 from lacli.llamacpp.model import LlamaModel
@@ -106,6 +107,8 @@ class LlamaEngine(Closing):
         parameters = self._parameters(settings, decode)
         self._max_outputs = int(parameters.n_outputs_max)
         self._plain_keys = settings.cache_type_k in PLAIN_CACHE_TYPES
+        gives_way = settings.threads_give_way(on_gpu=model.offloaded)
+        self._threads = ThreadsInUse(settings.threads) if gives_way else None
         self._samplers: list[Any] = []
         self._selects_candidates = False
         if model.chooses if backend_greedy is None else backend_greedy:
@@ -172,8 +175,11 @@ class LlamaEngine(Closing):
         self._struct.n_tokens = rows
         self.calls += 1
         reads = not batch.wanted or rows - batch.wanted >= PIECE_ROWS
+        begin, core_begin = perf_counter(), process_time()
         with self._interruptible() if reads else nullcontext():
             status = lib.llama_decode(self._handle, self._struct)
+        if self._threads:
+            self._give_way(self._threads, begin, core_begin)
         if status == 0:
             # A state is kept after each row, none from before the first one, and each for one way back.
             self._snapshots = min(self.max_rollback, rows - 1)
@@ -288,6 +294,12 @@ class LlamaEngine(Closing):
                 lib.llama_set_abort_callback(self._handle, lib.ggml_abort_callback(), None)
         if self._interrupted:
             raise KeyboardInterrupt
+
+    def _give_way(self, threads: ThreadsInUse, begin: float, core_begin: float) -> None:
+        """Let fewer threads decode from now on where other programs have kept these waiting for a core."""
+        count, end = threads.count, perf_counter()
+        if (now := threads.observe(end - begin, process_time() - core_begin, end)) != count:
+            lib.llama_set_n_threads(self._handle, now, now)
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
         parameters = lib.llama_context_default_params()

@@ -86,12 +86,13 @@ class PartialAnswer:
         controls: Mapping[int, str] | None = None,
         watch: Callable[[Step, str], None] | None = None,
         threads: int = 0,
+        gives_way: bool = False,
         logprobs: Sequence[TokenLogprob] = (),
     ) -> None:
         """`bytes_of`: gives the bytes of a token's text. `controls`: as `TextStream` takes them.
 
-        `watch`: gets every step with the text of its tokens. `threads`: as `RunStatistics` has them. `logprobs`: where
-        those of the tokens are found.
+        `watch`: gets every step with the text of its tokens. `threads`, `gives_way`: as `RunStatistics` has them.
+        `logprobs`: where those of the tokens are found.
         """
         self._measured = measured
         self._bytes_of, self._watch, self._logprobs = bytes_of, watch, logprobs
@@ -101,7 +102,10 @@ class PartialAnswer:
         self._finish: Finish = "interrupt"
         self._behind_stop = 0
         self.statistics = RunStatistics(
-            prompt_tokens=len(prompt), plain_rows=measured.settings.min_outputs, threads=threads
+            prompt_tokens=len(prompt),
+            plain_rows=measured.settings.min_outputs,
+            threads=threads,
+            gives_way=gives_way,
         )
 
     @property
@@ -179,6 +183,7 @@ class Generation(PartialAnswer, Closing):
         n_keep: int | None = None,
         watch: Callable[[Step, str], None] | None = None,
         threads: int = 0,
+        gives_way: bool = False,
         alone: Callable[[], AbstractContextManager[Decoder | None]] = nullcontext,
     ) -> None:
         """`max_tokens`: of the answer, -1 for no limit. `reuse`, `n_keep`: as `Decoder.generate` takes them.
@@ -186,7 +191,9 @@ class Generation(PartialAnswer, Closing):
         `alone`: entered while the decoder is in use; gives the decoder that has taken its place, or None, and raises
         LacliError where something else uses it. The others: as `PartialAnswer` takes them.
         """
-        super().__init__(decoder, bytes_of, prompt, stops, controls=controls, watch=watch, threads=threads)
+        super().__init__(
+            decoder, bytes_of, prompt, stops, controls=controls, watch=watch, threads=threads, gives_way=gives_way
+        )
         self._decoder, self._alone = decoder, alone
         self._begun = False
         # Strong references would keep an iteration that was left open.

@@ -182,6 +182,7 @@ class Session(Closing):
             n_keep=n_keep,
             watch=watch,
             threads=self.threads,
+            gives_way=self.gives_way,
             alone=self.alone,
         )
         self._generations.add(generation)
@@ -273,7 +274,8 @@ class Session(Closing):
     ) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model or in those of several copies."""
         make_mode = AutoModes(self._cost, self._past_texts, self._records)
-        reading = partial(self._reading, threads=self.threads)
+        # Threads that give way need no advice.
+        reading = partial(self._reading, threads=0 if self.gives_way else self.threads)
         if isinstance(engine, Mapping):
             # Where no copies were asked for the only one has no name.
             group = engine[""] if "" in engine else ReplicaGroup(engine)
@@ -321,6 +323,11 @@ class Session(Closing):
         """Threads of this process that decode; 0 where GPUs, several copies or other processes do."""
         alone = self.copies.here and len(self.copies.names) == 1
         return self.model_settings.threads if alone and not offloads(self.model_settings) else 0
+
+    @property
+    def gives_way(self) -> bool:
+        """True if fewer of the `threads` decode while other programs take the cores."""
+        return bool(self.threads) and self.model_settings.threads_give_way(on_gpu=False)
 
     @contextmanager
     def alone(self) -> Iterator[Decoder]:

@@ -205,7 +205,7 @@ class PlayedAnswer:
         self.tokens = tokens
         self.statistics = self
         self.tokens_per_second = speed
-        self.core_share, self.core_wanted_s, self.threads = share, 1.0, 2
+        self.core_share, self.core_wanted_s, self.threads, self.gives_way = share, 1.0, 2, False
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import CONTEXT_PAD, LlamaEngine
+from lacli.llamacpp.devices import EASED_AFTER_S
 from lacli.llamacpp.library import Log
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
@@ -312,3 +314,16 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
         assert operations > 2
         assert engine.decode(from_tree(Tree(5), 100))
         assert len(calls) == operations
+
+
+def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits_stay_the_same(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: 0)
+    monkeypatch.setattr("lacli.llamacpp.context.process_time", lambda: 0.0)
+    monkeypatch.setattr("lacli.llamacpp.context.perf_counter", count(step=EASED_AFTER_S).__next__)
+    busy = replace(SETTINGS, threads=2, threads_batch=2, gives_way=True)
+    with LlamaEngine(model, busy, PLAIN) as easy, LlamaEngine(model, replace(busy, gives_way=False), PLAIN) as fixed:
+        seen = [(lib.llama_n_threads(each._handle), last_row(each, [5, 6, 7])) for each in (easy, easy, fixed, fixed)]
+    assert [threads for threads, _ in seen] == [2, 1, 2, 2]
+    assert all(np.array_equal(logits, seen[0][1]) for _, logits in seen)

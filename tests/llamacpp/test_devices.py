@@ -13,8 +13,12 @@ import pytest
 from lacli.errors import ModelLoadError, UsageError
 from lacli.llamacpp.devices import (
     CPU,
+    EASED_AFTER_S,
+    EASED_S,
     MOST_DEVICES,
+    MOST_EASED_S,
     Device,
+    ThreadsInUse,
     chosen,
     named,
     offloading,
@@ -29,6 +33,7 @@ from lacli.llamacpp.library import FUNCTIONS, SPLIT_MODES, apply_placement, decl
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings, SplitMode
 from lacli.settings import Switch
+from lacli.stats import MIN_CORE_SHARE
 
 GIB = 2**30
 PROCESSOR = Device("CPU", "A processor", False, 64 * GIB, 64 * GIB)
@@ -390,3 +395,49 @@ def test_the_machines_memory_is_that_of_its_container_and_may_be_unknown(
     assert total_memory() == 2_000_000
     monkeypatch.delattr("os.sysconf")  # Windows has none
     assert total_memory() == 0
+
+
+def test_threads_that_wait_for_a_core_rest_and_are_tried_again_ever_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: 0)
+    threads, now_s = ThreadsInUse(4), 0.0
+
+    def decode(cores: float, seconds: float = EASED_AFTER_S) -> int:
+        nonlocal now_s
+        now_s += seconds
+        return threads.observe(seconds, cores * seconds, now_s)
+
+    assert [decode(4 * MIN_CORE_SHARE), decode(2.7, EASED_AFTER_S / 2), decode(2.7, EASED_AFTER_S / 2)] == [4, 4, 2]
+    assert [decode(2, EASED_S - 0.01), decode(2, 0.02)] == [2, 4]
+    assert [decode(0.1), decode(1, 2 * EASED_S - 0.01), decode(1, 0.02)] == [1, 1, 4], "the second pause is longer"
+    for _ in range(9):
+        decode(1)
+        decode(1, MOST_EASED_S)
+    assert threads.count == 4, "no pause is longer than a minute"
+    assert [decode(4), decode(1), decode(1, EASED_S)] == [4, 1, 4], "a calm moment begins anew"
+
+
+def test_threads_that_wait_for_a_disk_all_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = iter(range(99))
+    monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: next(reads))
+    assert ThreadsInUse(2).observe(1, 0, 1) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (ModelSettings(), True),
+        (ModelSettings(threads=2), False),
+        (ModelSettings(threads_batch=2), False),
+        (ModelSettings(flash_attention="on"), False),
+        (ModelSettings(cache_type_v="q8_0"), False),
+    ],
+)
+def test_threads_give_way_where_nobody_said_how_many_and_the_logits_of_a_text_alone_stay_the_same(
+    settings: ModelSettings, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.llamacpp.devices.physical_cores", lambda: 8)
+    decided = with_threads(settings.giving_way)
+    assert decided.threads_give_way(on_gpu=False) == expected and not decided.threads_give_way(on_gpu=True)
+    assert not with_threads(settings).threads_give_way(on_gpu=False), "a benchmark's do not"
+    assert shared_threads(settings.giving_way, 1).gives_way == decided.gives_way
+    assert not shared_threads(settings.giving_way, 2).gives_way, "copies do not know whose seconds they count"

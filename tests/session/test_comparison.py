@@ -64,6 +64,11 @@ def test_more_threads_than_cores_are_not_the_machines_fault(monkeypatch: pytest.
     run = run_of(*[step(1)] * 9)
     run.threads, run.core_s, run.core_wanted_s = 4, 1.0, 4.0
     assert verdict(busy(run) or pytest.fail("nothing is said"), "auto") == "the machine was busy: try -t 1"
+    run.gives_way = True
+    assert (
+        verdict(busy(run) or pytest.fail("nothing is said"), "auto")
+        == "the machine was busy: ask again when it is calm"
+    )
     monkeypatch.setattr("lacli.llamacpp.devices.logical_cores", lambda: 2)
     told = verdict(busy(run) or pytest.fail("nothing is said"), "auto")
     assert told == "-t 4 is more than the 2 cores here: leave it out"
