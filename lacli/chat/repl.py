@@ -170,6 +170,8 @@ def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Convers
             known = f", {counted(len(saved.messages), 'message')} loaded" if saved.messages else ""
             screen.note(f"{talk.description}{context}{known}; /help for help, Ctrl-D ends")
             repl.show_last()
+        elif not plan.commands:
+            screen.note("each line that comes through the pipe is a message; lacli run takes all of it as one")
         transcript.begin(commands.as_saved())
         repl.run(lines, plan.first)
         # A user who types has seen what went wrong; a script has not.

@@ -47,6 +47,10 @@ REFUSED = {
 """llama.cpp's flags for what lacli does not do: what is so here, and what to do."""
 
 
+ONCE = {"prompt": "-f adds a file to it", "file": "cat A B | lacli run reads several"}
+"""Options of a prompt's parts, and what to do in place of a second one, which would replace the first."""
+
+
 def translated(arguments: Sequence[str]) -> list[str]:
     """The command line with lacli's own name of the command. Raises UsageError for a command that lacli has not."""
     first, *others = arguments or ["--help"]
@@ -57,12 +61,12 @@ def translated(arguments: Sequence[str]) -> list[str]:
     return [COMMANDS.get(first, first), *others]
 
 
-def understood(arguments: Iterable[str], parameters: Iterable[Any]) -> tuple[list[str], str]:
+def understood(arguments: Iterable[str], parameters: Sequence[Any]) -> tuple[list[str], str]:
     """The arguments of a command without flags that change nothing, and the first one that is no flag of it or "".
 
     Typer takes what follows a flag of one letter as its value: -ng would be -n with the value g, and -hff a call for
     help. Here that value begins with a digit or a sign (-W15, -n-1), and letters are flags of their own without
-    values (-qv). Raises UsageError for one of llama.cpp's flags that lacli refuses.
+    values (-qv). Raises UsageError for one of llama.cpp's flags that lacli refuses, and for a second part of a prompt.
     """
     takes_value = {
         name: not each.is_flag
@@ -70,9 +74,15 @@ def understood(arguments: Iterable[str], parameters: Iterable[Any]) -> tuple[lis
         if each.param_type_name == "option"
         for name in (*each.opts, *each.secondary_opts)
     }
+    names = {flag: each.name for each in parameters if each.param_type_name == "option" for flag in each.opts}
     kept: list[str] = []
+    seen: set[str] = set()
     words = iter(arguments)
     for word in words:
+        name = names.get(word.partition("=")[0], "")
+        if name in ONCE and name in seen:
+            raise UsageError(f"{word} is given twice", f"{ONCE[name]}; drop one of them")
+        seen.add(name)
         if word in REFUSED and word not in takes_value:
             what, hint = REFUSED[word]
             raise UsageError(f"{word}: {what}", hint)

@@ -1,6 +1,7 @@
 """What a user gave and nobody reads: flags without effect beside the others, and variables that no flag has.
 
-Only what was typed is named; the environment is for all runs, and may hold what one of them does not need.
+Of flags without effect only typed ones are named; the environment is for all runs, and may hold what one of them does
+not need.
 """
 
 from __future__ import annotations
@@ -64,9 +65,12 @@ def without_effect(context: typer.Context) -> list[str]:
 
 
 def too_many_threads(context: typer.Context) -> list[str]:
-    """A sentence on a typed -t that is more than the cores open to this process."""
-    told = beyond_cores(context.params["threads"]) if "threads" in typed(context) else ""
-    return [f"{told}: its threads wait for each other"] if told else []
+    """A sentence on a -t that is more than the cores open to this process, and on the variable that sets it."""
+    threads = next((each for each in context.command.params if each.name == "threads"), None)
+    if not (told := beyond_cores(context.params.get("threads") or 0)):
+        return []
+    variable = variable_of(context, threads)
+    return [f"{told}: its threads wait for each other{f'; {variable} sets it' if variable else ''}"]
 
 
 def _idle(context: typer.Context, given: Mapping[str, Any]) -> dict[str, str]:

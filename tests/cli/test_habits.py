@@ -11,6 +11,7 @@ import pytest
 
 from lacli.cli.habits import translated, understood
 from lacli.cli.main import commands
+from lacli.errors import UsageError
 from tests.program import call
 
 
@@ -52,7 +53,7 @@ def taken(*arguments: str) -> tuple[list[str], str]:
         ("-W15", "-n-1", "-t8", "-l15043+1"),
         ("-q", "-v", "-qv"),
         ("-qvp", "-ng"),
-        ("-p", "-ng", "--prompt", "-hff", "--", "-ng"),
+        ("-p", "-ng", "--system-prompt", "-hff", "--", "-p", "-p"),
         ("-ngl", "3", "-sys", "-x", "--temp=1"),
         ("model", "-"),
         ("-c", "-5"),
@@ -65,6 +66,13 @@ def test_numbers_may_follow_a_letter_and_values_may_be_anything(arguments: tuple
 @pytest.mark.parametrize("word", ["-ng", "-hff", "-hx", "-Wx", "-qx", "-qh", "-pHello", "-Z"])
 def test_letters_that_are_no_flags_are_not_taken_for_a_value(word: str) -> None:
     assert taken("-p", "hi", word, "3")[1] == word
+
+
+@pytest.mark.parametrize("words", [("-p", "a", "--prompt=b"), ("-f", "a", "--file", "b"), ("-f", "a", "-q", "-f", "b")])
+def test_a_second_part_of_a_prompt_does_not_replace_the_first_in_silence(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="is given twice"):
+        taken(*words)
+    assert taken("-p", "-p", "-t", "1", "-t", "2")[1] == "", "of other flags the last one counts"
 
 
 def test_what_is_so_already_is_left_out_but_not_out_of_a_prompt() -> None:

@@ -64,7 +64,8 @@ def test_nothing_is_said_of_flags_that_do_something(flags: str) -> None:
 def test_more_threads_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.llamacpp.devices.logical_cores", lambda: 1)
     assert said("-t", "2") == ["-t 2 is more than the 1 core here: its threads wait for each other"]
-    assert said("-t", "1") == said(LACLI_THREADS="2") == []
+    assert said(LACLI_THREADS="2")[0].endswith("for each other; LACLI_THREADS sets it")
+    assert said("-t", "1") == said() == []
 
 
 def test_a_gpu_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
