@@ -102,6 +102,7 @@ def load(
     from lacli.api.options import told_to_programs, unknown_option
     from lacli.errors import UsageError
     from lacli.hub.download import find_model
+    from lacli.llamacpp.model import giving_way
     from lacli.llamacpp.sampling import SamplingSettings
     from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
     from lacli.session.session import Session
@@ -137,7 +138,7 @@ def load(
         sampling = sampling or SamplingSettings()
         session = Session(
             find_model(model),
-            replace(model_settings or ModelSettings(), **loading).giving_way,  # type: ignore[arg-type]  # names of integers
+            giving_way(replace(model_settings or ModelSettings(), **loading)),  # type: ignore[arg-type]  # names of integers
             decoding,
             sampling,
             template=template,

@@ -101,12 +101,12 @@ def start(
 
 def run(
     *arguments: str | bytes,
-    stdin: bytes | IO[Any] = b"",
+    stdin: bytes | int | IO[Any] = subprocess.DEVNULL,
     env: Mapping[str, str] | None = None,
     program: Sequence[str] = PROGRAM,
     stdout: int | IO[Any] = subprocess.PIPE,
 ) -> Done:
-    """Run lacli as a process to its end. stdin: bytes for a pipe, or a file to read from."""
+    """Run lacli as a process to its end. stdin: nothing, bytes for a pipe, or a file to read from."""
     piped = stdin if isinstance(stdin, bytes) else None
     source = subprocess.PIPE if isinstance(stdin, bytes) else stdin
     with start(*arguments, env=env, program=program, stdin=source, stdout=stdout) as process:

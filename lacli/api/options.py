@@ -90,10 +90,10 @@ def told_to_programs() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        # A program reads its own files.
+        # A program reads its own files, and needs no quotes of a shell.
         what, hint = (
             sub(r"(?<![\w-])--?[A-Za-z][\w-]*", lambda found: FLAGS.get(found[0], found[0]), words)
-            for words in (error.what, sub("; --?[a-z-]+ FILE reads one$", "", error.hint))
+            for words in (error.what, sub("( in a shell)?; --?[a-z-]+ FILE reads one$", "", error.hint))
         )
         raise UsageError(what, hint) from error
 
@@ -104,9 +104,9 @@ def unknown_option(of: str, name: str, known: Sequence[str]) -> UsageError:
 
 
 def checked_options(options: AnswerOptions) -> AnswerOptions:
-    """The options of an answer that are given. Raises UsageError for those that do not exist or cannot be.
+    """Return the options of an answer without those that are None.
 
-    SamplingSettings checks its own.
+    Raises UsageError for unknown names and impossible values; SamplingSettings checks its own.
     """
     known = AnswerOptions.__annotations__
     if unknown := options.keys() - known.keys():

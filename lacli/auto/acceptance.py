@@ -188,10 +188,7 @@ class LossBudget:
         self._balance = INITIAL_BUDGET
 
     def begin(self) -> None:
-        """Begin a text without a debt: two steps that a busy machine held up would stop guesses for hundreds of tokens.
-
-        Source: docs/auto.md.
-        """
+        """Forget the debt of the text before: one of a busy machine stopped guesses for 600 tokens (docs/auto.md)."""
         self._balance = max(self._balance, 0.0)
 
     @property

@@ -28,9 +28,6 @@ CONTEXTS = (64, 2048)
 
 SECONDS = 20.0
 
-CUT = "the longest context measured has"
-"""How the note on contexts begins that the cache has no room for."""
-
 SAMPLE = (
     "Write a Python function that counts the words of a text:\n```python\ndef count_words(text):\n    counts = {}\n"
     "    for word in text.split():\n        counts[word] = counts.get(word, 0) + 1\n    return counts\n```\n"
@@ -124,7 +121,7 @@ def measure(
     """
     plan = plan or MeasurePlan()
     end = clock() + plan.seconds
-    sizes, contexts, notes = _fitting(plan, engine)
+    sizes, contexts, notes, cut = _fitting(plan, engine)
     bench = _Bench(engine, tokens, clock)
     found: list[StepCost] = []
     for left, context in zip(range(len(contexts), 0, -1), contexts, strict=True):
@@ -132,9 +129,7 @@ def measure(
         seconds = max(end - begin, 0.0) / left
         wanted, context = context, _affordable(found, context, FILLING * seconds)
         if context < wanted:
-            # That contexts had been cut to more than that tells nothing beside it.
-            notes = [note for note in notes if not note.startswith(CUT)]
-            notes.append(f"contexts above {context} tokens take too long for --seconds {plan.seconds:g}")
+            cut = f"contexts above {context} tokens take too long for --seconds {plan.seconds:g}"
         if found and context == found[-1].context:
             break
         progress(f"timing steps of 1 to {sizes[-1]} rows behind {context} tokens")
@@ -154,7 +149,7 @@ def measure(
             break
     if bench.stopped:
         notes.append("stopped before everything was measured, so these numbers are not kept")
-    return Measurement(tuple(found), tuple(notes), stopped=bench.stopped)
+    return Measurement(tuple(found), tuple(filter(None, [*notes, cut])), stopped=bench.stopped)
 
 
 @dataclass
@@ -320,12 +315,12 @@ def _affordable(found: Sequence[StepCost], context: int, seconds: float) -> int:
     return possible if possible >= 2 * last.context else last.context
 
 
-def _fitting(plan: MeasurePlan, engine: Engine) -> tuple[list[int], list[int], list[str]]:
-    """Return the sizes and contexts that the engine has room for, and sentences about the others.
+def _fitting(plan: MeasurePlan, engine: Engine) -> tuple[list[int], list[int], list[str], str]:
+    """Return the sizes and contexts that the engine has room for, sentences about other sizes and one about contexts.
 
     If not all of both fits, half of the cells are for the steps.
     """
-    longest, cells, notes = max(plan.contexts), engine.cells, list[str]()
+    longest, cells, notes, cut = max(plan.contexts), engine.cells, list[str](), ""
     room = max(cells // 2, cells - longest)
     sizes = [size for size in plan.sizes if size <= min(engine.batch_rows, room)]
     if dropped := plan.sizes[len(sizes) :]:
@@ -337,8 +332,8 @@ def _fitting(plan: MeasurePlan, engine: Engine) -> tuple[list[int], list[int], l
     most = cells - sizes[-1]
     if longest > most:
         step = "a step of one row" if sizes[-1] == 1 else f"a step of {sizes[-1]} rows"
-        notes.append(f"{CUT} {most:,} tokens: {step} behind them fills -c {cells}")
-    return sizes, sorted({min(context, most) for context in plan.contexts}), notes
+        cut = f"the longest context measured has {most:,} tokens: {step} behind them fills -c {cells}"
+    return sizes, sorted({min(context, most) for context in plan.contexts}), notes, cut
 
 
 def _left_out(staircase: StepCost, sizes: Sequence[int], seconds: float) -> str:

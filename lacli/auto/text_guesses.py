@@ -180,7 +180,7 @@ class TextGuesses:
         self._wake = self.number + min(1 + self.idle // IDLE_BACKOFF, MAX_IDLE_INTERVAL)
 
     def add_chain(self, match: Match, guesses: int) -> None:
-        """Put the `guesses` that follow a match into the tree; a match without any rests."""
+        """Put the `guesses` that follow a match into the tree; with 0 of them the match rests."""
         if guesses:
             self.tree.add_path(match.source.continuation(guesses), 0, match.source.origin)
         else:

@@ -20,7 +20,7 @@ from lacli.terminal.screen import wrapped
 from lacli.text.files import PAGE
 from lacli.text.format import age_in_words, columns, listed
 
-SOURCES = {origin.value: words for origin, words in SOURCE_WORDS.items()} | {"rewriting": "changed copies of it"}
+SOURCES = {origin.value: words for origin, words in SOURCE_WORDS.items()} | {"rewriting": "changed copies"}
 """Where guesses came from in words, by the names of what mode auto has learned."""
 
 Learned = tuple[Experience, float]
@@ -30,7 +30,10 @@ CLEARLY_LESS = 0.95
 """Ratio of two times from which they may only have been measured at another moment."""
 
 SELDOM_MORE = 5.0
-"""Tokens a step that W=15 N=5 G=15 brought at most: 1.5 to 4.7 on ten classes of prompts (docs/benchmarks.md)."""
+"""Tokens a step that W=15 N=5 G=15 seldom passes.
+
+It brought 1.5 to 4.7 on ten classes of prompts (docs/benchmarks.md).
+"""
 
 SIZES = (2, 4, 8, 16, 32)
 """Rows of the steps whose least tokens are named."""
@@ -170,7 +173,8 @@ def _on_lookahead(step_cost: StepCost) -> str:
         return f"{name} may pay here: {needs}; lacli bench tells whether it does."
     if needed <= most:
         seldom = f"it seldom brings more than {SELDOM_MORE:g} tokens a step, though it can bring {most}"
-        return f"{name} will hardly pay here: it needs {about}{needed:.1f} to break even, and {seldom}."
+        needs = f"it needs {about}{needed:.1f} to break even"
+        return f"{name} will hardly pay here: {needs}, and {seldom}. {_on_presets(step_cost)}"
     return f"Do not use {name} here: {needs}. {_on_presets(step_cost)}"
 
 
@@ -180,9 +184,9 @@ def _on_presets(step_cost: StepCost) -> str:
     for name in PRESETS:
         settings = decode_settings(name)
         needed = step_cost.break_even(settings)
-        if needed is not None and needed <= settings.max_step_tokens:
-            able.append(f"--preset {name} (it needs {needed:.1f} of at most {settings.max_step_tokens})")
-    return f"Of the presets may pay: {', '.join(able)}." if able else "No --preset can pay either."
+        if needed is not None and needed <= min(settings.max_step_tokens, SELDOM_MORE):
+            able.append(f"--preset {name} (it needs {needed:.1f} tokens a step)")
+    return f"These presets may pay: {', '.join(able)}." if able else "No --preset is likely to pay either."
 
 
 def _on_auto(step_cost: StepCost) -> str:
@@ -228,7 +232,7 @@ def _learned_words(experience: Experience, at: float) -> str:
     parts += [f"guesses that came true: {came}"] if came else []
     if steps.plain_s:
         sizes = ", ".join(f"{rows} rows {cost:.2f}" for rows, cost, _ in steps.sizes)
-        times = f", and in times of that: {sizes}" if sizes else ""
+        times = f"; steps of {sizes} times as long" if sizes else ""
         parts.append(f"a plain step took {_milliseconds([steps.plain_s])[0]} ms{times}")
     return "; ".join(parts)
 

@@ -23,7 +23,10 @@ from lacli.text.format import counted
 Verdict = Literal["faster", "probably faster", "undecided", "probably slower", "slower"]
 
 TOO_FEW = "too few answers"
-"""Said of a class whose prompts are one, or two that contradict each other: 0.15x would not be undecided."""
+"""The verdict on a class with one answer, or with two prompts (or repetitions of its only one) that disagree.
+
+`undecided` would read as if 0.15x might be a gain.
+"""
 
 MOST_COMPARED = 4
 """Settings up to which the best is said to pay; among more, one may look best by chance."""

@@ -43,7 +43,7 @@ EXAMPLE = 'a row is a JSON object, for example {"prompt": "..."}'
 TURNS = '"turns": ["first question", "second question"]'
 BREAK = b"\n"
 
-ID = ("task_id", "question_id", "id")
+ID_FIELDS = ("task_id", "question_id", "id")
 """The fields that name a row, in HumanEval, in Spec-Bench and in files of one's own."""
 
 Row = Mapping[str, object]
@@ -178,14 +178,14 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
     """
     for field in row:
         if field in FLAGS_ALONE:
-            raise LacliError(f"{field} is read of no row", "give the flag, for all rows")
+            raise LacliError(f"{field} is no field of a row", "give the flag, for all rows")
         if field != "max_tokens" and suggest(field, ["max_tokens"], least=SLIP):
             raise LacliError(f"{field} is no field of a row", "did you mean max_tokens?")
     turns = row.get("turns")
     if turns is None:
         if row.get("prompt") is None:
             if "messages" in row:
-                raise LacliError("messages is read of no row", f'write "system" and "prompt", or {TURNS}')
+                raise LacliError("a row has no messages", f'write "system" and "prompt", or {TURNS}')
             raise LacliError("no prompt", f'a row has "prompt", or {TURNS}')
         turns = [text_of(row, "prompt")]
     elif row.get("prompt") is not None:
@@ -214,11 +214,11 @@ def _raw(row: Row) -> bool:
 
 def id_of(row: Row) -> str | int | float | None:
     """The id of a row as it is written, None without one. Raises LacliError for one that is no text and no number."""
-    field = next((field for field in ID if row.get(field) is not None), "")
+    field = next((field for field in ID_FIELDS if row.get(field) is not None), "")
     found = row[field] if field else None
-    if not isinstance(found, str | int | float | None):
+    if isinstance(found, bool) or not isinstance(found, str | int | float | None) or found != found:
         raise LacliError(f"{field} is neither a text nor a number", "write one of them")
-    return whole(found, field) if isinstance(found, str) else found
+    return encodable(found, field) if isinstance(found, str) else found
 
 
 def name_of(row: Row) -> str:
@@ -244,10 +244,10 @@ def checked(text: str, field: str) -> str:
     """The text of a field. Raises LacliError for a blank one, and as `whole` does."""
     if not text.strip():
         raise LacliError(f"{field} is empty", "leave the row out")
-    return whole(text, field)
+    return encodable(text, field)
 
 
-def whole(text: str, field: str) -> str:
+def encodable(text: str, field: str) -> str:
     """The text of a field. Raises LacliError for half a surrogate pair, which JSON can write and UTF-8 cannot."""
     try:
         text.encode()

@@ -32,6 +32,7 @@ from lacli.errors import (
     OutputError,
     PromptError,
 )
+from lacli.llamacpp.model import giving_way
 from lacli.llamacpp.probe import told_once_a_day
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
@@ -123,7 +124,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
             store, notes = open_texts(path, decode_settings, plan.store, changing=True)
             session = Session(
                 path,
-                model_settings.giving_way,
+                giving_way(model_settings),
                 decode_settings,
                 plan.sampling,
                 template=plan.template,

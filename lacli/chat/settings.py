@@ -29,7 +29,7 @@ from lacli.chat.setting import (
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings, bias_words
 from lacli.settings import PRESETS, DecodeSettings, ModeName
-from lacli.text.format import did_you_mean, have
+from lacli.text.format import did_you_mean, no_effect
 from lacli.text.question import read_text
 
 EXCLUSIVE = {"grammar": "json_schema", "json_schema": "grammar"}
@@ -244,14 +244,14 @@ def _without_effect(new: ChatSettings, changed: list[str]) -> list[str]:
     # Temperature 0 makes all of these idle; another change concerns its own setting alone.
     told = [setting.name for field, setting in SETTINGS.items() if "temp" in changed or field in changed]
     idle = [name for name in told if f"--{name}" in new.sampling.idle]
-    notes = [f"{have(idle)} no effect at temperature 0; /set temp 0.8 draws, for example"] if idle else []
+    notes = [f"{no_effect(idle)} at temperature 0; /set temp 0.8 draws, for example"] if idle else []
     mode = new.decode_settings.mode
     unused = [field for field in changed if field in UNUSED[mode]]
     # A preset or a reset is for several modes: the user did not ask for one of its values.
     if unused and len(unused) == len(changed):
         others = [each for each in UNUSED if not set(changed) & set(UNUSED[each])]
         elsewhere = f", but in {' or '.join(others)}" if others else ""
-        notes.append(f"{have([SETTINGS[field].name for field in unused])} no effect in mode {mode}{elsewhere}")
+        notes.append(f"{no_effect([SETTINGS[field].name for field in unused])} in mode {mode}{elsewhere}")
     return notes
 
 

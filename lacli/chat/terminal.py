@@ -105,7 +105,7 @@ class TerminalLines:
             # Without colours a suggestion looks like typed text.
             auto_suggest=AutoSuggestFromHistory() if colored else None,
             completer=CommandCompleter(),
-            # Rows are kept free for the menu while this holds, and the line of numbers stands below them.
+            # While this is true prompt_toolkit keeps rows free for the menu, which pushes the line of numbers down.
             complete_while_typing=Condition(lambda: self._session.default_buffer.text.startswith("/")),
             key_bindings=self._keys(),
             input_processors=[TabsProcessor(char1=" ", char2=" ")],

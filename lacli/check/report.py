@@ -164,7 +164,7 @@ def _invariance_table(probes: Sequence[Probe], width: int) -> str:
         cells = [_same_or(probe.differences[size]) if size in probe.differences else "" for size in sizes]
         rows.append([str(probe.context), *cells, " | ".join(" ".join(map(str, group)) for group in probe.groups)])
     alone = all(group[:1] == [1] for probe in probes for group in probe.groups[:1])
-    compared = "in a row of their own" if alone else "in the smallest batch"
+    compared = "decoded alone" if alone else "in the smallest batch"
     title = (
         f"Batch sizes: by how much the logits of {PROBED} tokens differ at most from those of the same tokens "
         f"{compared} (of lacli's own prompts, behind other tokens; another text may differ where these are the same)"

@@ -33,11 +33,11 @@ from lacli.llamacpp.build import (
     rebuild_command,
     sound_kind,
 )
-from lacli.llamacpp.devices import logical_cores, physical_cores
+from lacli.llamacpp.devices import beyond_cores, logical_cores, physical_cores
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import OURS, THEIRS, DecodeSettings, ModeName, spellings
 from lacli.text.files import free_disk, nearest_folder
-from lacli.text.format import counted, printable, size_in_words
+from lacli.text.format import counted, listed, printable, size_in_words
 
 if TYPE_CHECKING:
     from lacli.session.generation import Answer
@@ -225,15 +225,19 @@ def check_threads(threads: int) -> Finding:
     """Threads against cores, a container's limit and what else runs: llama.cpp's threads wait for each other."""
     cores, logical, limit = physical_cores(), logical_cores(), cpu_limit()
     words = f"{counted(cores, 'physical core')}, -t is {threads or cores}{'' if threads else ' by default'}"
-    threads = threads or cores
+    given, threads = bool(threads), threads or cores
+    if told := beyond_cores(threads):
+        return Finding("better", f"{told}: its threads wait for each other", ["leave -t out"])
     if limit is not None and max(1, math.floor(limit)) < threads:
         words += f"; but this container may use {limit:g} of them, and threads wait for each other"
         return Finding("better", words, [f"export LACLI_THREADS={max(1, math.floor(limit))}"])
     load = os.getloadavg()[0]
     free = max(1, logical - math.floor(load))
     if free < threads:
-        words += f"; in the last minute programs asked for {load:.1f} of {logical} cores, and one slow thread slows all"
-        return Finding("better", words, [f"-t {free} while they run"])
+        words += f"; in the last minute programs asked for {load:.1f} of {logical} cores"
+        if given:
+            return Finding("better", f"{words}, and one slow thread slows all", [f"-t {free} while they run"])
+        return Finding("fine", f"{words}: run, chat and serve decode with fewer threads meanwhile")
     return Finding("fine", f"{words}; load {load:.1f}")
 
 
@@ -315,7 +319,7 @@ def demo_answer(mode: ModeName, threads: int) -> Answer:
     from lacli.llamacpp.sampling import SamplingSettings
     from lacli.session.session import Session
 
-    settings = ModelSettings(context=512, threads=threads).giving_way
+    settings = ModelSettings(context=512, threads=threads)
     with Session(demo_model(), settings, DecodeSettings(mode=mode), SamplingSettings()) as session:
         generation = session.generate(session.prompt("Show me the source code of `json.dumps`."), 48)
         for _ in generation:
@@ -345,5 +349,5 @@ def report(findings: Mapping[str, Finding], columns: int, *, colored: bool, unic
     better = sum(finding.state == "better" for finding in findings.values())
     conclusion = f"lacli works here; {counted(better, 'thing')} could be better (!)." if better else "lacli works here."
     if broken:
-        conclusion = f"lacli does not work here: see {' and '.join(broken)}."
+        conclusion = f"lacli does not work here: see {listed(broken)}."
     return "\n".join([*lines, "", conclusion])

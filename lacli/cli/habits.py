@@ -79,9 +79,10 @@ def understood(arguments: Iterable[str], parameters: Sequence[Any]) -> tuple[lis
     seen: set[str] = set()
     words = iter(arguments)
     for word in words:
-        name = names.get(word.partition("=")[0], "")
+        flag = word.partition("=")[0]
+        name = names.get(flag, "")
         if name in ONCE and name in seen:
-            raise UsageError(f"{word} is given twice", f"{ONCE[name]}; drop one of them")
+            raise UsageError(f"{flag} is given twice", f"{ONCE[name]}; drop one of them")
         seen.add(name)
         if word in REFUSED and word not in takes_value:
             what, hint = REFUSED[word]

@@ -17,7 +17,7 @@ from lacli.cli.environment import known_variables, unknown_variables, variable_o
 from lacli.cli.groups import typed
 from lacli.llamacpp.devices import beyond_cores
 from lacli.settings import decode_settings, spellings
-from lacli.text.format import have, listed
+from lacli.text.format import listed, no_effect
 
 NARROWING = ("top_k", "top_p", "min_p", "typical", "top_nsigma", "xtc_probability", "dynatemp_range")
 PENALTIES = ("repeat_penalty", "presence_penalty", "frequency_penalty")
@@ -61,7 +61,7 @@ def without_effect(context: typer.Context) -> list[str]:
             own = given[name]
             is_no = context.params[name] is False and own.secondary_opts
             flags.setdefault(reason, []).append(own.secondary_opts[0] if is_no else own.opts[0])
-    return [f"{have(names)} no effect {reason}" for reason, names in flags.items()]
+    return [f"{no_effect(names)} {reason}" for reason, names in flags.items()]
 
 
 def too_many_threads(context: typer.Context) -> list[str]:

@@ -28,6 +28,7 @@ def list_models(words: Words = None, json: options.Json = False) -> None:
     from lacli.hub.listing import inventory_json, inventory_text, take_inventory
     from lacli.terminal.screen import Screen
     from lacli.text.files import columns
+    from lacli.text.format import listed
 
     screen = Screen()
     found = take_inventory(own_aliases(), screen.note).containing(words or ())
@@ -36,4 +37,4 @@ def list_models(words: Words = None, json: options.Json = False) -> None:
     elif text := inventory_text(found, columns(), time()):
         screen.line(text)
     else:
-        screen.note(f"nothing here has {' and '.join(words or ())} in its name; lacli list shows all")
+        screen.note(f"nothing here has {listed(words or ())} in its name; lacli list shows all")

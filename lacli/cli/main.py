@@ -19,13 +19,13 @@ from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reaso
 from lacli.text.format import did_you_mean, listed, offered, suggest
 
 NO_SUCH_VALUE = {
-    "bool_parsing": ("neither yes nor no", ""),
-    "float_parsing": ("no number", ""),
-    "greater_than_equal": ("below {ge:g}", "{ge:g} is the least"),
-    "int_parsing": ("no whole number", ""),
-    "less_than_equal": ("above {le:g}", "{le:g} is the most"),
+    "bool_parsing": "neither yes nor no",
+    "float_parsing": "no number",
+    "greater_than_equal": "below {ge:g}, the least",
+    "int_parsing": "no whole number",
+    "less_than_equal": "above {le:g}, the most",
 }
-"""What a value is that Typer does not take, and what to do where that is known, by pydantic's types of errors."""
+"""What a value is that Typer does not take, by pydantic's types of errors."""
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of Typer's complaints has no public name in every version."""
@@ -203,9 +203,8 @@ def _in_one_line(error: Any) -> UsageError:
     hint = _all_flags(context)
     if parameter := getattr(error, "param", None):
         value, *choices = re.findall(r"'([^']*)'", what) if "is not one of" in what else [""]
-        wrong, bound = _not_wanted(error.__cause__)
-        hint = bound or did_you_mean(value, choices, hint)
-        what = f"{parameter.opts[0]}{wrong or f': {what}'}"
+        hint = did_you_mean(value, choices, hint)
+        what = f"{parameter.opts[0]}{_not_wanted(error.__cause__) or f': {what}'}"
         if context and (variable := variable_of(context, parameter)):
             hint = f"{variable} sets it"
     elif option := getattr(error, "option_name", "") if hasattr(error, "possibilities") else "":
@@ -268,16 +267,12 @@ def _commands_with(option: str) -> list[str]:
     ]
 
 
-def _not_wanted(cause: Any) -> tuple[str, str]:
-    """What is wrong with an option's value, as it goes on after the option's name, and a hint.
-
-    "" for both where only Typer has words.
-    """
+def _not_wanted(cause: Any) -> str:
+    """What is wrong with an option's value, as it goes on after the option's name; "" where only Typer has words."""
     found = cause.errors() if hasattr(cause, "errors") else []
     if not found or found[0]["type"] not in NO_SUCH_VALUE:
-        return "", ""
-    what, hint = (words.format(**found[0].get("ctx", {})) for words in NO_SUCH_VALUE[found[0]["type"]])
-    return f" is {found[0]['input']!r}, which is {what}", hint
+        return ""
+    return f" is {found[0]['input']!r}, which is {NO_SUCH_VALUE[found[0]['type']].format(**found[0].get('ctx', {}))}"
 
 
 def _command_typed() -> str:

@@ -24,7 +24,7 @@ from lacli.stats import RunStatistics
 from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
 from lacli.terminal.screen import BUSY_AFTER_S, Screen
 from lacli.text.files import is_terminal
-from lacli.text.format import MINUTE, counted
+from lacli.text.format import MINUTE, counted, listed
 from lacli.text.question import STDIN
 from lacli.text.template import as_messages
 
@@ -59,10 +59,10 @@ def ask_all(
     name = None if answers == STDIN else answers
     with LinesFile(name, screen, tasks) if name is not None else Lines(screen) as lines:
         left = [index for index in range(len(tasks)) if index not in lines.answered]
-        of = f", of {' and '.join(sorted(lines.models))}" if lines.models else ""
+        of = f", of {listed(sorted(lines.models))}" if lines.models else ""
         known = f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already{of}"
         if lines.answered and not left:
-            screen.note(f"{known}, and stay as they are, whatever the flags; another -o asks anew")
+            screen.note(f"{known}, and stay, whatever the flags; another -o asks anew")
         if left:
             several = loading.replicas.groups or loading.replicas.count
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)
@@ -70,11 +70,12 @@ def ask_all(
                 loading.opened(question, output, screen, min(most, len(left))) as (session, store),
                 Model(session) as model,
             ):
-                if lines.models - {(asked_now := session.model.path.name)}:
-                    more = f"the other {len(left):,} will be of {asked_now}; another -o keeps models apart"
+                own = session.model.path.name
+                if lines.models - {own}:
+                    more = f"{counted(len(left), 'more answer')} will come from {own}; another -o keeps models apart"
                     screen.say(f"lacli: {known}; {more}")
                 elif lines.answered:
-                    screen.note(f"{known}, and stay as they are; another -o asks anew")
+                    screen.note(f"{known}, and stay; another -o asks anew")
                 asked = PromptList(model, tasks, left, lines, loading.sampling, question.stops, store)
                 # Lines on the same terminal show how far it is.
                 asked.run(screen, shown=not output.verbose and (name is not None or not is_terminal(sys.stdout)))

@@ -13,7 +13,7 @@ from lacli.cli import options
 from lacli.cli.model_names import complete_stored
 from lacli.errors import UsageError
 from lacli.text.files import is_terminal
-from lacli.text.format import printable, size_in_words
+from lacli.text.format import listed, printable, size_in_words
 
 if TYPE_CHECKING:
     from lacli.hub.removal import Removal
@@ -66,7 +66,7 @@ def remove(
     for each in found.values():
         others = f" and {len(each.paths) - 1} more" if each.paths[1:] else ""
         screen.note(f"{each.name}: {size_in_words(each.size)}, {each.paths[0]}{others}")
-    if not yes and not ask(f"remove {' and '.join(found)}, {_size(found.values())}?"):
+    if not yes and not ask(f"remove {listed([*found])}, {_size(found.values())}?"):
         screen.note("nothing was removed")
         raise typer.Exit(1)
     removed = [each for each in map(removal.remove, found.values()) if each.paths]

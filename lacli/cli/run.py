@@ -100,6 +100,7 @@ class Loading:
     ) -> Iterator[tuple[Session, TextStore | None]]:
         """Load the model with the kept texts: for a question, or for several of its kind, `parallel` at a time."""
         from lacli.auto.past_texts import open_texts
+        from lacli.llamacpp.model import giving_way
         from lacli.llamacpp.probe import told_once_a_day
         from lacli.session.session import Session
         from lacli.terminal.interrupts import without_ctrl_c
@@ -111,7 +112,7 @@ class Loading:
             store, notes = open_texts(path, self.decode_settings, state_file() if self.stores else None)
             opened = Session(
                 path,
-                self.model_settings.giving_way,
+                giving_way(self.model_settings),
                 self.decode_settings,
                 self.sampling,
                 template=None if question.raw else question.template,
@@ -172,6 +173,7 @@ def run(
     --prompts answers all prompts of a file.
     """
     from lacli.terminal.screen import Screen
+    from lacli.text.format import listed
     from lacli.text.question import STDIN, on_terminal, read_question
 
     if asked.prompt is not None and prompt is not None:
@@ -189,7 +191,7 @@ def run(
     if prompts is not None:
         clashes = [flag for name, flag in CLASHES.items() if name in typed(called)] + ["PROMPT"] * single
         if clashes:
-            raise UsageError(f"--prompts goes without {' and '.join(clashes)}", "drop one of them")
+            raise UsageError(f"--prompts goes without {listed(clashes)}", "drop one of them")
     elif answers is not None:
         raise UsageError("-o is for the answers to --prompts", "> FILE keeps a single answer")
     unasked = prompt is None and file is None and prompts is None and not (from_stdin or raw or json)

@@ -132,6 +132,7 @@ def serve(
     from lacli import PARALLEL
     from lacli.api.model import Model
     from lacli.auto.model_cost import SERVING
+    from lacli.llamacpp.model import giving_way
     from lacli.session.session import Session
     from lacli.terminal.interrupts import ctrl_c_ends_at_once
     from lacli.terminal.screen import Screen, loading_model
@@ -151,7 +152,7 @@ def serve(
         with loading_model(screen, verbose=verbose) as loading:
             session = Session(
                 path,
-                model_settings.giving_way,
+                giving_way(model_settings),
                 decode_settings,
                 sampling,
                 template=prompt_options.template,

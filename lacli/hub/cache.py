@@ -25,9 +25,9 @@ from lacli.hub.names import (
     SeveralModels,
     choose,
     has_quant,
-    listed,
     models,
     quant_of,
+    quants_in_words,
     with_quant,
 )
 from lacli.llamacpp.gguf import Header, all_parts, parts, read_header
@@ -167,7 +167,7 @@ def cached_quants(repository: str) -> str:
     for snapshot in _found(repository_folder(repository), "snapshots/*"):
         there = _complete_files(snapshot)
         found += [file for file in models(there) if set(all_parts(file)) <= set(there)]
-    return listed(found, repository)
+    return quants_in_words(found, repository)
 
 
 def remember_newest(repository: str, commit: str) -> None:

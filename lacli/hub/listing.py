@@ -67,7 +67,7 @@ class Inventory:
         return 0 < self.memory < self.sizes(alias)[1]
 
     def containing(self, words: Sequence[str]) -> Inventory:
-        """What has all `words` in its name, its repository or its description, and the models here of those aliases."""
+        """Keep the aliases with all `words` in name, repository or description, and the local models they name."""
 
         def has(*texts: str) -> bool:
             return all(word.casefold() in " ".join(texts).casefold() for word in words)

@@ -327,7 +327,7 @@ def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
         if found:
             return with_parts(found[0], names, repository)
     if quant:
-        raise ModelLoadError(f"{repository} has no {quant}", f"it has {listed(there, repository)}")
+        raise ModelLoadError(f"{repository} has no {quant}", f"it has {quants_in_words(there, repository)}")
     return with_parts(there[0], names, repository)
 
 
@@ -347,7 +347,7 @@ def missing_parts(parts: Sequence[str], there: Iterable[str]) -> str:
     return f"has {len(parts)} parts, missing {missing[0]}{others}" if missing else ""
 
 
-def listed(there: Sequence[str], repository: str) -> str:
+def quants_in_words(there: Sequence[str], repository: str) -> str:
     """The quants of a repository's models, or the files if a name has none."""
     quants = [quant_of(name) for name in there]
     return ", ".join(dict.fromkeys(quants if all(quants) else [f"{PREFIX}{repository}/{name}" for name in there]))

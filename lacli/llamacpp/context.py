@@ -107,7 +107,7 @@ class LlamaEngine(Closing):
         parameters = self._parameters(settings, decode)
         self._max_outputs = int(parameters.n_outputs_max)
         self._plain_keys = settings.cache_type_k in PLAIN_CACHE_TYPES
-        gives_way = settings.threads_give_way(on_gpu=model.offloaded)
+        gives_way = settings.gives_way and settings.threads > 1 and not model.offloaded
         self._threads = ThreadsInUse(settings.threads) if gives_way else None
         self._samplers: list[Any] = []
         self._selects_candidates = False

@@ -203,44 +203,51 @@ def shared_threads(settings: ModelSettings, replicas_on_cpu: int) -> ModelSettin
     return replace(settings, **shares, gives_way=settings.gives_way and copies == 1)
 
 
-EASED_AFTER_S = 0.25
-"""Seconds of decoding after which threads that wait for a core are noticed."""
+OBSERVED_S = 0.25
+"""Seconds of decoding over which the threads' share of the cores is taken.
 
-EASED_S, MOST_EASED_S = 3.0, 60.0
-"""Seconds until all threads are tried again, and those at most: each trial that fails doubles them."""
+Steps of the 0.5B that wait for a thread take 36 to 110 ms on two cores: a few, so that none of them decides alone.
+"""
+
+RETRY_S, MAX_RETRY_S = 3.0, 60.0
+"""Seconds until all threads are tried again; each failed try doubles them, up to the second.
+
+A try beside programs that go on takes OBSERVED_S at a half to a hundredth of the speed: 8% of the time at first, 0.4%
+at last.
+"""
 
 
 class ThreadsInUse:
     """The threads of a context's next decode: all, or fewer while other programs keep some waiting for a core.
 
-    All threads wait for the last one many times a step. Beside one program that computes two threads of two cores
-    decode 26.8 tokens/s of the 0.5B, one 57.1; beside two programs 171 and 1,789 of the demo model (2026-11-25).
+    All threads wait for the last one many times a step, so one without a core holds up all (docs/measured.md).
     """
 
     def __init__(self, threads: int) -> None:
         self._all = self.count = threads
-        self._pause_s, self._until_s = EASED_S, 0.0
+        self._pause_s, self._until_s = RETRY_S, 0.0
         self._begin()
 
     def observe(self, seconds: float, core_s: float, now_s: float) -> int:
-        """Take a decode of `seconds` and `core_s` processor seconds into account; the threads of the next one.
+        """Record a decode of `seconds` and `core_s` processor seconds that ended at `now_s`.
 
-        `now_s`: seconds of the clock at its end.
+        Return the threads of the next one.
         """
         if self.count < self._all:
             if now_s >= self._until_s:
                 self.count = self._all
+                self._begin()
             return self.count
         self._seconds += seconds
         self._core_s += core_s
-        if self._seconds >= EASED_AFTER_S:
+        if self._seconds >= OBSERVED_S:
             cores, is_reading = self._core_s / self._seconds, _disk_reads() > self._reads
             if is_reading or cores >= MIN_CORE_SHARE * self._all:
-                # Who waits for weights from a disk waits for no core.
-                self._pause_s = EASED_S
+                # Waiting for weights from a disk is not waiting for a core.
+                self._pause_s = RETRY_S
             else:
                 self.count = max(int(cores), 1)
-                self._until_s, self._pause_s = now_s + self._pause_s, min(2 * self._pause_s, MOST_EASED_S)
+                self._until_s, self._pause_s = now_s + self._pause_s, min(2 * self._pause_s, MAX_RETRY_S)
             self._begin()
         return self.count
 
@@ -250,7 +257,7 @@ class ThreadsInUse:
 
 
 def _disk_reads() -> int:
-    """Pages that this process has waited for until they came from a disk; 0 on systems that do not say."""
+    """Count the page faults of this process that a disk had to serve; 0 where the system does not say."""
     try:
         from resource import RUSAGE_SELF, getrusage
     except ImportError:

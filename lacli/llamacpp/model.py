@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,18 @@ NOT_LOADED = {
 def offloads(settings: ModelSettings) -> bool:
     """True if a model with these settings computes on a GPU, of this machine or of another."""
     return settings.gpu_layers != 0 and bool(offloading(settings.placement, devices(memory=False)))
+
+
+def giving_way(settings: ModelSettings) -> ModelSettings:
+    """The settings with `gives_way` on, unless -t, -tb or flash attention is set, or anything but the CPU computes.
+
+    Flash attention adds up in another order with each number of threads, which changes the bits of a text;
+    `shared_settings` may still switch it on for several texts, whose bits depend on each other anyway. A GPU or BLAS
+    takes over large batches with -ngl 0 too, and then the threads only seem to wait for a core.
+    """
+    is_fixed = settings.threads or settings.threads_batch or settings.attention(on_gpu=False) != "off"
+    is_cpu_alone = all(device.name == CPU for device in devices(memory=False))
+    return replace(settings, gives_way=is_cpu_alone and not is_fixed)
 
 
 def _lacks_bytes(texts: Iterable[bytes]) -> bool:

@@ -114,7 +114,7 @@ class ModelSettings:
     `context`: cells, 0 for the model's own (at most 8,192). `batch`: rows of a llama_decode call, at most.
     `gpu_layers`: -1 for all. `threads`: 0 for one per physical core. `repack`, `tiled`: allow llama.cpp's faster CPU
     kernels for several rows; tiled can be switched off before a process's first decode only. `gives_way`: fewer threads
-    decode while other programs take the cores, where `threads_give_way`.
+    decode while other programs take the cores; `giving_way` of model.py decides it.
     """
 
     context: int = 0
@@ -160,20 +160,6 @@ class ModelSettings:
         if self.flash_attention != "auto" or self.cache_type_v not in PLAIN_CACHE_TYPES:
             return self.flash_attention
         return "auto" if on_gpu else "off"
-
-    def threads_give_way(self, *, on_gpu: bool) -> bool:
-        """True if fewer threads decode while other programs take the cores."""
-        return self.gives_way and self.threads > 1 and not on_gpu
-
-    @property
-    def giving_way(self) -> ModelSettings:
-        """The same, and threads give way unless -t or -tb says how many there are.
-
-        Flash attention adds up otherwise with each number of them; a text alone, whose bits would tell, has it only
-        where that was asked for.
-        """
-        typed = self.threads or self.threads_batch or self.attention(on_gpu=False) != "off"
-        return replace(self, gives_way=not typed)
 
     @property
     def thread_words(self) -> str:

@@ -20,6 +20,7 @@ from lacli.llamacpp.settings import Capacity, ModelSettings, Placement, ReplicaS
 from lacli.replicas.isolated import ChildSettings, RemoteEngine
 from lacli.settings import DecodeSettings
 from lacli.text.files import Closing
+from lacli.text.format import listed
 
 FETCHED_WHOLE = 65_536
 """Largest vocabulary, in tokens, for which fetching all of a row's logits from another machine is the faster way.
@@ -101,7 +102,7 @@ def _idle(copies: Sequence[ReplicaPlan], wanted: ReplicaSettings) -> Iterator[st
     if used and copies[0].model_settings.gpu_layers == 0:
         yield "-ngl 0 leaves all layers to this machine's processor: nothing goes to --rpc's servers"
     elif idle := [server for server in wanted.rpc if server not in used]:
-        yield f"no copy uses the RPC server at {' and '.join(idle)}"
+        yield f"no copy uses the RPC server at {listed(idle)}"
 
 
 class Copies(Closing):

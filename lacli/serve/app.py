@@ -107,7 +107,7 @@ class Server:
         prompt = await self._aside(prompts.tokenize, rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
         sampling, warnings = await self._aside(self._sampling, asked)
-        begin = partial(self._choices, asked, sampling, [prompt], logprobs, copies=asked.n, raw=False)
+        begin = partial(self._choices, asked, sampling, [prompt], logprobs, answers_each=asked.n, raw=False)
         choices = await self._aside(partial(begin, rules=rules, grammar=grammar), owner_of(request))
         return await self._answered(
             request, asked, choices, ChatForm(self._setting_of(asked, sampling, ignored or warnings))
@@ -117,7 +117,7 @@ class Server:
         asked = parsed(CompletionRequest, await body_of(request))
         prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts]
         sampling, warnings = await self._aside(self._sampling, asked)
-        begin = partial(self._choices, asked, sampling, prompts, asked.logprobs, copies=asked.n, raw=True)
+        begin = partial(self._choices, asked, sampling, prompts, asked.logprobs, answers_each=asked.n, raw=True)
         choices = await self._aside(begin, owner_of(request))
         texts = map(self._model.session.text, prompts) if asked.echo else ()
         echoed = [text for text in texts for _ in range(asked.n)]
@@ -180,19 +180,19 @@ class Server:
         owner: str,
         *,
         raw: bool,
-        copies: int = 1,
+        answers_each: int = 1,
         rules: CallRules | None = None,
         grammar: str = "",
         drawn: bool = False,
     ) -> list[Choice]:
         """Begin the answers, without decoding yet. Raises Refused where there is no place for them.
 
-        `copies`: answers to each prompt; a given seed is the first one's, and each further one has the next, as
-        llama-server has it. `rules`: what they may call. `grammar`: that of calls which they have to make. `drawn`:
+        `answers_each`: answers to each prompt; the first uses the request's seed, each further one the next number, as
+        llama-server does. `rules`: what they may call. `grammar`: that of calls which they have to make. `drawn`:
         `logprobs` are of the distribution that tokens are drawn from, not of the model's.
         """
         settings, busy = self._settings, sum(self._model.load)
-        if busy + copies * len(prompts) > self._model.session.texts + settings.queue:
+        if busy + answers_each * len(prompts) > self._model.session.texts + settings.queue:
             raise Refused(503, BUSY, "all places are taken, and so are those that wait: try again", retry=True)
         longest = max(map(len, prompts))
         if longest > self._model.context:
@@ -225,7 +225,9 @@ class Server:
         if settings.shifts:
             # llama.cpp's -1 keeps the whole prompt.
             options["n_keep"] = longest if asked.n_keep == -1 else asked.n_keep or 0
-        answers = [(tokens, _of_copy(options, sampling, copy)) for tokens in prompts for copy in range(copies)]
+        answers = [
+            (tokens, _options_of(options, sampling, place)) for tokens in prompts for place in range(answers_each)
+        ]
         return [
             Choice(self._model, tokens, place, own, self._meter, rules) for place, (tokens, own) in enumerate(answers)
         ]
@@ -280,9 +282,9 @@ class Server:
         return tokens
 
 
-def _of_copy(options: AnswerOptions, sampling: SamplingSettings, copy: int) -> AnswerOptions:
-    """The options of an answer that is the `copy`th behind the first one to the same prompt."""
-    seed = sampling.seed if sampling.seed < 0 else (sampling.seed + copy) % (MOST_SEED + 1)
+def _options_of(options: AnswerOptions, sampling: SamplingSettings, place: int) -> AnswerOptions:
+    """The options of the answer at `place` (from 0) among those to one prompt."""
+    seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
     return {**options, "sampling": replace(sampling, seed=seed)}
 
 

@@ -274,7 +274,7 @@ class Session(Closing):
     ) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model or in those of several copies."""
         make_mode = AutoModes(self._cost, self._past_texts, self._records)
-        # Threads that give way need no advice.
+        # No advice to type a smaller -t: threads that give way do it themselves.
         reading = partial(self._reading, threads=0 if self.gives_way else self.threads)
         if isinstance(engine, Mapping):
             # Where no copies were asked for the only one has no name.
@@ -327,7 +327,7 @@ class Session(Closing):
     @property
     def gives_way(self) -> bool:
         """True if fewer of the `threads` decode while other programs take the cores."""
-        return bool(self.threads) and self.model_settings.threads_give_way(on_gpu=False)
+        return self.model_settings.gives_way and self.threads > 1
 
     @contextmanager
     def alone(self) -> Iterator[Decoder]:

@@ -108,9 +108,9 @@ def listed(names: Sequence[str], word: str = "and") -> str:
     return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def have(names: Sequence[str]) -> str:
-    """A has, or A and B have."""
-    return f"{listed(names)} {'have' if names[1:] else 'has'}"
+def no_effect(names: Sequence[str]) -> str:
+    """Say that options have no effect: "-W has no effect", "-W and -N have no effect"."""
+    return f"{listed(names)} {'have' if names[1:] else 'has'} no effect"
 
 
 def printable(text: str, *, lines: bool = False) -> str:

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from select import select
+from stat import S_ISFIFO
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.files import is_terminal, read_file, read_to_end
@@ -45,6 +46,8 @@ def read_question(
         if unasked and parts[-1].strip():
             lines = counted(len(parts[-1].strip().splitlines()), "line")
             say(f"added {lines} of standard input to the prompt (--no-stdin adds none)")
+        elif unasked and _is_pipe():
+            say("nothing came through the pipe, so it adds nothing to the prompt")
     if prompt is not None and prompt != STDIN:
         parts.append(check_text(prompt, "-p"))
     given = [part for part in parts if part.strip()]
@@ -94,6 +97,14 @@ def on_terminal() -> bool:
 
 def _is_piped() -> bool:
     return sys.stdin is not None and not is_terminal(sys.stdin)
+
+
+def _is_pipe() -> bool:
+    """True if stdin is the end of a pipe, and not /dev/null or a file."""
+    try:
+        return S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):  # it is no file
+        return False
 
 
 def _say_waiting(say: Callable[[str], None], hint: str) -> None:

@@ -67,7 +67,7 @@ most = FULL.max_step_tokens
         (
             cost(CPU, LONG),
             f"Do not use W=15 N=5 G=15 here: it needs {CPU.relative(120, 76):.1f} tokens a step to break even and can "
-            f"bring {most} at most. No --preset can pay either.",
+            f"bring {most} at most. No --preset is likely to pay either.",
         ),
         (cost(CPU, LONG), "only where it expects more tokens a step than: 1.5 for 2 rows, 2.5 for 4 rows, 5.0 for 8"),
         (cost(CPU, LONG), "Rows are dear here"),
@@ -78,7 +78,8 @@ most = FULL.max_step_tokens
         (of_rows(1, 1.05, rows=(1, 64)), "it needs about 1.1 tokens"),
         (of_rows(1, 1.7, 2.8, 4, 5, rows=(1, 4, 16, 64, 128)), "W=15 N=5 G=15 may pay"),
         (of_rows(1, 3, 9, rows=(1, 64, 128)), "will hardly pay here: it needs"),
-        (of_rows(1, 3, 60, rows=(1, 64, 128)), "Of the presets may pay: --preset "),
+        (of_rows(1, 3, 60, rows=(1, 80, 128)), "These presets may pay: --preset "),
+        (of_rows(1, 6, 9, rows=(1, 8, 128)), "No --preset is likely to pay either."),
         (of_rows(1, 0.9), "Up to the 2 rows measured they are nearly free"),
         (of_rows(1, 1.5), "Whether W=15 N=5 G=15 pays is not known: its full steps have 120 rows"),
         (of_rows(1, most - 0.5, rows=(1, 32)), "pays is not known"),

@@ -108,13 +108,15 @@ def test_what_auto_has_learned_is_shown_and_forgotten_where_all_is_measured_afre
     for flags in ((), ("--temp", "1", "-s", "1")):
         assert call(*answer, *flags, env={**cache, "LACLI_LEARN": "1"}).code == 0
     greedy, drawn = measured(cache, *FEW)["learned"]
-    assert (greedy["sampled"], drawn["sampled"]) == (False, True) and greedy["plain_ms"] > 0
+    assert (greedy["sampled"], drawn["sampled"]) == (False, True)
     suffix = greedy["sources"]["suffix"]
     assert 0 <= suffix["accepted"] <= 1 <= suffix["tries"] and len(greedy["rows"]) == len(greedy["relative"])
     heading = " ".join(done(cache, *FEW).out.partition("\n\n")[0].split())
     assert "learned from greedy answers, just now; guesses that came true: " in heading
     assert f"{suffix['accepted']:.0%} of {suffix['tries']:.0f} from the text so far" in heading
-    assert "learned from sampled answers" in heading and "a plain step " in heading
+    # A plain step that a busy moment held up ends what was known of them.
+    timed = any(learned["plain_ms"] for learned in (greedy, drawn))
+    assert "learned from sampled answers" in heading and ("a plain step " in heading) == timed
     assert measured(cache, *FEW, "-fa", "on")["learned"] == []
     assert measured(cache, *FEW, "--fresh")["learned"] == []
     assert "learned" not in done(cache, *FEW).out

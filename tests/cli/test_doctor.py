@@ -50,6 +50,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
                 monkeypatch.setattr("os.getloadavg", lambda value=value: (value, 0.0, 0.0))
             else:
                 monkeypatch.setattr(doctor, name, value if callable(value) else lambda *_, value=value: value)
+            if name == "logical_cores":
+                monkeypatch.setattr("lacli.llamacpp.devices.logical_cores", lambda value=value: value)
 
     change(load_library=library(), processor=Processor("A processor", FLAGS), gpu_here=("", None), cpu_limit=None)
     change(physical_cores=4, logical_cores=8, load=0.1, writable=True, free_disk=100 * GIB)
@@ -85,9 +87,11 @@ FOUND: list[tuple[Mapping[str, Any], Callable[[], Finding], str, str, str]] = [
     ({"cpu_limit": 2.5}, lambda: doctor.check_threads(2), "fine", "-t is 2", ""),
     ({"cpu_limit": 0.5}, lambda: doctor.check_threads(1), "fine", "-t is 1", ""),
     ({"cpu_limit": 8.0}, lambda: doctor.check_threads(0), "fine", "-t is 4", ""),
-    ({"load": 6.4}, lambda: doctor.check_threads(0), "better", "asked for 6.4 of 8 cores", "-t 2 while they run"),
+    ({}, lambda: doctor.check_threads(99), "better", "-t 99 is more than the 8 cores here", "leave -t out"),
+    ({"load": 6.4}, lambda: doctor.check_threads(0), "fine", "decode with fewer threads meanwhile", ""),
+    ({"load": 6.4}, lambda: doctor.check_threads(4), "better", "asked for 6.4 of 8 cores", "-t 2 while they run"),
     ({"load": 6.4}, lambda: doctor.check_threads(2), "fine", "-t is 2", ""),
-    ({"load": 40.0}, lambda: doctor.check_threads(0), "better", "slows all", "-t 1 while they run"),
+    ({"load": 40.0}, lambda: doctor.check_threads(4), "better", "slows all", "-t 1 while they run"),
     ({"free_disk": GIB // 10}, doctor.check_cache, "fine", "107 MB free", ""),
     ({"writable": False}, doctor.check_cache, "better", "it is not writable", "HF_HUB_CACHE"),
     ({}, lambda: doctor.check_folders(FOLDERS), "fine", "can be written", ""),

@@ -288,7 +288,7 @@ def test_answers_of_another_model_in_the_file_are_named(tmp_path: Path) -> None:
     assert "are of" not in whole and rest
     answers.write_text(first.replace('"model": "', '"model": "other-'))
     demo = demo_model().name
-    told = f"1 of 5 answers are in {answers} already, of other-{demo}; the other 4 will be of {demo}"
+    told = f"1 of 5 answers are in {answers} already, of other-{demo}; 4 more answers will come from {demo}"
     assert told in run(tmp_path, "-q", "-o", str(answers)).err
 
 

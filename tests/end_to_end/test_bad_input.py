@@ -99,7 +99,7 @@ SLIPS = [
     (USAGE, (*ASKED, "-fa", "off", "-ctv", "q8_0"), "needs flash attention"),
     (USAGE, (*ASKED, "-n", "many"), "-n is 'many', which is no whole number"),
     (USAGE, (*ASKED, "-ng", "3"), "no such option: -ng (did you mean -ngl?)"),
-    (USAGE, (*ASKED, "-n", "-5"), "-n is '-5', which is below -1 (-1 is the least)"),
+    (USAGE, (*ASKED, "-n", "-5"), "-n is '-5', which is below -1, the least (lacli run"),
     (USAGE, (*ASKED, "-W", "1.5"), "-W is '1.5', which is no whole number"),
     (USAGE, (*ASKED, "-ngl", "most"), "neither a number nor 'auto' nor 'all'"),
     (USAGE, (*ASKED, "--flash-attn=perhaps"), "'on', 'off', 'auto'"),

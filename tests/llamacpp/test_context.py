@@ -20,7 +20,7 @@ from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import CONTEXT_PAD, LlamaEngine
-from lacli.llamacpp.devices import EASED_AFTER_S
+from lacli.llamacpp.devices import OBSERVED_S
 from lacli.llamacpp.library import Log
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
@@ -321,7 +321,7 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
 ) -> None:
     monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: 0)
     monkeypatch.setattr("lacli.llamacpp.context.process_time", lambda: 0.0)
-    monkeypatch.setattr("lacli.llamacpp.context.perf_counter", count(step=EASED_AFTER_S).__next__)
+    monkeypatch.setattr("lacli.llamacpp.context.perf_counter", count(step=OBSERVED_S).__next__)
     busy = replace(SETTINGS, threads=2, threads_batch=2, gives_way=True)
     with LlamaEngine(model, busy, PLAIN) as easy, LlamaEngine(model, replace(busy, gives_way=False), PLAIN) as fixed:
         seen = [(lib.llama_n_threads(each._handle), last_row(each, [5, 6, 7])) for each in (easy, easy, fixed, fixed)]

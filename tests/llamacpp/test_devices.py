@@ -13,10 +13,10 @@ import pytest
 from lacli.errors import ModelLoadError, UsageError
 from lacli.llamacpp.devices import (
     CPU,
-    EASED_AFTER_S,
-    EASED_S,
+    MAX_RETRY_S,
     MOST_DEVICES,
-    MOST_EASED_S,
+    OBSERVED_S,
+    RETRY_S,
     Device,
     ThreadsInUse,
     chosen,
@@ -401,43 +401,27 @@ def test_threads_that_wait_for_a_core_rest_and_are_tried_again_ever_later(monkey
     monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: 0)
     threads, now_s = ThreadsInUse(4), 0.0
 
-    def decode(cores: float, seconds: float = EASED_AFTER_S) -> int:
+    def decode(cores: float, seconds: float = OBSERVED_S) -> int:
         nonlocal now_s
         now_s += seconds
         return threads.observe(seconds, cores * seconds, now_s)
 
-    assert [decode(4 * MIN_CORE_SHARE), decode(2.7, EASED_AFTER_S / 2), decode(2.7, EASED_AFTER_S / 2)] == [4, 4, 2]
-    assert [decode(2, EASED_S - 0.01), decode(2, 0.02)] == [2, 4]
-    assert [decode(0.1), decode(1, 2 * EASED_S - 0.01), decode(1, 0.02)] == [1, 1, 4], "the second pause is longer"
+    assert [decode(4 * MIN_CORE_SHARE), decode(2.7, OBSERVED_S / 2), decode(2.7, OBSERVED_S / 2)] == [4, 4, 2]
+    assert [decode(2, RETRY_S - 0.01), decode(2, 0.02)] == [2, 4]
+    assert [decode(0.1), decode(1, 2 * RETRY_S - 0.01), decode(1, 0.02)] == [1, 1, 4], "the second pause is longer"
     for _ in range(9):
         decode(1)
-        decode(1, MOST_EASED_S)
+        decode(1, MAX_RETRY_S)
     assert threads.count == 4, "no pause is longer than a minute"
-    assert [decode(4), decode(1), decode(1, EASED_S)] == [4, 1, 4], "a calm moment begins anew"
+    assert [decode(4), decode(1), decode(1, RETRY_S)] == [4, 1, 4], "a calm moment begins anew"
 
 
 def test_threads_that_wait_for_a_disk_all_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = iter(range(99))
-    monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: next(reads))
-    assert ThreadsInUse(2).observe(1, 0, 1) == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (ModelSettings(), True),
-        (ModelSettings(threads=2), False),
-        (ModelSettings(threads_batch=2), False),
-        (ModelSettings(flash_attention="on"), False),
-        (ModelSettings(cache_type_v="q8_0"), False),
-    ],
-)
-def test_threads_give_way_where_nobody_said_how_many_and_the_logits_of_a_text_alone_stay_the_same(
-    settings: ModelSettings, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lacli.llamacpp.devices.physical_cores", lambda: 8)
-    decided = with_threads(settings.giving_way)
-    assert decided.threads_give_way(on_gpu=False) == expected and not decided.threads_give_way(on_gpu=True)
-    assert not with_threads(settings).threads_give_way(on_gpu=False), "a benchmark's do not"
-    assert shared_threads(settings.giving_way, 1).gives_way == decided.gives_way
-    assert not shared_threads(settings.giving_way, 2).gives_way, "copies do not know whose seconds they count"
+    reads = 0
+    monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: reads)
+    threads = ThreadsInUse(2)
+    reads = 1
+    assert threads.observe(1, 0, 1) == 2
+    assert threads.observe(1, 0, 2) == 1
+    reads = 2
+    assert [threads.observe(1, 0, 3 + RETRY_S), threads.observe(1, 0, 4 + RETRY_S)] == [2, 1], "read while they rested"

@@ -196,8 +196,8 @@ def test_a_failing_template_names_the_ways_out(path: Path) -> None:
         assert session.prompt("the thing", raw=True)
 
 
-def tokens_of(*arguments: str, env: dict[str, str] | None = None) -> list[int]:
-    done = call("run", "-q", "--json", "-n", "8", "-p", "the thing", *arguments, env=env)
+def tokens_of(*arguments: str, prompt: str = "the thing", env: dict[str, str] | None = None) -> list[int]:
+    done = call("run", "-q", "--json", "-n", "8", "-p", prompt, *arguments, env=env)
     assert done.code == 0, done.err
     found: list[int] = json.loads(done.out)["tokens"]
     return found
@@ -207,7 +207,7 @@ def test_run_takes_a_template_by_name_file_and_environment(path: Path, tmp_path:
     file = tmp_path / "mine.jinja"
     file.write_text("<|user|>\n{{ messages[0].content }}<|end|>\n<|assistant|>\n\n")
     named = tokens_of(str(path), "--chat-template", "phi3")
-    raw = tokens_of(str(path), "--raw", "-p", "<|user|>\nthe thing<|end|>\n<|assistant|>\n")
+    raw = tokens_of(str(path), "--raw", prompt="<|user|>\nthe thing<|end|>\n<|assistant|>\n")
     assert named == raw != tokens_of(str(path))
     assert tokens_of(str(path), "--chat-template", str(file)) == named
     for name in ("LACLI_CHAT_TEMPLATE", "LLAMA_ARG_CHAT_TEMPLATE"):

@@ -32,8 +32,8 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
     [
         ("one\n", "p", None, ["added 1 line of standard input to the prompt (--no-stdin adds none)"]),
         ("one\n\ntwo\n\n", "p", None, ["added 3 lines of standard input to the prompt (--no-stdin adds none)"]),
-        ("", "p", None, []),
-        ("\n", "p", None, []),
+        ("", "p", None, ["nothing came through the pipe, so it adds nothing to the prompt"]),
+        ("\n", "p", None, ["nothing came through the pipe, so it adds nothing to the prompt"]),
         ("one\n", None, None, []),
         ("one\n", "p", True, []),
         ("one\n", "p", False, []),
