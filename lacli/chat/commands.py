@@ -13,7 +13,15 @@ from typing import TextIO
 
 from lacli.chat.input import Command, help_text
 from lacli.chat.setting import DEFAULT, FILES, NO, PRESET, WITH_THE_MODEL, find_setting, plain_name, unquoted
-from lacli.chat.settings import MODE_HELP, adjust, all_settings, changed_settings, key_and_value, one_setting
+from lacli.chat.settings import (
+    MODE_HELP,
+    adjust,
+    all_settings,
+    changed_settings,
+    changes_in_words,
+    key_and_value,
+    one_setting,
+)
 from lacli.chat.talk import Conversation, Message, Talk
 from lacli.chat.transcript import (
     SavedChat,
@@ -247,11 +255,11 @@ class Commands:
     def _load(self, argument: str) -> Reply:
         """Settings first, for a context may refuse them; the parts of --strict stay as this session has them."""
         name = file_name(argument)
-        saved, now = read_chat(name), self.chat.settings.values
+        saved, now = read_chat(name), self.chat.settings
         if self.asks and (messages := self.as_saved().messages) and messages != self.kept:
             self.kept = messages
             raise LacliError("this chat is not saved", f"/save FILE saves it, /load {name} once more drops it")
-        settings = saved.settings.with_values({field: now[field] for field in WITH_THE_MODEL})
+        settings = saved.settings.with_values({field: now.values[field] for field in WITH_THE_MODEL})
         # Only reading may be stopped: half of a chat would be another one.
         with without_ctrl_c():
             new_context = self.chat.change(settings, saved.seed)
@@ -261,7 +269,7 @@ class Commands:
             dropped = self._drop_files()
             self.transcript.begin(self.as_saved())
         loaded = f"loaded {counted(len(saved.messages), 'message')} and the settings from {name}{dropped}"
-        return Reply(_lines(loaded, new_context, *self.differences(saved)))
+        return Reply(_lines(loaded, changes_in_words(now, settings), new_context, *self.differences(saved)))
 
     def _copy(self, argument: str) -> Reply:
         answer = self.chat.conversation.last_answer

@@ -199,10 +199,7 @@ class Chat(Talk):
         self._wanted = settings
         sentences = self.session.notes[known:]
         if new_context:
-            sentences.append(
-                f"the context was made anew, for {self.session.engine.sequences} sequences: the conversation is "
-                "decoded again with the next message"
-            )
+            sentences.append("the context was made anew: the conversation is decoded again with the next message")
         return "; ".join(sentences)
 
     def _draw_anew(self) -> None:

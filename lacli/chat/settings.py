@@ -137,13 +137,18 @@ def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:
     """
     changes = _changes(key, value.strip())
     new = now.with_values(changes)
-    changed = [each for each in SETTINGS.values() if now.values[each.field] != new.values[each.field]]
+    changed = _changed(now, new)
     if not changed:
         return now, _unchanged(now, changes)
-    words = [
+    return new, "; ".join([changes_in_words(now, new), *_without_effect(new, [each.field for each in changed])])
+
+
+def changes_in_words(now: ChatSettings, new: ChatSettings) -> str:
+    """The settings that become others, each with both values; "" for none."""
+    changed = _changed(now, new)
+    return ", ".join(
         f"{each.name}: {each.show(now.values[each.field])} -> {each.show(new.values[each.field])}" for each in changed
-    ]
-    return new, "; ".join([", ".join(words), *_without_effect(new, [each.field for each in changed])])
+    )
 
 
 def settings_from_json(found: object) -> ChatSettings:
@@ -230,6 +235,10 @@ def _changes(typed: str, value: str) -> dict[str, Value]:
     if read and setting.field in EXCLUSIVE:
         return {setting.field: read, EXCLUSIVE[setting.field]: ""}
     return {setting.field: not read if name.startswith(NO) else read}
+
+
+def _changed(now: ChatSettings, new: ChatSettings) -> list[Setting]:
+    return [each for each in SETTINGS.values() if now.values[each.field] != new.values[each.field]]
 
 
 def _unchanged(now: ChatSettings, changes: Mapping[str, Value]) -> str:

@@ -399,7 +399,7 @@ def test_stopping_before_anything_came_leaves_the_question_open(chat: Chat) -> N
 def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) -> None:
     said(chat.ask(QUESTION))
     more = replace(SMALL, window=12, guesses=9)
-    assert "22 sequences" in chat.change(ChatSettings(more, max_tokens=12))
+    assert "made anew" in chat.change(ChatSettings(more, max_tokens=12))
     assert chat.session.engine.sequences == 22 and not chat.session.decoder.tokens
     answer = said(chat.ask(NEXT))
     assert chat.turns[1].statistics.reused_tokens == 0
