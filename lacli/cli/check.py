@@ -102,6 +102,7 @@ def check(
     from lacli.bench.plan import by_class
     from lacli.check.compare import fixed_seed, refuse_other_draws
     from lacli.check.report import as_json, as_lines
+    from lacli.llamacpp.model import giving_way
     from lacli.session.session import Session
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.files import columns
@@ -118,6 +119,7 @@ def check(
     refuse_other_draws(sampling)
     plain = replace(decode_settings, mode="plain")
     with loading_model(screen, verbose=verbose) as loading:
+        model_settings = giving_way(model_settings)
         opened = Session(path, model_settings, plain, fixed_seed(sampling), verbose=verbose, loading=loading)
     with opened as session:
         try:

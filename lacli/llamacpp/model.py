@@ -26,7 +26,7 @@ from lacli.llamacpp.library import (
     switch_tiles,
 )
 from lacli.llamacpp.probe import proven
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, ModelSettings
 from lacli.text.files import Closing
 from lacli.text.format import count_in_words
 from lacli.text.jinja import compile_template
@@ -54,14 +54,16 @@ def offloads(settings: ModelSettings) -> bool:
 
 
 def giving_way(settings: ModelSettings) -> ModelSettings:
-    """The settings with `gives_way` on, unless -t, -tb or flash attention is set, or anything but the CPU computes.
+    """The settings with `gives_way` on, unless -t or -tb is set, bits would change, or anything but the CPU computes.
 
-    Flash attention adds up in another order with each number of threads, which changes the bits of a text;
+    Flash attention over F16 cells adds up in another order with each number of threads, over Q8_0 cells it does not.
     `shared_settings` may still switch it on for several texts, whose bits depend on each other anyway. A GPU or BLAS
     takes over large batches with -ngl 0 too, and then the threads only seem to wait for a core.
     """
-    is_fixed = settings.threads or settings.threads_batch or settings.attention(on_gpu=False) != "off"
+    has_plain_cells = not {settings.cache_type_k, settings.cache_type_v}.isdisjoint(PLAIN_CACHE_TYPES)
+    is_split = settings.attention(on_gpu=False) != "off" and has_plain_cells
     is_cpu_alone = all(device.name == CPU for device in devices(memory=False))
+    is_fixed = settings.threads or settings.threads_batch or is_split
     return replace(settings, gives_way=is_cpu_alone and not is_fixed)
 
 

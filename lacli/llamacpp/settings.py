@@ -280,7 +280,6 @@ def strict_settings(
     model_settings = replace(
         model_settings,
         flash_attention="on",
-        gives_way=False,
         cache_type_k=_exact(model_settings.cache_type_k),
         cache_type_v=_exact(model_settings.cache_type_v),
         # ggml-cpu/tiled has another kernel for 8 rows and more of these.

@@ -175,6 +175,7 @@ def test_the_log_stays_silent_unless_verbose(path: Path, capfd: pytest.CaptureFi
         (ModelSettings(threads_batch=2), False),
         (ModelSettings(flash_attention="on"), False),
         (ModelSettings(cache_type_v="q8_0"), False),
+        (ModelSettings(cache_type_k="q8_0", cache_type_v="q8_0", flash_attention="on"), True),
     ],
 )
 def test_threads_give_way_where_nobody_said_how_many_and_the_bits_of_a_text_stay_the_same(
