@@ -285,9 +285,10 @@ class Repl:
             self._ask(self.commands.message(message_of(line)), lines)
             return Reply()
         # One that waits for a file can be stopped; others are done whole and in the log.
+        mode = self.chat.mode
         with nullcontext() if command.entry.argument == "file" else without_ctrl_c():
             reply = self.commands.run(command)
-        if command.name in ("clear", "load"):
+        if command.name in ("clear", "load", "undo") or self.chat.mode != mode:
             self.judged = (None, ())
         if reply.text:
             offered = EMPTIES if reply.edit and lines.edits else ""

@@ -407,7 +407,7 @@ def test_the_line_of_numbers_fits_every_width_and_less_width_never_shows_more(
     assert sorted(lines, key=len) == lines
 
 
-@pytest.mark.parametrize("line", ["/clear", "/load {}"])
+@pytest.mark.parametrize("line", ["/clear", "/load {}", "/undo", "/mode plain", "/set mode plain"])
 def test_a_verdict_goes_with_the_talk_that_it_was_about(line: str, tmp_path: Path, streams: Streams) -> None:
     write_chat(tmp_path / "chat", SavedChat("demo"))
     chat = FakeChat(turns=[an_answer("yes")])
