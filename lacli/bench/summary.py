@@ -88,8 +88,8 @@ def summary(
 ) -> str:
     """What was compared, a verdict on each setting by class, whether the texts are plain's, and what to type.
 
-    `width`: columns of all lines but the command. `busy`: a sentence on a machine that was; nothing but another
-    benchmark is advised then.
+    `width`: columns of all lines but the command. `busy`: a sentence on a machine that was; then there are no
+    verdicts, and nothing but another benchmark is advised.
     """
     compared = beside_plain(found)
     measured = f"{machine.model_type} on {machine.where}, {machine.threads_and_copies}"
@@ -99,7 +99,8 @@ def summary(
     whole = sorted(overall(compared), key=lambda result: result.speedup.value, reverse=True)
     lines = [measured, *([busy] if busy else []), _heading(found), ""]
     for result in whole[:MOST_SHOWN]:
-        lines += _setting(result, [each for each in compared if each.number == result.number and each.kind != ALL])
+        own = [each for each in compared if each.number == result.number and each.kind != ALL]
+        lines += [f"{result.by.label}: {result.speedup.value:.2f}x"] if busy else _setting(result, own)
     if more := whole[MOST_SHOWN:]:
         lines.append(f"and {counted(len(more), 'setting')} below these: --details shows all")
     unsure = [result.speedup for result in compared if not _sure(result.speedup)]
@@ -110,7 +111,8 @@ def summary(
         lines += ["", sentence]
     advice = recommendation(compared, typed)
     if busy:
-        advice = Advice(typed.measure(typed.compared), "When the machine is calm, or with -t 1, measure again")
+        again = "When the machine is calm measure again; beside other work one thread tells more"
+        advice = Advice(typed.measure(f"{typed.compared} -t 1".strip()), again)
     lines += ["", f"{advice.reason}:"]
     # A command stays on a line of its own, to be copied.
     return "\n".join([*(wrapped(line, width) for line in lines), f"  {advice.command}"])
