@@ -46,6 +46,10 @@ class PromptError(LacliError):
     """The prompt is empty, unreadable or longer than the context."""
 
 
+class Unavailable(LacliError):
+    """No more is asked of the model, which is about to be closed."""
+
+
 class OutputError(LacliError):
     """Standard output cannot take the answer."""
 

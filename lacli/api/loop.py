@@ -13,7 +13,7 @@ from time import perf_counter, process_time
 
 from lacli.api.request import ENDED, HELD_S, Arrival, Request
 from lacli.decode import Decoder
-from lacli.errors import LacliError, ReplicaLost
+from lacli.errors import LacliError, ReplicaLost, Unavailable
 from lacli.llamacpp.context import LlamaEngine
 from lacli.modes import Mode
 from lacli.pool import NgramPool
@@ -47,6 +47,7 @@ class SharedLoop(Closing):
         self._gone: list[Request] = []
         self._wakes: set[Callable[[], None]] = set()
         self._error: Exception | None = None
+        self._refusal: Unavailable | None = None
         self._closed = self._at_exit = False
         self._process = getpid()
         self._thread = Thread(target=self._run, name="lacli loop", daemon=True)
@@ -89,12 +90,12 @@ class SharedLoop(Closing):
         self._schedule.check_prompt(prompt)
 
     def add(self, request: Request) -> None:
-        """Take in a request. Raises LacliError in a closed loop or a forked process, and what has ended the loop."""
+        """Take in a request. Raises LacliError where none is taken, as in a closed loop or a forked process."""
         if getpid() != self._process:
             raise LacliError("the model was loaded before this process was forked", "load it here")
         with self._changed:
-            if (self._error or self._closed) and not self._at_exit:
-                raise self._error or LacliError(CLOSED, "load it again")
+            if (self._refusal or self._error or self._closed) and not self._at_exit:
+                raise self._refusal or self._error or LacliError(CLOSED, "load it again")
             self._waiting.append(request)
             self._changed.notify()
 
@@ -107,6 +108,12 @@ class SharedLoop(Closing):
     def look_again(self) -> None:
         """Let the loop see that a reader has read on."""
         with self._changed:
+            self._changed.notify()
+
+    def take_no_more(self, why: str) -> None:
+        """Let the texts that have a place end; readers of those that wait or come later get Unavailable, with `why`."""
+        with self._changed:
+            self._refusal = Unavailable(why, "ask again later")
             self._changed.notify()
 
     def stop(self, why: str = "") -> None:
@@ -179,6 +186,8 @@ class SharedLoop(Closing):
                 self._schedule.end(request.text)
                 self._end(request)
         self._end_overdue()
+        while self._waiting and self._refusal:
+            self._end(self._waiting.popleft(), Arrival(error=self._refusal))
         while self._waiting and not self._schedule.is_full:
             # It waits until it is taken in: an error on the way there ends all that wait.
             self._take_in(self._waiting[0])
@@ -193,7 +202,8 @@ class SharedLoop(Closing):
         is_decoding = any(not text.is_held for text in self._running)
         is_overdue = any(text.is_held and request.held_until <= now for text, request in self._running.items())
         has_place = bool(self._waiting) and not self._schedule.is_full
-        return self._closed or is_decoding or is_overdue or has_place or bool(self._gone)
+        is_refused = bool(self._waiting and self._refusal)
+        return self._closed or is_decoding or is_overdue or has_place or is_refused or bool(self._gone)
 
     def _end_overdue(self) -> None:
         now = perf_counter()

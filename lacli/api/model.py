@@ -143,6 +143,10 @@ class Model(Closing):
         """What ended all answers and ends every later one, None while it answers."""
         return self._loop.failure
 
+    def take_no_more(self, why: str) -> None:
+        """Let the answers that are decoded end; those that wait and later ones raise Unavailable(why)."""
+        self._loop.take_no_more(why)
+
     def stop(self, why: str) -> None:
         """End all answers after the current step, without waiting for it; they and later ones raise LacliError(why)."""
         self._loop.stop(why)

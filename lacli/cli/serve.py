@@ -198,7 +198,8 @@ def serve(
                     listening,
                     drain_s=drain,
                     said=screen.note,
-                    busy=lambda: sum(model.load),
+                    busy=lambda: model.load[0],
+                    refuse=partial(model.take_no_more, ENDING),
                     stop=partial(model.stop, ENDING),
                     certificate=certificate,
                 )

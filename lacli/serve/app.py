@@ -30,7 +30,7 @@ from lacli.serve.inspection import Endpoint, Inspection, ServeSettings, refusing
 from lacli.serve.meter import Meter
 from lacli.serve.origins import with_origins
 from lacli.serve.protocol import TEXT_ONLY, AnswerRequest, ChatRequest, CompletionRequest, Prompt, PromptObject
-from lacli.serve.refusals import BUSY, FAILED, HANDLERS, INVALID, TOO_LONG, Refused, body_of, parsed
+from lacli.serve.refusals import BUSY, HANDLERS, INVALID, TOO_LONG, Refused, body_of, failure_of, parsed
 from lacli.serve.replies import error_body
 from lacli.serve.sampled import in_their_words
 from lacli.serve.tools import CallRules, format_of
@@ -295,7 +295,7 @@ async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[byt
             yield b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
         yield b"data: [DONE]\n\n"
     except Exception as error:
-        yield b"data: " + json.dumps(error_body(500, FAILED, in_one_line(error))).encode() + b"\n\n"
+        yield b"data: " + json.dumps(error_body(*failure_of(error), in_one_line(error))).encode() + b"\n\n"
         if not isinstance(error, LacliError):
             # For the log.
             raise

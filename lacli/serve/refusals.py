@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from lacli.errors import LacliError, PromptError, UsageError, in_one_line
+from lacli.errors import LacliError, PromptError, Unavailable, UsageError, in_one_line
 from lacli.llamacpp.sampling import flag
 from lacli.serve.protocol import NotOffered, in_words
 from lacli.serve.replies import error_body
@@ -80,7 +80,13 @@ async def refuse_ours(request: Request, error: Exception) -> Response:
     asked = isinstance(error, UsageError | PromptError)
     # Settings are named by their flags, and requests have llama.cpp's and OpenAI's names for them.
     said = re.sub(r"--[a-z-]+", lambda found: FIELDS.get(found[0], found[0]), str(error))
-    return JSONResponse(error_body(400 if asked else 500, INVALID if asked else FAILED, said), 400 if asked else 500)
+    status, kind = (400, INVALID) if asked else failure_of(error)
+    return JSONResponse(error_body(status, kind, said), status)
+
+
+def failure_of(error: Exception) -> tuple[int, str]:
+    """The status of an error that no request is at fault for, and OpenAI's name of its kind."""
+    return (503, BUSY) if isinstance(error, Unavailable) else (500, FAILED)
 
 
 async def refuse_depth(request: Request, error: Exception) -> Response:

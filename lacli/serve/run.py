@@ -221,13 +221,14 @@ def serve(
     drain_s: float,
     said: Callable[[str], None],
     busy: Callable[[], int],
+    refuse: Callable[[], None],
     stop: Callable[[], None],
     certificate: Certificate | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then let running answers end within `drain_s` seconds; a second one ends at once.
 
-    `busy`: the number of these. `stop`: ends them, so that they tell their clients. `certificate`: for https.
-    Raises Interrupted after Ctrl-C.
+    `busy`: the number of these. `refuse`: ends those that wait, and takes no more. `stop`: ends those that run, so that
+    they tell their clients. `certificate`: for https. Raises Interrupted after Ctrl-C.
     """
     server = Listener(app, drain_s, certificate)
     pressed: list[int] = []
@@ -240,6 +241,7 @@ def serve(
         else:
             if answers := busy():
                 said(f"ending; {counted(answers, 'answer')} may take {drain_s:g} s more; once more ends them now")
+            refuse()
             loop.call_later(drain_s, stop)
         pressed.append(number)
         server.should_exit = True

@@ -16,7 +16,7 @@ from lacli.api.loop import SharedLoop
 from lacli.api.request import Arrival, Request
 from lacli.batch import Batch
 from lacli.engine import Floats
-from lacli.errors import LacliError, PromptError, SamplingError
+from lacli.errors import LacliError, PromptError, SamplingError, Unavailable
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.settings import DecodeSettings
 from lacli.verify import Verifier
@@ -289,6 +289,36 @@ def test_closing_tells_all_readers_from_any_thread_and_twice_is_harmless() -> No
                 each.result()
         with pytest.raises(LacliError, match="the model is closed"):
             Reader(loop, [1])
+
+
+def test_once_no_more_is_taken_texts_that_wait_are_refused_and_those_that_run_end() -> None:
+    with stepped(1) as (loop, engine):
+        running = Reader(loop, [1])
+        engine.wait()
+        waiting = Reader(loop, [2])
+        loop.take_no_more("it ends")
+        engine.step()
+        with pytest.raises(Unavailable, match="it ends"):
+            waiting.next()
+        with pytest.raises(Unavailable, match="it ends"):
+            Reader(loop, [3])
+        engine.run()
+        assert running.all() == alone([1])
+
+
+def test_once_no_more_is_taken_texts_that_wait_behind_one_that_is_held_are_refused_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lacli.api.request.HELD_S", 1e6)
+    with stepped(1) as (loop, engine):
+        slow = Reader(loop, [1], 40, max_unread=1)
+        engine.run()
+        while not (slow.request.text and slow.request.text.is_held):
+            pass
+        waiting = Reader(loop, [2])
+        loop.take_no_more("it ends")
+        with pytest.raises(Unavailable, match="it ends"):
+            waiting.next()
 
 
 def test_a_dead_end_ends_one_text_alone() -> None:

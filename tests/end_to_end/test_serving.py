@@ -49,18 +49,22 @@ def begun(stderr: IO[str]) -> tuple[str, str]:
     return found[0], told
 
 
-def test_an_answer_that_the_servers_end_breaks_off_says_so() -> None:
-    command = (sys.executable, "-m", "lacli", "serve", "demo", "--port", "0", "-t", "1", "-c", "4096", "--drain", "0")
+def test_an_answer_that_the_servers_end_breaks_off_says_so_and_one_that_waits_is_not_begun() -> None:
+    flags = ("--port", "0", "-t", "1", "-c", "4096", "-np", "1", "--drain", "0")
+    command = (sys.executable, "-m", "lacli", "serve", "demo", *flags)
     with subprocess.Popen(command, cwd=ROOT, env=environment({}), stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr
         address, _ = begun(server.stderr)
         body = json.dumps({"prompt": "def f(", "stream": True, "ignore_eos": True}).encode()
-        with urlopen(Request(f"{address}/v1/completions", body)) as reply:
+        asked = Request(f"{address}/v1/completions", body)
+        with urlopen(asked) as reply:
             assert reply.readline().startswith(b"data: ")
-            server.send_signal(signal.SIGTERM)
-            events = reply.read()
+            with urlopen(asked) as waiting:
+                server.send_signal(signal.SIGTERM)
+                events, refusal = reply.read(), waiting.read()
         rest = server.stderr.read()
-    assert b"the server is ending" in events
+    assert b"the server is ending" in events and b'"code": 500' in events
+    assert refusal.startswith(b'data: {"error": {"code": 503, "message": "the server is ending')
     assert server.returncode == 0 and "Traceback" not in rest and "1 answer may take 0 s more" in rest
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.request import urlopen
 
@@ -120,3 +121,23 @@ def test_an_engine_that_fails_is_told_to_those_who_wait_and_by_health(monkeypatc
         for found in (json.loads(last), later):
             assert (found["error"]["code"], found["error"]["message"]) == (500, "the device is gone")
         assert "the device is gone" in get(f"{address}/health")["error"]["message"]
+
+
+def test_requests_that_wait_are_refused_once_no_more_is_taken() -> None:
+    with (
+        lacli.load(threads=1, parallel=1) as model,
+        serving(Server(model, ServeSettings("demo", SamplingSettings())).app(GuardSettings())) as address,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        running = opened(int(address.rpartition(":")[2]), LONG)
+        while model.load != (1, 0):
+            get(f"{address}/health")
+        waiting = opened(int(address.rpartition(":")[2]), LONG)
+        whole = threads.submit(post, f"{address}/v1/completions", {"prompt": "x"})
+        while model.load != (1, 2):
+            get(f"{address}/health")
+        model.take_no_more("it ends")
+        for refused in (json.loads(rest(waiting)[-1]), whole.result(), post(f"{address}/v1/completions", LONG)):
+            assert (refused["error"]["code"], refused["error"]["type"]) == (503, "unavailable_error")
+        model.stop("it has ended")
+        assert json.loads(rest(running)[-1])["error"]["code"] == 500
