@@ -67,7 +67,8 @@ class Model(Closing):
     def generate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer: ...  # type: ignore[overload-overlap]
     @overload
     def generate(self, prompt: Sequence[str], **options: Unpack[AnswerOptions]) -> list[Answer]: ...
-    def generate(self, prompt: str | Sequence[str], **options: Unpack[AnswerOptions]) -> Answer | list[Answer]:
+    # Types ask for a prompt; without one `checked_options` says what is meant by `messages=`.
+    def generate(self, prompt: str | Sequence[str] = "", **options: Unpack[AnswerOptions]) -> Answer | list[Answer]:
         """Answer a prompt; of several, all answers in the order of the prompts, decoded together.
 
         `options`: max_tokens, temperature, stop, json_schema and the others of `lacli.api.options.AnswerOptions`.
@@ -104,7 +105,9 @@ class Model(Closing):
     async def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer: ...  # type: ignore[overload-overlap]
     @overload
     async def agenerate(self, prompt: Sequence[str], **options: Unpack[AnswerOptions]) -> list[Answer]: ...
-    async def agenerate(self, prompt: str | Sequence[str], **options: Unpack[AnswerOptions]) -> Answer | list[Answer]:
+    async def agenerate(
+        self, prompt: str | Sequence[str] = "", **options: Unpack[AnswerOptions]
+    ) -> Answer | list[Answer]:
         """The same as `generate`, for a task among others."""
         if isinstance(prompt, str):
             return await self.astream(prompt, **options).answer()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from re import sub
 from typing import TypedDict, cast
 
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.session.prompt import Messages
-from lacli.settings import spellings
+from lacli.settings import DecodeSettings, spellings
 from lacli.text.format import did_you_mean
 
 
@@ -58,12 +60,22 @@ ELSEWHERE = {
     "n_ctx": "context",
     "n_gpu_layers": "gpu_layers",
     "n_threads": "threads",
-    **dict.fromkeys(("max_new_tokens", "n_predict"), "max_tokens"),
+    **dict.fromkeys(("max_new_tokens", "max_completion_tokens", "n_predict"), "max_tokens"),
+    "repetition_penalty": "repeat_penalty",
     "temp": "temperature",
     "stop_strings": "stop",
     "system_prompt": "system",
 }
-"""Options of llama-cpp-python and transformers that look like none here, by their names here."""
+"""Options of llama-cpp-python, transformers and OpenAI's client that look like none here, by their names here."""
+
+INSTEAD = {
+    "stream": "model.stream(...) gives its text in pieces, in asyncio model.astream(...)",
+    "messages": "model.chat(messages) answers a conversation, model.stream(messages) in pieces",
+}
+"""What there is in place of options that elsewhere turn an answer into something else."""
+
+GROUPS = {"sampling": SamplingSettings, "model_settings": ModelSettings, "decode_settings": DecodeSettings}
+"""Options that have further settings inside."""
 
 ROLES = ("system", "user", "assistant", "tool", "function", "developer")
 """Roles of messages in OpenAI's protocol."""
@@ -99,8 +111,20 @@ def told_to_programs() -> Iterator[None]:
 
 
 def unknown_option(of: str, name: str, known: Sequence[str]) -> UsageError:
-    """The error about an option that does not exist, with the `known` one that was meant, or all of them."""
-    return UsageError(f"{of} has no option {name!r}", did_you_mean(ELSEWHERE.get(name, name), known, ", ".join(known)))
+    """The error about an option that does not exist, with what there is instead, or all `known` ones."""
+    meant = ELSEWHERE.get(name, name)
+    hint = "" if meant in known else _instead(meant, known)
+    return UsageError(f"{of} has no option {name!r}", hint or did_you_mean(meant, known, ", ".join(known)))
+
+
+def _instead(name: str, known: Sequence[str]) -> str:
+    """Where a setting is given that is none of the `known` options; empty where there is none of this name."""
+    if name in AnswerOptions.__annotations__:
+        return f"it is an option of an answer: model.generate(prompt, {name}=...)"
+    for option, kind in GROUPS.items():
+        if option in known and name in {field.name for field in fields(kind)}:
+            return f"{option}=lacli.{kind.__name__}({name}=...) has it"
+    return INSTEAD.get(name, "")
 
 
 def checked_options(options: AnswerOptions) -> AnswerOptions:
