@@ -49,7 +49,9 @@ class Model(Closing):
     """
 
     def __init__(self, session: Session, sampling: SamplingSettings | None = None) -> None:
-        """`sampling`: for answers that say nothing else; by default the session's."""
+        """`sampling`: for answers that say nothing else; by default the session's. Raises UsageError for a name."""
+        if not isinstance(session, Session):
+            raise UsageError(f"a Model is made of a session, not of {session!r:.60}", f"lacli.load({session!r:.60})")
         self.session = session
         self._sampling = sampling or session.sampling
         # A grammar is made of a schema once, and llama.cpp's vocabulary is not freed while it is asked.

@@ -414,6 +414,7 @@ LOAD: Any = lacli.load
         (lambda model: model.generate("x", repetition_penalty=1), UsageError, r"SamplingSettings\(repeat_penalty="),
         (lambda model: LOAD(temperature=1), UsageError, r"model\.generate\(prompt, temperature="),
         (lambda model: LOAD(flash_attention="on"), UsageError, r"model_settings=lacli.ModelSettings\(flash_attention="),
+        (lambda model: Model("demo"), UsageError, r"\(lacli\.load\('demo'\)\)"),  # type: ignore[arg-type]
         (lambda model: LOAD(parallel=0), UsageError, "parallel is 0"),
         (lambda model: LOAD(parallel="2"), UsageError, "parallel is '2'"),
         (lambda model: LOAD(parallel=1000), UsageError, "parallel 128 fits"),
