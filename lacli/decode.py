@@ -313,7 +313,8 @@ class Decoder:
             path = self._verify(text, tree, choices)
         except SamplingError as error:
             group.cut(group.past)
-            return error
+            # Its frames would keep the engine as long as somebody keeps the error.
+            return error.with_traceback(None)
         clock.choose_s += perf_counter() - begin
         rows = len(text.tokens) - 1 - group.past + len(tree) if len(clock.groups) == 1 else group.rows
         group.commit(path.nodes, ordered=self.settings.ordered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
 
 from lacli.pool import NgramPool
@@ -95,11 +96,10 @@ class WindowBranch:
 
     def open(self, tokens: Sequence[int], width: int) -> None:
         """Begin with `width` new columns behind a text."""
-        self._tokens = list(tokens)
-        self._random = Random(WINDOW_SEED)
-        wanted = width + self._settings.ngram - 3
-        guesses = self._pool.draft(tokens[-1], wanted) if self._settings.window_init == "pool" else ()
-        self._window = Window(width, self._settings.ngram, self._draw, guesses)
+        random, init = Random(WINDOW_SEED), self._settings.window_init
+        draw = partial(random.randrange, self._vocabulary) if init == "random" else partial(random.choice, [*tokens])
+        guesses = self._pool.draft(tokens[-1], width + self._settings.ngram - 3) if init == "pool" else ()
+        self._window = Window(width, self._settings.ngram, draw, guesses)
         self._ends = []
 
     @property
@@ -130,8 +130,3 @@ class WindowBranch:
         window.slide([None if self._is_end(token) else token for token in results])
         if self._settings.window_shift == "refill":
             window.shift(accepted - 1)
-
-    def _draw(self) -> int:
-        if self._settings.window_init == "random":
-            return self._random.randrange(self._vocabulary)
-        return self._random.choice(self._tokens)

@@ -152,14 +152,7 @@ class SharedLoop(Closing):
     def _run(self) -> None:
         try:
             while self._change_texts():
-                core_begin = process_time()
-                taken = self._schedule.step()
-                core_s = process_time() - core_begin
-                for request in self._running.values():
-                    request.tell_progress()
-                for news in taken:
-                    self._tell(news, core_s)
-                self._wake_readers()
+                self._step()
         except KeyboardInterrupt:
             # `close` has interrupted a piece of a prompt.
             assert self._closed, "Ctrl-C is the main thread's"
@@ -169,6 +162,17 @@ class SharedLoop(Closing):
         if not self._at_exit:
             self._end_all()
         atexit.unregister(self._end_at_exit)
+
+    def _step(self) -> None:
+        """Take a step, and give its news to the readers."""
+        core_begin = process_time()
+        taken = self._schedule.step()
+        core_s = process_time() - core_begin
+        for request in self._running.values():
+            request.tell_progress()
+        for news in taken:
+            self._tell(news, core_s)
+        self._wake_readers()
 
     def _change_texts(self) -> bool:
         """Take out and take in what was asked for since the last step; wait where there is no text. False to end."""
@@ -253,6 +257,8 @@ class SharedLoop(Closing):
         if request.sampler:
             request.sampler.close()
         self._deliver(request, last)
+        # It holds the reader, which holds the request.
+        del request.deliver
 
     def _deliver(self, request: Request, arrival: Arrival) -> None:
         request.tell(arrival)

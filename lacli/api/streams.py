@@ -67,7 +67,11 @@ class Answering(Closing):
             return []
         if arrival.error is not None:
             self._ended = True
-            raise arrival.error
+            try:
+                raise arrival.error
+            finally:
+                # The error holds this frame.
+                del arrival
         step, partial = arrival.step, self._partial
         with self._model._reading:
             pieces = partial.take(step) if step else []

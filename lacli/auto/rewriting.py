@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+from weakref import proxy
 
 from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.auto.planner import Guess
@@ -143,7 +144,8 @@ class RewritingSource(MatchSource):
     def _restart(self) -> None:
         """Draft anew."""
         self._draft.clear()
-        self._more = self._guesses()
+        # A generator that held the source would keep the model's memory until Python looks for cycles.
+        self._more = RewritingSource._guesses(proxy(self))
 
     def _reaches(self, index: int) -> bool:
         """Draft as far as token `index`; True if there is one."""

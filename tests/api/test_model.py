@@ -11,6 +11,7 @@ import signal
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -480,6 +481,37 @@ def test_a_dropped_model_gives_its_memory_back_once_its_streams_are_dropped_too(
     thread.join()
     gc.collect()
     assert weights() is None
+
+
+COPIED = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\n" * 3
+"""A text that is copied with a change, so that all sources of mode auto guess."""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: model.generate(COPIED + "def add(a, c):\n    return a + c\n\n", raw=True, max_tokens=60),
+        lambda model: model.generate(QUESTIONS, max_tokens=5),
+        lambda model: next(iter(model.stream("A list?"))),
+        lambda model: model.generate("x", grammar='root ::= "a"', sampling=ENDLESS),
+    ],
+)
+@pytest.mark.parametrize("mode", ["auto", "lookahead"])
+def test_a_dropped_model_gives_its_memory_back_before_python_looks_for_cycles(
+    mode: Any, ask: Callable[[Model], object]
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        model = lacli.load(mode=mode, threads=1, gpu_layers=0)
+        with suppress(SamplingError):
+            ask(model)
+        weights, thread = weakref.ref(model.session.model), model._loop._thread
+        del model
+        thread.join(10)
+        assert weights() is None
+    finally:
+        gc.enable()
 
 
 def test_strict_answers_one_text_at_a_time(tiny: Path) -> None:
