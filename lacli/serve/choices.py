@@ -95,8 +95,8 @@ class Choice:
 
     @property
     def has_called(self) -> bool:
-        """Whether it has called a function so far."""
-        return bool(self._calls and self._calls.calls)
+        """Whether it has called a function so far, and no call was cut."""
+        return bool(self._calls and self._calls.calls and not self._calls.is_cut)
 
     async def deltas(self) -> AsyncGenerator[Delta]:
         """Yield what each step adds."""

@@ -149,12 +149,13 @@ class CallSplitter:
     """Takes the calls out of a stream of text, wherever it is cut; text that may begin one is held back.
 
     What only looks like a call stays text; so does the call of an unknown function, which nobody could run.
-    `calls`: those found so far.
+    `calls`: those found so far. `is_cut`: True where the last one has a part of its arguments only.
     """
 
     def __init__(self, rules: CallRules) -> None:
         self._rules, self._format = rules, rules.format
         self.calls: list[Call] = []
+        self.is_cut = False
         self._held = ""
         self._final = False
         # True while nothing but calls stands in the answer: there an object without `begin` may be one.
@@ -169,10 +170,28 @@ class CallSplitter:
         return "".join(iter(self._next, None))
 
     def finish(self) -> str:
-        """Return what was held back, once nothing more comes; of a forced call it is a part, which nobody wants."""
+        """Return what was held back, once nothing more comes; of forced calls it is one that was cut, and no text."""
         self._final = True
         rest = self.feed("")
-        return "" if self._rules.forced else rest
+        if not self._rules.forced:
+            return rest
+        if cut := [*self._cut(rest)]:
+            self.calls += cut
+            self.is_cut = True
+        return ""
+
+    def _cut(self, text: str) -> Iterator[Call]:
+        """Yield the calls in a text that the grammar of forced ones has begun; the last one as far as it goes."""
+        form = self._format
+        rest = text.lstrip(SPACE).removeprefix(form.begin).removeprefix("[" * form.listed)
+        while begun := [name for name in self._rules.functions if rest.startswith(form.before % name)]:
+            rest = rest.removeprefix(form.before % begun[0])
+            try:
+                end = json.JSONDecoder().raw_decode(rest)[1]
+            except (ValueError, RecursionError):
+                end = len(rest)
+            yield Call(begun[0], rest[:end])
+            rest = rest[end:].removeprefix(form.after).removeprefix(form.between or "")
 
     def _next(self) -> str | None:
         """The next part of the text, empty for calls; None where more has to come first."""

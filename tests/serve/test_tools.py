@@ -196,6 +196,23 @@ def test_of_an_answer_that_is_cut_in_a_call_no_mark_stays_content() -> None:
         assert splitter.feed(call[:length]) + splitter.finish() == ""
 
 
+@pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS])
+def test_a_forced_call_that_is_cut_has_its_arguments_as_far_as_they_go(form: CallFormat) -> None:
+    whole = '{"city": "Bonn"}'
+    begin = form.begin + "[" * form.listed + form.before % "weather"
+    for length in range(len(whole) + 1):
+        splitter = CallSplitter(rules(form, forced=True))
+        assert splitter.feed(begin + whole[:length]) + splitter.finish() == ""
+        assert [(call.name, call.arguments) for call in splitter.calls] == [("weather", whole[:length])]
+
+
+def test_of_two_forced_calls_in_a_list_the_second_may_be_cut() -> None:
+    splitter = CallSplitter(rules(MISTRAL, forced=True))
+    calls = f'[{MISTRAL.before % "clock"}{{}}}}, {MISTRAL.before % "weather"}{{"ci'
+    assert splitter.feed(f"[TOOL_CALLS]{calls}") + splitter.finish() == ""
+    assert [(call.name, call.arguments) for call in splitter.calls] == [("clock", "{}"), ("weather", '{"ci')]
+
+
 @pytest.mark.parametrize(("form", "both", "call"), TWO.values(), ids=TWO)
 def test_several_calls_are_found_unless_one_is_allowed(form: CallFormat, both: str, call: str) -> None:
     text = both.replace("{0}", call)
@@ -266,6 +283,21 @@ def test_a_named_function_is_called(caller: OpenAI) -> None:
     (call,) = choice.message.tool_calls
     assert call.type == "function" and call.function.name == "weather" and call.id
     assert json.loads(call.function.arguments)["city"] in ("Bonn", "Rome")
+
+
+def test_a_forced_call_that_max_tokens_cuts_is_given_as_far_as_it_goes(caller: OpenAI) -> None:
+    named: Any = {"type": "function", "function": {"name": "weather"}}
+    asked: Any = {"model": "any", "messages": QUESTION, "tools": [CLOCK, WEATHER], "tool_choice": named}
+    whole = caller.chat.completions.create(**asked)
+    assert whole.usage and whole.choices[0].message.tool_calls
+    asked["max_tokens"] = whole.usage.completion_tokens - 12
+    choice = caller.chat.completions.create(**asked).choices[0]
+    assert choice.finish_reason == "length" and choice.message.content is None and choice.message.tool_calls
+    call = choice.message.tool_calls[0]
+    assert call.function.name == "weather" and call.function.arguments
+    assert whole.choices[0].message.tool_calls[0].function.arguments.startswith(call.function.arguments)
+    *_, last = caller.chat.completions.create(**{**asked, "max_tokens": None, "stop": ["city"]}, stream=True)
+    assert last.choices[0].finish_reason == "stop", "nobody can run it"
 
 
 def test_a_required_call_comes_in_a_stream_without_its_markup(caller: OpenAI) -> None:
