@@ -83,8 +83,7 @@ class Server:
         routes += [Route(path, call, methods=["GET"]) for path, call in told.gets.items()]
         routes += pages.routes() if self._settings.page else []
         guarded: ASGIApp = Guard(Starlette(routes=routes, exception_handlers=HANDLERS), guard)
-        guarded = with_origins(guarded, origins) if origins else guarded
-        return AccessLog(guarded, self._meter, said, polled=self._settings.verbose)
+        return AccessLog(with_origins(guarded, origins), self._meter, said, polled=self._settings.verbose)
 
     async def apply_template(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))

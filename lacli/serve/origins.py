@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from re import fullmatch
 
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from lacli.errors import UsageError
+from lacli.serve.replies import error_body
 
 THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
@@ -22,9 +25,19 @@ def checked_origins(origins: Sequence[str]) -> Sequence[str]:
     return origins
 
 
+class Origins(CORSMiddleware):
+    """Answers browsers that ask whether a page may ask."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        if self.is_allowed_origin(origin := request_headers["origin"]):
+            return super().preflight_response(request_headers)
+        what = f"pages of {origin} may not ask: --cors-origins names those that may"
+        return JSONResponse(error_body(403, "forbidden_error", what), 403)
+
+
 def with_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """An application that lets browsers ask for pages of `origins`, which are checked."""
-    return CORSMiddleware(
+    """An application that lets browsers ask for pages of `origins`, which are checked, and for no others."""
+    return Origins(
         app,
         allow_origins=[each for each in origins if each != "localhost"],
         allow_origin_regex=THIS_MACHINE if "localhost" in origins else None,

@@ -19,7 +19,7 @@ from lacli.serve.app import Server, ServeSettings
 from lacli.serve.guard import GuardSettings, guard_settings
 from lacli.serve.run import open_sockets
 from tests.serve.conftest import NAME, serving
-from tests.serve.test_app import QUESTION, post
+from tests.serve.test_app import QUESTION, get, post
 
 LONG = [{"role": "user", "content": "Write a function that adds numbers. " * 12}]
 
@@ -225,6 +225,14 @@ def test_scripts_of_named_pages_may_ask(closed: str, origin: str, may: bool) -> 
     wanted = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     _, headers = asked(closed, "OPTIONS", "/v1/chat/completions", **wanted)
     assert (dict(headers).get("access-control-allow-origin") == origin) == may
+
+
+@pytest.mark.parametrize("server", ["closed", "address"])
+def test_a_browser_that_asks_for_another_page_is_told_the_flag(request: pytest.FixtureRequest, server: str) -> None:
+    wanted = {"Origin": "https://b.example", "Access-Control-Request-Method": "POST"}
+    url = f"{request.getfixturevalue(server)}/v1/chat/completions"
+    error = get(Request(url, headers=wanted, method="OPTIONS"))["error"]
+    assert error["code"] == 403 and "pages of https://b.example may not ask: --cors-origins" in error["message"]
 
 
 def test_no_page_may_ask_by_default(address: str) -> None:
