@@ -93,6 +93,9 @@ class Server:
         self.shown = url if path else without_secrets(self._base)
         if url in ("", "unix:"):
             raise UsageError("--connect names no address", "for example http://127.0.0.1:8080, or unix:PATH")
+        if url.isdecimal():
+            # As an address it would be another machine's, which got the key.
+            raise UsageError(f"--connect {url} names no machine", f"write --connect http://localhost:{url}")
         try:
             self._client = httpx2.Client(
                 headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -182,10 +185,12 @@ class Server:
         except (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.LocalProtocolError) as error:
             raise UsageError(f"--connect {self.shown} is no address", "for example http://127.0.0.1:8080") from error
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            url, asked, hint = httpx2.URL(self._base), self.shown, "lacli serve MODEL starts one"
+            if not url.port and not self.shown.startswith("unix:"):
+                asked += f" port {443 if url.scheme == 'https' else 80}"
+                hint = f"--connect {url.scheme}://{url.netloc.decode()}:8080 asks another port"
             hints = (hint for known, hint in CONNECT_HINTS.items() if known in str(error))
-            raise LacliError(
-                f"no server answers at {self.shown}: {error}", next(hints, "lacli serve MODEL starts one")
-            ) from error
+            raise LacliError(f"no server answers at {asked}: {error}", next(hints, hint)) from error
         except httpx2.TransportError as error:
             hint = "/regen asks again" if self.name else "it may speak https://"
             raise LacliError("the server ended the connection", hint) from error

@@ -196,19 +196,26 @@ def test_a_line_says_that_the_server_is_waited_for_until_the_first_word_of_an_an
 
 
 @pytest.mark.parametrize(
-    ("error", "hint"),
+    ("url", "error", "words"),
     [
-        (httpx2.ConnectError("refused"), "lacli serve MODEL starts one"),
-        (httpx2.ConnectError("[SSL: WRONG_VERSION_NUMBER] wrong"), "speak http:// and not"),
-        (httpx2.RemoteProtocolError("disconnected"), "speak https://"),
+        ("http://a:8080", httpx2.ConnectError("refused"), "http://a:8080: refused .lacli serve MODEL starts one"),
+        ("a", httpx2.ConnectError("refused"), "http://a port 80: refused .--connect http://a:8080 asks another port"),
+        ("https://a/v1", httpx2.ConnectError("refused"), "https://a port 443: refused .--connect https://a:8080 asks"),
+        ("http://a", httpx2.ConnectError("[SSL: WRONG_VERSION_NUMBER] wrong"), "speak http:// and not"),
+        ("http://a", httpx2.RemoteProtocolError("disconnected"), "speak https://"),
     ],
 )
-def test_a_server_that_cannot_be_reached_is_named_with_what_helps(error: Exception, hint: str) -> None:
+def test_a_server_that_cannot_be_reached_is_named_with_what_helps(url: str, error: Exception, words: str) -> None:
     def fail(request: httpx2.Request) -> httpx2.Response:
         raise error
 
-    with pytest.raises(LacliError, match=hint):
-        Server("http://a", transport=httpx2.MockTransport(fail))
+    with pytest.raises(LacliError, match=words):
+        Server(url, transport=httpx2.MockTransport(fail))
+
+
+def test_a_port_without_a_machine_is_refused_with_the_address_that_it_may_be() -> None:
+    with pytest.raises(UsageError, match="write --connect http://localhost:8123"):
+        Server("8123", "key", transport=httpx2.MockTransport(lambda request: httpx2.Response(200)))
 
 
 def test_a_model_is_found_by_each_of_its_names() -> None:
