@@ -157,7 +157,8 @@ def test_a_dropped_session_gives_its_samplers_contexts_and_model_back(
     finally:
         gc.enable()
     gc.collect()
-    assert freed == ["llama_sampler_free"] * 2 + ["llama_free", "llama_model_free"]
+    # Samplers and contexts read the model's vocabulary until their end, and not each other.
+    assert sorted(freed[:-1]) == ["llama_free", *["llama_sampler_free"] * 2] and freed[-1] == "llama_model_free"
 
 
 @pytest.fixture(scope="module")
