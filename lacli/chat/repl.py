@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from os.path import isfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +43,7 @@ from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, undone_by
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
 from lacli.text.format import counted
+from lacli.text.question import file_named
 from lacli.text.reasoning import answer_of, closed
 from lacli.text.stream import Piece
 
@@ -280,7 +280,7 @@ class Repl:
             if line.startswith("/") and not takes_commands and not self.told:
                 self.told = True
                 self.screen.note("a line that begins with / is a message here; --commands makes it a command")
-            if self.interactive and (name := _file_named(line)):
+            if self.interactive and (name := file_named(line)):
                 self.screen.note(f"@{name} is only text here; /read {name} puts the file before a question")
             self._ask(self.commands.message(message_of(line)), lines)
             return Reply()
@@ -389,11 +389,6 @@ class Repl:
     def _tell_losses(self) -> None:
         for loss in self.chat.losses():
             self.screen.say(f"lacli: {loss}")
-
-
-def _file_named(line: str) -> str:
-    """The first file that a line names as other programs do, behind an @; empty where there is none."""
-    return next((word[1:] for word in line.split() if word.startswith("@") and isfile(word[1:])), "")
 
 
 def _collected(pieces: Iterable[Piece], shown: list[str]) -> Iterator[Piece]:

@@ -56,8 +56,8 @@ def translated(arguments: Sequence[str]) -> list[str]:
     first, *others = arguments or ["--help"]
     if first == "help":
         return translated([*others[:1], "--help"])
-    if first == "ps":
-        raise UsageError("ps: no model stays loaded between commands", "lacli list shows the models on this disk")
+    if first in ("ps", "stop"):
+        raise UsageError(f"{first}: no model stays loaded between commands", "lacli list shows the models on this disk")
     return [COMMANDS.get(first, first), *others]
 
 

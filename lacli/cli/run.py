@@ -174,7 +174,7 @@ def run(
     """
     from lacli.terminal.screen import Screen
     from lacli.text.format import listed
-    from lacli.text.question import STDIN, on_terminal, read_question
+    from lacli.text.question import STDIN, file_named, on_terminal, read_question
 
     if asked.prompt is not None and prompt is not None:
         from lacli.hub.names import shortened
@@ -222,6 +222,8 @@ def run(
         return
     if prompt and isfile(prompt):
         screen.note(f"the prompt is the name of a file; -f {quote(prompt)} reads its text")
+    elif prompt and (name := file_named(prompt)):
+        screen.note(f"@{name} is only text here; -f {quote(name)} puts the file before the prompt")
     text = read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note)
     ask(replace(question, text=text), loading, output, screen)
 

@@ -89,6 +89,10 @@ def test_a_prompt_that_is_the_name_of_a_file_is_told_how_the_file_is_read(tmp_pa
     file = tmp_path / "ask me.txt"
     for exists in (False, True):
         assert (f"-f '{file}' reads its text" in call("run", "demo", str(file), "-n", "1").err) == exists
+        plain = file.with_name("plain")
+        plain.touch()
+        told = call("run", "demo", f"sum up @{plain if exists else file.with_name('none')}", "-n", "1").err
+        assert (f"-f {plain} puts the file before the prompt" in told) == exists
         file.write_text("hi")
 
 

@@ -34,8 +34,9 @@ def test_a_command_of_other_tools_is_the_one_that_does_the_same(typed: str, mean
     assert translated(typed.split()) == meant.split()
 
 
-def test_a_command_that_lacli_has_not_is_answered_in_one_line() -> None:
-    done = call("ps")
+@pytest.mark.parametrize("command", ["ps", "stop"])
+def test_a_command_that_lacli_has_not_is_answered_in_one_line(command: str) -> None:
+    done = call(command)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1) and "lacli" in done.err
 
 
