@@ -1,4 +1,4 @@
-"""GBNF grammars: what crashes llama.cpp or never returns from it, found before it is asked."""
+"""GBNF grammars: what crashes llama.cpp or never returns from it, and parts that its converter does not write."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ TOKEN = re.compile(
 
 DEEPEST, MOST_RULES = 1000, 5000
 """llama.cpp's parser recurses on each parenthesis and on each rule that begins with a rule."""
+
+MOST_DIGITS = 16
+"""Digits of a whole number without a bound, as the converter of JSON schemas has it."""
 
 MOST_REPEATS = 8
 """Repeats of what may be empty, multiplied where they stand inside each other.
@@ -91,3 +94,51 @@ def _whole(body: Sequence[re.Match[str]], known: Mapping[str, Part]) -> Part:
             before, last = before and last.is_empty, part
         most = max(most, last.repeats)
     return Part(other or (before and last.is_empty), most)
+
+
+def literal(text: str) -> str:
+    """The part of a grammar that is `text` and nothing else."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def integers(least: int | None, most: int | None) -> str:
+    """The part of a grammar that is a whole number from `least` to `most`, with MOST_DIGITS where one is None."""
+    parts = []
+    if least is None or least < 0:
+        nearest = 1 if most is None or most >= 0 else -most
+        parts.append(f'"-" ({_naturals(nearest, None if least is None else -least)})')
+    if most is None or most >= 0:
+        parts.append(_naturals(max(least or 0, 0), most))
+    return " | ".join(parts)
+
+
+def _naturals(least: int, most: int | None) -> str:
+    """Whole numbers from `least`, at least 0, to `most`: the longest and the shortest digit by digit."""
+    if most is None:
+        most = 10 ** max(MOST_DIGITS, len(str(least))) - 1
+    shortest, longest = len(str(least)), len(str(most))
+    if shortest == longest:
+        return _of_one_length(str(least), str(most))
+    parts = [_of_one_length(str(least), "9" * shortest)]
+    if longest - shortest > 1:
+        parts.append(f"[1-9] [0-9]{{{shortest},{longest - 2}}}")
+    return " | ".join([*parts, _of_one_length(f"1{'0' * (longest - 1)}", str(most))])
+
+
+def _of_one_length(least: str, most: str) -> str:
+    """Numbers of as many digits as both have, from `least` to `most`."""
+    first, last, rest = int(least[0]), int(most[0]), len(least) - 1
+    if not rest:
+        return f"[{first}-{last}]"
+    if first == last:
+        return f'"{first}" ({_of_one_length(least[1:], most[1:])})'
+    below, above = [], []
+    if least[1:] != "0" * rest:
+        below = [f'"{first}" ({_of_one_length(least[1:], "9" * rest)})']
+        first += 1
+    if most[1:] != "9" * rest:
+        above = [f'"{last}" ({_of_one_length("0" * rest, most[1:])})']
+        last -= 1
+    between = [f"[{first}-{last}] [0-9]{{{rest}}}"] if first <= last else []
+    return " | ".join([*below, *between, *above])

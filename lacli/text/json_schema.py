@@ -8,10 +8,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from graphlib import CycleError, TopologicalSorter
+from math import ceil, floor
 from typing import Any
 from urllib.parse import unquote
 
 from lacli.errors import UsageError
+from lacli.text.gbnf import integers, literal
 
 Json = dict[str, Any]
 
@@ -55,6 +57,8 @@ ANY_CHARACTER = r'[^"\\]'
 WRONG_ESCAPE = re.compile(r"\\(?!u(?!00[01]|d[89a-f]))")
 """JSON escapes that the converter copies into the grammar although they mean something else there."""
 
+SURROGATE = re.compile(r"[\ud800-\udfff]")
+
 PIECE = re.compile(
     r"\\[\[\](){}|*+?](?![*+?{])"
     r"|\[\^?(?:[^\\\]\x00-\x1f\ud800-\udfff]|\\[\[\]\\nrt-]|\\u[0-9a-fA-F]{4})+\]"
@@ -71,6 +75,9 @@ ESCAPE = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.", re.DOTALL)
 
 IN_CLASS = {"d": "0-9", "w": "A-Za-z0-9_", "s": " ", **{mark: mark for mark in ".+*?(){}|$/,:;@#%&=!~<>'"}}
 """Escapes as parts of a class; of the white space only the character that JSON takes unescaped."""
+
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+"""Keywords of whole numbers, which the converter ignores."""
 
 LIST = "a list that is not empty"
 
@@ -109,7 +116,7 @@ def grammar_of(text: str, convert: Callable[[str], str]) -> tuple[str, list[str]
     try:
         reader = _Reader(schema)
         copy = reader.read_all()
-        grammar = convert(json.dumps(copy, allow_nan=False))
+        grammar = reader.with_parts(convert(json.dumps(copy, allow_nan=False)))
     except UsageError as error:
         raise UsageError(f"the JSON schema: {error.what}", error.hint or "change the schema there") from error
     except RecursionError as error:
@@ -123,7 +130,7 @@ def grammar_of(text: str, convert: Callable[[str], str]) -> tuple[str, list[str]
 
 
 def honoured_keywords(schema: Json) -> tuple[str, ...]:
-    """The keywords that the converter reads in a schema: those of the first branch of its `visit` that applies."""
+    """The keywords that are kept: those of the first branch of the converter's `visit` that applies, and BOUNDS."""
     kind = schema.get("type")
     if "$ref" in schema:
         return ("$ref",)
@@ -148,6 +155,9 @@ def honoured_keywords(schema: Json) -> tuple[str, ...]:
             return ("type", "pattern")
         if KNOWN_FORMAT.fullmatch(str(schema.get("format"))):
             return ("type", "format")
+    if kind == "integer":
+        # Draft 4 had true and false for two of them.
+        return ("type", *(name for name in BOUNDS if type(schema.get(name)) in (int, float)))
     return ("type", "minLength", "maxLength") if kind == "string" else ("type",)
 
 
@@ -159,6 +169,8 @@ class _Reader:
         self._ignored: dict[str, list[str]] = {}
         self._definitions: Json = {}
         self._names: dict[str, str] = {}
+        # Parts of the grammar that the converter does not write, by the constants in their place.
+        self._parts_of: dict[str, str] = {}
         self._stem = "reference"
         while self._stem in json.dumps(schema):
             self._stem += "x"
@@ -196,11 +208,19 @@ class _Reader:
                 raise UsageError(f"{least} is more than {most} at {_place(path)}")
         if len(copy.get("allOf", ())) == 1:
             return self.read(copy["allOf"][0], f"{path}/allOf/0", inside)
+        if copy.get("type") == "integer" and len(copy) > 1 and "const" not in copy and "enum" not in copy:
+            return self._in_place_of(f"({_whole_numbers(copy, path)}) space")
         copy = {name: self._read_value(name, value, f"{path}/{name}", inside) for name, value in copy.items()}
         for name in copy.get("required", []):
             if name not in copy.get("properties", {}):
                 self._note(f"the schema's required {shown(name)}, which is not in properties, is not enforced", path)
         return copy
+
+    def with_parts(self, grammar: str) -> str:
+        """The converter's grammar with what it does not write itself."""
+        for constant, part in self._parts_of.items():
+            grammar = grammar.replace(literal(json.dumps(constant)), part)
+        return grammar
 
     def sentences(self) -> list[str]:
         """What was left out, the first places of each."""
@@ -235,9 +255,29 @@ class _Reader:
             return self._reference(value, inside)
         if name == "pattern":
             return inside_json(value, _place(path))
-        if name in ("const", "enum"):
-            _check_constant(value, path)
+        if name == "const":
+            return self._constant(value, path)
+        if name == "enum":
+            return [self._constant(each, path) for each in value]
         return value
+
+    def _in_place_of(self, part: str) -> Json:
+        """A schema in whose place the grammar gets a `part`."""
+        constant = f"{self._stem} {len(self._parts_of)}."
+        self._parts_of[constant] = part
+        return {"const": constant}
+
+    def _constant(self, value: Any, path: str) -> Any:
+        """A constant, or what stands for one whose escapes the converter would copy into the grammar."""
+        text = json.dumps(value)
+        if '"$ref":' in text:
+            raise UsageError(f"the constant at {_place(path)} has a $ref, which the converter would follow")
+        if not WRONG_ESCAPE.search(text):
+            return value
+        text = json.dumps(value, ensure_ascii=False)
+        if SURROGATE.search(text):
+            raise UsageError(f"the constant at {_place(path)} is no UTF-8 text", "leave half of a character out")
+        return self._in_place_of(literal(text))["const"]
 
     def _reference(self, reference: str, inside: str) -> str:
         if inside:
@@ -269,7 +309,7 @@ class _Reader:
             # The converter takes these for the root rule, for the further properties and for a reference.
             if name in ("", "*", "$ref"):
                 raise UsageError(f"a property cannot be called {json.dumps(name)} in a grammar, at {_place(path)}")
-            _check_constant(name, where)
+            _check_name(name, where)
             copies[name] = self.read(schema, where)
         return copies
 
@@ -366,15 +406,21 @@ def _check_shape(name: str, value: Any, path: str) -> None:
         raise UsageError(f"{_place(path)} is {shown(json.dumps(value))[:80]}", f"it must be {words}")
 
 
-def _check_constant(value: Any, path: str) -> None:
-    text = json.dumps(value)
-    if WRONG_ESCAPE.search(text):
+def _whole_numbers(schema: Json, path: str) -> str:
+    """The part of a grammar for the whole numbers between the BOUNDS of a schema. Raises UsageError for none."""
+    least = [ceil(schema["minimum"])] if "minimum" in schema else []
+    least += [floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
+    most = [floor(schema["maximum"])] if "maximum" in schema else []
+    most += [ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
+    if least and most and max(least) > min(most):
+        raise UsageError(f"no whole number is between the bounds at {_place(path)}")
+    return integers(max(least, default=None), min(most, default=None))
+
+
+def _check_name(name: str, path: str) -> None:
+    if WRONG_ESCAPE.search(json.dumps(name)):
         what = "a quote, a backslash, a control character or an emoji"
-        raise UsageError(
-            f"{what} at {_place(path)} cannot be part of a grammar", "leave it out; a pattern can have emojis"
-        )
-    if '"$ref":' in text:
-        raise UsageError(f"the constant at {_place(path)} has a $ref, which the converter would follow")
+        raise UsageError(f"{what} in the name {_place(path)} cannot be part of a grammar", "give it another name")
 
 
 def _is_annotation(name: str) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
-from lacli.text.gbnf import DEEPEST, MOST_REPEATS, MOST_RULES, danger
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lacli.text.gbnf import DEEPEST, MOST_REPEATS, MOST_RULES, danger, integers, literal
 
 
 @pytest.mark.parametrize(
@@ -41,3 +45,31 @@ def test_what_llama_cpp_does_not_return_from_is_named(grammar: str, words: str) 
 )
 def test_what_llama_cpp_returns_from_is_left_to_it(grammar: str) -> None:
     assert danger(grammar) == ""
+
+
+def as_pattern(part: str) -> str:
+    """A regular expression for a part of a grammar without rules."""
+    parts = re.split(r'("(?:\\.|[^"\\])*")', part)
+    return "".join(
+        re.escape(re.sub(r"\\(.)", r"\1", each[1:-1])) if each[:1] == '"' else each.replace(" ", "") for each in parts
+    )
+
+
+BOUND = st.none() | st.integers(-1200, 1200)
+
+
+@given(BOUND, BOUND, st.integers(-12000, 12000))
+def test_a_whole_number_fits_exactly_between_its_bounds(least: int | None, most: int | None, number: int) -> None:
+    if least is not None and most is not None and least > most:
+        least, most = most, least
+    whole = re.compile(as_pattern(integers(least, most)))
+    for each in (number, least, most, 0):
+        if each is not None:
+            fits = (least is None or least <= each) and (most is None or each <= most)
+            assert bool(whole.fullmatch(str(each))) == fits
+    assert not any(map(whole.fullmatch, ("", "-", "-0", "00", "01", "1.0")))
+
+
+@given(st.text())
+def test_a_literal_is_its_text(text: str) -> None:
+    assert re.fullmatch(as_pattern(literal(text)), text)
