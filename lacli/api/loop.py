@@ -117,12 +117,16 @@ class SharedLoop(Closing):
             self._changed.notify()
 
     def stop(self, why: str = "") -> None:
-        """End all texts after the current step, without waiting for it; their readers get a LacliError, with `why`."""
+        """End all texts after the current step, without waiting for it; their readers get a LacliError, with `why`.
+
+        A step that only reads prompts is broken off.
+        """
         with self._changed:
             if why:
                 self._error = self._error or LacliError(why, "ask again later")
             self._closed = True
             self._changed.notify()
+        self._interrupt_reading()
 
     def close(self) -> None:
         """End all texts at their last step; their readers get a LacliError."""
@@ -141,13 +145,16 @@ class SharedLoop(Closing):
             self._closed = True
             return
         self.stop()
-        engine = self.decoder.group.engine
         end = perf_counter() + most_s
         while self._thread.is_alive() and perf_counter() < end:
-            # A piece of a prompt may take seconds, and one may begin just now.
-            if isinstance(engine, LlamaEngine):
-                engine.interrupt()
+            # A piece of a prompt may have begun just now.
+            self._interrupt_reading()
             self._thread.join(AGAIN_S)
+
+    def _interrupt_reading(self) -> None:
+        """End the piece of a prompt that is decoded, which may take seconds."""
+        if isinstance(engine := self.decoder.group.engine, LlamaEngine):
+            engine.interrupt()
 
     def _run(self) -> None:
         try:
@@ -274,8 +281,9 @@ class SharedLoop(Closing):
         with self._changed:
             error = self._error or LacliError(CLOSED, "load it again")
             self._closed = True
-            left = [*self._running.values(), *self._waiting]
+            left = [(request, error) for request in self._running.values()]
+            left += [(request, self._refusal or error) for request in self._waiting]
             self._waiting.clear()
-        for request in left:
-            self._end(request, Arrival(error=error))
+        for request, reason in left:
+            self._end(request, Arrival(error=reason))
         self._wake_readers()

@@ -191,7 +191,11 @@ class Server:
         `logprobs` are of the distribution that tokens are drawn from, not of the model's.
         """
         settings, busy = self._settings, sum(self._model.load)
-        if busy + answers_each * len(prompts) > self._model.session.texts + settings.queue:
+        wanted, places = answers_each * len(prompts), self._model.session.texts + settings.queue
+        if wanted > places:
+            room = f"there is room for {places} (-np and --queue of the server)"
+            raise Refused(400, INVALID, f"{wanted} answers in one request, and {room}: ask in several requests")
+        if busy + wanted > places:
             raise Refused(503, BUSY, "all places are taken, and so are those that wait: try again", retry=True)
         longest = max(map(len, prompts))
         if longest > self._model.context:

@@ -306,6 +306,19 @@ def test_once_no_more_is_taken_texts_that_wait_are_refused_and_those_that_run_en
         assert running.all() == alone([1])
 
 
+def test_texts_that_wait_are_refused_though_those_that_run_are_broken_off() -> None:
+    with stepped(1) as (loop, engine):
+        running, waiting = Reader(loop, [1]), Reader(loop, [2])
+        engine.wait()
+        loop.take_no_more("no more")
+        loop.stop("it ends")
+        engine.run()
+        with pytest.raises(Unavailable, match="no more"):
+            waiting.next()
+        with pytest.raises(LacliError, match="it ends"):
+            running.all()
+
+
 def test_once_no_more_is_taken_texts_that_wait_behind_one_that_is_held_are_refused_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -454,6 +454,16 @@ def test_a_closed_model_raises_one_error_everywhere(tiny: Path) -> None:
             ask()
 
 
+def test_a_model_that_is_stopped_breaks_the_reading_of_a_prompt_off(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[LlamaEngine] = []
+    with lacli.load(tiny, context=256, threads=1, gpu_layers=0, parallel=1) as model:
+        monkeypatch.setattr(LlamaEngine, "interrupt", lambda engine: told.append(engine))
+        model.stop("it ends")
+        assert told == [model.session.engine]
+
+
 def test_places_that_were_asked_for_turn_flash_attention_on_and_those_that_are_there_anyway_do_not(tiny: Path) -> None:
     for parallel, chosen in ((None, "auto"), (3, "auto"), (4, "on")):
         with lacli.load(tiny, context=256, threads=1, gpu_layers=0, parallel=parallel) as model:

@@ -250,9 +250,18 @@ def test_a_client_that_goes_away_frees_its_place(client: OpenAI, address: str) -
 
 
 def test_more_than_may_wait_are_refused(client: OpenAI) -> None:
-    with pytest.raises(APIStatusError) as raised:
-        client.completions.create(model="any", prompt="def f(", n=5)
+    long: dict[str, Any] = {"max_tokens": 2000, "extra_body": {"ignore_eos": True}}
+    with client.completions.create(model="any", prompt="def f(", stream=True, **long) as stream:
+        next(iter(stream))
+        with pytest.raises(APIStatusError) as raised:
+            client.completions.create(model="any", prompt="def f(", n=4)
     assert raised.value.status_code == 503 and raised.value.response.headers["Retry-After"]
+
+
+def test_a_request_that_no_place_is_enough_for_is_not_told_to_try_again(client: OpenAI) -> None:
+    with pytest.raises(APIStatusError, match="5 answers in one request, and there is room for 4") as raised:
+        client.completions.create(model="any", prompt="def f(", n=5)
+    assert raised.value.status_code == 400 and "Retry-After" not in raised.value.response.headers
 
 
 def test_counters_count(address: str) -> None:
