@@ -313,6 +313,8 @@ class Commands:
 
     def _context_used(self) -> str:
         used, cells = self.chat.used, self.chat.cells
+        if used < 0:
+            return "the server counts the tokens with the next answer"
         return f"{used:,} of {cells:,} tokens used ({100 * used // cells}%)" if cells else counted(used, "token")
 
 

@@ -63,6 +63,9 @@ LEAST_BIAS = -100.0
 SHOWN_MODELS = 5
 """Names of a server's models that are told to a user who named another one."""
 
+WAYS = "/compact drops the oldest questions, /undo takes the last one back, /clear forgets all"
+"""What a user can do about a context that is full."""
+
 CONNECT_HINTS = {
     "CERTIFICATE_VERIFY_FAILED": "SSL_CERT_FILE=FILE names a certificate to trust",
     "WRONG_VERSION_NUMBER": "it may speak http:// and not https://",
@@ -170,10 +173,11 @@ class Server:
             wait = f"wait {seconds} s, then " if (seconds := headers.get("retry-after", "")) else ""
             return LacliError(f"the server is busy: {said}", f"{wait}/regen asks again")
         if status == 400 and "context" in said and "exceed" in said:
-            return PromptError(said, "/compact drops the oldest questions, /clear forgets all")
+            return PromptError(said, WAYS)
         if status == 404:
             return LacliError(f"{self.shown}: {said}", "is this the address of a server of OpenAI's protocol?")
-        return LacliError(f"{self.shown} refuses: {said}")
+        hint = "/mode auto answers as the server was started" if "was loaded for mode" in said else ""
+        return LacliError(f"{self.shown} refuses: {said}", hint)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -239,10 +243,11 @@ class ConnectedChat(Talk):
 
     @property
     def used(self) -> int:
-        """Tokens of the context behind the last answer that the server has counted; 0 where there is none."""
+        """Tokens of the context behind the last answer that the server has counted; -1 where it has counted none."""
         length = len(self.conversation.messages)
         known = ((behind, used) for behind, used in self._used.items() if used and behind <= length)
-        used = max(known, default=(0, 0))[1]
+        # One message is the first question, which no answer follows yet.
+        used = max(known, default=(0, -1 if length > 1 else 0))[1]
         # The last token of an answer stands in no cell.
         return min(used, self.cells or used)
 
@@ -256,7 +261,11 @@ class ConnectedChat(Talk):
     def compact(self) -> int:
         """Drop the older half of the questions with their answers; the number of those dropped."""
         wanted = max(self.conversation.questions // 2, 1)
+        self._used = {}
         return sum(self.conversation.drop_oldest() for _ in range(wanted))
+
+    def recall(self) -> None:
+        self._used = {}
 
     def change(self, settings: ChatSettings, seed: int = -1) -> str:
         told = [*SENT] if self._server.is_lacli else [name for name in SENT if name != "mode"]
@@ -311,8 +320,7 @@ class ConnectedChat(Talk):
         self.turns.append(answer)
         self._used[len(self.conversation.messages)] = run.prompt_tokens + run.tokens if run.prompt_tokens else 0
         if answer.filled_context(self._wanted.max_tokens):
-            ways = "/compact drops the oldest questions, /undo takes the last one back, /clear forgets all"
-            self.notes.append(f"the server's context is full and the answer ends here: {ways}")
+            self.notes.append(f"the server's context is full and the answer ends here: {WAYS}")
         if partial.warnings != self._warned:
             self.notes += map(str, partial.warnings)
             self._warned = partial.warnings

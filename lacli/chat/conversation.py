@@ -303,7 +303,7 @@ class Chat(Talk):
             "/undo takes the last question back" if self._tokens([*earlier[:-2], question]) <= room else "",
             f"/set n {short} and then /regen make the last answer shorter" if shortened <= room else "",
             "/clear forgets all",
-            f"start again with {again}" if again else "",
+            f"start again with {again} (/save FILE and --load FILE keep the chat)" if again else "",
         ]
         return _either(ways if len(earlier) > 2 else ways[1:])
 

@@ -232,7 +232,8 @@ class Repl:
         """The line of numbers for a terminal of `width` columns, None where it is hidden."""
         if not self.commands.show_status:
             return None
-        chat, last = self.chat, self.chat.last
+        chat = self.chat
+        last = chat.last if chat.conversation.messages else None
         speed, gain = (last.statistics.tokens_per_second, last.tokens_per_step) if last else (None, None)
         judged, verdicts = self.judged
         told = verdicts if last and judged is last else ()
@@ -410,15 +411,16 @@ def status_line(
     """One line of at most `width` columns; where they are few, what matters most stays.
 
     tokens_per_second and S (tokens a step) are the last answer's, None before the first one. used and cells: tokens;
-    no cells where the context's size is not known. `verdicts`: on the last answer, the longest first; one with a number
-    begins with the mode.
+    used is below 0 and cells 0 where they are not known. `verdicts`: on the last answer, the longest first; one with a
+    number begins with the mode.
     """
-    percent = f"{100 * used // cells}%" if cells else counted(used, "token")
+    percent = "?" if used < 0 else f"{100 * used // cells}%" if cells else counted(used, "token")
     digits = 0 if tokens_per_second is None or tokens_per_second >= 10 else 1
     speed = [] if tokens_per_second is None else [f"{tokens_per_second:,.{digits}f} tokens/s"]
     gain = [] if S is None else [f"{S:.1f} tokens/step"]
     context = f"context {percent}"
-    whole = f"context {used:,} of {cells:,} ({percent})" if cells else context
+    whole = f"context {f'{used:,}' if used >= 0 else '?'} of {cells:,}{f' ({percent})' if used >= 0 else ''}"
+    whole = whole if cells else context
     forms = (
         *(
             [*([] if verdict.startswith(f"{mode}:") else [mode]), verdict, *speed, *others]

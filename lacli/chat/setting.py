@@ -175,6 +175,7 @@ _BY_NAME = {name.lower(): setting for name, setting in _AS_WRITTEN.items()} | _A
 _SQUEEZED = {name.lower().replace("-", ""): setting for name, setting in _BY_NAME.items() if NO not in name}
 _RESTART = {flag.lstrip("-"): flags[0] for flags in (LOADING | PLACEMENT | REPLICAS).values() for flag in flags}
 _RESTART["num-ctx"] = "-c"  # as Ollama calls it
+_RESTART["context-shift"] = "--context-shift"
 
 
 def plain_name(typed: str) -> str:

@@ -156,7 +156,7 @@ class Talk:
 
     @property
     def used(self) -> int:
-        """Tokens of the context that the conversation takes."""
+        """Tokens of the context that the conversation takes; below 0 where that is not known."""
         raise NotImplementedError
 
     @property
@@ -251,9 +251,10 @@ class Talk:
         """Take in that the conversation has become shorter."""
 
     def _why_the_same(self) -> str:
-        if self._wanted.sampling.greedy:
+        sampling = self._wanted.sampling
+        if not sampling.temp and not sampling.xtc_probability:
             return "at temperature 0 the answer comes out the same; /set temp 0.8 for another one"
-        if self._wanted.sampling.seed >= 0:
+        if sampling.seed >= 0:
             return "one seed gives one answer; /set seed -1 for another one each time"
         return "another seed gave the same answer"
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lacli.batch import Batch, Ints
 from lacli.engine import Engine, Saved, Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
-from lacli.llamacpp.devices import ThreadsInUse, bounded_by_free_memory
+from lacli.llamacpp.devices import OBSERVED_S, ThreadsInUse, bounded_by_free_memory
 from lacli.llamacpp.library import free_with, late_ctrl_c, lib, library
 from lacli.llamacpp.logits import LogitsView, in_order, ranked
 from lacli.llamacpp.model import LlamaModel
@@ -50,6 +50,9 @@ From 64 rows on llama.cpp's attention takes 64 at once, and all of them read eac
 prompt's 128 rows and a row of each of eight texts of 100, 400 and 1,200 tokens take 452, 720 and 1,454 ms together, and
 409, 463 and 647 one after the other (docs/measured.md).
 """
+
+ABORTED = 2
+"""llama_decode's status for a batch that its abort callback has broken off; its rows are out of the cache again."""
 
 PIECE_ROWS = 64
 """Rows without logits from which a step that has others too can be interrupted: they are a piece of a prompt."""
@@ -109,6 +112,9 @@ class LlamaEngine(Closing):
         self._plain_keys = settings.cache_type_k in PLAIN_CACHE_TYPES
         gives_way = settings.gives_way and settings.threads > 1 and not model.offloaded
         self._threads = ThreadsInUse(settings.threads) if gives_way else None
+        self._threads_set = settings.threads
+        # The seconds, and those of all processors, at which the threads were last looked at.
+        self._seen = 0.0, 0.0
         self._samplers: list[Any] = []
         self._selects_candidates = False
         if model.chooses if backend_greedy is None else backend_greedy:
@@ -175,12 +181,11 @@ class LlamaEngine(Closing):
         self._struct.n_tokens = rows
         self.calls += 1
         reads = not batch.wanted or rows - batch.wanted >= PIECE_ROWS
-        # Asking for it takes 0.6 us of a plain step of 270.
-        begin, core_begin = perf_counter(), process_time() if self._threads else 0.0
-        with self._interruptible() if reads else nullcontext():
-            status = lib.llama_decode(self._handle, self._struct)
-        if self._threads:
-            self._give_way(self._threads, begin, core_begin)
+        status = self._decoded(reads=reads)
+        while status == ABORTED:
+            # Fewer threads read the same rows again.
+            self._log.forget()
+            status = self._decoded(reads=reads)
         if status == 0:
             # A state is kept after each row, none from before the first one, and each for one way back.
             self._snapshots = min(self.max_rollback, rows - 1)
@@ -286,7 +291,7 @@ class LlamaEngine(Closing):
         The caller cuts the piece's rows from the cache.
         """
         self._interrupted = False
-        callback = lib.ggml_abort_callback(lambda _: self._interrupted)
+        callback = lib.ggml_abort_callback(lambda _: self._must_end())
         with _ctrl_c_calls(self.interrupt):
             lib.llama_set_abort_callback(self._handle, callback, None)
             try:
@@ -296,11 +301,33 @@ class LlamaEngine(Closing):
         if self._interrupted:
             raise KeyboardInterrupt
 
-    def _give_way(self, threads: ThreadsInUse, begin: float, core_begin: float) -> None:
-        """Let fewer threads decode from now on where other programs have kept these waiting for a core."""
-        count, end = threads.count, perf_counter()
-        if (now := threads.observe(end - begin, process_time() - core_begin, end)) != count:
-            lib.llama_set_n_threads(self._handle, now, now)
+    def _decoded(self, *, reads: bool) -> int:
+        """Decode the batch, and return llama.cpp's status. `reads`: it is a piece of a prompt and may be broken off."""
+        if self._threads:
+            self._seen = perf_counter(), process_time()
+        with self._interruptible() if reads else nullcontext():
+            status: int = lib.llama_decode(self._handle, self._struct)
+        if self._threads:
+            self._observe(self._threads)
+            if self._threads.count != self._threads_set:
+                self._threads_set = self._threads.count
+                lib.llama_set_n_threads(self._handle, self._threads_set, self._threads_set)
+        return status
+
+    def _must_end(self) -> bool:
+        """True where a piece of a prompt is to end: at Ctrl-C, or for fewer threads to read it."""
+        # Of more rows than llama.cpp computes at once the first would stay in the cache.
+        if self._interrupted or not self._threads or self._struct.n_tokens > PREFILL_ROWS:
+            return self._interrupted
+        if perf_counter() - self._seen[0] >= OBSERVED_S:
+            self._observe(self._threads)
+        return self._threads.count < self._threads_set
+
+    def _observe(self, threads: ThreadsInUse) -> None:
+        """Let threads rest that other programs have kept waiting for a core since the last time."""
+        (begin, core_begin), self._seen = self._seen, (perf_counter(), process_time())
+        end, core_end = self._seen
+        threads.observe(end - begin, core_end - core_begin, end)
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
         parameters = lib.llama_context_default_params()

@@ -41,15 +41,23 @@ WIDEST = 10_000
 """Columns of a table in Markdown, which is not wrapped."""
 
 
+LEAST_BEGUN = 3
+"""Characters, a dash or a slash among them, from which the beginning of a name suggests it."""
+
+
 def suggest(name: str, known: Iterable[str], most: int = 3, least: float = 0.65) -> list[str]:
-    """The `known` names that resemble `name`, the most similar first, whatever their case.
+    """The `known` names that resemble `name`, the most similar first, and those that it begins, whatever their case.
 
     `most`: names at most. `least`: similarity from 0 to 1, as difflib computes it.
     """
     by_folded: dict[str, str] = {}
     for each in known:
         by_folded.setdefault(each.casefold(), each)
-    return [by_folded[found] for found in get_close_matches(name.casefold(), by_folded, n=most, cutoff=least)]
+    folded = name.casefold()
+    found = dict.fromkeys(get_close_matches(folded, by_folded, n=most, cutoff=least))
+    if len(folded) >= LEAST_BEGUN:
+        found |= dict.fromkeys(each for each in by_folded if each.startswith(folded))
+    return [by_folded[each] for each in found][:most]
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:

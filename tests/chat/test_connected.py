@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from lacli.chat.connected import ConnectedChat, Server
+from lacli.chat.repl import status_line
 from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Conversation
 from lacli.errors import LacliError, PromptError, UsageError
@@ -86,6 +87,20 @@ def test_the_numbers_of_an_answer_are_those_that_the_server_has_measured() -> No
     assert chat.used == 0
 
 
+def test_tokens_that_the_server_has_not_counted_are_not_known() -> None:
+    chat = streaming(said("yes"), END)
+    for question in ("first?", "second?"):
+        assert [piece.text for piece in chat.ask(question)] == ["yes"]
+    assert chat.used == 13
+    assert chat.compact() == 1 and chat.used == -1
+    assert [piece.text for piece in chat.ask("third?")] == ["yes"] and chat.used == 13
+    chat.resume(Conversation("", [*chat.conversation.messages]))
+    assert chat.used == -1
+    assert status_line(None, None, -1, 64, "demo", 80) == "demo · context ? of 64"
+    chat.resume(Conversation(""))
+    assert chat.used == 0
+
+
 def test_each_token_has_the_origin_that_the_server_tells_and_reasoning_is_no_part_of_the_answer() -> None:
     pieces = [
         {"text": "hm", "origin": "model", "reasoning": True},
@@ -153,6 +168,12 @@ def test_a_refusal_is_said_in_one_line_and_leaves_the_question(
         list(chat.ask("one"))
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert chat.conversation.is_open and not chat.turns
+
+
+def test_a_mode_that_the_server_was_not_started_in_is_refused_with_the_command_that_helps() -> None:
+    chat = refusing(400, {"error": {"message": "the model was loaded for mode auto, not jacobi"}})
+    with pytest.raises(LacliError, match="not jacobi .*/mode auto answers as the server was started"):
+        list(chat.ask("one"))
 
 
 def test_a_question_that_has_no_room_is_taken_back() -> None:

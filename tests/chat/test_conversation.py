@@ -227,6 +227,14 @@ def test_a_question_answered_anew_is_decoded_from_its_end(chat: Chat) -> None:
     assert "temperature 0" in chat.notes[0]
 
 
+def test_no_seed_is_blamed_for_the_same_answer_where_nothing_is_drawn() -> None:
+    sampling = SamplingSettings(ignore_eos=True, seed=4)
+    with opened(PLAIN, sampling) as session:
+        chat = chat_on(session, 3, sampling)
+        first = said(chat.ask(QUESTION))
+        assert said(chat.again()) == first and "temperature 0" in chat.notes[0]
+
+
 def test_another_answer_has_another_seed_unless_the_user_has_fixed_one() -> None:
     sampling = SamplingSettings(temp=1.5, seed=7)
     with opened(PLAIN, sampling) as session:
@@ -576,7 +584,8 @@ def test_a_full_context_says_what_can_be_done() -> None:
         said(chat.ask(NEXT))
         ways = (
             "/undo takes the last question back, /set n 32 and then /regen make the last answer shorter, "
-            "/clear forgets all, or start again with -c 512 or --context-shift"
+            "/clear forgets all, "
+            "or start again with -c 512 or --context-shift (/save FILE and --load FILE keep the chat)"
         )
         assert chat.notes[0].endswith(f": {ways}"), "/compact would leave the long answer"
         with pytest.raises(PromptError, match="the context 256") as found:

@@ -410,7 +410,9 @@ def test_the_line_of_numbers_fits_every_width_and_less_width_never_shows_more(
 @pytest.mark.parametrize("line", ["/clear", "/load {}", "/undo", "/mode plain", "/set mode plain"])
 def test_a_verdict_goes_with_the_talk_that_it_was_about(line: str, tmp_path: Path, streams: Streams) -> None:
     write_chat(tmp_path / "chat", SavedChat("demo"))
-    chat = FakeChat(turns=[an_answer("yes")])
+    chat = FakeChat(
+        Conversation("", [Message("user", "is it?"), Message("assistant", "yes")]), turns=[an_answer("yes")]
+    )
     repl = repl_of(chat.as_chat, Screen())
     repl.judged = chat.last, ["the machine was busy"] * 2
     assert "busy" in (repl.status(80) or "")
@@ -739,7 +741,7 @@ def test_a_full_context_ends_an_answer_with_a_sentence_and_compact_makes_room(tm
         line for line in done.err.splitlines() if line.startswith(("lacli: the context", "lacli: with", "dropped"))
     )
     drops = "/compact drops the oldest questions, /undo takes the last question back, /clear forgets all"
-    choice = f"{drops}, or start again with -c 512 or --context-shift"
+    choice = f"{drops}, or start again with -c 512 or --context-shift (/save FILE and --load FILE keep the chat)"
     assert full == f"lacli: the context of 256 tokens is full and the answer ends here: {choice}"
     assert re.fullmatch(r"lacli: with this message the conversation has \d+ tokens and the context 256 (.*)", refused)
     assert choice in refused

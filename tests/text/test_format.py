@@ -21,6 +21,7 @@ def test_the_most_similar_name_is_suggested_first_whatever_its_case() -> None:
     assert suggest("tmep", ["top-k", "temp", "seed"]) == ["temp"]
     assert suggest("QWEN", ["Qwen-2", "qwen"])[0] == "qwen"
     assert did_you_mean("plan", ["plain", "lookup"], "one of them") == "did you mean plain?"
+    assert suggest("/sy", ["/system", "/set"]) == ["/system"] and suggest("/s", ["/system"]) == []
     assert did_you_mean("zzz", ["plain", "lookup"], "one of them") == "one of them"
 
 
