@@ -1,4 +1,4 @@
-"""Where the program begins, as `lacli` and as `python -m lacli`: Ctrl-C ends it with 130 from its first moment on.
+"""Where the program begins, as `lacli` and as `python -m lacli`: Ctrl-C ends it from its first moment on.
 
 What is lost on standard error, on a full disk or with nobody reading, changes neither the answer nor the exit code.
 
@@ -13,7 +13,7 @@ import sys
 from io import TextIOWrapper
 
 INTERRUPTED = 130
-"""`lacli.errors.Interrupted` has it too, and is loaded later."""
+"""What a shell makes of an end by SIGINT; `lacli.errors.Interrupted` has it too, and is loaded later."""
 
 STDERR = 2
 """The file descriptor of standard error."""
@@ -24,7 +24,7 @@ def main() -> None:
     # Left alone: SIGINT ignored, as in a background job, and the handler of a program that embeds Python.
     ours = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
     if ours:
-        _signal.signal(_signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+        _signal.signal(_signal.SIGINT, lambda *_: _end_by_signal())
     _heed_no_errors_of_stderr()
     from lacli.cli.main import main as run
 
@@ -85,6 +85,14 @@ def _end_interrupted() -> None:
             stream.flush()
         except (OSError, ValueError):
             continue
+    _end_by_signal()
+
+
+def _end_by_signal() -> None:
+    """End as the system's own programs do: a shell's loop goes on behind a program that only exits with 130."""
+    if os.name == "posix":
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+        os.kill(os.getpid(), _signal.SIGINT)
     os._exit(INTERRUPTED)
 
 

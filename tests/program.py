@@ -7,6 +7,7 @@ without the developer's own settings of lacli, llama.cpp, the hub's library, pro
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -58,11 +59,16 @@ FOREIGN = (
 
 @dataclass(frozen=True)
 class Done:
-    """A run that is over: its exit code (negative: killed by that signal) and what it wrote."""
+    """A run that is over: its exit code as `exit_code` has it, and what it wrote."""
 
     code: int
     out: str
     err: str
+
+
+def exit_code(status: int) -> int:
+    """Popen's `returncode`, negative for a signal that killed the program, but 130 for Ctrl-C, as in a shell."""
+    return 130 if status == -signal.SIGINT else status
 
 
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -111,7 +117,7 @@ def run(
     source = subprocess.PIPE if isinstance(stdin, bytes) else stdin
     with start(*arguments, env=env, program=program, stdin=source, stdout=stdout) as process:
         out, err = process.communicate(piped, SECONDS)
-    return Done(process.returncode, (out or b"").decode(), err.decode())
+    return Done(exit_code(process.returncode), (out or b"").decode(), err.decode())
 
 
 def on_terminal(
@@ -135,7 +141,12 @@ def finish(terminal: pexpect.spawn) -> Done:
     """Wait for the end of a run on a terminal; `out` is all that the terminal showed from here on."""
     out = terminal.read().replace("\r\n", "\n")
     terminal.close()
-    return Done(terminal.exitstatus if terminal.exitstatus is not None else -terminal.signalstatus, out, "")
+    return Done(terminal_code(terminal), out, "")
+
+
+def terminal_code(terminal: pexpect.spawn) -> int:
+    """The exit code of a program on a closed terminal, as `exit_code` has it."""
+    return exit_code(terminal.exitstatus if terminal.exitstatus is not None else -terminal.signalstatus)
 
 
 def _text(stream: TextIOWrapper) -> str:

@@ -147,6 +147,19 @@ def test_where_more_time_changes_nothing_none_is_advised(clock: FakeClock) -> No
     assert "needs more prompts." in text and "--seconds" not in text
 
 
+def test_answers_that_a_short_time_has_cut_are_said_to_be_short(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ones = [contender(each, clock, free)[0] for each in (PLAIN, LOOKAHEAD)]
+    found = results(played(Rounds(ones, TASKS[:2], 2, asker())))
+    longest = max(trial.tokens for result in found for trial in result.trials)
+    words = f"Answers of {longest} tokens have little text to guess from; --modes auto -n 128 has longer ones."
+    assert words in " ".join(told(found).split())
+    assert words not in " ".join(summary(found, {}, MACHINE, typed=Typed("toy"), width=80).split()), "no time was given"
+    monkeypatch.setattr("lacli.bench.summary.SHORT", longest)
+    assert "little text" not in told(found)
+
+
 def test_a_setting_that_pays_on_one_class_alone_is_named_for_it(clock: FakeClock) -> None:
     """Of three prompts of a class each; what it wins on the one it loses on the other."""
     tasks = tuple(replace(TASKS[number], kind=kind) for kind in ("code", "edit") for number in range(3))

@@ -19,7 +19,7 @@ from lacli.llamacpp.context import MAX_ROLLBACK
 from lacli.llamacpp.probe import IN_TRIAL
 from lacli.text.records import NAME, Records
 from tests.fakes.tiny_models import write_lfm2, write_llama, write_mamba
-from tests.program import Done, call, start
+from tests.program import Done, call, exit_code, start
 
 FEW = ("--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2")
 
@@ -208,7 +208,7 @@ def test_ctrl_c_before_anything_was_measured_is_one_line(cache: dict[str, str]) 
                 break
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
-    assert process.returncode == 130
+    assert exit_code(process.returncode) == 130
     assert out == b"" and err.decode().strip() == "lacli: stopped before anything was measured"
     assert not kept(cache)
 

@@ -69,10 +69,15 @@ def test_ctrl_c_that_python_calls_another_error_ends_with_130_too(monkeypatch: p
 
     ends: list[int] = []
     monkeypatch.setattr("lacli.cli.main.main", lambda: type("Made", (), {"field": Interrupting()}))
+    monkeypatch.setattr("os.kill", lambda process, number: ends.append(number))
     monkeypatch.setattr("os._exit", ends.append)
-    with pytest.raises((RuntimeError, KeyboardInterrupt)):
-        __main__.main()
-    assert ends == [130]
+    try:
+        with pytest.raises((RuntimeError, KeyboardInterrupt)):
+            __main__.main()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert ends == [signal.SIGINT, 130], "a shell's loop ends with a program that the signal ended"
 
 
 FULL = Path("/dev/full")

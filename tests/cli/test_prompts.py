@@ -26,7 +26,7 @@ from lacli.llamacpp.context import LlamaEngine
 from lacli.terminal.screen import Screen
 from lacli.text.records import NAME, Records
 from tests.loading import generate, load
-from tests.program import Done, call, start
+from tests.program import Done, call, exit_code, start
 
 Row = dict[str, Any]
 
@@ -324,7 +324,7 @@ def test_a_process_ends_at_ctrl_c_with_130_and_what_is_out(tmp_path: Path) -> No
         first = process.stdout.readline()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
-    assert (process.returncode, out, err) == (130, b"", b"lacli: stopped: 1 of 5 answers are out\n")
+    assert (exit_code(process.returncode), out, err) == (130, b"", b"lacli: stopped: 1 of 5 answers are out\n")
     assert json.loads(first)["index"] == 0
 
 

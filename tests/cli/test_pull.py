@@ -13,7 +13,7 @@ from lacli.hub.library import address
 from tests import program
 from tests.fakes.fake_hub import FakeHub, Repository
 from tests.here import NAME, Here, add_large, point_at
-from tests.program import Done
+from tests.program import Done, exit_code
 
 ONE_TOKEN = ("-p", "hi", "-n", "1", "--json")
 
@@ -57,7 +57,7 @@ def test_ctrl_c_keeps_what_was_fetched(here: Here, tmp_path: Path, tiny: bytes) 
         assert here.hub.held.wait(60)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    line = complaint(Done(process.returncode, out.decode(), err.decode()), 130)
+    line = complaint(Done(exit_code(process.returncode), out.decode(), err.decode()), 130)
     (partial,) = here.contents()
     there = partial.stat().st_size
     assert f"stopped with {there / 1e6:.1f} MB of 24.0 MB fetched" in line and there

@@ -16,7 +16,7 @@ from lacli.llamacpp.build import GIB
 from lacli.llamacpp.devices import Device
 from lacli.llamacpp.rpc import remote_devices
 from tests.fakes.rpc_servers import HERE, Pretender, rpc_server, with_rpc
-from tests.program import SECONDS, call, run
+from tests.program import SECONDS, call, exit_code, run
 
 PROCESSOR = Device("CPU", "A processor", False, 16 * GIB, 16 * GIB)
 CARD = Device("CUDA0", "A card", True, 20 * GIB, 24 * GIB)
@@ -116,7 +116,7 @@ def test_a_server_says_what_it_serves_survives_bad_clients_and_ends_at_ctrl_c_wi
         assert len(remote_devices([server.endpoint], 60.0)) == 1
         server.process.send_signal(signal.SIGINT)
         out, err = server.process.communicate(timeout=SECONDS)
-        assert (server.process.returncode, out, err) == (130, b"", b"")
+        assert (exit_code(server.process.returncode), out, err) == (130, b"", b"")
 
 
 @with_rpc

@@ -35,6 +35,7 @@ from tests.program import (
     call,
     on_terminal,
     start,
+    terminal_code,
 )
 
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
@@ -292,7 +293,7 @@ def test_a_second_ctrl_c_ends_the_chat_where_the_first_one_is_not_heard(start_ch
     while chat.process.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=0.05):
         chat.process.send(CTRL_C)
     chat.process.close()
-    assert chat.process.exitstatus == 130
+    assert terminal_code(chat.process) == 130
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -13,7 +13,7 @@ from typing import Any
 import pexpect
 import pytest
 
-from tests.program import on_terminal
+from tests.program import on_terminal, terminal_code
 
 NATIVE = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
 """Minutes in a C function that lets other threads run, as llama.cpp's do: no handler of Python's is called there."""
@@ -63,7 +63,7 @@ def ended(terminal: pexpect.spawn) -> tuple[int | None, str, list[Any]]:
     terminal.wait()
     left = attributes(terminal)
     terminal.close()
-    return terminal.exitstatus, shown, left
+    return terminal_code(terminal), shown, left
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tests.program import PROGRAM, on_terminal
+from tests.program import PROGRAM, on_terminal, terminal_code
 
 DRAWN, TAKEN = "\x1b[?2004h", "\x1b[?2004l"
 """Bracketed paste is asked for while the prompt has the terminal, and no more once it has a line."""
@@ -64,9 +64,7 @@ class ChatTerminal:
         self.process.send(keys)
         assert "Traceback" not in self.process.read()
         self.process.close()
-        assert self.process.exitstatus is not None
-        code: int = self.process.exitstatus
-        return code
+        return terminal_code(self.process)
 
 
 def plain(shown: str) -> str:
