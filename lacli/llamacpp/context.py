@@ -316,8 +316,9 @@ class LlamaEngine(Closing):
 
     def _must_end(self) -> bool:
         """True where a piece of a prompt is to end: at Ctrl-C, or for fewer threads to read it."""
-        # Of more rows than llama.cpp computes at once the first would stay in the cache.
-        if self._interrupted or not self._threads or self._struct.n_tokens > PREFILL_ROWS:
+        # Of more rows than llama.cpp computes at once the first would stay; a recurrent state may be half written.
+        stays = self._struct.n_tokens > PREFILL_ROWS or self.max_rollback >= 0
+        if self._interrupted or not self._threads or stays:
             return self._interrupted
         if perf_counter() - self._seen[0] >= OBSERVED_S:
             self._observe(self._threads)

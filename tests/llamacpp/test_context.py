@@ -316,14 +316,20 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
         assert len(calls) == operations
 
 
+@pytest.mark.parametrize("write", [tiny_models.write_llama, tiny_models.write_mamba])
 def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits_stay_the_same(
-    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+    write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write(tmp_path / "model.gguf")
     monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: 0)
     monkeypatch.setattr("lacli.llamacpp.context.process_time", lambda: 0.0)
     monkeypatch.setattr("lacli.llamacpp.context.perf_counter", count(step=OBSERVED_S).__next__)
     busy = replace(SETTINGS, threads=2, threads_batch=2, gives_way=True)
-    with LlamaEngine(model, busy, PLAIN) as easy, LlamaEngine(model, replace(busy, gives_way=False), PLAIN) as fixed:
+    with (
+        LlamaModel(tmp_path / "model.gguf", SETTINGS) as model,
+        LlamaEngine(model, busy, PLAIN) as easy,
+        LlamaEngine(model, replace(busy, gives_way=False), PLAIN) as fixed,
+    ):
         seen = [(lib.llama_n_threads(each._handle), last_row(each, [5, 6, 7])) for each in (easy, easy, fixed, fixed)]
     assert [threads for threads, _ in seen] == [2, 1, 2, 2]
     assert all(np.array_equal(logits, seen[0][1]) for _, logits in seen)
