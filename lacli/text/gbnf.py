@@ -1,11 +1,14 @@
-"""GBNF grammars: what crashes llama.cpp or never returns from it, and parts that its converter does not write."""
+"""GBNF grammars: what crashes llama.cpp or never returns from it, and parts that its converter gets wrong."""
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from lacli.errors import UsageError
 
 TOKEN = re.compile(
     r'#[^\n]*|"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|!?<[^>\n]*>|(?P<rule>[\w-]+)[ \t]*::='
@@ -25,6 +28,34 @@ MOST_REPEATS = 8
 llama.cpp follows each of them at each character, so that a token takes this to the power of its length: on the bundled
 model's vocabulary 0.02 s with 8 repeats and 33 s with 16.
 """
+
+
+LONGEST_RUN = 1000
+"""llama.cpp refuses a grammar with a longer run of optional parts."""
+
+UNSAFE = ['"', "\\", *map(chr, range(32))]
+
+FORBIDDEN = r'"\\\x00-\x1F'
+
+SAFE_CHARACTER = f"[^{FORBIDDEN}]"
+"""A character that a JSON string holds unescaped, as a class of a grammar."""
+
+PIECE = re.compile(
+    r"\\[\[\](){}|*+?](?![*+?{])"
+    r"|\[\^?(?:[^\\\]\x00-\x1f\ud800-\udfff]|\\[\[\]\\nrt-]|\\u[0-9a-fA-F]{4})+\]"
+    r"|\{(?:\d+(?:,\d*)?|,\d+)\}|\((?!\?)|[)|*+?.]"
+    r'|[^\\\[\](){}|*+?.^$"\x00-\x1f\ud800-\udfff]'
+)
+"""The parts of a pattern that the converter translates correctly.
+
+It loses the part before an escape with a quantifier, never returns from a bare ] or }, and copies escapes such as \\d,
+which llama.cpp then refuses.
+"""
+
+ESCAPE = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.", re.DOTALL)
+
+IN_CLASS = {"d": "0-9", "w": "A-Za-z0-9_", "s": " ", **{mark: mark for mark in ".+*?(){}|$/,:;@#%&=!~<>'"}}
+"""Escapes as parts of a class; of the white space only the character that JSON takes unescaped."""
 
 
 class Part(NamedTuple):
@@ -142,3 +173,65 @@ def _of_one_length(least: str, most: str) -> str:
         last -= 1
     between = [f"[{first}-{last}] [0-9]{{{rest}}}"] if first <= last else []
     return " | ".join([*below, *between, *above])
+
+
+def inside_json(pattern: str, place: str) -> str:
+    """A pattern for the whole of a JSON string, without quotes, backslashes and control characters.
+
+    JSON would have to escape those, and a grammar does not. Where an anchor is missing anything may stand. Raises
+    UsageError, naming the place, for what the converter refuses, translates wrongly or never finishes.
+    """
+    begins, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith(r"\$")
+    inner = pattern[begins : len(pattern) - ends]
+    with warnings.catch_warnings():
+        # Python may read brackets inside brackets differently one day, and says so.
+        warnings.simplefilter("ignore", FutureWarning)
+        pieces = _pieces(inner, place)
+        for piece in pieces:
+            if piece[0] == "[" and piece[1] != "^" and any(re.fullmatch(piece, bad) for bad in UNSAFE):
+                what = "a quote, a backslash or a control character"
+                raise UsageError(f"{piece} in the pattern at {place} allows {what}", "JSON cannot hold it unescaped")
+    dots = {".": SAFE_CHARACTER}
+    safe = "".join(f"{piece[:-1]}{FORBIDDEN}]" if piece[:2] == "[^" else dots.get(piece, piece) for piece in pieces)
+    anything = f"{SAFE_CHARACTER}*"
+    return f"^{'' if begins else anything}{safe}{'' if ends else anything}$"
+
+
+def _pieces(pattern: str, place: str) -> list[str]:
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError) as error:
+        raise UsageError(f"the pattern at {place} is broken: {shown(str(error))}") from error
+    pattern = ESCAPE.sub(_class_of, pattern)
+    pieces: list[str] = []
+    position = depth = 0
+    while position < len(pattern):
+        match = PIECE.match(pattern, position)
+        if not match:
+            rest = pattern[position : position + (2 if pattern[position] in "\\(" else 1)]
+            raise UsageError(
+                f"the pattern at {place} uses {shown(rest)}, which no grammar has",
+                "write it another way: letters, classes such as [0-9], ( ) | * + ? and {2,3} are understood",
+            )
+        piece = match[0]
+        depth += {"(": 1, ")": -1}.get(piece, 0)
+        if piece == "|" and not depth:
+            raise UsageError(f"the pattern at {place} has alternatives", "put them into parentheses: ^(a|b)$")
+        if piece[0] == "{" and any(int(count) > LONGEST_RUN for count in re.findall(r"\d+", piece)):
+            raise UsageError(f"{piece} in the pattern at {place} is too much", f"a grammar counts to {LONGEST_RUN}")
+        pieces.append(piece)
+        position = match.end()
+    return pieces
+
+
+def _class_of(found: re.Match[str]) -> str:
+    """A class, or an escape outside of one, without the escapes that no grammar has."""
+    text = found[0]
+    if text[0] == "[":
+        return re.sub(r"\\(.)", lambda escape: IN_CLASS.get(escape[1], escape[0]), text)
+    return f"[{IN_CLASS[text[1]]}]" if text[1] in IN_CLASS else text
+
+
+def shown(text: str) -> str:
+    """`text` as part of one line, its control characters escaped."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from graphlib import CycleError, TopologicalSorter
@@ -13,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from lacli.errors import UsageError
-from lacli.text.gbnf import integers, literal
+from lacli.text.gbnf import LONGEST_RUN, SAFE_CHARACTER, inside_json, integers, literal, shown
 
 Json = dict[str, Any]
 
@@ -39,17 +38,7 @@ HARMLESS: Json = {
 
 KNOWN_FORMAT = re.compile(r"uuid[1-5]?|date|time|date-time")
 
-MAX_REPEATS = 1000
-"""llama.cpp refuses a grammar with a longer run of optional parts."""
-
 ANYTHING: Json = {"type": [name for name in TYPES if name != "integer"]}
-
-UNSAFE = ['"', "\\", *map(chr, range(32))]
-
-FORBIDDEN = r'"\\\x00-\x1F'
-
-SAFE_CHARACTER = f"[^{FORBIDDEN}]"
-"""A character that a JSON string holds unescaped, as a class of a grammar."""
 
 ANY_CHARACTER = r'[^"\\]'
 """The beginning of the converter's rule for a string's characters, which lets newlines in."""
@@ -58,23 +47,6 @@ WRONG_ESCAPE = re.compile(r"\\(?!u(?!00[01]|d[89a-f]))")
 """JSON escapes that the converter copies into the grammar although they mean something else there."""
 
 SURROGATE = re.compile(r"[\ud800-\udfff]")
-
-PIECE = re.compile(
-    r"\\[\[\](){}|*+?](?![*+?{])"
-    r"|\[\^?(?:[^\\\]\x00-\x1f\ud800-\udfff]|\\[\[\]\\nrt-]|\\u[0-9a-fA-F]{4})+\]"
-    r"|\{(?:\d+(?:,\d*)?|,\d+)\}|\((?!\?)|[)|*+?.]"
-    r'|[^\\\[\](){}|*+?.^$"\x00-\x1f\ud800-\udfff]'
-)
-"""The parts of a pattern that the converter translates correctly.
-
-It loses the part before an escape with a quantifier, never returns from a bare ] or }, and copies escapes such as \\d,
-which llama.cpp then refuses.
-"""
-
-ESCAPE = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.", re.DOTALL)
-
-IN_CLASS = {"d": "0-9", "w": "A-Za-z0-9_", "s": " ", **{mark: mark for mark in ".+*?(){}|$/,:;@#%&=!~<>'"}}
-"""Escapes as parts of a class; of the white space only the character that JSON takes unescaped."""
 
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 """Keywords of whole numbers, which the converter ignores."""
@@ -95,7 +67,7 @@ SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     **dict.fromkeys(
         ("minItems", "maxItems", "minLength", "maxLength"),
-        (f"a whole number from 0 to {MAX_REPEATS}", lambda value: type(value) is int and 0 <= value <= MAX_REPEATS),
+        (f"a whole number from 0 to {LONGEST_RUN}", lambda value: type(value) is int and 0 <= value <= LONGEST_RUN),
     ),
 }
 """What the value of a keyword must be, in words and as a test: the converter stumbles over others."""
@@ -343,63 +315,6 @@ class _Reader:
         return {"properties": self._properties(part["properties"], f"{path}/properties")}
 
 
-def inside_json(pattern: str, place: str) -> str:
-    """A pattern for the whole of a JSON string, without quotes, backslashes and control characters.
-
-    JSON would have to escape those, and a grammar does not. Where an anchor is missing anything may stand. Raises
-    UsageError, naming the place, for what the converter refuses, translates wrongly or never finishes.
-    """
-    begins, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith(r"\$")
-    inner = pattern[begins : len(pattern) - ends]
-    with warnings.catch_warnings():
-        # Python may read brackets inside brackets differently one day, and says so.
-        warnings.simplefilter("ignore", FutureWarning)
-        pieces = _pieces(inner, place)
-        for piece in pieces:
-            if piece[0] == "[" and piece[1] != "^" and any(re.fullmatch(piece, bad) for bad in UNSAFE):
-                what = "a quote, a backslash or a control character"
-                raise UsageError(f"{piece} in the pattern at {place} allows {what}", "JSON cannot hold it unescaped")
-    dots = {".": SAFE_CHARACTER}
-    safe = "".join(f"{piece[:-1]}{FORBIDDEN}]" if piece[:2] == "[^" else dots.get(piece, piece) for piece in pieces)
-    anything = f"{SAFE_CHARACTER}*"
-    return f"^{'' if begins else anything}{safe}{'' if ends else anything}$"
-
-
-def _pieces(pattern: str, place: str) -> list[str]:
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError) as error:
-        raise UsageError(f"the pattern at {place} is broken: {shown(str(error))}") from error
-    pattern = ESCAPE.sub(_class_of, pattern)
-    pieces: list[str] = []
-    position = depth = 0
-    while position < len(pattern):
-        match = PIECE.match(pattern, position)
-        if not match:
-            rest = pattern[position : position + (2 if pattern[position] in "\\(" else 1)]
-            raise UsageError(
-                f"the pattern at {place} uses {shown(rest)}, which no grammar has",
-                "write it another way: letters, classes such as [0-9], ( ) | * + ? and {2,3} are understood",
-            )
-        piece = match[0]
-        depth += {"(": 1, ")": -1}.get(piece, 0)
-        if piece == "|" and not depth:
-            raise UsageError(f"the pattern at {place} has alternatives", "put them into parentheses: ^(a|b)$")
-        if piece[0] == "{" and any(int(count) > MAX_REPEATS for count in re.findall(r"\d+", piece)):
-            raise UsageError(f"{piece} in the pattern at {place} is too much", f"a grammar counts to {MAX_REPEATS}")
-        pieces.append(piece)
-        position = match.end()
-    return pieces
-
-
-def _class_of(found: re.Match[str]) -> str:
-    """A class, or an escape outside of one, without the escapes that no grammar has."""
-    text = found[0]
-    if text[0] == "[":
-        return re.sub(r"\\(.)", lambda escape: IN_CLASS.get(escape[1], escape[0]), text)
-    return f"[{IN_CLASS[text[1]]}]" if text[1] in IN_CLASS else text
-
-
 def _check_shape(name: str, value: Any, path: str) -> None:
     words, fits = SHAPES.get(name, ("", lambda value: True))
     if not fits(value):
@@ -429,11 +344,6 @@ def _is_annotation(name: str) -> bool:
 
 def _says_something(schema: Json) -> bool:
     return not all(map(_is_annotation, schema))
-
-
-def shown(text: str) -> str:
-    """`text` as part of one line, its control characters escaped."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def _refuse_number(name: str) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from llama_cpp.llama_grammar import LlamaGrammar, json_schema_to_gbnf
 
 from lacli.errors import UsageError
-from lacli.text.gbnf import literal
-from lacli.text.json_schema import HARMLESS, SAFE_CHARACTER, grammar_of, honoured_keywords
+from lacli.text.gbnf import SAFE_CHARACTER, literal
+from lacli.text.json_schema import HARMLESS, grammar_of, honoured_keywords
 from tests.text.test_gbnf import as_pattern
 
 Json = dict[str, Any]
