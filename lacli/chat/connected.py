@@ -275,7 +275,13 @@ class ConnectedChat(Talk):
             for field, each in SETTINGS.items()
             if field not in told and settings.values[field] != before[field]
         ]
-        return f"the server is not told of {', '.join(unsent)}" if unsent else ""
+        sentences = [f"the server is not told of {', '.join(unsent)}"] if unsent else []
+        mode = settings.decode_settings.mode
+        if self._server.is_lacli and mode not in ("auto", "plain") and mode != before["mode"]:
+            sentences.append(
+                f"a server refuses mode {mode} unless it was started in it; /mode auto leaves the choice to it"
+            )
+        return "; ".join(sentences)
 
     def report(self, answer: Answer, *, detail: Detail, width: int) -> str:
         run = answer.statistics

@@ -170,6 +170,12 @@ def test_a_refusal_is_said_in_one_line_and_leaves_the_question(
     assert chat.conversation.is_open and not chat.turns
 
 
+def test_a_mode_that_the_server_may_not_have_is_told_at_once() -> None:
+    chat = streaming(END)
+    said_of = [chat.change(ChatSettings(DecodeSettings(mode=mode))) for mode in ("plain", "jacobi", "jacobi", "auto")]
+    assert ["refuses mode jacobi" in each for each in said_of] == [False, True, False, False]
+
+
 def test_a_mode_that_the_server_was_not_started_in_is_refused_with_the_command_that_helps() -> None:
     chat = refusing(400, {"error": {"message": "the model was loaded for mode auto, not jacobi"}})
     with pytest.raises(LacliError, match="not jacobi .*/mode auto answers as the server was started"):
