@@ -241,7 +241,7 @@ def optional_text(row: Row, field: str) -> str:
 
 
 def checked(text: str, field: str) -> str:
-    """The text of a field. Raises LacliError for a blank one, and as `whole` does."""
+    """The text of a field. Raises LacliError for a blank one, and as `encodable` does."""
     if not text.strip():
         raise LacliError(f"{field} is empty", "leave the row out")
     return encodable(text, field)

@@ -419,7 +419,7 @@ def status_line(
     speed = [] if tokens_per_second is None else [f"{tokens_per_second:,.{digits}f} tokens/s"]
     gain = [] if S is None else [f"{S:.1f} tokens/step"]
     context = f"context {percent}"
-    whole = f"context {f'{used:,}' if used >= 0 else '?'} of {cells:,}{f' ({percent})' if used >= 0 else ''}"
+    whole = f"context {used:,} of {cells:,} ({percent})" if used >= 0 else f"{context} of {cells:,}"
     whole = whole if cells else context
     forms = (
         *(

@@ -66,10 +66,9 @@ def without_effect(context: typer.Context) -> list[str]:
 
 def too_many_threads(context: typer.Context) -> list[str]:
     """A sentence on a -t that is more than the cores open to this process, and on the variable that sets it."""
-    threads = next((each for each in context.command.params if each.name == "threads"), None)
     if not (told := beyond_cores(context.params.get("threads") or 0)):
         return []
-    variable = variable_of(context, threads)
+    variable = variable_of(context, _option(context, "threads"))
     return [f"{told}: its threads wait for each other{f'; {variable} sets it' if variable else ''}"]
 
 
@@ -102,7 +101,7 @@ def _idle_in_mode(context: typer.Context) -> dict[str, str]:
         return {}
     chosen = {name: params[name] for name in ("mode", "window", "ngram", "guesses")}
     mode = decode_settings(params["preset"], **chosen).mode
-    setter = next((each for each in context.command.params if each.name == "mode"), None)
+    setter = _option(context, "mode")
     variable = variable_of(context, setter) if setter else ""
     reason = f"in mode {mode}" + (f"; {variable} sets --mode" if variable else "")
     unused = [*UNUSED[mode], *(("verify", "show_accepted") if mode == "plain" else ())]
@@ -111,9 +110,14 @@ def _idle_in_mode(context: typer.Context) -> dict[str, str]:
     return dict.fromkeys(unused, reason)
 
 
+def _option(context: typer.Context, name: str) -> Any:
+    """The command's option of this name, None where it has none."""
+    return next((each for each in context.command.params if each.name == name), None)
+
+
 def _is_set(context: typer.Context, name: str) -> bool:
     """True if an option has another value than its default."""
-    parameter = next((each for each in context.command.params if each.name == name), None)
+    parameter = _option(context, name)
     return parameter is not None and context.params[name] != parameter.get_default(context)
 
 

@@ -180,8 +180,8 @@ class _Reader:
                 raise UsageError(f"{least} is more than {most} at {_place(path)}")
         if len(copy.get("allOf", ())) == 1:
             return self.read(copy["allOf"][0], f"{path}/allOf/0", inside)
-        if copy.get("type") == "integer" and len(copy) > 1 and "const" not in copy and "enum" not in copy:
-            return self._in_place_of(f"({_whole_numbers(copy, path)}) space")
+        if not copy.keys().isdisjoint(BOUNDS):
+            return {"const": self._in_place_of(f"({_whole_numbers(copy, path)}) space")}
         copy = {name: self._read_value(name, value, f"{path}/{name}", inside) for name, value in copy.items()}
         for name in copy.get("required", []):
             if name not in copy.get("properties", {}):
@@ -233,11 +233,11 @@ class _Reader:
             return [self._constant(each, path) for each in value]
         return value
 
-    def _in_place_of(self, part: str) -> Json:
-        """A schema in whose place the grammar gets a `part`."""
+    def _in_place_of(self, part: str) -> str:
+        """A constant in whose place the grammar gets a `part`."""
         constant = f"{self._stem} {len(self._parts_of)}."
         self._parts_of[constant] = part
-        return {"const": constant}
+        return constant
 
     def _constant(self, value: Any, path: str) -> Any:
         """A constant, or what stands for one whose escapes the converter would copy into the grammar."""
@@ -249,7 +249,7 @@ class _Reader:
         text = json.dumps(value, ensure_ascii=False)
         if SURROGATE.search(text):
             raise UsageError(f"the constant at {_place(path)} is no UTF-8 text", "leave half of a character out")
-        return self._in_place_of(literal(text))["const"]
+        return self._in_place_of(literal(text))
 
     def _reference(self, reference: str, inside: str) -> str:
         if inside:
