@@ -114,7 +114,9 @@ class Server:
             )
             if models and not found:
                 names = ", ".join(str(each["id"]) for each in models[:SHOWN_MODELS])
-                raise UsageError(f"{self.shown} has no model {model}", f"it has {names}; without MODEL it is the first")
+                raise UsageError(
+                    f"{self.shown} has no model {model}", f"it has {names}; a first message goes behind -p"
+                )
             self.name = model or str(found["id"])
             self.is_lacli = found.get("owned_by") == "lacli"
         except (KeyError, IndexError, TypeError, AttributeError) as error:

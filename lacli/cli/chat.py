@@ -152,6 +152,9 @@ def chat(
 
     if connect is not None:
         check_for_server(called)
+        asked = asked.of_server()
+    if asked.unknown:
+        raise asked.unknown
     if asked.prompt is not None and first:
         raise UsageError("the first message is given twice, behind MODEL and with -p", "drop one of them")
     saved = read_chat(load) if load is not None else None

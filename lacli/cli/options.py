@@ -6,7 +6,7 @@ Declarations only; ranges are checked by the settings that the values end up in.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,11 +134,21 @@ def model_names(arguments: list[str] | None, model_file: str | None, hf_repo: st
 
 @dataclass(frozen=True)
 class Asked:
-    """What the arguments ask for: `model` as MODEL is, a prompt, and whether '-' stands for standard input."""
+    """What the arguments ask for: `model` as MODEL is, a prompt, and whether '-' stands for standard input.
+
+    `unknown`: what to say of a single argument that names no model of this machine.
+    """
 
     model: str | None
     prompt: str | None
     stdin: bool
+    unknown: LacliError | None = None
+
+    def of_server(self) -> Asked:
+        """The same for a server, whose models only it knows: a text with spaces is the first message."""
+        if self.model and self.prompt is None and any(map(str.isspace, self.model)):
+            return Asked(None, self.model, self.stdin)
+        return replace(self, unknown=None)
 
 
 def asked(
@@ -146,17 +156,17 @@ def asked(
 ) -> Asked:
     """The arguments of `lacli run`, where '-' may stand in the place of MODEL or of PROMPT.
 
-    Beside -m or -hf a single argument is the prompt, unless it names the same model or a file of one. Raises what
-    `no_model` says of one that is neither.
+    Beside -m or -hf a single argument is the prompt, unless it names the same model or a file of one.
     """
     stdin = "-" in (argument, words)
     name, prompt = (None if each == "-" else each for each in (argument, words))
     flagged = model_file or hf_repo
+    unknown = None
     if flagged and name and prompt is None and name != flagged and not name.endswith(".gguf"):
         name, prompt = None, name
-    elif name and prompt is None and (error := no_model(name)):
-        raise error
-    return Asked(model_name(name, model_file, hf_repo), prompt, stdin)
+    elif name and prompt is None:
+        unknown = no_model(name)
+    return Asked(model_name(name, model_file, hf_repo), prompt, stdin, unknown)
 
 
 def check_path(model: str) -> None:

@@ -176,6 +176,8 @@ def run(
     from lacli.text.format import listed
     from lacli.text.question import STDIN, file_named, on_terminal, read_question
 
+    if asked.unknown:
+        raise asked.unknown
     if asked.prompt is not None and prompt is not None:
         from lacli.hub.names import shortened
 

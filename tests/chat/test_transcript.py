@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -330,6 +331,14 @@ def test_a_log_is_its_owners_alone_and_no_link_is_followed(tmp_path: Path, log: 
         with pytest.raises(LacliError, match="cannot write the log") as caught:
             Transcript(name, pytest.fail)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs locks that leave a file readable")
+def test_a_log_that_another_chat_writes_is_refused_until_that_ends(tmp_path: Path) -> None:
+    with begun(tmp_path / "log", CHAT), pytest.raises(LacliError, match="another chat is writing the log .*/log"):
+        begun(tmp_path / "log")
+    begun(tmp_path / "log").close()
+    assert read_chat(tmp_path / "log").messages == CHAT.messages
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
