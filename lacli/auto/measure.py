@@ -113,16 +113,18 @@ def measure(
     *,
     clock: Callable[[], float] = perf_counter,
     progress: Callable[[str], None] = lambda sentence: None,
+    goes_on: Callable[[], bool] = lambda: True,
 ) -> Measurement:
     """Return the step costs of an engine made with `engine_settings`, whose cache is cleared.
 
     `tokens`: the text of contexts and rows, repeated as needed. `progress`: gets a sentence when something slow begins.
-    Ctrl-C ends it with what was measured; raises KeyboardInterrupt before anything was.
+    `goes_on`: asked when sizes were tried once; after a False it ends with those. Ctrl-C ends it with what was
+    measured; raises KeyboardInterrupt before anything was.
     """
     plan = plan or MeasurePlan()
     end = clock() + plan.seconds
     sizes, contexts, notes, cut = _fitting(plan, engine)
-    bench = _Bench(engine, tokens, clock)
+    bench = _Bench(engine, tokens, clock, goes_on)
     found: list[StepCost] = []
     for left, context in zip(range(len(contexts), 0, -1), contexts, strict=True):
         begin = clock()
@@ -143,6 +145,8 @@ def measure(
             bench.stopped = True
             break
         found.append(staircase)
+        if not goes_on():
+            break
         if len(staircase.points) < len(sizes):
             notes.append(_left_out(staircase, sizes, plan.seconds))
         if bench.stopped:
@@ -170,8 +174,11 @@ class _Times:
 class _Bench:
     """Times steps behind a context that stays as it is. `stopped`: by Ctrl-C, once each size was timed."""
 
-    def __init__(self, engine: Engine, tokens: Sequence[int], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, engine: Engine, tokens: Sequence[int], clock: Callable[[], float], goes_on: Callable[[], bool]
+    ) -> None:
         self._engine = engine
+        self._goes_on = goes_on
         self._tokens = cycle(tokens)
         self._clock = clock
         self._cache = Cache(engine)
@@ -192,6 +199,8 @@ class _Bench:
         """Measure as many of the sizes as can be timed often enough until the clock shows `end`, in `most` rounds."""
         begin = self._clock()
         survey = self._survey(sizes, begin + SURVEY * (end - begin))
+        if not self._goes_on():
+            return survey
         chosen = _chosen(sizes, survey, end - self._clock())
         times = {size: _Times() for size in chosen}
         cost, rounds = sum(_visit_seconds(survey, size) for size in chosen), 0

@@ -204,10 +204,10 @@ def cost_beside(
     progress: Progress,
     opening: AbstractContextManager[None] | None = None,
 ) -> Cost:
-    """Return the kept cost of an open model, or measure and keep it, as `measure_cost` does."""
+    """Return the kept cost of an open model, or measure and keep it, as `measure_cost` does on a calm machine."""
 
     def measured() -> Cost:
-        return measure_cost(model, settings, plan, progress, opening)
+        return measure_cost(model, settings, plan, progress, opening, only_calm=True)
 
     return cost_of(cost_key(model.path, settings, plan), plan, state, measured, progress=progress)[0]
 
@@ -218,10 +218,12 @@ def measure_cost(
     plan: MeasurePlan,
     progress: Progress = lambda sentence: None,
     opening: AbstractContextManager[None] | None = None,
+    *,
+    only_calm: bool = False,
 ) -> Cost:
     """Measure a model in a context of its own, as small as it can be; `opening` is entered while it is made.
 
-    Raises ModelLoadError if there is no memory for it.
+    `only_calm`: end soon where other programs keep threads waiting. Raises ModelLoadError if there is no memory for it.
     """
     settings = replace(with_threads(settings), gives_way=False)
     cost = Cost(
@@ -244,12 +246,24 @@ def measure_cost(
         engine = LlamaEngine(model, replace(settings, context=cells), engine_settings(largest, back))
     with engine:
         begin, core_begin = perf_counter(), process_time()
-        found = measure(engine, model.tokenize(SAMPLE) or [0], plan, progress=progress)
-        wanted_s = (perf_counter() - begin) * settings.threads
-        share = 1.0 if model.offloaded else (process_time() - core_begin) / wanted_s
+
+        def share() -> float:
+            wanted_s = (perf_counter() - begin) * settings.threads
+            return 1.0 if model.offloaded else (process_time() - core_begin) / wanted_s
+
+        def goes_on() -> bool:
+            return not (only_calm and replace(cost, core_share=share()).rough)
+
+        found = measure(engine, model.tokenize(SAMPLE) or [0], plan, progress=progress, goes_on=goes_on)
+        core_share = share()
     stuck = "its cache cannot go back to what it was before a step" if found.stuck else model.chain_only
     return replace(
-        cost, staircases=found.staircases, notes=found.notes, chain_only=stuck, stopped=found.stopped, core_share=share
+        cost,
+        staircases=found.staircases,
+        notes=found.notes,
+        chain_only=stuck,
+        stopped=found.stopped,
+        core_share=share(),
     )
 
 

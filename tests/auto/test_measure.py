@@ -137,6 +137,14 @@ def test_a_machine_that_becomes_slow_after_the_survey_times_fewer_sizes() -> Non
     assert engine.now < 2 * sum(engine.seconds(rows, rows) for rows in SIZES)
 
 
+def test_what_need_not_go_on_ends_with_one_time_of_each_doubled_size() -> None:
+    engine = Timed()
+    plan = MeasurePlan((8, 40), SIZES, 500.0)
+    found = measure(engine, TOKENS, plan, clock=engine.clock, goes_on=lambda: False)
+    assert [[point.rows for point in each.points] for each in found.staircases] == [[1, 2, 4, 8, 16]]
+    assert not found.notes and not found.stopped
+
+
 def test_reading_fewer_choices_never_costs_more() -> None:
     staircase = measured(Timed(choice=-0.01)).staircases[0]
     assert all(point.first == point.every for point in staircase.points)

@@ -402,3 +402,16 @@ def test_a_session_measures_what_steps_cost_once_and_later_ones_know_it(
             cost = other.learn_cost(plan, state, told.append)
             assert cost and other.knows_cost and told[0].startswith("timing") and len(told) == 1
             assert [point.repeats for step_cost in cost.staircases for point in step_cost.points][1:] == [3, 3]
+
+
+def test_on_a_busy_machine_a_session_soon_ends_measuring_and_keeps_nothing(
+    session: Session, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.auto.step_cost.MIN_CORE_SHARE", 0.8)
+    monkeypatch.setattr("lacli.auto.model_cost.process_time", lambda: 0.0)
+    told = list[str]()
+    with load(model_settings=session.model_settings, decode_settings=session.settings) as other:
+        other.use_known(state)
+        cost = other.learn_cost(MeasurePlan((8, 16), (1, 2, 4), seconds=30, rounds=3), state, told.append)
+        assert cost and not other.knows_cost and "busy" in told[-1]
+        assert [point.repeats for step_cost in cost.staircases for point in step_cost.points] == [1, 1, 1]
