@@ -263,7 +263,7 @@ def measure_cost(
         notes=found.notes,
         chain_only=stuck,
         stopped=found.stopped,
-        core_share=share(),
+        core_share=core_share,
     )
 
 
