@@ -224,18 +224,20 @@ def _all_flags(context: typer.Context | None) -> str:
 
 
 def _instead_of(option: str, context: Any) -> str:
-    """What to do about an option that a command has not: other commands with it, similar ones, or the help."""
+    """What to do about an option that a command has not: similar ones, other commands with it, or the help."""
+    own = [name for each in context.command.get_params(context) for name in (*each.opts, *each.secondary_opts)]
+    near = [option.swapcase()] if option.swapcase() in own else suggest(option, own, least=NEAR)
     if others := _commands_with(option):
         # Three names fit a line.
         shown = others if len(others) < 4 else [*others[:2], "others"]
-        return f"lacli {listed(shown, 'and')} {'have' if others[1:] else 'has'} it"
-    own = [name for each in context.command.get_params(context) for name in (*each.opts, *each.secondary_opts)]
+        have, it = "have" if others[1:] else "has", option if near else "it"
+        return f"{offered(near)} lacli {listed(shown, 'and')} {have} {it}".lstrip()
     if (meant := habits.FLAGS.get(option.replace("_", "-"), "")) in own:
         return offered([meant])
     longer = [name for name in own if name.startswith(option)]
     texts = [name for each in context.command.get_params(context) if _takes_text(each) for name in each.opts]
     with_a_space = [f"{option[:2]} {option[2:]}"] if option[:2] in texts else []
-    return offered(suggest(option, own, least=NEAR) or longer[:3] or with_a_space) or _all_flags(context)
+    return offered(near or longer[:3] or with_a_space) or _all_flags(context)
 
 
 def _takes_text(parameter: Any) -> bool:

@@ -136,7 +136,7 @@ def model_names(arguments: list[str] | None, model_file: str | None, hf_repo: st
 class Asked:
     """What the arguments ask for: `model` as MODEL is, a prompt, and whether '-' stands for standard input.
 
-    `unknown`: what to say of a single argument that names no model of this machine.
+    `unknown`: what to say of a MODEL that names none of this machine: a single argument, or one before a name.
     """
 
     model: str | None
@@ -154,7 +154,7 @@ class Asked:
 def asked(
     argument: Model = None, words: Words = None, model_file: ModelFile = None, hf_repo: HubRepository = None
 ) -> Asked:
-    """The arguments of `lacli run`, where '-' may stand in the place of MODEL or of PROMPT.
+    """The arguments of `lacli run` and `chat`, where '-' may stand in the place of MODEL or of PROMPT.
 
     Beside -m or -hf a single argument is the prompt, unless it names the same model or a file of one.
     """
@@ -166,6 +166,10 @@ def asked(
         name, prompt = None, name
     elif name and prompt is None:
         unknown = no_model(name)
+    elif name and prompt and no_model(name) and not no_model(prompt):
+        from lacli.hub.names import shortened
+
+        unknown = UsageError("PROMPT stands before MODEL", f"write {quote(prompt)} {quote(shortened(name))}")
     return Asked(model_name(name, model_file, hf_repo), prompt, stdin, unknown)
 
 

@@ -220,7 +220,8 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
     containing = [name for name in squeezed if letters in squeezed[name]]
     containing.sort(key=lambda name: not squeezed[name].startswith(letters))
     close = dict.fromkeys([*containing, *suggest(word, aliases, MAX_OFFERED)])
-    offer = offered([aliases[name].name for name in close][:MAX_OFFERED])
+    here = [f"{text}.gguf"] if os.path.isfile(f"{path}.gguf") else []
+    offer = offered([*here, *(aliases[name].name for name in close)][:MAX_OFFERED])
     raise ModelLoadError(f"no such model: {shortened(text)}", f"{offer} {MODEL_IS}".lstrip())
 
 

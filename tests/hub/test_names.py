@@ -236,7 +236,9 @@ def test_a_name_that_means_nothing_is_answered_in_a_line(text: str, words: str) 
     assert words in str(error) and error.hint and len(str(error)) < 250
 
 
-def test_the_nearest_names_are_offered() -> None:
+def test_the_nearest_names_are_offered_and_first_a_file_that_is_here(tmp_path: Path) -> None:
+    (tmp_path / "qwen3.gguf").touch()
+    assert refused("qwen3").hint.startswith("did you mean qwen3.gguf or ")
     meant = {"qwen3-4": "qwen3-4b", "lama-3.1-8b": "llama-3.1-8b", "QWEN3": "qwen3-0.6b", "min": "Mine"}
     for text, name in meant.items():
         assert name in refused(text).hint
