@@ -21,12 +21,15 @@ FLAGS = {
 
 ALREADY_SO = (
     *("--jinja", "--mmap", "--no-display-prompt", "--log-disable", "--no-warmup", "--simple-io"),
-    *("-e", "--escape", "-st", "--single-turn"),
+    *("--no-escape", "-st", "--single-turn"),
 )
 """llama.cpp's flags for what lacli always does."""
 
 REFUSED = {
     "--no-mmap": ("model files are always mapped into memory here", "leave it out"),
+    **dict.fromkeys(
+        ("-e", "--escape"), ("texts are taken as they stand, backslashes too", "$'a\\nb' has a line break in bash")
+    ),
     **dict.fromkeys(
         ("-no-cnv", "--no-conversation"),
         ("a prompt goes through the model's chat template here", "--raw goes without"),

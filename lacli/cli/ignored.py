@@ -7,8 +7,10 @@ not need.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import typer
@@ -43,13 +45,24 @@ ANSWERING = ("run", "chat", "check")
 
 def tell(context: typer.Context) -> None:
     """Print a note for each reason that typed flags have no effect, and for each variable that is probably a slip."""
-    sentences = [*without_effect(context), *too_many_threads(context), *unread_variables(context)]
+    sentences = [
+        *without_effect(context),
+        *escaped_stops(context),
+        *too_many_threads(context),
+        *unread_variables(context),
+    ]
     if sentences and not context.params.get("quiet"):
         from lacli.terminal.screen import Screen
 
         screen = Screen(color=context.params.get("color", "auto"))
         for sentence in sentences:
             screen.note(sentence)
+
+
+def escaped_stops(context: typer.Context) -> list[str]:
+    """A sentence for a --stop with an escape of other tools, which stands for itself here."""
+    found = (each for each in context.params.get("stop") or () if re.search(r"\\[nrt]", each))
+    return [f"--stop '{stop}' has a backslash in it; a line break is $'\\n' in bash" for stop in islice(found, 1)]
 
 
 def without_effect(context: typer.Context) -> list[str]:

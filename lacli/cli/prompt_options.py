@@ -116,4 +116,6 @@ def prompt_group(
     if system and system_file:
         raise UsageError("-sys and -sysf are both given", "give one of them")
     stops = tuple(check_text(part, "--stop") for part in stop or ())
+    if "" in stops:
+        raise UsageError("--stop is empty", "give the text that an answer is to end before")
     return PromptOptions(system, system_file, chat_template, predict, stops, read_variables(chat_template_kwargs))

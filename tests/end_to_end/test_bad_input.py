@@ -127,6 +127,8 @@ SLIPS = [
     (USAGE, ("run", "Why?", "demo"), "PROMPT stands before MODEL (write demo 'Why?')"),
     (USAGE, ("-v",), "did you mean -V? lacli run, chat and others have -v"),
     (USAGE, ("check", "--modes", "plain"), "did you mean --mode or --model? lacli bench has --modes"),
+    (USAGE, (*ASKED, "--stop", ""), "--stop is empty"),
+    (USAGE, (*ASKED, "-e"), "-e: texts are taken as they stand, backslashes too ($'a\\nb' has a line break in bash)"),
     (USAGE, ("walk",), "no such command 'walk'"),
     (USAGE, ("bensh",), "no such command 'bensh' (did you mean bench?)"),
     (USAGE, ("delete",), "no such command 'delete'"),
