@@ -21,13 +21,14 @@ class AnswerOptions(TypedDict, total=False):
 
     `max_tokens`: -1 for no limit but the context's. `stop`: a text that ends the answer, or several. `temperature`,
     `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text, a mapping or a class of pydantic's): as
-    in SamplingSettings; `sampling`: all of them at once. `system`: the system prompt before a question. `raw`: continue
-    the prompt as it stands, without the chat template. `logprobs`: keep the log probability of each token of the
-    answer, and of this number of the most probable ones in its place; `drawn_logprobs`: by the distribution that is
-    drawn from, behind all samplers, instead of the model's. `n_keep`: a full context loses half of what is behind its
-    first `n_keep` tokens, and the answer goes on. `mode`: plain for one token a step, otherwise the mode that was
-    loaded. `window`, `ngram`, `guesses`: W, N and G where that is lookahead; at most what was loaded, and N as there.
-    `owner`: a name; only answers of the same owner share cells of the cache, n-grams and what was learned of texts.
+    in SamplingSettings; `sampling`: all of them at once, less what is given beside it. `system`: the system prompt
+    before a question. `raw`: continue the prompt as it stands, without the chat template. `logprobs`: keep the log
+    probability of each token of the answer, and of this number of the most probable ones in its place;
+    `drawn_logprobs`: by the distribution that is drawn from, behind all samplers, instead of the model's. `n_keep`: a
+    full context loses half of what is behind its first `n_keep` tokens, and the answer goes on. `mode`: plain for one
+    token a step, otherwise the mode that was loaded. `window`, `ngram`, `guesses`: W, N and G where that is lookahead;
+    at most what was loaded, and N as there. `owner`: a name; only answers of the same owner share cells of the cache,
+    n-grams and what was learned of texts.
     """
 
     max_tokens: int
@@ -168,15 +169,15 @@ def checked_messages(messages: Messages) -> Messages:
         raise PromptError(f"the conversation is {messages!r:.60}", form)
     if not messages:
         raise PromptError("the conversation is empty", form)
-    for message in messages:
+    for number, message in enumerate(messages, start=1):
         if not isinstance(message, Mapping) or not all(
             isinstance(message.get(key), str) for key in ("role", "content")
         ):
             hint = "generate takes a list of texts" if isinstance(message, str) else "both are texts"
-            raise PromptError(f"a message needs a role and a content: {message!r:.80}", hint)
+            raise PromptError(f"message {number} needs a role and a content: {message!r:.80}", hint)
         # A template may know others.
         if (role := message["role"]) not in ROLES and (hint := did_you_mean(role, ROLES, "")):
-            raise PromptError(f"a message has the role {role!r:.40}", hint)
+            raise PromptError(f"message {number} has the role {role!r:.40}", hint)
     return messages
 
 

@@ -15,11 +15,15 @@ from lacli.pool import NgramPool, PoolStatistics
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, RunStatistics, Step
 from lacli.text.files import Closing
+from lacli.text.format import counted
 from lacli.text.stream import Piece, TextStream
 from lacli.verify import TokenLogprob
 
+SHOWN = 60
+"""Characters of an answer's text in its repr."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Answer:
     """One finished generation.
 
@@ -39,6 +43,11 @@ class Answer:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        """The text's beginning and how it ended: all of the statistics would fill a notebook."""
+        shown = self.text if len(self.text) <= SHOWN else f"{self.text[:SHOWN]}..."
+        return f"<lacli.Answer {shown!r}: {counted(len(self.tokens), 'token')}, {self.finish_reason}>"
 
     @property
     def tokens_per_step(self) -> float:

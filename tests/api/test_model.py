@@ -370,6 +370,7 @@ def test_a_class_of_pydantic_is_its_schema_and_an_answer_prints_as_its_text(mode
 
     answer = model.generate("Is it?", json_schema=Truth, max_tokens=40)
     assert [*json.loads(str(answer))] == ["yes"]
+    assert re.fullmatch(r"<lacli.Answer '\{.*\}': \d+ tokens, eog>", repr(answer))
 
 
 @pytest.mark.parametrize("options", IMPOSSIBLE, ids=str)
