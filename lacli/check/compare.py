@@ -259,13 +259,14 @@ def check(
     alternative: Alternative | None = None,
     probed: Sequence[int] = (),
     progress: Callable[[str], None] = lambda sentence: None,
+    answered: Callable[[], None] = lambda: None,
 ) -> Result:
     """Probe batch sizes, and answer tokenised prompts plainly and in each mode, at most `max_tokens` tokens each.
 
     `sampler`: what tokens are drawn with, or None when greedy. `alternative`: flags that may make all batch sizes
     agree, probed where the given ones do not. `probed`: the text whose logits are compared, if not that of the prompts.
-    `progress`: gets a sentence when something that takes time begins. Ctrl-C ends it with what was found; raises
-    KeyboardInterrupt before any mode has answered.
+    `progress`: gets a sentence when something that takes time begins. `answered`: called after each answer, plain ones
+    too. Ctrl-C ends it with what was found; raises KeyboardInterrupt before any mode has answered.
     """
     tokens = list(probed or chain.from_iterable(prompts))
     progress("comparing batch sizes")
@@ -283,12 +284,14 @@ def check(
             progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")
             for prompt in prompts:
                 comparison.plain(prompt)
+                answered()
             try:
                 for settings in modes:
                     progress(f"{settings.mode}: the same prompts")
                     found.append(ModeResult(settings, []))
                     for run in comparison.each(settings, prompts):
                         found[-1].runs.append(run)
+                        answered()
             except KeyboardInterrupt:
                 found, stopped = [each for each in found if each.runs], True
                 if not found:

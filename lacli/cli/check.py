@@ -198,16 +198,18 @@ def _checked(
     # There may be no memory for one more context.
     session.engine.close()
     exact = compare.exact_settings(model_settings)
-    result = compare.check(
-        partial(_open, model, model_settings),
-        asked,
-        modes,
-        predict,
-        sampler=session.sampler,
-        alternative=compare.Alternative(compare.EXACT_FLAGS, partial(_open, model, exact)) if exact else None,
-        probed=list(chain.from_iterable(prompts)),
-        progress=screen.note,
-    )
+    with screen.progress(len(asked) * (1 + len(modes)) if modes else 0, "answers") as answered:
+        result = compare.check(
+            partial(_open, model, model_settings),
+            asked,
+            modes,
+            predict,
+            sampler=session.sampler,
+            alternative=compare.Alternative(compare.EXACT_FLAGS, partial(_open, model, exact)) if exact else None,
+            probed=list(chain.from_iterable(prompts)),
+            progress=screen.note,
+            answered=answered,
+        )
     return setup, result
 
 

@@ -59,8 +59,10 @@ def run_check(kind: type[FakeEngine], sampler: InspectableSampler | None = None,
 @pytest.mark.parametrize("kind", [FakeEngine, Tied])
 @pytest.mark.parametrize("sampler", [None, FakeSampler(7), FakeSampler(7, 0.5, 0.3)])
 def test_an_exact_engine_gives_identical_texts(kind: type[FakeEngine], sampler: FakeSampler | None) -> None:
-    found = run_check(kind, sampler)
+    answered: list[None] = []
+    found = run_check(kind, sampler, answered=lambda: answered.append(None))
     assert (found.counts.answers, found.counts.identical, found.verdict) == (12, 12, "identical")
+    assert len(answered) == 12 + len(PROMPTS)
     assert [mode.settings.mode for mode in found.modes] == ["jacobi", "lookup", "lookahead", "auto"]
     assert found.exit_code(fail_on_difference=True) == 0
 
