@@ -102,15 +102,14 @@ class Server:
         rendered, rules = await self._aside(self._rendered, asked), None
         if asked.offered:
             rules = CallRules(format_of(prompts.template), asked.offered, asked.calls_several, asked.has_to_call)
-        grammar, ignored = await self._aside(rules.grammar, rendered) if rules else ("", [])
+            if rules.forced and asked.has_form:
+                raise Refused(400, INVALID, "an answer that has to call a tool cannot have another grammar or format")
         prompt = await self._aside(prompts.tokenize, rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
-        sampling, warnings = await self._aside(self._sampling, asked)
+        sampling, warnings = await self._aside(partial(self._sampling, rules=rules, prompt=rendered), asked)
         begin = partial(self._choices, asked, sampling, [prompt], logprobs, answers_each=asked.n, raw=False)
-        choices = await self._aside(partial(begin, rules=rules, grammar=grammar), owner_of(request))
-        return await self._answered(
-            request, asked, choices, ChatForm(self._setting_of(asked, sampling, ignored or warnings))
-        )
+        choices = await self._aside(partial(begin, rules=rules), owner_of(request))
+        return await self._answered(request, asked, choices, ChatForm(self._setting_of(asked, sampling, warnings)))
 
     async def complete(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
@@ -153,16 +152,22 @@ class Server:
     def _limit(self, asked: AnswerRequest) -> int:
         return self._settings.max_tokens if asked.limit is None else asked.limit
 
-    def _sampling(self, asked: AnswerRequest) -> tuple[SamplingSettings, list[str]]:
+    def _sampling(
+        self, asked: AnswerRequest, rules: CallRules | None = None, prompt: str = ""
+    ) -> tuple[SamplingSettings, list[str]]:
         """How its tokens are drawn, and sentences on what of a schema they do not keep to.
 
-        A bias on a text is on its tokens, which take a while, as a schema's grammar does.
+        `rules`: what an answer to `prompt` may call. A bias on a text is on its tokens, which take a while, as a
+        schema's grammar does.
         """
         model = self._model.session.model
         sampling = asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
-        if not sampling.json_schema:
+        if rules and (rules.forced or sampling.json_schema):
+            grammar, ignored = rules.grammar(prompt, "" if rules.forced else sampling.json_schema)
+        elif sampling.json_schema:
+            grammar, ignored = self._grammar_of(sampling.json_schema, schema_grammar)
+        else:
             return sampling, []
-        grammar, ignored = self._grammar_of(sampling.json_schema, schema_grammar)
         return replace(sampling, grammar=grammar, json_schema=""), ignored
 
     async def _aside(self, prepare: Callable[[Given], Prepared], given: Given) -> Prepared:
@@ -181,14 +186,13 @@ class Server:
         raw: bool,
         answers_each: int = 1,
         rules: CallRules | None = None,
-        grammar: str = "",
         drawn: bool = False,
     ) -> list[Choice]:
         """Begin the answers, without decoding yet. Raises Refused where there is no place for them.
 
         `answers_each`: answers to each prompt; the first uses the request's seed, each further one the next number, as
-        llama-server does. `rules`: what they may call. `grammar`: that of calls which they have to make. `drawn`:
-        `logprobs` are of the distribution that tokens are drawn from, not of the model's.
+        llama-server does. `rules`: what they may call. `drawn`: `logprobs` are of the distribution that tokens are
+        drawn from, not of the model's.
         """
         settings, busy = self._settings, sum(self._model.load)
         wanted, places = answers_each * len(prompts), self._model.session.texts + settings.queue
@@ -206,10 +210,6 @@ class Server:
                 n_prompt_tokens=longest,
                 n_ctx=self._model.context,
             )
-        if grammar:
-            if asked.has_form:
-                raise Refused(400, INVALID, "an answer that has to call a tool cannot have another grammar or format")
-            sampling = replace(sampling, grammar=grammar, json_schema="")
         options: AnswerOptions = {
             "stop": (*settings.stops, *asked.stop),
             "max_tokens": self._limit(asked),

@@ -182,10 +182,16 @@ class CalledFunction(BaseModel):
     @classmethod
     def _as_object(cls, arguments: object) -> object:
         # OpenAI's protocol writes them as a text of JSON, and templates want the object.
+        if not isinstance(arguments, str):
+            return arguments
         try:
-            return loads(arguments or "{}") if isinstance(arguments, str) else arguments
+            found = loads(arguments or "{}")
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
+        except ValueError:
+            found = None
+        # The model gets to see what it wrote, where that was cut or is no object.
+        return found if isinstance(found, dict) else {"arguments": arguments}
 
 
 class ToolCall(BaseModel):

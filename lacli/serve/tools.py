@@ -100,27 +100,37 @@ class CallRules:
     several: bool
     forced: bool
 
-    def grammar(self, prompt: str) -> tuple[str, list[str]]:
+    def grammar(self, prompt: str, schema: str = "") -> tuple[str, list[str]]:
         """The GBNF of an answer to `prompt` that calls, "" where it need not, and `grammar_of`'s sentences on it.
 
-        Raises UsageError for wrong schemas.
+        `schema`: the JSON schema of an answer that does not call, where it has one and calls are not `forced`. Raises
+        UsageError for wrong schemas.
         """
-        if not self.forced:
+        if not (self.forced or schema):
             return "", []
         form = self.format
-        text, ignored = grammar_of(json.dumps({"anyOf": [*self._schemas()]}), schema_grammar)
+        schemas = [
+            *self._schemas(),
+            *([_moved(json.loads(schema), f"#/anyOf/{len(self.functions)}")] if schema else ()),
+        ]
+        text, ignored = grammar_of(json.dumps({"anyOf": schemas}), schema_grammar)
         # The alternatives of the root are the rules of the functions' arguments, in the functions' order.
-        above, arguments, below = re.split(r"^root ::= (.*)$", text, flags=re.MULTILINE)
+        above, alternatives, below = re.split(r"^root ::= (.*)$", text, flags=re.MULTILINE)
+        arguments = alternatives.split(" | ")
+        answer = f" | {arguments.pop()}" if schema else ""
         calls = " | ".join(
             f"{_quoted(form.before % name)} {rule} {_quoted(form.after)}"
-            for name, rule in zip(self.functions, arguments.split(" | "), strict=True)
+            for name, rule in zip(self.functions, arguments, strict=True)
         )
         more = f"({_quoted(form.between)} called)*" if form.between and self.several else ""
         # Where the prompt has begun to reason, that has to end in front of a call.
         closer = ReasoningSplitter(begun_reasoning(prompt)).closer
-        begin = (f"{closer}\n\n" if closer else "") + ("" if form.bare else form.begin) + "[" * form.listed
-        end = form.closer + "]" * form.listed
-        return f"root ::= {_quoted(begin)} called {more} {_quoted(end)}\ncalled ::= {calls}\n{above}{below}", ignored
+        closed = _quoted(f"{closer}\n\n" if closer else "")
+        begin, end = (
+            _quoted(("" if form.bare else form.begin) + "[" * form.listed),
+            _quoted(form.closer + "]" * form.listed),
+        )
+        return f"root ::= {closed} ({begin} called {more} {end}{answer})\ncalled ::= {calls}\n{above}{below}", ignored
 
     def _schemas(self) -> Iterator[Any]:
         for place, (name, schema) in enumerate(self.functions.items()):

@@ -334,6 +334,36 @@ def test_only_where_several_are_allowed_a_call_may_be_followed_by_another(model:
         assert (answer.text.count("clock") > 1) is several
 
 
+@pytest.mark.parametrize("form", [HERMES, MISTRAL, MISTRAL_ARGS])
+def test_an_answer_with_a_schema_keeps_to_it_or_calls(form: CallFormat, model: lacli.Model) -> None:
+    schema = {"$ref": "#/$defs/truth", "$defs": {"truth": {"type": "boolean"}}}
+    for prompt, closer in (("a?", ""), ("a?<think>\n", "</think>\n\n")):
+        grammar = CallRules(form, {"weather": SCHEMA}, False, False).grammar(prompt, json.dumps(schema))[0]
+        called = model.session.model.tokenize(form.begin[0], add_special=False)[-1]
+        for bias in (-100.0, 100.0):
+            sampling = SamplingSettings(logit_bias=((called, bias),), grammar=grammar)
+            text = model.generate("Is it?", sampling=sampling, max_tokens=80).text.removeprefix(closer)
+            content, calls = split(form, [text])
+            assert bool(calls) is (bias > 0) and (calls or json.loads(content) in (True, False))
+
+
+def test_of_tools_and_a_format_the_answer_takes_one(qwen: str) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "boolean"}}}
+    body = {"messages": QUESTION, "tools": [WEATHER], "response_format": form}
+    for bias in (-100, 100):
+        reply = post(f"{qwen}/v1/chat/completions", {**body, "logit_bias": [["<", bias]]})
+        message, finish = reply["choices"][0]["message"], reply["choices"][0]["finish_reason"]
+        assert bool(message.get("tool_calls")) is (bias > 0) is (finish == "tool_calls")
+        assert message["content"] is None or json.loads(message["content"]) in (True, False)
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "B', "[1]", "now"])
+def test_a_call_that_was_cut_or_is_no_object_may_come_back(arguments: str) -> None:
+    call = {"function": {"name": "weather", "arguments": arguments}}
+    _, message, _ = written([HISTORY[0], {"role": "assistant", "tool_calls": [call]}, HISTORY[2]])
+    assert message["tool_calls"][0]["function"]["arguments"] == {"arguments": arguments}
+
+
 def test_a_client_is_told_what_of_its_functions_is_not_kept(qwen: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
@@ -405,10 +435,6 @@ def test_a_control_token_that_begins_a_call_has_a_text(
             "parameters of a",
         ),
         ({"messages": [{"role": "tool"}]}, "content"),
-        (
-            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "{"}}]}]},
-            "arguments",
-        ),
     ],
 )
 def test_tools_that_cannot_be_are_refused_in_a_sentence(qwen: str, body: dict[str, Any], words: str) -> None:
