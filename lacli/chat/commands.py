@@ -74,7 +74,7 @@ class Commands:
     `model`: as the user typed it; `template`: its name, empty for the model's own. `show_status`: whether the line of
     numbers is wanted. `report`: what the last answer cost, as it was then. `files`: names and texts that /read has put
     before the next message; `sent`: messages that were sent with files, what waited before them and what was typed.
-    `may_replace`: files that /save has written or refused, or that were loaded, by their absolute paths. `asks`: True
+    `may_replace`: files of this chat, and those that /save has refused, by their absolute paths. `asks`: True
     where /load is refused once for a chat that is not saved; `kept`: messages that it drops without that.
     """
 
@@ -149,6 +149,8 @@ class Commands:
 
     def _clear(self, argument: str) -> Reply:
         self.chat.clear()
+        # What comes now is another chat than those in files.
+        self.may_replace.clear()
         return self._changed(f"cleared; the system prompt and the settings stay{self._drop_files()}", "clear")
 
     def _regen(self, argument: str) -> Reply:
@@ -249,7 +251,7 @@ class Commands:
         write_chat(name, saved, replaces=known)
         self.kept = saved.messages
         instead = ", in place of the chat that was there" if existed else ""
-        what = counted(len(saved.messages), "message") if saved.messages else "the settings, for nothing was asked yet,"
+        what = counted(len(saved.messages), "message") if saved.messages else "the settings and no message"
         return Reply(f"saved {what} to {name}{instead}")
 
     def _load(self, argument: str) -> Reply:
@@ -264,7 +266,7 @@ class Commands:
         with without_ctrl_c():
             new_context = self.chat.change(settings, saved.seed)
             self.chat.resume(Conversation(saved.system, saved.messages))
-            self.may_replace.add(saved.path)
+            self.may_replace = {saved.path}
             self.kept = saved.messages
             dropped = self._drop_files()
             self.transcript.begin(self.as_saved())

@@ -145,7 +145,11 @@ class TerminalLines:
         try:
             # To the running prompt Ctrl-C is a key; raised while it is set up, it would leave that half done.
             with without_ctrl_c(), wakeup_fd_kept():
-                return self._session.prompt(default=default, set_exception_handler=False, pre_run=self._catch_failures)
+                line = self._session.prompt(default=default, set_exception_handler=False, pre_run=self._catch_failures)
+            # What is pasted while an answer comes is one message too.
+            self._session.output.enable_bracketed_paste()
+            self._session.output.flush()
+            return line
         except (EOFError, OSError) as error:
             if not sys.stdout.isatty():
                 # The terminal is gone, and what it has not shown yet has nowhere to go.
@@ -206,7 +210,8 @@ class TerminalLines:
                 return  # Ctrl-C is the editor's own.
             if event.current_buffer.text:
                 event.current_buffer.reset()
-                self._unsent.clear()
+                if self._unsent:
+                    event.app.key_processor.feed_multiple(self._unsent.pop(0))
             elif event.app.future and not event.app.is_done:
                 # Pressed just behind Enter it has no prompt to leave.
                 event.app.exit(exception=KeyboardInterrupt, style="class:aborting")

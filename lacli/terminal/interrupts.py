@@ -21,6 +21,9 @@ if sys.platform != "win32":
 RESET = b"\x1b[0m\x1b[J\x1b[?2004l\x1b[?25h\n"
 """Ends a prompt drawn by prompt_toolkit: no colour, nothing below, no bracketed paste, a cursor, a new line."""
 
+PASTES, NO_PASTES = b"\x1b[?2004h", b"\x1b[?2004l"
+"""Tell a terminal to mark what is pasted, so that its lines stay together, or not to."""
+
 MODES = 3
 """The index of the flags ECHO and ICANON in a terminal's attributes (termios's lflag)."""
 
@@ -162,7 +165,7 @@ class TypedKeys:
     """Shows and hides typed keys on stdout's terminal."""
 
     def __init__(self, *, raw: bool) -> None:
-        """`raw`: keep hidden keys for an editor as typed, with Backspace and Ctrl-D, even through a Ctrl-C."""
+        """`raw`: keep hidden keys for an editor as typed, with Backspace, Ctrl-D and pastes, even through a Ctrl-C."""
         self._raw = raw
         self._found: list[Any] | None = None
 
@@ -176,12 +179,14 @@ class TypedKeys:
                 if self._raw:
                     modes = modes & ~(termios.ICANON | termios.IEXTEN) | termios.NOFLSH
                 termios.tcsetattr(1, termios.TCSANOW, [*found[:MODES], modes, *found[MODES + 1 :]])
+                self._tell(PASTES)
 
     def show(self) -> None:
         """Restore the terminal as `hide` found it."""
         found, self._found = self._found, None
         with suppress(OSError, termios.error):
             if found and _in_front():
+                self._tell(NO_PASTES)
                 termios.tcsetattr(1, termios.TCSANOW, found)
 
     @contextmanager
@@ -206,10 +211,13 @@ class TypedKeys:
     def put_back(self) -> None:
         """Show typed keys and end a drawn prompt, before the process ends."""
         self.show()
-        # A terminal that takes nothing now would hold the end up.
         with suppress(OSError):
-            if self._raw and select([], [1], [], 0)[1]:
-                os.write(1, RESET)
+            self._tell(RESET)
+
+    def _tell(self, codes: bytes) -> None:
+        """Send codes to the terminal of an editor, unless it takes nothing now, which would hold everything up."""
+        if self._raw and select([], [1], [], 0)[1]:
+            os.write(1, codes)
 
 
 @contextmanager

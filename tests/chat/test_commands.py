@@ -214,7 +214,7 @@ def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an
 
 
 def test_a_chat_that_is_saved_before_its_first_question_says_so(tmp_path: Path) -> None:
-    assert "nothing was asked yet" in run(FakeChat(), f"/save {tmp_path}/chat").text
+    assert "the settings and no message" in run(FakeChat(), f"/save {tmp_path}/chat").text
 
 
 def test_a_file_that_waits_is_taken_back_first(tmp_path: Path) -> None:
@@ -243,6 +243,19 @@ def test_a_saved_chat_goes_on_where_it_was(tmp_path: Path) -> None:
     assert run(other, f"/load {file}").text.splitlines()[1] == "the context was made anew", "nothing else changed"
     assert other.conversation.as_messages() == chat.conversation.as_messages()
     assert other.settings == chat.settings
+
+
+def test_behind_clear_or_load_it_is_another_chat_that_is_saved(tmp_path: Path) -> None:
+    file, other = tmp_path / "chat", tmp_path / "other"
+    write_chat(other, SavedChat("demo", messages=(Message("user", "kept"),)))
+    for behind in ("/clear", f"/load {other}"):
+        commands = commands_of(two_turns())
+        run_in(commands, f"/save {file}")
+        run_in(commands, behind)
+        with pytest.raises(LacliError, match="holds another chat"):
+            run_in(commands, f"/save {file}")
+        assert len(read_chat(file).messages) == 4
+        file.unlink()
 
 
 def test_save_replaces_a_chat_of_this_session_and_another_one_only_when_told_again(tmp_path: Path) -> None:

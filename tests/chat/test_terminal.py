@@ -121,7 +121,7 @@ def test_what_is_held_stands_in_the_next_lines_and_is_not_sent(keys: PipeInput) 
     keys.send_text(f"one{ENTER}tvo\x7f\x7fwo\nthree{ENTER}\n")
     assert lines.read() == "one"
     keys.send_text("four\nleft")
-    for typed, read in (("!", "two!"), ("?", "three?"), (f"{CTRL_C}five", "five"), (".", ".")):
+    for typed, read in (("!", "two!"), ("?", "three?"), (f"{CTRL_C}five", "five"), (".", "left.")):
         lines._session.app.pre_run_callables.append(partial(keys.send_text, typed + ENTER))
         assert lines.read(held=read == "two!") == read
 

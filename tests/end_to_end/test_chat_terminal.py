@@ -25,6 +25,7 @@ from tests.fakes.chat_terminal import (
     CTRL_C,
     CTRL_D,
     ENTER,
+    PASTES,
     UP,
     ChatTerminal,
     plain,
@@ -334,6 +335,22 @@ def test_keys_before_a_ctrl_c_that_stops_an_answer_stand_in_the_next_line_unsent
     assert "unknown command /modest" in chat.press("st" + ENTER)
 
 
+def test_lines_that_are_pasted_while_an_answer_comes_are_one_message(start_chat: Start, tmp_path: Path) -> None:
+    go_on, saved = tmp_path / "go on", tmp_path / "saved"
+    program = waiting("batch.wanted and batch.positions[0] > 30", f"os.path.exists({str(go_on)!r})")
+    chat = start_chat(program=program)
+    chat.send(QUESTION + ENTER)
+    chat.sees("WAITING\r\n")
+    # A terminal marks what is pasted where it was told to.
+    assert PASTES in chat.process.before
+    chat.process.send("\x1b[200~def f():\n    pass\x1b[201~")
+    go_on.touch()
+    chat.shown()
+    chat.press(ENTER)
+    chat.press(f"/save {saved}{ENTER}")
+    assert [message.content for message in read_chat(saved).messages][2] == "def f():\n    pass"
+
+
 def test_keys_are_not_shown_while_the_model_is_loaded(start_chat: Start) -> None:
     text = """
 import termios
@@ -428,9 +445,9 @@ def test_twenty_columns_lose_nothing(start_chat: Start) -> None:
 def test_no_color_leaves_no_colours_and_suggests_nothing(start_chat: Start) -> None:
     chat = start_chat("--show-accepted", "--mode", "lookahead", NO_COLOR="1")
     assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
-    assert "\x1b[" not in chat.raw
+    assert "\x1b[" not in chat.raw.removeprefix(PASTES)
     chat.says("/nothing")
-    assert "\x1b[" not in chat.raw
+    assert "\x1b[" not in chat.raw.removeprefix(PASTES)
     chat.says("Wri\x1b[Cx /\t")
     # What is chosen in a list is reversed, which is no colour.
     assert set(re.findall(r"\x1b\[([\d;]*)m", chat.drawn)) <= {"0", "0;7"}

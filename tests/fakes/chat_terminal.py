@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from tests.program import PROGRAM, on_terminal, terminal_code
 
-DRAWN, TAKEN = "\x1b[?2004h", "\x1b[?2004l"
-"""Bracketed paste is asked for while the prompt has the terminal, and no more once it has a line."""
+PASTES, TAKEN = "\x1b[?2004h", "\x1b[?2004l"
+"""Marks of pastes are asked for before the prompt is drawn and behind it, and not once it has a line."""
+
+DRAWN = re.compile(r"\x1b\[\?2004h(?:\x1b\[\?1l)?\x1b\[\?25l")
+"""The beginning of a prompt: pastes are marked and the cursor is hidden."""
 
 CODES = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]|\x1b\]52;[^\a]*\a")
 ENTER, UP = "\r", "\x1b[A"
@@ -55,7 +58,7 @@ class ChatTerminal:
 
     def shown(self) -> str:
         """What is shown until the next prompt."""
-        self.process.expect_exact(DRAWN)
+        self.process.expect(DRAWN)
         self.raw = self.process.before
         return plain(self.raw)
 
