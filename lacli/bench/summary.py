@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log
+from re import sub
 from typing import Literal, get_args
 
 from lacli.bench.contenders import Judged
@@ -119,11 +120,19 @@ def summary(
         lines += ["", sentence]
     advice = recommendation(compared, typed)
     if busy:
-        again = "When the machine is calm measure again; beside other work one thread tells more"
-        advice = Advice(typed.measure(f"{typed.compared} -t 1".strip()), again)
+        advice = _once_more(machine, typed)
     lines += ["", f"{advice.reason}:"]
     # A command stays on a line of its own, to be copied.
     return "\n".join([*(wrapped(line, width) for line in lines), f"  {advice.command}"])
+
+
+def _once_more(machine: Machine, typed: Typed) -> Advice:
+    """The same benchmark, for a machine that was busy: with one thread, where it had more."""
+    calm = "When the machine is calm measure again"
+    if machine.n_threads == 1:
+        return Advice(typed.measure(typed.compared), calm)
+    alone = replace(typed, model=sub(r"(^| )-t \d+", "", typed.model))
+    return Advice(alone.measure(f"{typed.compared} -t 1".strip()), f"{calm}; beside other work one thread tells more")
 
 
 def _short_answers(plain: Result) -> list[str]:
