@@ -226,7 +226,9 @@ def run(
         screen.note(f"the prompt is the name of a file; -f {quote(prompt)} reads its text")
     elif prompt and (name := file_named(prompt)):
         screen.note(f"@{name} is only text here; -f {quote(name)} puts the file before the prompt")
-    text = read_question(prompt, file, stdin=False if no_stdin else from_stdin or None, say=screen.note)
+    reads = False if no_stdin else from_stdin or None
+    warn = (lambda sentence: screen.notes([sentence], [sentence])) if screen.quiet else None
+    text = read_question(prompt, file, stdin=reads, say=screen.note, warn=warn)
     ask(replace(question, text=text), loading, output, screen)
 
 

@@ -20,6 +20,9 @@ STDIN = "-"
 PATIENCE_S = 0.5
 """Silence of piped input, in seconds, before a message says so: long enough for `echo`, short for a person."""
 
+LONG_PATIENCE_S = 5.0
+"""The same where somebody wants no notes: a program that forgot to close the pipe would wait for ever."""
+
 
 def read_question(
     prompt: str | None,
@@ -27,12 +30,13 @@ def read_question(
     *,
     stdin: bool | None = None,
     say: Callable[[str], None] = lambda sentence: None,
+    warn: Callable[[str], None] | None = None,
 ) -> str:
     """The prompt text: the given parts, separated by blank lines.
 
     `stdin`: True reads it even from a terminal (the user typed `-`), False never, None if it is piped. `say`: takes a
-    sentence while piped input is waited for, and one if it adds to the other parts unasked. Raises UsageError when
-    nothing was given and LacliError when a part cannot be read.
+    sentence while piped input is waited for, and one if it adds to the other parts unasked. `warn`: takes the first in
+    its place, later. Raises UsageError when nothing was given and LacliError when a part cannot be read.
     """
     wants_stdin = stdin or STDIN in (prompt, file)
     alone = prompt is None and file is None
@@ -41,7 +45,7 @@ def read_question(
     if file is not None and file != STDIN:
         parts.append(read_text(file))
     if wants_stdin or (stdin is None and _is_piped()):
-        _say_waiting(say, "; skip it with </dev/null or --no-stdin" if unasked else "")
+        _say_waiting(say, warn, "; skip it with </dev/null or --no-stdin" if unasked else "")
         parts.append(_read_stdin())
         if unasked and parts[-1].strip():
             lines = counted(len(parts[-1].strip().splitlines()), "line")
@@ -112,14 +116,17 @@ def _is_pipe() -> bool:
         return False
 
 
-def _say_waiting(say: Callable[[str], None], hint: str) -> None:
-    """Say that piped input is waited for, if none comes."""
+def _say_waiting(say: Callable[[str], None], warn: Callable[[str], None] | None, hint: str) -> None:
+    """Say that piped input is waited for, if none comes, or how a terminal's ends."""
+    if sys.stdin is not None and not _is_piped():
+        say("type the prompt; Ctrl-D on a line of its own ends it")
+        return
     try:
-        waits = _is_piped() and not select([sys.stdin], [], [], PATIENCE_S)[0]
+        waits = _is_piped() and not select([sys.stdin], [], [], LONG_PATIENCE_S if warn else PATIENCE_S)[0]
     except (OSError, ValueError):  # Windows can ask sockets only
         return
     if waits:
-        say(f"waiting for standard input{hint}")
+        (warn or say)(f"waiting for standard input{hint}")
 
 
 def _read_stdin() -> str:

@@ -69,6 +69,20 @@ def test_a_pipe_that_brings_nothing_for_a_while_is_said_to_be_waited_for(
     assert ("--no-stdin" in sentences[0]) == skips
 
 
+def test_where_no_notes_are_wanted_a_pipe_that_stays_open_is_told_all_the_same(
+    pipe: BinaryIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.text.question.LONG_PATIENCE_S", 0)
+    warned: list[str] = []
+
+    def warn(sentence: str) -> None:
+        warned.append(sentence)
+        pipe.close()
+
+    assert read_question("p", None, warn=warn) == "p"
+    assert len(warned) == 1 and "waiting for standard input" in warned[0]
+
+
 @pytest.mark.parametrize("name", ["/dev/null", __file__])
 def test_nothing_is_waited_for_where_standard_input_is_no_pipe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.text.question.PATIENCE_S", 0)
