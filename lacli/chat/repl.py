@@ -156,7 +156,8 @@ def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Convers
         if can_edit(plan.color):
             # Keys that are typed while a model loads or answers are not shown there, but wait for the next line.
             stack.enter_context(hidden_keys(raw=True))
-        transcript = stack.enter_context(Transcript(plan.log, screen.note))
+        # A log that ends is no note: it was asked for.
+        transcript = stack.enter_context(Transcript(plan.log, lambda sentence: screen.notes([sentence], [sentence])))
         talk, notes, warnings = opened(plan, Conversation(plan.system, saved.messages), stack)
         talk.takes_commands = plan.commands or is_terminal(sys.stdin)
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
@@ -176,7 +177,8 @@ def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Convers
         transcript.begin(commands.as_saved())
         repl.run(lines, plan.first)
         # A user who types has seen what went wrong; a script has not.
-        return LacliError.exit_code if repl.failed and not repl.interactive else 0
+        failed = repl.failed or transcript.is_lost
+        return LacliError.exit_code if failed and not repl.interactive else 0
 
 
 @dataclass

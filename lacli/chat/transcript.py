@@ -164,6 +164,11 @@ class Transcript(Closing):
         """A command changed something: undo, regen (seed), clear, system (content), set (settings, seed), compact."""
         self._write(_line(command, self._clock(), **what))
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the file could not be written to its end."""
+        return self._path is not None and self._file is None
+
     def close(self) -> None:
         if self._file:
             self._file.close()

@@ -527,10 +527,11 @@ def test_a_message_of_the_command_line_comes_first_and_is_no_command(tmp_path: P
         ("lacli chat -q <&-", 1, "standard input is closed"),
         ("lacli chat -q -n 3 < questions >&-", 1, "cannot write to standard output: it is closed"),
         ("lacli chat -q -n 3 < questions > /dev/full", 1, "cannot write to standard output: No space left on device"),
+        ("lacli chat -q -n 3 --log /dev/full < questions >out", 1, "the log /dev/full ends here: No space left on"),
         ("lacli chat -q -n 3 < questions | head -c 1", 0, ""),
         ("lacli chat -q -n 3 < /dev/null", 0, ""),
     ],
-    ids=["no stdin", "no stdout", "full disk", "nobody reads", "no lines"],
+    ids=["no stdin", "no stdout", "full disk", "lost log", "nobody reads", "no lines"],
 )
 def test_streams_that_do_not_work_get_a_line_and_no_traceback(
     command: str, code: int, sentence: str, tmp_path: Path
