@@ -92,7 +92,7 @@ class Server:
         self.name = ""
         path = url.removeprefix("unix:") if url.startswith("unix:") else None
         self._base = "http://localhost" if path else (url if "://" in url else f"http://{url}")
-        self._base = self._base.rstrip("/").removesuffix("/v1")
+        self._base = self._base.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
         self.shown = url if path else without_secrets(self._base)
         if url in ("", "unix:"):
             raise UsageError("--connect names no address", "for example http://127.0.0.1:8080, or unix:PATH")

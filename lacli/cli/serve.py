@@ -140,7 +140,7 @@ def serve(
 
     screen = Screen(color=color, quiet=quiet)
     keys = [*guard.given_keys(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
-    hosts = [host] if host.startswith("unix:") else _names(host)
+    hosts = _names(host)
     guarded = guard.guard_settings(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
     certificate = run.checked_certificate(ssl_cert_file, ssl_key_file)
     pages = origins.checked_origins(_names(cors_origins))
@@ -190,7 +190,7 @@ def serve(
             place = " and ".join(places)
             for each in listening:
                 each.listen()
-            screen.say(f"lacli: {path.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
+            screen.say(f"lacli: {settings.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
             try:
                 served = app.Server(model, settings).app(guarded, pages, screen.note)
                 run.serve(

@@ -55,7 +55,8 @@ def usage(choices: Sequence[Choice]) -> dict[str, Any]:
     for choice in choices:
         by_prompt[id(choice.prompt)].append(choice.statistics)
     prompt = sum(runs[0].prompt_tokens for runs in by_prompt.values())
-    cached = sum(max(run.reused_tokens for run in runs) for runs in by_prompt.values())
+    # The further answers to a prompt find it decoded by the first one.
+    cached = sum(min(run.reused_tokens for run in runs) for runs in by_prompt.values())
     predicted = sum(choice.statistics.tokens for choice in choices)
     return {
         "prompt_tokens": prompt,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from lacli.errors import UsageError
-from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 
 NAMES = {
     "seed": "seed",
@@ -118,6 +118,9 @@ class Sampled(WithoutNull):
         for field, name in NAMES.items():
             if (value := getattr(self, field)) is not None:
                 chosen[name] = value
+        if self.seed is not None and self.seed != -1:
+            # OpenAI's seeds have 64 bits, llama.cpp's 32.
+            chosen["seed"] = self.seed % (MOST_SEED + 1)
         if self.logit_bias:
             given = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
             chosen["logit_bias"] = tuple(

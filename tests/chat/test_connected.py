@@ -65,6 +65,10 @@ def chat_with(
     return ConnectedChat(server, ChatSettings(), Conversation())
 
 
+def models_at(url: httpx2.URL) -> httpx2.Response:
+    return httpx2.Response(200, json=MODELS) if url.path == "/v1/models" else httpx2.Response(404)
+
+
 def streaming(*events: Mapping[str, Any] | Exception) -> ConnectedChat:
     return chat_with(lambda body: httpx2.Response(200, stream=Answering(*events)))
 
@@ -252,6 +256,13 @@ def test_a_model_is_found_by_each_of_its_names() -> None:
     assert [Server("http://a", model=name, transport=carried).name for name in ("", "team")] == ["fast", "team"]
     with pytest.raises(UsageError, match="no model other"):
         Server("http://a", model="other", transport=carried)
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/chat/completions"])
+def test_an_address_may_be_the_one_of_an_endpoint(path: str) -> None:
+    assert (
+        Server(f"http://a{path}", transport=httpx2.MockTransport(lambda request: models_at(request.url))).name == "toy"
+    )
 
 
 @pytest.mark.parametrize("url", ["", "unix:"])

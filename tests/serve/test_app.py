@@ -76,6 +76,12 @@ def test_each_of_several_answers_has_its_place(client: OpenAI) -> None:
     assert reply.usage and reply.usage.prompt_tokens == sum(each.prompt_tokens for each in alone if each)
 
 
+def test_of_several_answers_to_a_new_prompt_nothing_counts_as_decoded_before(client: OpenAI) -> None:
+    reply = client.completions.create(model="any", prompt="Nobody has asked this yet.", max_tokens=4, n=2)
+    assert reply.usage and reply.usage.prompt_tokens_details
+    assert not reply.usage.prompt_tokens_details.cached_tokens
+
+
 def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_given() -> None:
     """Strict, as company would change the rounding of a text otherwise."""
     settings = ServeSettings(NAME, SamplingSettings(temp=1.5), max_tokens=8, queue=2)
