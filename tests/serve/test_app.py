@@ -77,7 +77,7 @@ def test_each_of_several_answers_has_its_place(client: OpenAI) -> None:
 
 
 def test_of_several_answers_to_a_new_prompt_nothing_counts_as_decoded_before(client: OpenAI) -> None:
-    reply = client.completions.create(model="any", prompt="Nobody has asked this yet.", max_tokens=4, n=2)
+    reply = client.completions.create(model="any", prompt="Nobody has asked this yet. " * 20, max_tokens=4, n=2)
     assert reply.usage and reply.usage.prompt_tokens_details
     assert not reply.usage.prompt_tokens_details.cached_tokens
 
