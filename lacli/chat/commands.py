@@ -257,7 +257,9 @@ class Commands:
     def _load(self, argument: str) -> Reply:
         """Settings first, for a context may refuse them; the parts of --strict stay as this session has them."""
         name = file_name(argument)
-        saved, now = read_chat(name), self.chat.settings
+        if not os.path.exists(os.path.expanduser(name)):
+            raise LacliError(f"there is no file {name}", "/load takes one of /save or --log; lacli chat MODEL a model")
+        saved, now, system = read_chat(name), self.chat.settings, self.chat.conversation.system
         if self.asks and (messages := self.as_saved().messages) and messages != self.kept:
             self.kept = messages
             raise LacliError("this chat is not saved", f"/save FILE saves it, /load {name} once more drops it")
@@ -271,7 +273,8 @@ class Commands:
             dropped = self._drop_files()
             self.transcript.begin(self.as_saved())
         loaded = f"loaded {counted(len(saved.messages), 'message')} and the settings from {name}{dropped}"
-        return Reply(_lines(loaded, changes_in_words(now, settings), new_context, *self.differences(saved)))
+        other = "" if saved.system == system else "its system prompt holds now: /system shows it"
+        return Reply(_lines(loaded, changes_in_words(now, settings), other, new_context, *self.differences(saved)))
 
     def _copy(self, argument: str) -> Reply:
         answer = self.chat.conversation.last_answer

@@ -34,7 +34,7 @@ OPENS_STRING = re.compile(r'(^\s+|[=(\[{,:+]\s*|\b(return|yield|in)\s+)[rbfu]{0,
 CONTINUED = "\\"
 """At a line's end: the message goes on (llama.cpp's way)."""
 
-Argument = Literal["none", "file", "key", "mode", "switch", "text"]
+Argument = Literal["none", "command", "file", "key", "mode", "switch", "text"]
 
 HELP_COLUMN = 24
 
@@ -69,7 +69,7 @@ class Command:
 
 
 COMMANDS = (
-    Entry(("/help", "/?"), "text", "show the commands, or one", "[COMMAND]"),
+    Entry(("/help", "/?"), "command", "show the commands, or one", "[COMMAND]"),
     Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; so do 'exit' and Ctrl-D"),
     Entry(("/clear",), "none", "forget all questions and answers"),
     Entry(("/regen",), "none", "answer the last question anew"),
@@ -143,7 +143,7 @@ def help_text(name: str = "") -> str:
     exact = BY_NAME.get(begin)
     found = [exact] if exact else [each for each in COMMANDS if any(own.startswith(begin) for own in each.names)]
     if not found:
-        raise UsageError(f"no command begins with {begin}", did_you_mean(begin, BY_NAME, "/help lists them"))
+        raise UsageError(f"no command begins with {begin}", _hint(begin, ""))
     lines = [f"{each.shown:{HELP_COLUMN}}{each.help}" for each in found]
     return "\n".join(lines if name else [*lines, LAST_WORDS])
 

@@ -172,9 +172,10 @@ IN_FILES = {**SETTINGS, "strict": Setting("strict", "guessing", False, spellings
 
 _AS_WRITTEN = {name: setting for setting in SETTINGS.values() for name in setting.names}
 _BY_NAME = {name.lower(): setting for name, setting in _AS_WRITTEN.items()} | _AS_WRITTEN
+_BY_NAME["num-predict"] = SETTINGS["max_tokens"]  # as Ollama calls it
 _SQUEEZED = {name.lower().replace("-", ""): setting for name, setting in _BY_NAME.items() if NO not in name}
 _RESTART = {flag.lstrip("-"): flags[0] for flags in (LOADING | PLACEMENT | REPLICAS).values() for flag in flags}
-_RESTART["num-ctx"] = "-c"  # as Ollama calls it
+_RESTART |= dict.fromkeys(("num-ctx", "ctx", "context"), "-c")  # as others call it
 _RESTART["context-shift"] = "--context-shift"
 
 
@@ -200,6 +201,8 @@ def find_setting(typed: str) -> Setting:
         raise UsageError(f"{folded} cannot be changed in a session", f"start again with {_RESTART[folded]}; {kept}")
     if folded == "system":
         raise UsageError("the system prompt is not a setting", "/system TEXT changes it")
+    if folded == "verbose":
+        raise UsageError("what an answer cost is not a setting", "/stats shows it, /status the line of numbers")
     known = (*_BY_NAME, DEFAULT, PRESET, *FILES)
     raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, known, "/set lists them"))
 

@@ -195,7 +195,7 @@ class Talk:
             self.conversation.take_back_answer()
             self._draw_anew()
             yield from self._turn(before)
-            if before == self.conversation.messages:
+            if before == self.conversation.messages and self._wanted.max_tokens:
                 self.notes.append(self._why_the_same())
         finally:
             if len(self.turns) == turns:

@@ -38,6 +38,7 @@ from lacli.chat.input import (
     COMMANDS,
     CONTINUATION,
     CONTINUED,
+    OTHER_WORDS,
     PROMPT,
     QUOTES,
     Editing,
@@ -260,6 +261,8 @@ class CommandCompleter(Completer):
                 return _beginning_with(value.lstrip(), values_of(key))
             case "mode":
                 return _beginning_with(typed, MODE_HELP)
+            case "command":
+                return _beginning_with(typed.lstrip("/"), {each.names[0][1:]: each.help for each in COMMANDS})
             case "switch":
                 return _beginning_with(typed, {"on": "", "off": ""})
         names = {entry.names[0]: entry for entry in COMMANDS} if name == "/" else BY_NAME
@@ -362,7 +365,8 @@ def _beginning_with(typed: str, words: Mapping[str, str]) -> Iterable[Completion
 def _command_behind(offered: str, message: str) -> str:
     """The command that was typed behind a text that was offered and left as it was; else the whole message."""
     typed = message.removeprefix(offered) if offered else message
-    is_command = typed != message and typed.partition(" ")[0].rstrip().lower() in BY_NAME
+    word = typed.partition(" ")[0].rstrip().lower()
+    is_command = typed != message and (word in BY_NAME or word in OTHER_WORDS)
     return typed if is_command else message
 
 

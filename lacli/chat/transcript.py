@@ -138,6 +138,9 @@ class Transcript(Closing):
         name = Path(os.path.expanduser(path))
         try:
             kind = _kind(name) if name.is_file() else EMPTY
+            if kind == SAVED:
+                what = f"{path} was written by /save, and a log grows by the line"
+                raise LacliError(what, f"--load {path} --log OTHER goes on with it")
             if kind not in (SESSION, EMPTY):
                 raise LacliError(f"{path} exists and is no log of a chat", "give another file to --log")
             torn = kind == SESSION and not name.read_bytes().endswith(b"\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from inspect import Parameter
 from typing import Any
 
@@ -82,6 +83,8 @@ def _one_text(text: str | None, name: str, file: str | None) -> str:
         raise UsageError(f"{name} and {name}-file are both given", "give one of them")
     if text is None and file is None:
         return ""
+    if text and os.path.isfile(text):
+        raise UsageError(f"{name} {text} names a file", f"{name}-file reads it")
     read = read_text(file) if file is not None else check_text(text or "", name)
     if not read.strip():
         raise UsageError(f"{file or name} is empty", "leave it out for an answer without a form")

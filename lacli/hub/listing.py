@@ -184,7 +184,7 @@ def _legend(found: Inventory, width: int) -> str:
     if any(alias.own for alias in found.aliases.values()):
         lines.append(f"+ of your own, from {found.own}")
     else:
-        lines.append(f"names of your own: {found.own}")
+        lines.append(f"names of your own: lines 'NAME OWNER/REPO QUANT' or 'NAME FILE' in {found.own}")
     if width:
         lines.append("lacli list --json names the repositories of all")
     lines.append("lacli show MODEL tells more of one, lacli pull MODEL fetches one, lacli rm MODEL removes one")

@@ -82,6 +82,8 @@ def read_text(name: str, *, ordinary: bool = False) -> str:
 
 def read_raw(name: str, *, ordinary: bool = False) -> bytes:
     """A file's bytes. Raises LacliError if it cannot be read or is too large; `ordinary` refuses devices and pipes."""
+    if name.endswith(".gguf"):
+        raise LacliError(f"{name} is a model, and a text is read here", "lacli run MODEL and lacli chat MODEL take it")
     try:
         return read_file(os.path.expanduser(name), ordinary=ordinary)
     except (OSError, ValueError) as error:  # a name cannot have a zero in it

@@ -238,8 +238,9 @@ def test_a_saved_chat_goes_on_where_it_was(tmp_path: Path) -> None:
     assert (saved.model, saved.seed, saved.settings.sampling.seed) == ("demo", 11, -1), "the seed in use is apart"
     other = FakeChat(talked([("x", "y")], "other"), anew="the context was made anew")
     text = run(other, f"/load {file}").text
+    prompt = "its system prompt holds now: /system shows it"
     changes = 'n: -1 -> 9, stop: none -> "x", W: 15 -> 7, temp: 0 -> 0.5'
-    assert text == f"loaded 4 messages and the settings from {file}\n{changes}\nthe context was made anew"
+    assert text == f"loaded 4 messages and the settings from {file}\n{changes}\n{prompt}\nthe context was made anew"
     assert run(other, f"/load {file}").text.splitlines()[1] == "the context was made anew", "nothing else changed"
     assert other.conversation.as_messages() == chat.conversation.as_messages()
     assert other.settings == chat.settings

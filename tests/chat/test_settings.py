@@ -168,6 +168,8 @@ def test_default_resets_all_but_what_was_loaded_with_the_model() -> None:
 WRONG = [
     ("tmep", "1", "did you mean temp"),
     ("zzz", "1", "/set lists them"),
+    ("verbose", "", "/stats shows it"),
+    ("ctx", "4096", "start again with -c"),
     ("nopoolprompt", "", "did you mean no-pool-prompt"),
     ("temp", "warm", "temp is a number"),
     ("temp", "0.5 top-k 3", "one setting at a time: /set temp 0.5"),

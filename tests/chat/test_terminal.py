@@ -104,7 +104,13 @@ def test_a_line_can_be_offered_for_editing_and_earlier_ones_come_back(keys: Pipe
 
 @pytest.mark.parametrize(
     ("typed", "read"),
-    [("/undo", "/undo"), ("/set temp 1", "/set temp 1"), ("/etc", "in /etc"), (" /undo", "in  /undo")],
+    [
+        ("/undo", "/undo"),
+        ("/model x", "/model x"),
+        ("/set temp 1", "/set temp 1"),
+        ("/etc", "in /etc"),
+        (" /undo", "in  /undo"),
+    ],
 )
 def test_a_command_behind_an_offered_line_is_the_command_and_the_line_comes_back(
     keys: PipeInput, typed: str, read: str
@@ -213,7 +219,7 @@ def test_every_command_key_and_mode_is_described() -> None:
     [
         ("/s", ["/system", "/set", "/show", "/stats", "/save", "/status"]),
         ("/help", []),
-        ("/help ", []),
+        ("/help st", ["/help stats", "/help status"]),
         ("/unknown ", []),
         ("/system pla", []),
         ("/set lookup-m", ["/set lookup-match"]),

@@ -313,7 +313,14 @@ def test_nothing_but_a_saved_chat_is_written_over(tmp_path: Path, log: Path) -> 
     assert sorted(os.listdir(tmp_path)) == ["chat.jsonl", "empty", "link", "notes.txt"]
 
 
-@pytest.mark.parametrize("text", ["def main():\n    pass\n", "\n", first() + "\n", "x" * 300])
+def test_to_a_saved_chat_nothing_is_added_and_the_way_on_is_told(tmp_path: Path) -> None:
+    write_chat(tmp_path / "chat", CHAT)
+    with pytest.raises(LacliError, match=r"/chat was written by /save.*--load .*/chat --log OTHER"):
+        begun(tmp_path / "chat")
+    assert read_chat(tmp_path / "chat") == CHAT
+
+
+@pytest.mark.parametrize("text", ["def main():\n    pass\n", "\n", line("clear") + "\n", "x" * 300])
 def test_nothing_but_a_log_is_added_to(tmp_path: Path, text: str) -> None:
     path = tmp_path / "main.py"
     path.write_text(text)

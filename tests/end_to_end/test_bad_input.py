@@ -126,6 +126,7 @@ SLIPS = [
     (USAGE, ("run", "model.gguf", "Why", "is", "it?"), "words behind the prompt: is it? (put the prompt into quotes)"),
     (USAGE, ("run", "Why?", "demo"), "PROMPT stands before MODEL (write demo 'Why?')"),
     (USAGE, ("run", "demo", "-5 plus 3"), "no such option: -5 (a text that begins with - needs -p)"),
+    (USAGE, (*ASKED, "-j", __file__), "names a file (--json-schema-file reads it)"),
     (USAGE, ("-v",), "did you mean -V? lacli run, chat and others have -v"),
     (USAGE, ("check", "--modes", "plain"), "did you mean --mode or --model? lacli bench has --modes"),
     (USAGE, (*ASKED, "--stop", ""), "--stop is empty"),

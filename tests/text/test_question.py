@@ -134,3 +134,8 @@ def test_a_file_that_is_too_large_is_refused_without_reading_all_of_it(tmp_path:
     for ordinary in (True, False):
         with pytest.raises(LacliError, match="larger than"):
             read_text(str(tmp_path / "zeros"), ordinary=ordinary)
+
+
+def test_a_model_is_no_text_whatever_its_size(tmp_path: Path) -> None:
+    with pytest.raises(LacliError, match="is a model.*lacli run MODEL"):
+        read_text(str(tmp_path / "some.gguf"))
