@@ -51,6 +51,15 @@ SURROGATE = re.compile(r"[\ud800-\udfff]")
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 """Keywords of whole numbers, which the converter ignores."""
 
+OF_TYPE = {
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "integer": (*BOUNDS, "multipleOf"),
+    "number": (*BOUNDS, "multipleOf"),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
+    "object": ("properties", "required", "additionalProperties", "allOf"),
+}
+"""Keywords by the type that they are about."""
+
 LIST = "a list that is not empty"
 
 SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -168,6 +177,13 @@ class _Reader:
             return ANYTHING
         if not isinstance(schema, dict):
             raise UsageError(f"nothing that a grammar can follow at {_place(path)}", "it must be a JSON object")
+        if isinstance(kinds := schema.get("type"), list) and not schema.keys() & {"$ref", "oneOf", "anyOf"}:
+            # The converter would read the types only.
+            _check_shape("type", kinds, f"{path}/type")
+            if schema.keys() & {"const", "enum"}:
+                schema = {name: value for name, value in schema.items() if name != "type"}
+            elif any(not _is_annotation(name) for name in schema if name != "type"):
+                return {"anyOf": [self.read(each, path, inside) for each in _of_each_type(schema, kinds)]}
         honoured = honoured_keywords(schema)
         self._note_others(schema, honoured, path)
         if honoured == ("type",) and "type" not in schema:
@@ -313,6 +329,14 @@ class _Reader:
         self._note_others(part, ("type", "properties"), path)
         _check_shape("properties", part["properties"], f"{path}/properties")
         return {"properties": self._properties(part["properties"], f"{path}/properties")}
+
+
+def _of_each_type(schema: Json, kinds: list[str]) -> list[Json]:
+    """A schema for each of several types with the keywords that are about it; the first one has those about none."""
+    about = {name for names in map(OF_TYPE.get, kinds) for name in names or ()}
+    others = {name: value for name, value in schema.items() if name not in about}
+    parts = [{name: value for name, value in schema.items() if name in OF_TYPE.get(kind, ())} for kind in kinds]
+    return [{**(others if not place else {}), **part, "type": kinds[place]} for place, part in enumerate(parts)]
 
 
 def _check_shape(name: str, value: Any, path: str) -> None:

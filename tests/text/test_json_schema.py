@@ -25,7 +25,6 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/my_node"}, "v
 SCHEMAS: list[Json] = [
     {"oneOf": [INTEGER], "anyOf": [{"type": "null"}], "type": "string", "properties": {}},
     {"anyOf": [INTEGER, {"type": "null"}], "type": "string", "minLength": 2},
-    {"type": ["string", "null"], "pattern": "^a$", "enum": ["a"], "maxLength": 3},
     {"const": "a", "enum": ["b"], "minLength": 3, "pattern": "^b$"},
     {"enum": ["a", 1, None], "minimum": 3, "not": {"const": 1}},
     {
@@ -151,11 +150,28 @@ MINIMUM = {"type": "number", "minimum": 1}
             ["the schema's minimum is not enforced at /$defs/used"],
         ),
         *(({"enum": [1], name: value}, []) for name, value in HARMLESS.items()),
+        ({"type": ["string", "null"], "maxLength": 3, "not": {}}, ["the schema's not is not enforced at the top"]),
     ],
     ids=str,
 )
 def test_what_is_ignored_is_named_once_with_its_places_and_nothing_else_is(schema: Json, sentences: list[str]) -> None:
     assert converted(schema)[1] == sentences
+
+
+@pytest.mark.parametrize(
+    ("keywords", "alternatives"),
+    [
+        ({"maxLength": 3}, {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]}),
+        ({"type": ["null", "integer"], "minimum": 2}, {"anyOf": [{"type": "null"}, INTEGER | {"minimum": 2}]}),
+        ({"type": ["array", "null"], "items": TEXT}, {"anyOf": [{"type": "array", "items": TEXT}, {"type": "null"}]}),
+        (properties(a=TEXT) | {"type": ["object", "null"]}, {"anyOf": [properties(a=TEXT), {"type": "null"}]}),
+        ({"enum": ["a", None]}, {"enum": ["a", None]}),
+        ({"title": "t"}, {"type": ["string", "null"]}),
+    ],
+    ids=json.dumps,
+)
+def test_of_several_types_each_keeps_to_the_keywords_about_it(keywords: Json, alternatives: Json) -> None:
+    assert converted({"type": ["string", "null"], **keywords}) == converted(alternatives)
 
 
 @pytest.mark.parametrize(
