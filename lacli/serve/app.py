@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from time import monotonic
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -14,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Send
 
 from lacli.api.model import Model
 from lacli.api.options import AnswerOptions
@@ -41,6 +42,9 @@ from lacli.text.template import MARK
 NOT_OFFERED = ("/v1/embeddings", "/v1/images/generations", "/v1/audio/transcriptions", "/v1/audio/speech")
 
 CHATS_ONLY = "lacli answers conversations at POST /v1/chat/completions only"
+
+PING_S = 25.0
+"""Seconds of a stream without an event: nginx closes a connection after 60, other proxies after 30."""
 
 Given = TypeVar("Given")
 Prepared = TypeVar("Prepared")
@@ -257,7 +261,7 @@ class Server:
         if asked.stream:
             counted = bool(asked.stream_options and asked.stream_options.include_usage)
             events = form.events(choices, counted=counted)
-            return StreamingResponse(_as_sent(events), media_type="text/event-stream")
+            return EventStream(_as_sent(events), media_type="text/event-stream")
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in choices}
 
         async def read() -> None:
@@ -283,6 +287,30 @@ class Server:
         if not tokens:
             raise Refused(400, INVALID, "the prompt is empty")
         return tokens
+
+
+class EventStream(StreamingResponse):
+    """A stream of events, with a comment wherever none was sent for `PING_S`: proxies close connections that rest."""
+
+    async def stream_response(self, send: Send) -> None:
+        last, ended = monotonic(), False
+
+        async def noted(message: Message) -> None:
+            nonlocal last, ended
+            last, ended = monotonic(), not message.get("more_body", True)
+            await send(message)
+
+        async def ping() -> None:
+            while not ended:
+                await asyncio.sleep(PING_S)
+                if not ended and monotonic() - last >= PING_S:
+                    await noted({"type": "http.response.body", "body": b": waiting\n\n", "more_body": True})
+
+        pinging = asyncio.create_task(ping())
+        try:
+            await super().stream_response(noted)
+        finally:
+            pinging.cancel()
 
 
 def _options_of(options: AnswerOptions, sampling: SamplingSettings, place: int) -> AnswerOptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.request import urlopen
@@ -17,7 +17,7 @@ from benchmarks.soak import KINDS, Soak, questions
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.schedule import News, Schedule
 from lacli.serve import choices
-from lacli.serve.app import Server, ServeSettings
+from lacli.serve.app import EventStream, Server, ServeSettings
 from lacli.serve.guard import GuardSettings
 from tests.serve.conftest import serving
 from tests.serve.test_app import get, post
@@ -41,6 +41,33 @@ def test_every_answer_is_the_one_alone_whatever_other_clients_do(port: int) -> N
     report = asyncio.run(soak.run(120, 16))
     assert not report.wrong and not report.stuck
     assert report.equal and report.first_s and report.gap_s and set(report.kinds) == set(KINDS)
+
+
+def test_a_stream_without_events_has_comments_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.serve.app.PING_S", 0.001)
+    sent: list[bytes] = []
+
+    async def streamed() -> None:
+        pinged = asyncio.Event()
+
+        async def events() -> AsyncIterator[bytes]:
+            yield b"one"
+            await asyncio.wait_for(pinged.wait(), 20)
+            yield b"two"
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(message.get("body", b""))
+            if sent[-1].startswith(b":"):
+                pinged.set()
+
+        await EventStream(events()).stream_response(send)
+        ends = len(sent)
+        await asyncio.sleep(0)
+        assert len(sent) == ends, "nothing comes behind the end"
+
+    asyncio.run(streamed())
+    assert [body for body in sent if not body.startswith(b":")] == [b"", b"one", b"two", b""]
+    assert b": waiting\n\n" in sent
 
 
 def opened(port: int, body: dict[str, Any]) -> socket.socket:
