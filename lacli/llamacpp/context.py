@@ -291,13 +291,14 @@ class LlamaEngine(Closing):
         The caller cuts the piece's rows from the cache.
         """
         self._interrupted = False
-        callback = lib.ggml_abort_callback(lambda _: self._must_end())
+        callback = lib.ggml_abort_callback(lambda _: self._muted_end())
         with _ctrl_c_calls(self.interrupt):
             lib.llama_set_abort_callback(self._handle, callback, None)
             try:
                 yield
             finally:
                 lib.llama_set_abort_callback(self._handle, lib.ggml_abort_callback(), None)
+                self._log.muted = False
         if self._interrupted:
             raise KeyboardInterrupt
 
@@ -313,6 +314,11 @@ class LlamaEngine(Closing):
                 self._threads_set = self._threads.count
                 lib.llama_set_n_threads(self._handle, self._threads_set, self._threads_set)
         return status
+
+    def _muted_end(self) -> bool:
+        """True where a piece of a prompt is to end, which llama.cpp's log then calls a failure."""
+        self._log.muted = self._must_end()
+        return self._log.muted
 
     def _must_end(self) -> bool:
         """True where a piece of a prompt is to end: at Ctrl-C, or for fewer threads to read it."""

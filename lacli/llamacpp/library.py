@@ -35,13 +35,14 @@ CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
 class Log:
     """Receives llama.cpp's log; `verbose` passes it on to stderr, without what it logs for each step (its level debug).
 
+    `muted`: nothing is passed on while that is set: an end that was asked for is logged as a failure.
     `callbacks`: the library keeps only their addresses, so they are kept alive here. `taken`: MiB by kind ("KV",
     "compute", ..) at the last `take_buffers`.
     """
 
     def __init__(self) -> None:
         self.callbacks: list[object] = []
-        self.verbose = False
+        self.verbose = self.muted = False
         self.taken: dict[str, float] = {}
         self._errors: deque[str] = deque(maxlen=3)
         self._level = 0
@@ -62,7 +63,7 @@ class Log:
             self._buffers[place] = before + float(buffer["mebibytes"])
         elif cells := CELLS.search(line):
             self._cells += float(cells["mebibytes"])
-        if self.verbose and self._level != DEBUG:
+        if self.verbose and not self.muted and self._level != DEBUG:
             sys.stderr.write(printable(line, lines=True))
 
     @contextmanager

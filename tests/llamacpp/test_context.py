@@ -21,7 +21,7 @@ from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import CONTEXT_PAD, LlamaEngine
 from lacli.llamacpp.devices import OBSERVED_S
-from lacli.llamacpp.library import Log
+from lacli.llamacpp.library import Log, library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import MAX_SEQUENCES, DecodeSettings
@@ -268,12 +268,15 @@ def before_each_operation(patch: pytest.MonkeyPatch, act: Callable[[], object]) 
     patch.setattr(lib, "llama_set_abort_callback", acting)
 
 
-def test_a_piece_of_prompt_in_another_thread_is_ended_too(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_piece_of_prompt_in_another_thread_is_ended_too(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     with LlamaEngine(model, SETTINGS, PLAIN) as engine, ThreadPoolExecutor(1) as thread:
+        monkeypatch.setattr(library(), "verbose", True)
         with monkeypatch.context() as patched:
             before_each_operation(patched, engine.interrupt)
             ended = thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).exception()
-        assert isinstance(ended, KeyboardInterrupt)
+        assert isinstance(ended, KeyboardInterrupt) and capfd.readouterr().err == "", "no failure is told"
         engine.clear()
         assert thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).result(), "it holds for one call only"
 
