@@ -16,7 +16,11 @@ from tests.program import FAULT
 
 # On CI the same examples each time: a red run there is about the change, and new examples are found here.
 settings.register_profile(
-    "lacli", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+    "lacli",
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
 )
 settings.load_profile("lacli")
 

@@ -83,7 +83,7 @@ def plain_tokens(prompt: list[int], limit: int = -1, cells: int = 256, ends: fro
 
 
 @given(any_settings, prompts, ends, st.integers(-1, 80), st.integers(41, 130), st.integers(4, 64))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_every_mode_equals_plain(
     chosen: DecodeSettings, prompt: list[int], ends: frozenset[int], limit: int, cells: int, rows: int
 ) -> None:
@@ -97,7 +97,7 @@ def test_every_mode_equals_plain(
 
 
 @given(any_settings, prompts, st.integers(1, 20), st.integers(1, 5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_closing_early_leaves_exactly_the_accepted_tokens(
     chosen: DecodeSettings, prompt: list[int], steps: int, cut: int
 ) -> None:
@@ -295,7 +295,7 @@ class Interrupting(FakeEngine):
 
 
 @given(any_settings, prompts, st.integers(1, 150), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_an_interrupt_in_any_call_leaves_text_and_cache_agreeing(
     chosen: DecodeSettings, prompt: list[int], calls: int, before: bool
 ) -> None:
@@ -313,7 +313,7 @@ def test_an_interrupt_in_any_call_leaves_text_and_cache_agreeing(
 
 
 @given(any_settings, prompts, st.integers(1, 25), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_an_interrupt_while_plain_steps_are_timed_leaves_the_text_and_what_was_learned_of_it(
     chosen: DecodeSettings, prompt: list[int], calls: int, before: bool
 ) -> None:
@@ -432,7 +432,7 @@ def test_a_broken_cache_call_is_noticed(mutation: str) -> None:
 
 
 @given(any_settings)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_step_is_larger_than_the_settings_say(chosen: DecodeSettings) -> None:
     assume(chosen.mode != "plain")
     engine = engine_for(chosen)

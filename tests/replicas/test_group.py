@@ -107,7 +107,7 @@ sizes = st.lists(st.tuples(st.integers(41, 130), st.integers(4, 64)), min_size=2
 
 
 @given(any_settings, prompts, ends, st.integers(-1, 80), speeds, sizes, st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_several_replicas_equal_one(
     chosen: DecodeSettings,
     prompt: list[int],
@@ -483,7 +483,7 @@ def failing(chosen: DecodeSettings, faults: Sequence[tuple[str, int]], rows: int
 
 
 @given(st.one_of(modes, chains), prompts, failures, st.sampled_from([None, 5]), st.integers(20, 256), speeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_replicas_that_fail_anywhere_are_dropped_and_the_last_ones_failure_is_raised(
     chosen: DecodeSettings,
     prompt: list[int],
