@@ -10,13 +10,10 @@ import codecs
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from io import FileIO
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any, NoReturn
 
 from lacli.chat.settings import ChatSettings, settings_from_json
@@ -24,11 +21,8 @@ from lacli.chat.talk import Conversation, Message
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.sampling import MOST_SEED
 from lacli.session.generation import Answer
-from lacli.text.files import Closing, for_owner, replace_file
+from lacli.text.files import Closing, for_owner, lock, replace_file
 from lacli.text.question import read_raw
-
-if sys.platform != "win32":
-    from fcntl import LOCK_EX, LOCK_NB, flock
 
 FORMAT, VERSION = "lacli chat", 2
 SAVED, SESSION, EMPTY = "saved", "session", "empty"
@@ -145,7 +139,7 @@ class Transcript(Closing):
                 raise LacliError(f"{path} exists and is no log of a chat", "give another file to --log")
             torn = kind == SESSION and not name.read_bytes().endswith(b"\n")
             self._file = open(name, "ab", buffering=0, opener=for_owner)  # noqa: SIM115  # closed by close()
-            _lock(self._file)
+            lock(self._file)
         except BlockingIOError as error:
             self.close()
             raise LacliError(f"another chat is writing the log {path}", "give another file to --log") from error
@@ -185,21 +179,6 @@ class Transcript(Closing):
             self.close()
             self._file = None
             self._warn(f"the log {self._path} ends here: {reason_of(error)}")
-
-
-def _lock(file: FileIO) -> None:
-    """Keep a log for this chat until it is closed. Raises BlockingIOError where another chat has it.
-
-    A disk without locks, a device and Windows keep nothing.
-    """
-    if sys.platform == "win32" or not S_ISREG(os.fstat(file.fileno()).st_mode):
-        return
-    try:
-        flock(file, LOCK_EX | LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        pass
 
 
 def _line(event: str, now: datetime, **what: Any) -> bytes:

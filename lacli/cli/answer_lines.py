@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lacli.bench.tasks import Task
 from lacli.errors import LacliError, OutputError, reason_of
-from lacli.text.files import Closing, replace_file
+from lacli.text.files import Closing, lock, replace_file
 
 if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
@@ -71,10 +71,11 @@ class LinesFile(Lines):
         try:
             if self._path.exists() and not self._path.is_file():
                 raise LacliError(f"{name} is no ordinary file", "give another name to -o, or - for standard output")
-            lines = [*self._read()]
             self._file: BinaryIO = self._path.open("ab")
-            # What is behind them is a line that was cut off.
-            self._file.truncate(sum(len(line) for line, _ in lines))
+            lines = self._begun()
+        except BlockingIOError as error:
+            what = f"another run is writing {name}"
+            raise LacliError(what, "wait for its end, or give another name to -o") from error
         except OSError as error:
             raise LacliError(f"cannot write {name}: {reason_of(error)}", "give another name to -o") from error
         for _, row in lines:
@@ -104,6 +105,17 @@ class LinesFile(Lines):
         # What a full disk did not take has been told.
         with suppress(OSError):
             self._file.close()
+
+    def _begun(self) -> list[tuple[bytes, Row]]:
+        """The whole lines of the file, which nobody else may write now; what is behind them was cut off."""
+        try:
+            lock(self._file)
+            lines = [*self._read()]
+            self._file.truncate(sum(len(line) for line, _ in lines))
+        except BaseException:
+            self.close()
+            raise
+        return lines
 
     def _read(self) -> Iterator[tuple[bytes, Row]]:
         """The whole lines of the file, and what they say."""

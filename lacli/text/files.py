@@ -13,9 +13,12 @@ from pathlib import Path
 from secrets import token_hex
 from shutil import get_terminal_size
 from types import TracebackType
-from typing import Self, TextIO, TypeGuard
+from typing import IO, Self, TextIO, TypeGuard
 
 from lacli.text.format import size_in_words
+
+if sys.platform != "win32":
+    from fcntl import LOCK_EX, LOCK_NB, flock
 
 
 def is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
@@ -97,6 +100,21 @@ def for_owner(name: str, flags: int) -> int:
     if NO_WAIT:
         os.set_blocking(found, True)
     return found
+
+
+def lock(file: IO[bytes]) -> None:
+    """Keep a file for this program until it is closed. Raises BlockingIOError where another one keeps it.
+
+    On Windows, of a device and on a disk without locks nothing is kept.
+    """
+    if sys.platform == "win32" or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return
+    try:
+        flock(file, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
 
 
 def replace_file(path: Path, lines: Iterable[bytes], opener: Callable[[str, int], int] | None = None) -> None:

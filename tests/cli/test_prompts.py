@@ -6,6 +6,7 @@ import errno
 import json
 import re
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -169,6 +170,16 @@ def test_what_is_there_stays_and_a_line_that_was_cut_off_is_written_anew(tmp_pat
         assert lines.answered == {2}
         lines.add(ANSWERS[1])
         assert path.read_text() == LINES[2] + LINES[1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs locks that leave a file readable")
+def test_a_file_that_another_run_writes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with LinesFile(str(path), Screen(), TASKS) as lines:
+        lines.add(ANSWERS[0])
+        with pytest.raises(LacliError, match=r"another run is writing .*out.jsonl .wait for its end"):
+            LinesFile(str(path), Screen(), TASKS)
+    assert path.read_text() == LINES[0]
 
 
 def test_an_error_is_no_answer_and_goes_when_there_is_one(tmp_path: Path) -> None:
