@@ -20,7 +20,7 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings, check_rows
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.terminal.screen import wrapped
-from lacli.text.format import columns, count_in_words, memory_in_words, printable, size_in_words
+from lacli.text.format import columns, count_in_words, printable, size_in_words
 from lacli.text.reasoning import begun_reasoning, markers_of
 from lacli.text.template import PROBE, ChatTemplate, as_messages, choose_template
 
@@ -317,7 +317,7 @@ def _memory_lines(card: Card, model_settings: ModelSettings, decode_settings: De
     flags = f"-W {decode_settings.window} -N {decode_settings.ngram} -G {decode_settings.guesses}"
     lookahead = "" if card.memory[0].lookahead is None else f"; LOOKAHEAD: those of {flags}"
     return [
-        f"memory      {memory_in_words(weights)} of weights, and what a context (-c) takes:",
+        f"memory      {_in_words(weights)} of weights, and what a context (-c) takes:",
         *(INDENT + line for line in lines),
         f"{INDENT}CACHE: -ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}. ALL: with the weights.",
         f"{INDENT}PLAIN: its buffers with -b {model_settings.batch}{lookahead}.",
@@ -327,4 +327,9 @@ def _memory_lines(card: Card, model_settings: ModelSettings, decode_settings: De
 def _memory_row(memory: Memory, weights: float) -> list[str]:
     buffers = [memory.plain] if memory.lookahead is None else [memory.plain, memory.lookahead]
     sizes = [memory.cache, *(size for each in buffers for size in (each, weights + memory.cache + each))]
-    return [f"{memory.tokens:,}", *map(memory_in_words, sizes)]
+    return [f"{memory.tokens:,}", *map(_in_words, sizes)]
+
+
+def _in_words(mebibytes: float) -> str:
+    """Memory in the units of sizes on a disk."""
+    return size_in_words(round(mebibytes * 2**20))

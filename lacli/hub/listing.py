@@ -25,7 +25,7 @@ from lacli.hub.names import Alias, HubModel, alias_model, demo_model, read_alias
 from lacli.hub.sizes import running_memory
 from lacli.llamacpp.devices import total_memory
 from lacli.terminal.screen import wrapped
-from lacli.text.format import DAY, age_in_words, columns, memory_in_words, printable, size_in_words, tokens_in_words
+from lacli.text.format import DAY, age_in_words, columns, printable, size_in_words, tokens_in_words
 
 INDENT = "    "
 HEADER = ("MODEL", "SIZE", "MEMORY", "TYPE", "CONTEXT", "LAST USED")
@@ -179,8 +179,7 @@ def _alias_table(found: Inventory, width: int) -> str:
 def _legend(found: Inventory, width: int) -> str:
     lines = ["MEMORY: weights and cache at the default context (-c)", "* on this disk"]
     if any(map(found.is_too_large, found.aliases.values())):
-        here = f"{size_in_words(found.memory)} ({memory_in_words(found.memory / 2**20)})"
-        lines.append(f"! takes more than the {here} of this machine, a GPU's memory not counted")
+        lines.append(f"! takes more than the {size_in_words(found.memory)} of this machine, a GPU's memory not counted")
     if any(alias.own for alias in found.aliases.values()):
         lines.append(f"+ of your own, from {found.own}")
     else:

@@ -440,9 +440,9 @@ def context_notes(asked: int, cells: int, model: LlamaModel, *, alone: bool) -> 
     whole, cut = model.context, model.default_context
     notes = []
     if alone and not asked and cut < whole:
-        notes.append(f"the context is cut to {cut} of the model's {whole} tokens; -c sets it")
+        notes.append(f"the context is cut to {cut:,} of the model's {whole:,} tokens; -c sets it")
     if alone and asked > whole:
-        notes.append(f"the model was trained with {whole} tokens; behind them its text may fall apart")
+        notes.append(f"the model was trained with {whole:,} tokens; behind them its text may fall apart")
     if 0 < asked < cells:
         notes.append(f"the context has {cells:,} tokens: llama.cpp rounds {asked:,} up to a multiple of {CONTEXT_PAD}")
     return notes

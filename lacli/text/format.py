@@ -78,13 +78,6 @@ def size_in_words(size: int) -> str:
     return f"{-(-size // 1000)} kB"
 
 
-def memory_in_words(mebibytes: float) -> str:
-    """Memory: 5.4 GiB, 338 MiB, 0.4 MiB."""
-    if mebibytes >= 1024:
-        return f"{mebibytes / 1024:.1f} GiB"
-    return f"{mebibytes:.0f} MiB" if mebibytes >= 10 else f"{mebibytes:.1f} MiB"
-
-
 def age_in_words(seconds: float) -> str:
     """An age: just now, 3 days ago."""
     unit, name = next((unit, name) for below, unit, name in AGES if seconds < below)

@@ -16,7 +16,7 @@ from tests.here import looking_up
 def test_show_names_the_model_its_modes_and_its_memory(home: Home) -> None:
     done = home.call("show", str(demo_model()), "-c", "1024")
     assert (done.code, done.err) == (0, "")
-    for words in ("pystdlib 7M", "Q8_0", "plain, jacobi, lookup, lookahead", "MiB of weights", "1,024"):
+    for words in ("pystdlib 7M", "Q8_0", "plain, jacobi, lookup, lookahead", "MB of weights", "1,024"):
         assert words in done.out
 
 

@@ -10,7 +10,6 @@ from lacli.text.format import (
     count_in_words,
     did_you_mean,
     markdown,
-    memory_in_words,
     size_in_words,
     suggest,
     tokens_in_words,
@@ -46,7 +45,6 @@ def test_columns_of_a_table_line_up_words_to_the_left_and_numbers_to_the_right_w
 def test_numbers_are_said_in_their_units() -> None:
     sizes = {0: "0 kB", 1: "1 kB", 4_700_000: "4.7 MB", 358_339_936: "358 MB", 4_700_000_000: "4.7 GB"}
     assert {size: size_in_words(size) for size in sizes} == sizes
-    assert [memory_in_words(mib) for mib in (0.4, 338.2, 5_530)] == ["0.4 MiB", "338 MiB", "5.4 GiB"]
     contexts = {0: "-", 512: "512", 32_768: "32k", 131_072: "128k", 40_960: "40k", 100_000: "100,000"}
     assert {tokens: tokens_in_words(tokens) for tokens in contexts} == contexts
     assert [count_in_words(count) for count in (7_344_384, 630_139_776, 7_615_616_512)] == ["7.3M", "630M", "7.6B"]
