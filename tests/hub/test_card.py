@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -187,8 +188,10 @@ def test_text_and_json_tell_the_same_memory(demo: Card) -> None:
     buffers = found["weights_mib"] + memory["cache_mib"] + memory["buffers_mib"]
     assert memory["plain_mib"] == pytest.approx(buffers, abs=0.02)
     row = next(line for line in card_text(demo, CPU, DECODING, 0).split("\n") if line.split()[:1] == ["2,048"])
-    for each in ("plain_mib", "lookahead_mib"):
-        assert f"{memory[each] * 2**20 / 1e6:.1f} MB" in row
+    shown = [float(number) for number in re.findall(r"([\d.]+) MB", row)]
+    assert [shown[2], shown[4]] == pytest.approx(
+        [memory[each] * 1.048576 for each in ("plain_mib", "lookahead_mib")], 0.01
+    )
     assert (found["type"], found["kv_heads"], found["modes"]) == ("Q8_0", 2, list(MODES))
     assert (found["experts"], found["recurrent"], found["template"]["thinks"]) == (None, None, None)
 
